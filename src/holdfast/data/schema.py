@@ -1,0 +1,286 @@
+"""What a state may hold: keys, their reducers and defaults; and turning updates into changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, get_args, get_origin
+
+from holdfast.data.codec import Codec
+from holdfast.data.ops import Cells, Op, Slot, advance, growth, make_op
+from holdfast.data.reducers import Reducer, ReducerFunction, reducer_problem
+from holdfast.data.types import Types, declared_types
+from holdfast.errors import StateInvalid
+
+_QUALIFIERS = (typing.Required, typing.NotRequired, getattr(typing, "ReadOnly", typing.Required))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Channel:
+    """One key of a state."""
+
+    name: str
+    annotation: Any = Any
+    reducer: Reducer | ReducerFunction | None = None
+    default: Callable[[], Any] | None = None
+    validate: Callable[[Any], Any] | None = None
+
+
+class Schema:
+    """The keys a state may hold. An open schema (a plain `dict`) takes any key."""
+
+    def __init__(self, name: str, channels: Mapping[str, Channel], *, is_open: bool = False) -> None:
+        self.name, self.channels, self.is_open = name, dict(channels), is_open
+
+    @classmethod
+    def of(cls, source: Any) -> Schema:
+        """A schema from a TypedDict, a dataclass, a pydantic model, a mapping of annotations, or `dict`."""
+        if isinstance(source, Schema):
+            return source
+        if source is None or source is dict or get_origin(source) is dict:
+            return cls("dict", {}, is_open=True)
+        if isinstance(source, Mapping):
+            return cls("state", {key: _channel(key, hint) for key, hint in source.items()})
+        if not isinstance(source, type):
+            raise StateInvalid(
+                f"{source!r} is not a state schema: give a TypedDict, a dataclass, a pydantic model or dict"
+            )
+        hints = _hints(source)
+        defaults: dict[str, Callable[[], Any]] = {}
+        validators: dict[str, Callable[[Any], Any]] = {}
+        if dataclasses.is_dataclass(source):
+            defaults = _dataclass_defaults(source)
+        elif hasattr(source, "model_fields"):
+            hints, defaults, validators = _pydantic_fields(source)
+        elif not typing.is_typeddict(source):
+            raise StateInvalid(
+                f"{source.__name__} is not a state schema: give a TypedDict, a dataclass, a pydantic model or dict"
+            )
+        channels = {
+            key: _channel(key, hint, defaults.get(key), validators.get(key)) for key, hint in hints.items()
+        }
+        return cls(source.__name__, channels)
+
+    def problems(self) -> list[str]:
+        """What is wrong with this schema; empty if nothing is."""
+        found = []
+        for channel in self.channels.values():
+            if channel.reducer is not None and (why := reducer_problem(channel.reducer)):
+                found.append(f"state key {channel.name!r} has a bad reducer: {why}")
+        return found
+
+    def types(self, base: Types) -> Types:
+        """The storable types: those of `base` and those that this schema declares."""
+        declared: list[type] = []
+        for channel in self.channels.values():
+            declared.extend(declared_types(channel.annotation))
+        return base.including(declared) if declared else base
+
+    def channel(self, key: object) -> Channel:
+        """The channel of a key; an undeclared key is refused."""
+        channel = self.channels.get(key)  # type: ignore[call-overload]
+        if channel is not None:
+            return channel  # type: ignore[no-any-return]
+        if self.is_open and isinstance(key, str):
+            return Channel(key)
+        raise StateInvalid(_unknown_key(key, self))
+
+    def initial(self, codec: Codec, values: Mapping[str, Any]) -> list[Op]:
+        """The changes that make a first state of the input and the schema's defaults."""
+        ops = []
+        for key, channel in self.channels.items():
+            if key in values:
+                continue
+            if channel.default is not None:
+                ops.append(make_op(codec, "set", key, channel.default()))
+            elif isinstance(channel.reducer, Reducer):
+                ops.append(make_op(codec, "set", key, channel.reducer.identity()))
+        for key, value in values.items():
+            channel = self.channel(key)
+            if channel.validate is not None:
+                value = channel.validate(value)
+            if isinstance(channel.reducer, Reducer):
+                channel.reducer.check(key, value)
+                if channel.reducer.kind in ("union", "append", "keep"):
+                    value = channel.reducer(None, value)
+            ops.append(make_op(codec, "set", key, value))
+        return ops
+
+    def resolve(self, codec: Codec, cells: Cells, update: Mapping[str, Any]) -> list[Op]:
+        """The changes that an update asks for, in its order. A value that did not change costs nothing.
+
+        The update of a custom reducer becomes a `reduce` change, to be settled with its wave.
+        """
+        ops = []
+        for key, value in update.items():
+            channel = self.channels.get(key) or self.channel(key)
+            if channel.validate is not None:
+                value = channel.validate(value)
+            reducer = channel.reducer
+            if reducer is None:
+                op = _set_op(codec, key, cells.get(key), value)
+                if op is not None:
+                    ops.append(op)
+            elif isinstance(reducer, Reducer):
+                reducer.check(key, value)
+                if value or reducer.kind == "add":
+                    ops.append(make_op(codec, reducer.kind, key, value, reducer.limit))
+            else:
+                ops.append(make_op(codec, "reduce", key, value))
+        return ops
+
+    def replace(self, codec: Codec, cells: Cells, values: Mapping[str, Any]) -> list[Op]:
+        """The changes that make the state hold these values, whatever the reducers."""
+        ops = []
+        for key, value in values.items():
+            channel = self.channel(key)
+            if channel.validate is not None:
+                value = channel.validate(value)
+            op = _set_op(codec, key, cells.get(key), value)
+            if op is not None:
+                ops.append(op)
+        return ops
+
+    def reduce(self, codec: Codec, cells: Cells, updates: Iterable[list[Op]]) -> list[Op]:
+        """The changes that the custom reducers among these updates result in, in order."""
+        result: list[Op] = []
+        for ops in updates:
+            for op in ops:
+                if op.kind != "reduce":
+                    continue
+                reducer = self.channel(op.key).reducer
+                if reducer is None or isinstance(reducer, Reducer):
+                    change = _set_op(codec, op.key, cells.get(op.key), op.value)
+                else:
+                    slot = cells.get(op.key)
+                    value = reducer(slot.get() if slot else None, op.value)
+                    change = _set_op(codec, op.key, slot, value)
+                if change is not None:
+                    result.append(change)
+                    cells = advance(cells, [change])
+        return result
+
+
+def _set_op(codec: Codec, key: str, slot: Slot | None, value: Any) -> Op | None:
+    """The cheapest change that makes `value` of what is there: none, an append, or a set."""
+    if slot is None:
+        return make_op(codec, "set", key, value)
+    old = slot.get()
+    if old is value or (type(old) is type(value) and isinstance(value, (str, int, bytes)) and old == value):
+        return None
+    grown = growth(old, value)
+    if grown is not None:
+        return make_op(codec, "append", key, grown) if grown else None
+    op = make_op(codec, "set", key, value)
+    if op.care and op.raw == codec.encode(old):
+        return None
+    return op
+
+
+def _unknown_key(key: object, schema: Schema) -> str:
+    close = difflib.get_close_matches(str(key), schema.channels, 1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    known = ", ".join(map(repr, schema.channels))
+    return f"unknown state key {key!r}: {schema.name} declares {known or 'no keys'}{hint}"
+
+
+def _hints(source: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(source, include_extras=True)
+    except NameError as error:
+        raise StateInvalid(
+            f"the annotations of {source.__name__} cannot be read ({error}); "
+            "define the types it names at module level"
+        ) from None
+
+
+def _channel(
+    key: str,
+    hint: Any,
+    default: Callable[[], Any] | None = None,
+    validate: Callable[[Any], Any] | None = None,
+) -> Channel:
+    while get_origin(hint) in _QUALIFIERS:
+        hint = get_args(hint)[0]
+    reducer = None
+    if get_origin(hint) is Annotated:
+        base, *extras = get_args(hint)
+        reducer = next((extra for extra in extras if isinstance(extra, Reducer)), None)
+        if reducer is None:
+            reducer = next((extra for extra in extras if callable(extra) and not isinstance(extra, type)), None)
+        if reducer is None and default is None and validate is None:
+            reducer = next((extra for extra in extras if not isinstance(extra, str)), None)
+        hint = base
+    return Channel(key, hint, reducer, default, validate)
+
+
+def _dataclass_defaults(source: Any) -> dict[str, Callable[[], Any]]:
+    defaults: dict[str, Callable[[], Any]] = {}
+    for field in dataclasses.fields(source):
+        if field.default is not dataclasses.MISSING:
+            defaults[field.name] = _constant(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            defaults[field.name] = field.default_factory
+    return defaults
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+def _pydantic_fields(
+    source: Any,
+) -> tuple[dict[str, Any], dict[str, Callable[[], Any]], dict[str, Callable[[Any], Any]]]:
+    hints: dict[str, Any] = {}
+    defaults: dict[str, Callable[[], Any]] = {}
+    validators: dict[str, Callable[[Any], Any]] = {}
+    for name, field in source.model_fields.items():
+        reducers = [extra for extra in field.metadata if isinstance(extra, Reducer) or _is_function(extra)]
+        hints[name] = Annotated[(field.annotation, *reducers)] if reducers else field.annotation
+        if not field.is_required():
+            defaults[name] = _pydantic_default(field)
+        if not reducers:
+            validators[name] = _validator(source, name, field)
+    return hints, defaults, validators
+
+
+def _is_function(extra: object) -> bool:
+    return callable(extra) and not isinstance(extra, type) and type(extra).__module__ in ("builtins", "functools")
+
+
+def _pydantic_default(field: Any) -> Callable[[], Any]:
+    return lambda: field.get_default(call_default_factory=True)
+
+
+def _validator(source: Any, name: str, field: Any) -> Callable[[Any], Any]:
+    from pydantic import TypeAdapter, ValidationError
+
+    metadata = [extra for extra in field.metadata if not callable(extra)]
+    adapter = TypeAdapter(Annotated[(field.annotation, *metadata)] if metadata else field.annotation)
+
+    def validate(value: Any) -> Any:
+        try:
+            return adapter.validate_python(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise StateInvalid(
+                f"state key {name!r} of {source.__name__}: {first['msg']}, got {value!r:.80}"
+            ) from None
+
+    return validate
+
+
+def as_mapping(value: Any, what: str) -> Mapping[str, Any]:
+    """The keys and values of a dict, a `State`, a dataclass instance or a pydantic model instance."""
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if hasattr(type(value), "model_fields"):
+        return {name: getattr(value, name) for name in value.model_fields_set}
+    raise StateInvalid(f"{what} must be a dict of state keys, not {type(value).__name__}: {value!r:.80}")
+

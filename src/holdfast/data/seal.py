@@ -1,0 +1,107 @@
+"""Encryption of stored bytes: AES-256-GCM under keys that never reach the store."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+
+from holdfast.errors import CodecError, HoldfastError
+
+VARIABLE = "HOLDFAST_KEY"
+KEY_BYTES = 32
+ID_BYTES = 4
+NONCE_BYTES = 12
+TAG_BYTES = 16
+HOW_TO_MAKE_ONE = (
+    'make one with: python -c "import secrets, base64; '
+    'print(base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())"'
+)
+
+
+class Seal:
+    """Seals with the first of `keys`, opens with any of them: put a new key in front to rotate.
+
+    Nonces are random, so one key is good for some 4 billion sealed bodies.
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        try:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        except ImportError:
+            raise HoldfastError(
+                "encryption needs the package cryptography: pip install 'holdfast[encryption]'"
+            ) from None
+        if not keys or any(len(key) != KEY_BYTES for key in keys):
+            raise CodecError(f"encryption needs keys of {KEY_BYTES} bytes each; {HOW_TO_MAKE_ONE}")
+        self._ciphers = [(_key_id(key), AESGCM(key)) for key in keys]
+
+    @classmethod
+    def from_text(cls, text: str) -> Seal:
+        """Keys from comma-separated base64 (either alphabet) or hexadecimal text."""
+        return cls([_key(part.strip(), place) for place, part in enumerate(text.split(","), 1)])
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> Seal | None:
+        """The seal of `HOLDFAST_KEY`, or `None` where that is unset or empty."""
+        text = env.get(VARIABLE, "").strip()
+        return cls.from_text(text) if text else None
+
+    def seal(self, plain: bytes, aad: bytes) -> bytes:
+        """`plain` made unreadable and unchangeable; opens only together with the same `aad`."""
+        key_id, cipher = self._ciphers[0]
+        nonce = os.urandom(NONCE_BYTES)
+        return key_id + nonce + cipher.encrypt(nonce, plain, key_id + aad)
+
+    def open(self, sealed: bytes, aad: bytes) -> bytes:
+        """What was sealed; raise `CodecError` if the key is not here, or body or `aad` were changed."""
+        from cryptography.exceptions import InvalidTag
+
+        if len(sealed) < ID_BYTES + NONCE_BYTES + TAG_BYTES:
+            raise CodecError("cannot open an encrypted body: it is too short to be one")
+        key_id, nonce = sealed[:ID_BYTES], sealed[ID_BYTES : ID_BYTES + NONCE_BYTES]
+        ciphers = [cipher for known, cipher in self._ciphers if known == key_id]
+        if not ciphers:
+            raise CodecError(
+                f"cannot open an encrypted body: its key {key_id.hex()} is not here; "
+                f"add that key to {VARIABLE}, after a comma"
+            )
+        for cipher in ciphers:
+            try:
+                return cipher.decrypt(nonce, sealed[ID_BYTES + NONCE_BYTES :], key_id + aad)
+            except InvalidTag:
+                continue
+        raise CodecError("cannot open an encrypted body: it was changed, or belongs to another place")
+
+    def __repr__(self) -> str:
+        return f"Seal({len(self._ciphers)} keys, sealing with {self._ciphers[0][0].hex()})"
+
+
+def _key_id(key: bytes) -> bytes:
+    return hashlib.sha256(b"holdfast key id" + key).digest()[:ID_BYTES]
+
+
+def _key(text: str, place: int) -> bytes:
+    key = _from_hex(text) or _from_base64(text)
+    if len(key) != KEY_BYTES:
+        raise CodecError(
+            f"key {place} of {VARIABLE} is not {KEY_BYTES} bytes in base64 or hexadecimal; {HOW_TO_MAKE_ONE}"
+        )
+    return key
+
+
+def _from_hex(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else b""
+    except ValueError:
+        return b""
+
+
+def _from_base64(text: str) -> bytes:
+    standard = text.rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return b""

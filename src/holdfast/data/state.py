@@ -1,0 +1,204 @@
+"""`State`: the immutable mapping that nodes receive, and that a checkpoint is."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from holdfast.data.codec import Codec
+from holdfast.data.frozen import GUARDED, ReadOnly, freeze, thaw
+from holdfast.data.ops import Slot
+
+from holdfast.events import Event, Observer, tell
+
+_DEFAULT_CODEC = Codec()
+
+
+class SavesState(Protocol):
+    """Something that keeps states: `holdfast.CheckpointStore`."""
+
+    def save(self, state: State) -> Any: ...
+
+
+class State(Mapping[str, Any]):
+    """An immutable mapping of state keys to read-only values, with the place it was taken at.
+
+    `set`, `merge` and `clone` give new states and keep the run, the node and the time. Keys can be
+    read as attributes where the name is free: `state.n` is `state["n"]`.
+    """
+
+    __slots__ = ("_cells", "_codec", "_handed", "_ident", "_node", "_observer", "_run", "_time")
+
+    def __init__(
+        self,
+        data: Mapping[str, Any] | None = None,
+        *,
+        observer: Observer | None = None,
+        run_id: str | None = None,
+        checkpoint_id: str = "",
+        checkpoint_node: str = "",
+        timestamp: float | None = None,
+    ) -> None:
+        cells = {}
+        for key, value in (data or {}).items():
+            frozen, care = freeze(value)
+            cells[key] = Slot(None, None, frozen, care)
+        self._cells: Mapping[str, Slot] = cells
+        self._codec = _DEFAULT_CODEC
+        self._observer = observer
+        self._run = run_id or str(uuid.uuid4())
+        self._ident: Any = checkpoint_id
+        self._node = checkpoint_node
+        self._time = time.time() if timestamp is None else timestamp
+        self._handed: dict[str, tuple[bytes, Any]] | None = None
+        if observer is not None:
+            tell(observer, Event("state.create", self._run, timestamp=self._time))
+
+    @classmethod
+    def view(
+        cls, cells: Mapping[str, Slot], codec: Codec, run: str, ident: Any, node: str, at: float
+    ) -> State:
+        """A state over cells that are known not to change. `ident` is a checkpoint id, or makes one when called."""
+        self = cls.__new__(cls)
+        self._cells, self._codec, self._observer = cells, codec, None
+        self._run, self._ident, self._node, self._time = run, ident, node, at
+        self._handed = None
+        return self
+
+    @property
+    def run_id(self) -> str:
+        """The run this state belongs to."""
+        return self._run
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The checkpoint this state was taken at; empty before the first."""
+        if callable(self._ident):
+            self._ident = self._ident()
+        return self._ident  # type: ignore[no-any-return]
+
+    @property
+    def checkpoint_node(self) -> str:
+        """The node that produced this state; empty before the first."""
+        return self._node
+
+    @property
+    def timestamp(self) -> dt.datetime:
+        """When this state was produced, in UTC."""
+        return dt.datetime.fromtimestamp(self._time, dt.UTC)
+
+    def __getitem__(self, key: str) -> Any:
+        slot = self._cells[key]
+        value = slot.get()
+        return value if slot.care != GUARDED else self._private(key, value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._cells
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError:
+            close = difflib.get_close_matches(name, self._cells, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise AttributeError(f"the state has no key {name!r}{hint}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in State.__slots__:
+            raise ReadOnly(f"state is read-only: return {{{name!r}: …}} instead of setting state.{name}")
+        object.__setattr__(self, name, value)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise ReadOnly(f"state is read-only: return {{{key!r}: …}} instead of setting state[{key!r}]")
+
+    __delitem__ = __delattr__ = lambda self, key: self.__setitem__(key, None)  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"State({dict(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (self.to_dict(), self._run, self.checkpoint_id, self._node, self._time))
+
+    def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self, **other}
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain copy that may be changed: ordinary lists, dicts and sets all the way down."""
+        return {key: thaw(self[key]) for key in self._cells}
+
+    def set(self, key: str, value: Any) -> State:
+        """A new state in which `key` is `value`."""
+        return self.merge({key: value})
+
+    def merge(self, other: Mapping[str, Any]) -> State:
+        """A new state with the items of `other` put over these."""
+        cells = dict(self._cells)
+        for key, value in other.items():
+            frozen, care = freeze(value)
+            cells[key] = Slot(None, None, frozen, care)
+        return self._with(cells)
+
+    def clone(self) -> State:
+        """An equal state. The observer, if there is one, hears `state.clone`."""
+        if self._observer is not None:
+            tell(self._observer, Event("state.clone", self._run, data={"keys": len(self._cells)}))
+        return self._with(self._cells)
+
+    def set_checkpoint_node(self, node: str) -> State:
+        """A new state as of now, produced by `node`."""
+        state = self._with(self._cells)
+        state._node, state._time = node, time.time()
+        return state
+
+    def checkpoint(self, store: SavesState) -> None:
+        """Save this state in a checkpoint store: `store.save(state)`."""
+        store.save(self)
+
+    def overlaid(self, item: Mapping[str, Slot]) -> State:
+        """A new state with an item's cells over these."""
+        return self._with({**self._cells, **item})
+
+    def with_observer(self, observer: Observer | None) -> State:
+        """A new state that tells `observer`."""
+        state = self._with(self._cells)
+        state._observer = observer
+        return state
+
+    def check_untouched(self) -> None:
+        """Refuse the changes that a reader made in place to a value that could not be made read-only."""
+        for key, (raw, value) in (self._handed or {}).items():
+            if self._codec.encode(value) != raw:
+                raise ReadOnly(
+                    f"state[{key!r}] was changed in place: return {{{key!r}: new_value}} with a changed copy instead"
+                )
+
+    def _private(self, key: str, value: Any) -> Any:
+        if self._handed is None:
+            self._handed = {}
+        if key not in self._handed:
+            raw = self._codec.encode(value)
+            self._handed[key] = (raw, freeze(self._codec.decode(raw))[0])
+        return self._handed[key][1]
+
+    def _with(self, cells: Mapping[str, Slot]) -> State:
+        state = State.view(cells, self._codec, self._run, self._ident, self._node, self._time)
+        state._observer = self._observer
+        return state
+
+
+def _rebuild(data: dict[str, Any], run: str, ident: str, node: str, at: float) -> State:
+    return State(data, run_id=run, checkpoint_id=ident, checkpoint_node=node, timestamp=at)
+
+

@@ -1,0 +1,335 @@
+"""`StateGraph`: writing a graph in Python."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.data.codec import Codec
+from holdfast.data.schema import Schema
+from holdfast.data.seal import Seal
+from holdfast.data.types import BUILTIN
+from holdfast.engine.app import App
+from holdfast.engine.decide import Rules
+from holdfast.engine.policy import ON_CHANGE, CheckpointPolicy, Retention, one_of
+from holdfast.engine.settings import Settings
+from holdfast.errors import GraphInvalid, HoldfastError
+from holdfast.events import Event, Observer, resolve_observer
+from holdfast.journal.journal import Journal
+from holdfast.plan.check import check, suggestion
+from holdfast.plan.graph import Edge, Graph, Join, Node, Reconcile, Route
+from holdfast.plan.retry import Retry
+from holdfast.stores import open_store
+from holdfast.stores.base import Store
+from holdfast.values import START
+
+_GIVEN = ("state", "ctx", "config")
+
+
+class StateGraph:
+    """A graph of nodes over one state. Add nodes and edges, then `compile`.
+
+    `schema` is a TypedDict, a dataclass, a pydantic model, a mapping of annotations, or `dict` for any
+    keys. Problems are collected and reported together by `compile`.
+    """
+
+    def __init__(
+        self,
+        schema: Any = None,
+        *,
+        name: str = "graph",
+        max_iterations: int = 1000,
+        checkpoint_dir: str | Path | None = None,
+    ) -> None:
+        self.name, self.max_iterations = name, max_iterations
+        self._schema = Schema.of(schema)
+        self._nodes: dict[str, Node] = {}
+        self._edges: list[Edge] = []
+        self._routes: list[Route] = []
+        self._joins: list[Join] = []
+        self._exits: set[str] = set()
+        self._problems: list[str] = []
+        self._is_dag = False
+        self._checkpoint_dir = checkpoint_dir
+
+    def add_node(
+        self,
+        name: str | Callable[..., Any],
+        function: Callable[..., Any] | StateGraph | App | None = None,
+        *,
+        after: str | Iterable[str] | None = None,
+        retry: Retry | None = None,
+        timeout: float | dt.timedelta | None = None,
+        if_interrupted: str | Reconcile | None = None,
+        idempotent: bool = True,
+        version: str | None = None,
+        goto: Iterable[str] = (),
+    ) -> StateGraph:
+        """Add a node: a function, sync or async, or another graph.
+
+        A function receives what it names of `state`, `ctx` and `config`, and returns an update of the
+        state, a `Command`, a whole `State`, or nothing.
+
+        - `after`: the nodes it waits for (DAG style); with several it runs when all have finished.
+        - `retry`, `timeout` (seconds): how often and how long it is tried.
+        - `if_interrupted`: what a resume does if the node was running when the process died: "rerun",
+          "skip", "ask", "fail", or a function `(ctx)` that looks and answers `None` (not done), `True`
+          or an update (done). The default is "rerun", and "fail" for a node with `idempotent=False`.
+        - `version`: names the node's code in place of its fingerprint.
+        - `goto`: the nodes that its `Command`s may lead to, where no edge does.
+        """
+        if callable(name) and not isinstance(name, str):
+            name, function = getattr(name, "__name__", type(name).__name__), name
+        if name in self._nodes:
+            self._problems.append(f"node {name!r} is added twice; names must be unique")
+            return self
+        seconds = timeout.total_seconds() if isinstance(timeout, dt.timedelta) else timeout
+        wish = if_interrupted if if_interrupted is not None else ("rerun" if idempotent else "fail")
+        options: dict[str, Any] = {
+            "retry": retry,
+            "timeout": seconds,
+            "if_interrupted": wish,
+            "version": version,
+            "goto": tuple(goto),
+        }
+        if isinstance(function, (StateGraph, App)):
+            graph = function.graph if isinstance(function, App) else function.build()
+            self._nodes[name] = Node(name, graph=graph, **options)
+            for option in ("retry", "timeout"):
+                if options[option] is not None:
+                    self._problems.append(f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes")
+        elif callable(function):
+            self._nodes[name] = Node(
+                name, function, wants=self._wants(name, function), is_async=_is_async(function), **options
+            )
+        else:
+            self._problems.append(f"node {name!r} needs a function or a graph, not {function!r}")
+            self._nodes[name] = Node(name, _nothing, **options)
+        if after is not None:
+            self._is_dag = True
+            self._add_after(name, [after] if isinstance(after, str) else list(after))
+        return self
+
+    def _add_after(self, name: str, sources: list[str]) -> None:
+        if not sources:
+            sources = [START]
+        if len(sources) == 1:
+            self._edges.append(Edge(sources[0], name))
+        else:
+            self._joins.append(Join(tuple(dict.fromkeys(sources)), name))
+
+    def add_edge(
+        self,
+        source: str | Iterable[str],
+        target: str,
+        when: Callable[..., Any] | None = None,
+        *,
+        label: str = "",
+    ) -> StateGraph:
+        """Let `target` follow `source`.
+
+        Several plain edges from one node fan out. Edges with `when` (a function of the state) are an
+        ordered choice: the first that is true is taken, and an edge without `when` is the fallback.
+        With a list of sources, `target` waits until all have finished.
+        """
+        if not isinstance(source, str):
+            sources = tuple(dict.fromkeys(source))
+            if when is not None:
+                self._problems.append(f"the join before {target!r} cannot have a condition; put it on an edge")
+            if len(sources) > 1:
+                self._joins.append(Join(sources, target))
+                return self
+            if not sources:
+                self._problems.append(f"the join before {target!r} has no sources")
+                return self
+            source = sources[0]
+        edge = Edge(source, target, when, label or getattr(when, "__name__", "").replace("<lambda>", ""))
+        if when is None and any((e.source, e.target, e.when) == (source, target, None) for e in self._edges):
+            self._problems.append(f"edge {source!r} -> {target!r} is added twice")
+            return self
+        self._edges.append(edge)
+        return self
+
+    def add_conditional_edges(
+        self,
+        source: str,
+        route: Callable[..., Any],
+        mapping: Mapping[Any, str] | Iterable[str] | None = None,
+    ) -> StateGraph:
+        """Let a function of the state choose what follows `source`.
+
+        It returns a node's name, `END`, a `Send`, or a list of them. `mapping` translates what it returns
+        (or lists the possible nodes), so that the graph can be checked and drawn.
+        """
+        if any(known.source == source for known in self._routes):
+            self._problems.append(f"node {source!r} has two routing functions; use one")
+            return self
+        if mapping is not None and not isinstance(mapping, Mapping):
+            mapping = {name: name for name in mapping}
+        self._routes.append(Route(source, route, mapping))
+        return self
+
+    def set_entry_point(self, name: str) -> StateGraph:
+        """Begin with this node: `add_edge(START, name)`."""
+        return self.add_edge(START, name)
+
+    def set_exit_point(self, name: str) -> StateGraph:
+        """End the run after this node, whatever edges lead on from it. There may be several."""
+        self._exits.add(name)
+        return self
+
+    set_finish_point = set_exit_point
+
+    def build(self) -> Graph:
+        """The frozen graph, not yet checked."""
+        edges = list(self._edges)
+        if self._is_dag:
+            entered = {edge.target for edge in edges} | {join.target for join in self._joins}
+            routed = any(route.mapping is None for route in self._routes)
+            entered |= {target for route in self._routes for target in (route.mapping or {}).values()}
+            if not routed:
+                edges += [Edge(START, name) for name in self._nodes if name not in entered]
+        return Graph(
+            name=self.name,
+            schema=self._schema,
+            nodes=dict(self._nodes),
+            edges=tuple(edges),
+            routes=tuple(self._routes),
+            joins=tuple(self._joins),
+            exits=frozenset(self._exits),
+            max_iterations=self.max_iterations,
+        )
+
+    def problems(self) -> list[str]:
+        """Everything that keeps this graph from being compiled; empty if nothing does."""
+        return [*self._problems, *check(self.build())]
+
+    def compile(
+        self,
+        store: Store | str | os.PathLike[str] | None = None,
+        *,
+        interrupt_before: Iterable[str] = (),
+        interrupt_after: Iterable[str] = (),
+        interrupt: str = "stop",
+        durability: str | None = None,
+        policy: CheckpointPolicy | None = None,
+        retention: Retention | None = None,
+        barrier: bool = True,
+        max_parallel: int = 256,
+        on_change: str = "warn",
+        checkpoint_dir: str | Path | None = None,
+        observer: Observer | str | Callable[[Event], object] | None = None,
+        encryption_key: str | bytes | None = None,
+    ) -> App:
+        """Check the graph and bind it to a store. Every problem is reported in one `GraphInvalid`.
+
+        - `store`: a store or its URL; without one, `HOLDFAST_STORE` says, else runs are kept in memory.
+        - `interrupt_before`, `interrupt_after`: nodes to pause at; `interrupt="notify"` only tells.
+        - `durability`: short for `policy=CheckpointPolicy(durability=…)`.
+        - `retention`: how long runs are kept; without one nothing is ever deleted.
+        - `barrier=False`: a node starts as soon as its own predecessors are done, not with its wave.
+        - `max_parallel`: how many steps run at once.
+        - `on_change`: what a resume does when the graph changed: "warn", "fail" or "use_saved".
+        - `checkpoint_dir`: where a checkpoint file is written at every interrupt.
+        - `encryption_key`: encrypts everything but ids, kinds, names and times; by default `HOLDFAST_KEY`.
+        """
+        graph = self.build()
+        problems = [*self._problems, *check(graph)]
+        problems += _interrupt_problems(graph, [*interrupt_before, *interrupt_after])
+        if problems:
+            raise GraphInvalid(self.name, list(dict.fromkeys(problems)))
+        one_of("interrupt", interrupt, ("stop", "notify"))
+        one_of("on_change", on_change, ON_CHANGE)
+        if max_parallel < 1:
+            raise HoldfastError(f"max_parallel must be at least 1, not {max_parallel!r}")
+        if policy is None:
+            policy = CheckpointPolicy(durability=durability or "full")
+        elif durability is not None and durability != policy.durability:
+            raise HoldfastError("durability is given twice, and differently: as itself and in policy")
+        directory = checkpoint_dir if checkpoint_dir is not None else self._checkpoint_dir
+        return App(
+            Settings(
+                graph=graph,
+                journal=Journal(open_store(store), _seal(encryption_key)),
+                codec=Codec(_types(graph)),
+                policy=policy,
+                retention=retention,
+                rules=Rules(frozenset(interrupt_before), barrier, max_parallel),
+                interrupt_after=frozenset(interrupt_after),
+                notify=interrupt == "notify",
+                checkpoint_dir=None if directory is None else Path(directory),
+                observer=resolve_observer(observer),
+                on_change=on_change,
+                outline=graph.outline(),
+            )
+        )
+
+    def _wants(self, name: str, function: Callable[..., Any]) -> tuple[str, ...]:
+        """Which of state, ctx and config a node's function takes, in its order."""
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            return ("state",)
+        wants: list[str] = []
+        for index, parameter in enumerate(parameters):
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            if parameter.kind == parameter.KEYWORD_ONLY:
+                if parameter.default is parameter.empty:
+                    self._problems.append(
+                        f"node {name!r}: its keyword-only parameter {parameter.name!r} has no default"
+                    )
+            elif parameter.name in _GIVEN:
+                wants.append(parameter.name)
+            elif index == 0:
+                wants.append("state")
+            elif parameter.default is parameter.empty:
+                self._problems.append(
+                    f"node {name!r}: its parameter {parameter.name!r} is none of {', '.join(_GIVEN)} and has no default"
+                )
+            else:
+                break
+        return tuple(wants)
+
+
+def _nothing(state: Any) -> None:
+    return None
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _interrupt_problems(graph: Graph, names: list[str]) -> list[str]:
+    problems = []
+    for name in names:
+        inner: Graph | None = graph
+        *outer, last = name.split("/")
+        for part in outer:
+            node = inner.nodes.get(part) if inner is not None else None
+            inner = node.graph if node is not None else None
+        if inner is None or last not in inner.nodes:
+            problems.append(f"interrupts: there is no node {name!r}{suggestion(name, graph.nodes)}")
+    return problems
+
+
+def _types(graph: Graph) -> Any:
+    types = graph.schema.types(BUILTIN)
+    for node in graph.nodes.values():
+        if node.graph is not None:
+            types = types.including(_types(node.graph).classes())
+    return types
+
+
+def _seal(key: str | bytes | None) -> Seal | None:
+    if key is None:
+        return Seal.from_environment(os.environ)
+    return Seal([key]) if isinstance(key, bytes) else Seal.from_text(key)

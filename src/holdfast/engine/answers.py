@@ -1,0 +1,150 @@
+"""Which answers a pause takes: describing and checking them with a small part of JSON Schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.errors import HoldfastError
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list, tuple),
+    "object": (dict,),
+    "null": (type(None),),
+}
+_SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object", tuple: "array"}
+_KNOWN = {
+    "type", "enum", "const", "properties", "required", "additionalProperties", "items", "anyOf",
+    "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
+    "title", "description", "default", "examples",
+}  # fmt: skip
+
+
+def answer_schema(schema: Any, choices: Sequence[Any] | None) -> dict[str, Any] | None:
+    """The JSON Schema of the answers that fit, as plain data; `None` if any does."""
+    described = None if schema is None else _describe(schema)
+    if choices is not None:
+        described = {**(described or {}), "enum": list(choices)}
+    if described is not None:
+        _refuse_unknown(described)
+    return described
+
+
+def _describe(schema: Any) -> dict[str, Any]:
+    if isinstance(schema, Mapping):
+        return dict(schema)
+    if schema in _SIMPLE:
+        return {"type": _SIMPLE[schema]}
+    if schema is type(None) or schema is None:
+        return {"type": "null"}
+    origin, args = typing.get_origin(schema), typing.get_args(schema)
+    if origin is typing.Literal:
+        return {"enum": list(args)}
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [_describe(arg) for arg in args]}
+    if origin is list:
+        return {"type": "array", "items": _describe(args[0])}
+    if origin is dict:
+        return {"type": "object"}
+    if dataclasses.is_dataclass(schema) or typing.is_typeddict(schema):
+        return _describe_fields(schema)
+    raise HoldfastError(
+        f"{schema!r} cannot describe an answer: give a JSON Schema, str, int, float, bool, list, dict, "
+        "Literal, a union, a TypedDict or a dataclass"
+    )
+
+
+def _describe_fields(schema: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(schema)
+    if typing.is_typeddict(schema):
+        required = sorted(schema.__required_keys__)
+    else:
+        required = [
+            field.name
+            for field in dataclasses.fields(schema)
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        ]
+    return {
+        "type": "object",
+        "properties": {name: _describe(hint) for name, hint in hints.items()},
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _refuse_unknown(schema: Mapping[str, Any]) -> None:
+    for key in schema:
+        if key not in _KNOWN:
+            raise HoldfastError(f"an answer's schema cannot use {key!r}; it knows {', '.join(sorted(_KNOWN))}")
+    for part in (*schema.get("properties", {}).values(), *schema.get("anyOf", ())):
+        _refuse_unknown(part)
+    if "items" in schema:
+        _refuse_unknown(schema["items"])
+
+
+def misfit(value: Any, schema: Mapping[str, Any], where: str = "the answer") -> str | None:
+    """Why `value` does not fit, or `None` if it does."""
+    if "anyOf" in schema:
+        reasons = [misfit(value, option, where) for option in schema["anyOf"]]
+        if None not in reasons:
+            return "; ".join(reason for reason in reasons if reason)
+    if "enum" in schema and not any(_equal(value, option) for option in schema["enum"]):
+        return f"{where} must be one of {', '.join(map(repr, schema['enum']))}, not {value!r}"
+    if "const" in schema and not _equal(value, schema["const"]):
+        return f"{where} must be {schema['const']!r}, not {value!r}"
+    if "type" in schema:
+        wanted = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        if not any(_is_a(value, kind) for kind in wanted):
+            return f"{where} must be of type {' or '.join(wanted)}, not {type(value).__name__}: {value!r:.80}"
+    return _misfit_bounds(value, schema, where) or _misfit_parts(value, schema, where)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    if isinstance(value, bool) and kind in ("integer", "number"):
+        return False
+    return isinstance(value, _TYPES.get(kind, ()))
+
+
+def _misfit_bounds(value: Any, schema: Mapping[str, Any], where: str) -> str | None:
+    if isinstance(value, (int, float)):
+        if "minimum" in schema and value < schema["minimum"]:
+            return f"{where} must be at least {schema['minimum']}, not {value!r}"
+        if "maximum" in schema and value > schema["maximum"]:
+            return f"{where} must be at most {schema['maximum']}, not {value!r}"
+    for kinds, low, high in (((str,), "minLength", "maxLength"), ((list, tuple), "minItems", "maxItems")):
+        if isinstance(value, kinds):
+            if low in schema and len(value) < schema[low]:
+                return f"{where} must have a length of at least {schema[low]}"
+            if high in schema and len(value) > schema[high]:
+                return f"{where} must have a length of at most {schema[high]}"
+    return None
+
+
+def _misfit_parts(value: Any, schema: Mapping[str, Any], where: str) -> str | None:
+    if isinstance(value, (list, tuple)) and "items" in schema:
+        for index, item in enumerate(value):
+            if reason := misfit(item, schema["items"], f"{where}[{index}]"):
+                return reason
+    if isinstance(value, dict):
+        for key in schema.get("required", ()):
+            if key not in value:
+                return f"{where} lacks {key!r}"
+        properties = schema.get("properties", {})
+        for key, item in value.items():
+            if key in properties:
+                if reason := misfit(item, properties[key], f"{where}[{key!r}]"):
+                    return reason
+            elif schema.get("additionalProperties", True) is False:
+                return f"{where} has an unknown key {key!r}"
+    return None

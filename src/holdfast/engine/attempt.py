@@ -1,0 +1,149 @@
+"""Running a node's function once: where, for how long, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.data.state import State
+from holdfast.engine.context import Context, PauseSignal, StopSignal
+from holdfast.engine.threads import workers
+from holdfast.errors import StepTimeout
+from holdfast.journal.fold import Step
+from holdfast.journal.records import Fault
+from holdfast.plan.graph import Node
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of one attempt: a value, an error, or a pause."""
+
+    step: Step
+    value: Any = None
+    error: BaseException | None = None
+    seconds: float = 0.0
+    state: State | None = None
+
+
+def call(node: Node, state: State, context: Context, config: Mapping[str, Any]) -> Any:
+    """Call a node's function with what it names."""
+    function = node.function
+    assert function is not None
+    wants = node.wants
+    if wants == ("state",):
+        return function(state)
+    given = {"state": state, "ctx": context, "config": config}
+    return function(*(given[want] for want in wants))
+
+
+def attempt_here(node: Node, step: Step, state: State, context: Context, config: Mapping[str, Any]) -> Result:
+    """Run a sync node in this thread. `KeyboardInterrupt` and the like are passed on."""
+    begun = time.perf_counter()
+    try:
+        value = call(node, state, context, config)
+        if inspect.isawaitable(value):
+            return Result(step, value=value, state=state, seconds=-1.0)
+        state.check_untouched()
+    except (Exception, PauseSignal, StopSignal) as error:
+        return Result(step, error=error, seconds=time.perf_counter() - begun, state=state)
+    return Result(step, value, seconds=time.perf_counter() - begun, state=state)
+
+
+async def attempt_async(
+    node: Node,
+    step: Step,
+    state: State,
+    context: Context,
+    config: Mapping[str, Any],
+    awaitable: Any = None,
+) -> Result:
+    """Run a node without blocking the event loop: an async one here, a sync one in a worker thread."""
+    begun = time.perf_counter()
+    try:
+        if awaitable is not None or node.is_async:
+            work = call(node, state, context, config) if awaitable is None else awaitable
+            value = await _within(node, context, work)
+        else:
+            value = await _within(node, context, _in_thread(lambda: call(node, state, context, config)))
+            if inspect.isawaitable(value):
+                value = await _within(node, context, value)
+        state.check_untouched()
+    except (Exception, PauseSignal, StopSignal) as error:
+        return Result(step, error=error, seconds=time.perf_counter() - begun, state=state)
+    return Result(step, value, seconds=time.perf_counter() - begun, state=state)
+
+
+def _in_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(_Escaped(error))
+        else:
+            future.set_result(value)
+
+    def work() -> None:
+        value, failure = None, None
+        try:
+            value = function()
+        except BaseException as error:
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, value, failure)
+        except RuntimeError:
+            return  # The drive was left and its loop closed; nobody waits for this any more.
+
+    workers.submit(work)
+    return future
+
+
+class _Escaped(Exception):
+    """Carries any exception through a future, `StopIteration` and `BaseException`s included."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+async def _within(node: Node, context: Context, work: Any) -> Any:
+    """The result of `work`, unless it takes longer than the node's timeout since its last heartbeat."""
+    try:
+        if node.timeout is None:
+            return await work
+        return await _watch(asyncio.ensure_future(work), node, context)
+    except _Escaped as escaped:
+        raise escaped.error from None
+
+
+async def _watch(task: asyncio.Future[Any], node: Node, context: Context) -> Any:
+    assert node.timeout is not None
+    try:
+        while True:
+            left = context._beat + node.timeout - time.monotonic()
+            if left <= 0:
+                break
+            done, _ = await asyncio.wait({task}, timeout=left)
+            if done:
+                return task.result()
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    task.cancel()
+    if isinstance(task, asyncio.Task):
+        await asyncio.wait({task}, timeout=1.0)
+        if task.done() and not task.cancelled():
+            task.exception()
+    raise StepTimeout(f"node {node.name!r} ran longer than its timeout of {node.timeout:g} s")
+
+
+def fault_of(error: BaseException) -> Fault:
+    """An exception as data, for the journal."""
+    trace = "".join(traceback.format_exception(error))
+    return Fault(type(error).__qualname__, str(error), trace[-4000:])

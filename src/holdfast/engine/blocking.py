@@ -1,0 +1,180 @@
+"""The sync face of the async core: blocking calls, signals, and streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from types import FrameType
+from typing import Any
+
+from holdfast.engine.drive import Drive
+from holdfast.engine.outcome import Outcome
+from holdfast.events import Event
+from holdfast.values import RunStatus
+
+Main = Callable[[bool, Callable[[Drive], None]], Coroutine[Any, Any, Outcome]]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl+C stopped a run, which was saved first; `run_id` can be resumed."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"run {run_id!r} was interrupted and saved; resume with app.resume({run_id!r})")
+
+
+class RunTerminated(SystemExit):
+    """SIGTERM stopped a run, which was saved first; `run_id` can be resumed."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(143)
+
+
+class Blocking:
+    """Runs one drive to its end, in an event loop of its own."""
+
+    def __init__(self, main: Main) -> None:
+        self._main = main
+        self._drive: Drive | None = None
+        self._signal: int | None = None
+
+    def run(self) -> Outcome:
+        """The drive's outcome. Inside a running event loop the work is done in another thread meanwhile."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._run_here()
+        return self._run_in_thread()
+
+    def stop(self) -> None:
+        """Ask the drive to save and stop."""
+        if self._drive is not None:
+            self._drive.request_stop(RunStatus.INTERRUPTED, "the consumer left")
+
+    def _hold(self, drive: Drive) -> None:
+        self._drive = drive
+
+    def _run_here(self) -> Outcome:
+        with self._signals():
+            try:
+                with asyncio.Runner() as runner:
+                    outcome = runner.run(self._main(True, self._hold))
+            except KeyboardInterrupt:
+                raise RunInterrupted(self._drive.run_id) if self._drive else KeyboardInterrupt from None
+        if self._signal is not None and outcome.status == RunStatus.INTERRUPTED:
+            raise self._stopped(outcome.run_id)
+        return outcome
+
+    def _stopped(self, run_id: str) -> BaseException:
+        return RunTerminated(run_id) if self._signal == signal.SIGTERM else RunInterrupted(run_id)
+
+    def _run_in_thread(self) -> Outcome:
+        box: list[Outcome | BaseException] = []
+
+        def work() -> None:
+            try:
+                box.append(self._run_here())
+            except BaseException as error:
+                box.append(error)
+
+        thread = threading.Thread(target=work, name="holdfast-run", daemon=True)
+        thread.start()
+        try:
+            thread.join()
+        except BaseException:
+            self.stop()
+            thread.join()
+            raise
+        result = box[0]
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Make SIGINT and SIGTERM save and stop, where nobody else handles them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        saved: dict[int, Any] = {}
+        for number in _SIGNALS:
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                saved[number] = signal.signal(number, self._on_signal)
+        try:
+            yield
+        finally:
+            for number, handler in saved.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        again = self._signal is not None
+        self._signal = number
+        drive = self._drive
+        if drive is None or again:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(143)
+        drive.request_stop(RunStatus.INTERRUPTED, signal.Signals(number).name)
+        if drive.inline:
+            raise KeyboardInterrupt if number == signal.SIGINT else RunTerminated(drive.run_id)
+
+
+class StreamQueue:
+    """An observer whose events somebody else takes, at their own pace. It never makes the run wait."""
+
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._async_events: asyncio.Queue[Event | None] | None = None
+
+    def on_event(self, event: Event) -> None:
+        if self._async_events is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._async_events.put_nowait, event)
+        else:
+            self._events.put(event)
+
+    def drain(self, blocking: Blocking) -> Iterator[Event]:
+        """Start the work in a thread and yield its events until it ends; then raise what it raised."""
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                blocking._run_here()
+            except BaseException as error:
+                errors.append(error)
+            finally:
+                self._events.put(None)
+
+        thread = threading.Thread(target=work, name="holdfast-stream", daemon=True)
+        thread.start()
+        try:
+            while (event := self._events.get()) is not None:
+                yield event
+        finally:
+            blocking.stop()
+            thread.join()
+        if errors:
+            raise errors[0]
+
+    async def drain_async(self, work: Coroutine[Any, Any, Outcome]) -> AsyncIterator[Event]:
+        """Start the work as a task and yield its events until it ends; then raise what it raised."""
+        self._loop = asyncio.get_running_loop()
+        events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._async_events = events
+        task = asyncio.ensure_future(work)
+        loop = self._loop
+        task.add_done_callback(lambda _: loop.call_soon(events.put_nowait, None))
+        try:
+            while (event := await events.get()) is not None:
+                yield event
+        finally:
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        task.result()

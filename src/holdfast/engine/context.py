@@ -1,0 +1,209 @@
+"""`Context`: what a node may ask of the engine while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.data.codec import Codec
+from holdfast.engine.answers import answer_schema
+from holdfast.errors import HoldfastError
+from holdfast.journal.fold import Step
+from holdfast.journal.records import Noted, Paused
+
+if TYPE_CHECKING:
+    from types import CoroutineType
+
+logger = logging.getLogger("holdfast.nodes")
+
+
+class PauseSignal(BaseException):
+    """Leaves a node that waits for an answer. No `except Exception` can swallow it."""
+
+    def __init__(self, paused: Paused) -> None:
+        self.paused = paused
+        super().__init__(f"waiting for an answer to {paused.prompt!r}")
+
+
+class Host(Protocol):
+    """What a context needs of the drive it belongs to."""
+
+    run_id: str
+    codec: Codec
+
+    def note(self, record: Noted) -> None: ...
+    def emit(self, type: str, node: str = "", /, **data: Any) -> None: ...
+    def stop_wanted(self) -> bool: ...
+
+
+class Context:
+    """One attempt of one step, as its node sees it."""
+
+    __slots__ = ("_asked", "_beat", "_host", "_is_async", "_sleeps", "_step", "attempt", "config")
+
+    def __init__(self, host: Host, step: Step, config: Mapping[str, Any], is_async: bool) -> None:
+        self._host, self._step, self._is_async = host, step, is_async
+        self.config = config
+        self.attempt = step.attempt
+        self._beat = time.monotonic()
+        self._sleeps = 0
+        self._asked: set[str] = set()
+
+    @property
+    def run_id(self) -> str:
+        """The run this step belongs to."""
+        return self._host.run_id
+
+    @property
+    def step(self) -> str:
+        """The step's name, unique in the run and the same after every resume."""
+        return self._step.id
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+        return self._step.node
+
+    @property
+    def visit(self) -> int:
+        """How often the run has come to this node, this time included."""
+        return self._step.visit
+
+    @property
+    def item_key(self) -> str | None:
+        """The key of the for-each item that this step is for."""
+        return self._step.key
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same text for every attempt of this step and no other: hand it to services that deduplicate."""
+        return f"{self._host.run_id}:{self._step.id}"
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose records know the run and the step."""
+        return logging.LoggerAdapter(logger, {"run_id": self.run_id, "step": self.step})
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody wants the run to stop; a long node may look at it and return early."""
+        return self._host.stop_wanted()
+
+    def emit(self, message: Any = None, /, **data: Any) -> None:
+        """Tell the run's observers and streams something: a `node.message` event."""
+        if isinstance(message, Mapping):
+            data = {**message, **data}
+        elif message is not None:
+            data = {"message": message, **data}
+        self._host.emit("node.message", self.node, step=self.step, **data)
+
+    def heartbeat(self) -> None:
+        """Say that the step is alive: its timeout counts from now."""
+        self._beat = time.monotonic()
+
+    def ask(
+        self,
+        prompt: str,
+        *,
+        name: str | None = None,
+        schema: Any = None,
+        choices: Sequence[Any] | None = None,
+        timeout: float | dt.timedelta | None = None,
+    ) -> Any:
+        """Wait for somebody's answer: the answer if it is there, else the run pauses and the node is left.
+
+        After the answer the node runs again from its beginning and this call returns. Answers are matched
+        by `name` (the prompt, if none is given), not by the order of calls. Use `once` for effects that
+        must not be repeated. `schema` (a JSON Schema or a type) and `choices` say which answers fit;
+        `timeout` (seconds) how long one is taken.
+        """
+        name = prompt if name is None else name
+        raw = self._step.answers.get(name)
+        if raw is not None:
+            return self._host.codec.decode(raw)
+        seconds = timeout.total_seconds() if isinstance(timeout, dt.timedelta) else timeout
+        described = answer_schema(schema, choices)
+        raise PauseSignal(
+            Paused(
+                pause=f"{self._step.id}:{name}",
+                kind="ask",
+                step=self._step.id,
+                node=self._step.node,
+                name=name,
+                prompt=prompt,
+                schema=self._host.codec.encode(described) if described is not None else b"",
+                expires_at=None if seconds is None else time.time() + seconds,
+            )
+        )
+
+    def once(self, key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """`function(*args, **kwargs)`, run at most once in this step and remembered under `key`.
+
+        Later attempts and resumes get the remembered result. With a coroutine function, `await` it.
+        """
+        if inspect.iscoroutinefunction(function):
+            return self._once_async(key, function, *args, **kwargs)
+        known, value = self._remembered(f"once:{key}")
+        if known:
+            return value
+        value = function(*args, **kwargs)
+        if inspect.isawaitable(value):
+            return self._remember_async(f"once:{key}", value)
+        return self._remember(f"once:{key}", value)
+
+    async def _once_async(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        known, value = self._remembered(f"once:{key}")
+        if known:
+            return value
+        return self._remember(f"once:{key}", await function(*args, **kwargs))
+
+    async def _remember_async(self, key: str, awaitable: Any) -> Any:
+        return self._remember(key, await awaitable)
+
+    def sleep(
+        self, seconds: float | dt.timedelta, *, name: str | None = None
+    ) -> CoroutineType[Any, Any, None] | None:
+        """Wait until `seconds` have passed since this was first called in this step, crashes included.
+
+        In an async node, `await` it. A resumed step waits only for the rest.
+        """
+        self._sleeps += 1
+        key = f"sleep:{self._sleeps if name is None else name}"
+        known, until = self._remembered(key)
+        if not known:
+            length = seconds.total_seconds() if isinstance(seconds, dt.timedelta) else seconds
+            until = self._remember(key, time.time() + length)
+        if self._is_async:
+            return self._sleep_async(until)
+        while (left := until - time.time()) > 0:
+            if self.cancelled:
+                raise StopSignal
+            self._beat = time.monotonic()
+            time.sleep(min(left, 0.2))
+        return None
+
+    async def _sleep_async(self, until: float) -> None:
+        while (left := until - time.time()) > 0:
+            self._beat = time.monotonic()
+            await asyncio.sleep(min(left, 1.0))
+
+    def _remembered(self, key: str) -> tuple[bool, Any]:
+        raw = self._step.notes.get(key)
+        return (False, None) if raw is None else (True, self._host.codec.decode(raw))
+
+    def _remember(self, key: str, value: Any) -> Any:
+        try:
+            raw = self._host.codec.encode(value)
+        except HoldfastError as error:
+            raise type(error)(f"{key} of step {self.step!r}: {error}") from None
+        self._host.note(Noted(self.step, key, raw))
+        return value
+
+
+class StopSignal(BaseException):
+    """Leaves a node because the run is to stop."""

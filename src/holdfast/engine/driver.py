@@ -1,0 +1,118 @@
+"""Who drives a run: naming this process, and telling whether another driver is still alive."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+from holdfast.stores.base import Store
+
+
+@functools.cache
+def _host() -> str:
+    """This machine since its last boot, or this container: process ids are comparable within it."""
+    parts = [socket.gethostname()]
+    for path in ("/proc/sys/kernel/random/boot_id",):
+        try:
+            parts.append(Path(path).read_text().strip())
+        except OSError:
+            continue
+    try:
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
+    except OSError:
+        parts.append("")
+    return "/".join(parts)
+
+
+def _started(pid: int) -> str:
+    """When a process started, so that a reused process id is not taken for the same; empty if unknown."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def this_driver() -> str:
+    """This process, as text for the journal."""
+    pid = os.getpid()
+    return json.dumps({"host": _host(), "pid": pid, "started": _started(pid)})
+
+
+def describe(driver: str) -> str:
+    """A driver for people."""
+    facts = _facts(driver)
+    return f"process {facts.get('pid')} on {str(facts.get('host', '?')).partition('/')[0]}"
+
+
+def _facts(driver: str) -> dict[str, Any]:
+    try:
+        facts = json.loads(driver)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def is_alive(driver: str) -> bool:
+    """Whether that driver may still be at work: `False` only if it is certain that it is not."""
+    facts = _facts(driver)
+    if not facts:
+        return False
+    if facts.get("host") != _host():
+        return True
+    pid = facts.get("pid")
+    if not isinstance(pid, int):
+        return False
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _started(pid) == facts.get("started") and not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
+        return False
+
+
+def _place(store: Store) -> str:
+    return store.url if store.url != "memory://" else f"memory:{id(store)}"
+
+
+class ActiveRuns:
+    """The runs that this process is driving now."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._drives: dict[tuple[str, str], Any] = {}
+
+    def enter(self, store: Store, run: str, drive: Any) -> bool:
+        """Claim a run for a drive; `False` if this process drives it already."""
+        with self._lock:
+            if (_place(store), run) in self._drives:
+                return False
+            self._drives[(_place(store), run)] = drive
+            return True
+
+    def leave(self, store: Store, run: str) -> None:
+        """Give a run up."""
+        with self._lock:
+            self._drives.pop((_place(store), run), None)
+
+    def find(self, store: Store, run: str) -> Any:
+        """The drive of a run, or `None`."""
+        with self._lock:
+            return self._drives.get((_place(store), run))
+
+
+active_runs = ActiveRuns()

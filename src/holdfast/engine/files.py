@@ -1,0 +1,135 @@
+"""Checkpoint files: a state and the node to go on with, in one pickle that is read with care."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.data.codec import Codec
+from holdfast.data.frozen import thaw
+from holdfast.data.types import BUILTIN, Types
+from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, StoreError
+
+logger = logging.getLogger("holdfast")
+
+VERSION = "1.0"
+SUFFIX = ".pkl"
+
+_SAFE = {
+    "builtins": {"set", "frozenset", "bytearray", "complex", "range", "slice", "list", "dict", "tuple"},
+    "collections": {"OrderedDict", "defaultdict", "deque", "Counter"},
+    "datetime": {"datetime", "date", "time", "timedelta", "timezone"},
+    "decimal": {"Decimal"},
+    "fractions": {"Fraction"},
+    "uuid": {"UUID", "SafeUUID"},
+    "zoneinfo": {"ZoneInfo"},
+    "pathlib": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath"},
+    "pathlib._local": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath"},
+}
+
+
+def is_file(target: object) -> bool:
+    """Whether a resume target means a checkpoint file: a path object, or text ending in `.pkl`."""
+    return isinstance(target, Path) or (isinstance(target, str) and target.endswith(SUFFIX))
+
+
+def save(
+    path: Path,
+    state: Mapping[str, Any],
+    node: str,
+    config: Mapping[str, Any],
+    next_nodes: tuple[str, ...] | None = None,
+) -> Path:
+    """Write a checkpoint file, whole or not at all."""
+    content: dict[str, Any] = {
+        "state": {key: thaw(state[key]) for key in state},
+        "node": node,
+        "config": {key: thaw(value) for key, value in config.items()},
+        "timestamp": time.time(),
+        "version": VERSION,
+    }
+    if next_nodes is not None:
+        content["next"] = list(next_nodes)
+    try:
+        data = pickle.dumps(content, protocol=4)
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        raise CodecError(f"checkpoint {path} cannot be saved: {error}") from error
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except OSError as error:
+        raise StoreError(f"checkpoint {path} cannot be saved: {error}") from error
+    logger.debug("saved checkpoint %s (node %s)", path, node)
+    return path
+
+
+def load(path: Path, codec: Codec | None = None) -> dict[str, Any]:
+    """Read a checkpoint file. Nothing is imported or run because the file names it."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise CheckpointNotFound(f"checkpoint file not found: {path}") from None
+    except OSError as error:
+        raise StoreError(f"checkpoint file {path} cannot be read: {error}") from error
+    types = codec.types if codec is not None else BUILTIN
+    try:
+        content = _Unpickler(data, types).load()
+    except CodecError as error:
+        raise CodecError(f"checkpoint file {path} is refused: {error}") from None
+    except Exception as error:
+        raise CorruptJournal(f"corrupt checkpoint file {path}: {error}") from error
+    _check(path, content)
+    logger.debug("loaded checkpoint %s (node %s)", path, content["node"])
+    return content  # type: ignore[no-any-return]
+
+
+def _check(path: Path, content: Any) -> None:
+    wanted = {"state": dict, "node": str, "config": dict}
+    if not isinstance(content, dict):
+        raise CodecError(f"incompatible checkpoint file {path}: it holds a {type(content).__name__}, not a dict")
+    for key, kind in wanted.items():
+        if not isinstance(content.get(key), kind):
+            raise CodecError(f"incompatible checkpoint file {path}: {key!r} is missing or not a {kind.__name__}")
+    if content.get("version") != VERSION:
+        raise CodecError(
+            f"incompatible checkpoint file {path}: version {content.get('version')!r}, this reads {VERSION!r}"
+        )
+
+
+class _Unpickler(pickle.Unpickler):
+    """An unpickler that makes only plain data and the types on the allow-list."""
+
+    def __init__(self, data: bytes, types: Types) -> None:
+        super().__init__(io.BytesIO(data))
+        self._types = types
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name in _SAFE.get(module, ()):
+            return super().find_class(module, name)
+        for known in self._types.classes():
+            if (known.__module__, known.__qualname__) == (module, name):
+                return known
+        raise CodecError(
+            f"it names {module}.{name}, which is not on the list of allowed types; "
+            "declare it in the state schema or register it with holdfast.register_type"
+        )
+
+
+def automatic_path(directory: Path, node: str) -> Path:
+    """Where the checkpoint of an interrupt goes: the node and the time in milliseconds; never an existing file."""
+    stamp = int(time.time() * 1000)
+    while (path := directory / f"{node}_{stamp}{SUFFIX}").exists():
+        stamp += 1
+    return path

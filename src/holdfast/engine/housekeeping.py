@@ -1,0 +1,211 @@
+"""Keeping stores small: pruning checkpoints by count, deleting runs by age, off the critical path."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+import time
+from typing import Any
+
+from holdfast.data.codec import Codec
+from holdfast.engine.driver import active_runs, is_alive
+from holdfast.engine.policy import Retention
+from holdfast.engine.settings import Settings
+from holdfast.errors import HoldfastError
+from holdfast.journal.journal import Journal
+from holdfast.stores.base import Mark, RunInfo, Store
+from holdfast.values import RunStatus
+
+logger = logging.getLogger("holdfast")
+
+_HOUR = 3600.0
+
+
+class TolerantCodec(Codec):
+    """Reads values of types that this process does not know, well enough to store them again."""
+
+    def decode(self, raw: bytes, *, lenient: bool = True) -> Any:
+        return super().decode(raw, lenient=True)
+
+
+def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int:
+    """Drop the checkpoints of a workflow that exceed the retention's count; answer how many went."""
+    keep = retention.max_checkpoints
+    if keep is None:
+        return 0
+    runs = journal.store.runs(workflow=workflow)
+    marks = {info.run: journal.store.marks(info.run) for info in runs}
+    if retention.per == "run":
+        kept = {run: found[:keep] for run, found in marks.items()}
+    else:
+        newest = sorted(
+            ((mark.at, mark.seq, run) for run, found in marks.items() for mark in found), reverse=True
+        )[:keep]
+        chosen = {(run, seq) for _, seq, run in newest}
+        kept = {run: [mark for mark in found if (run, mark.seq) in chosen] for run, found in marks.items()}
+    last_good = _last_successful(runs) if retention.keep_successful else None
+    dropped = 0
+    for info in runs:
+        found = marks[info.run]
+        resumable = info.status != RunStatus.COMPLETED
+        wanted = kept[info.run] or (found[:1] if resumable or info.run == last_good else [])
+        if wanted:
+            dropped += _prune_run(journal, info, found, wanted[-1].seq)
+        elif not resumable and found:
+            journal.store.delete(info.run)
+            dropped += len(found)
+    return dropped
+
+
+def _prune_run(journal: Journal, info: RunInfo, marks: list[Mark], horizon: int) -> int:
+    """Keep a run's journal from the checkpoint at `horizon` on."""
+    older = sum(mark.seq < horizon for mark in marks)
+    if older:
+        codec = TolerantCodec()
+        loaded = journal.load(info, codec, horizon)
+        journal.store.prune(info.run, journal.make_snapshot(loaded, codec))
+    return older
+
+
+def _last_successful(runs: list[RunInfo]) -> str | None:
+    return next((info.run for info in runs if info.status == RunStatus.COMPLETED), None)
+
+
+def expire_runs(
+    store: Store, max_age: dt.timedelta, *, keep_successful: bool = True, workflow: str | None = None
+) -> int:
+    """Delete the runs that were not touched for `max_age`; answer how many went.
+
+    A run that is being driven is never deleted, nor, with `keep_successful`, a workflow's last
+    successful run.
+    """
+    runs = store.runs(workflow=workflow)
+    kept: set[str] = set()
+    if keep_successful:
+        for name in {info.workflow for info in runs}:
+            last = _last_successful([info for info in runs if info.workflow == name])
+            kept |= {last} if last else set()
+    horizon = time.time() - max_age.total_seconds()
+    expired = 0
+    for info in runs:
+        if info.updated_at < horizon and info.run not in kept and not _is_driven(store, info):
+            expired += store.delete(info.run)
+    return expired
+
+
+def _is_driven(store: Store, info: RunInfo) -> bool:
+    if active_runs.find(store, info.run) is not None:
+        return True
+    return info.status == RunStatus.RUNNING and is_alive(info.driver)
+
+
+def apply_retention(journal: Journal, workflow: str, retention: Retention) -> int:
+    """Apply a retention to one workflow now; answer how many runs and checkpoints went."""
+    gone = prune_workflow(journal, workflow, retention)
+    if retention.max_age is not None:
+        gone += expire_runs(
+            journal.store, retention.max_age, keep_successful=retention.keep_successful, workflow=workflow
+        )
+    return gone
+
+
+class Cleaner:
+    """A background thread that deletes expired runs every so often, whatever goes wrong meanwhile."""
+
+    def __init__(self, store: Store, interval_minutes: float, max_age: dt.timedelta, keep_successful: bool) -> None:
+        self._store, self._interval = store, interval_minutes * 60.0
+        self._max_age, self._keep = max_age, keep_successful
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="holdfast-cleaner", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop cleaning and wait for a cleaning that is under way."""
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                expired = expire_runs(self._store, self._max_age, keep_successful=self._keep)
+                if expired:
+                    logger.info("cleaned up %d expired runs", expired)
+            except Exception as error:
+                logger.error("checkpoint cleanup failed: %s", error)
+            if self._stop.wait(self._interval):
+                return
+
+
+def periodic_cleanup(
+    store: Store,
+    interval_minutes: float = 60,
+    *,
+    max_age: dt.timedelta = dt.timedelta(hours=24),
+    keep_successful: bool = False,
+) -> Cleaner:
+    """Delete expired runs of a store now and every `interval_minutes`, until `stop()` of what is returned.
+
+    Errors are logged and survived; a count is logged when something was deleted.
+    """
+    return Cleaner(store, interval_minutes, max_age, keep_successful)
+
+
+class Janitor:
+    """Applies the retention of finished drives in one background thread; its failures are only logged."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._todo: dict[tuple[int, str], tuple[Settings, str]] = {}
+        self._aged: dict[str, float] = {}
+        self._busy = False
+        self._idle = threading.Condition(self._lock)
+
+    def ran(self, settings: Settings, workflow: str) -> None:
+        """Say that a workflow has new checkpoints. Returns at once."""
+        retention = settings.retention
+        if retention is None or settings.policy.preserve == "all":
+            return
+        with self._lock:
+            self._todo[(id(settings.journal.store), workflow)] = (settings, workflow)
+            if self._busy:
+                return
+            self._busy = True
+        threading.Thread(target=self._work, name="holdfast-janitor", daemon=True).start()
+
+    def wait(self, timeout: float = 60.0) -> bool:
+        """Wait until there is nothing left to do."""
+        with self._lock:
+            return self._idle.wait_for(lambda: not self._busy, timeout)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._todo:
+                    self._busy = False
+                    self._idle.notify_all()
+                    return
+                _, (settings, workflow) = self._todo.popitem()
+            try:
+                self._clean(settings, workflow)
+            except HoldfastError as error:
+                logger.warning("pruning %r failed: %s", workflow, error)
+            except Exception:
+                logger.exception("pruning %r failed", workflow)
+
+    def _clean(self, settings: Settings, workflow: str) -> None:
+        retention = settings.retention
+        assert retention is not None
+        prune_workflow(settings.journal, workflow, retention)
+        place = f"{settings.journal.store.url}:{workflow}"
+        if retention.max_age is not None and time.monotonic() - self._aged.get(place, -_HOUR) >= _HOUR:
+            self._aged[place] = time.monotonic()
+            expire_runs(
+                settings.journal.store,
+                retention.max_age,
+                keep_successful=retention.keep_successful,
+                workflow=workflow,
+            )
+
+
+janitor = Janitor()

@@ -1,0 +1,214 @@
+"""Taking a run up again: finding it, checking the graph against it, and taking answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.data.codec import Codec
+from holdfast.engine.answers import misfit
+from holdfast.engine.decide import qualified
+from holdfast.engine.policy import Retention
+from holdfast.errors import (
+    AnswerRejected,
+    CheckpointNotFound,
+    GraphChanged,
+    NotPaused,
+    RunFinished,
+    RunNotFound,
+)
+from holdfast.journal import records
+from holdfast.journal.checkpoints import is_checkpoint_id, locate_checkpoint
+from holdfast.journal.fold import Pause, RunState
+from holdfast.plan.check import suggestion
+from holdfast.plan.fingerprint import same_code
+from holdfast.plan.graph import Edge, Graph, Join
+from holdfast.stores.base import RunInfo, Store
+from holdfast.values import RunStatus
+
+
+def find_run(store: Store, target: str) -> tuple[RunInfo, int | None]:
+    """The run that a run id, a checkpoint id or a workflow name means, and the checkpoint's position.
+
+    Of a workflow the run that was touched last and is not completed is meant.
+    """
+    if found := store.runs(run=target):
+        return found[0], None
+    if is_checkpoint_id(target):
+        return find_checkpoint(store, target)
+    of_name = store.runs(workflow=target)
+    for info in of_name:
+        if info.status != RunStatus.COMPLETED:
+            return info, None
+    if of_name:
+        raise RunFinished(
+            f"every run of workflow {target!r} is completed (the last is {of_name[0].run!r}); there is nothing to resume"
+        )
+    known = [info.run for info in store.runs(limit=200)]
+    workflows = {info.workflow for info in store.runs(limit=200)}
+    raise RunNotFound(
+        f"no run, checkpoint or workflow {target!r} in {store.url}{suggestion(target, [*known, *workflows])}"
+    )
+
+
+def find_checkpoint(store: Store, ident: str) -> tuple[RunInfo, int]:
+    """The run and the position that a checkpoint id names; one that is not stored is refused."""
+    key, seq = locate_checkpoint(ident)
+    found = store.runs(key=key)
+    if not found or not store.marks(found[0].run, before=seq + 1, limit=1):
+        raise CheckpointNotFound(f"checkpoint not found: {ident} (in {store.url})")
+    if store.marks(found[0].run, before=seq + 1, limit=1)[0].seq != seq:
+        raise CheckpointNotFound(f"checkpoint not found: {ident} (run {found[0].run!r} has pruned or never had it)")
+    return found[0], seq
+
+
+def take_answers(
+    info: RunInfo,
+    run: RunState,
+    answer: Any,
+    answers: Mapping[str, Any] | None,
+    codec: Codec,
+    retention: Retention | None,
+) -> list[records.Answered]:
+    """The answers as records, each checked against its pause; all are taken or none."""
+    wanted: dict[str, Any] = dict(answers or {})
+    waiting = [pause for pause in run.pauses.values() if pause.kind not in ("before", "after")]
+    if answer is not None:
+        if answers:
+            raise AnswerRejected("give either answer= or answers=, not both")
+        if not run.pauses:
+            raise NotPaused(f"run {info.run!r} is not waiting for an answer (it is {info.status})")
+        if not waiting and answer is True:
+            return []
+        if len(waiting) != 1:
+            raise AnswerRejected(_which(info.run, waiting))
+        wanted = {waiting[0].id: answer}
+    if not wanted:
+        return []
+    if not run.pauses:
+        raise NotPaused(f"run {info.run!r} is not waiting for an answer (it is {info.status})")
+    return [_take(info.run, _find(info.run, waiting, name), value, codec, retention) for name, value in wanted.items()]
+
+
+def _which(run: str, waiting: list[Pause]) -> str:
+    if not waiting:
+        return f"run {run!r} waits at a gate, which takes no answer: resume it without one"
+    names = ", ".join(repr(pause.name) for pause in waiting)
+    return f"run {run!r} waits for several answers; say which with answers={{name: value}}, names: {names}"
+
+
+def _find(run: str, waiting: list[Pause], name: str) -> Pause:
+    exact = [pause for pause in waiting if pause.id == name]
+    found = exact or [pause for pause in waiting if pause.name == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ids = ", ".join(repr(pause.id) for pause in found)
+        raise AnswerRejected(f"run {run!r} has several pauses named {name!r}; answer by id: {ids}")
+    known = ", ".join(repr(pause.name) for pause in waiting) or "none"
+    close = suggestion(name, [pause.name for pause in waiting])
+    raise AnswerRejected(f"run {run!r} has no pause {name!r} (it waits for: {known}){close}")
+
+
+def _take(run: str, pause: Pause, value: Any, codec: Codec, retention: Retention | None) -> records.Answered:
+    expires = pause.expires_at
+    if expires is None and retention is not None and retention.pause_ttl is not None:
+        expires = pause.since + retention.pause_ttl.total_seconds()
+    if expires is not None and time.time() > expires:
+        when = dt.datetime.fromtimestamp(expires, dt.UTC).isoformat(timespec="seconds")
+        raise AnswerRejected(
+            f"the answer to {pause.name!r} of run {run!r} comes too late: it was due by {when}; "
+            "compile with a longer Retention(pause_ttl=…), or start the run anew"
+        )
+    if pause.schema:
+        reason = misfit(value, codec.decode(pause.schema))
+        if reason:
+            raise AnswerRejected(f"run {run!r}, pause {pause.name!r}: {reason}")
+    raw = str(value).encode() if pause.kind in ("in_doubt", "poison") else codec.encode(value)
+    return records.Answered(pause.id, raw)
+
+
+def refuse_finished(info: RunInfo) -> None:
+    """Refuse to resume a run that is completed."""
+    if info.status == RunStatus.COMPLETED:
+        raise RunFinished(
+            f"run {info.run!r} is completed: execution already complete, there is nothing to resume or answer"
+        )
+
+
+def changes_between(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What differs between two outlines, in words."""
+    changes = []
+    old, new = saved.get("nodes", {}), now["nodes"]
+    changes += [f"node {prefix + name!r} was removed" for name in old if name not in new]
+    changes += [f"node {prefix + name!r} was added" for name in new if name not in old]
+    for name in old:
+        if name not in new:
+            continue
+        if "graph" in old[name] and "graph" in new[name]:
+            changes += changes_between(old[name]["graph"], new[name]["graph"], f"{prefix}{name}/")
+        elif not same_code(old[name]["fingerprint"], new[name]["fingerprint"]):
+            changes.append(f"the code of node {prefix + name!r} changed")
+    for part in ("edges", "routes", "joins", "exits"):
+        if saved.get(part) != now[part]:
+            changes.append(f"the {part} {'of ' + prefix.rstrip('/') + ' ' if prefix else ''}changed")
+    return changes
+
+
+def check_nodes(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, str]) -> None:
+    """Refuse a graph that lacks a node which the run is to run next."""
+    for new in remap.values():
+        if new not in graph.nodes:
+            raise GraphChanged(f"remap leads to {new!r}, which is not a node{suggestion(new, graph.nodes)}")
+    missing: dict[str, Graph] = {}
+    for step in run.active():
+        if step.status == "done":
+            continue
+        try:
+            inner = graph.at(step.frame)
+        except KeyError:
+            missing[qualified(step)] = graph
+            continue
+        if remap.get(step.node, step.node) not in inner.nodes:
+            missing[qualified(step)] = inner
+    if missing:
+        names = ", ".join(f"{name!r}{suggestion(name, inner.nodes)}" for name, inner in missing.items())
+        raise GraphChanged(
+            f"run {run_id!r} is to go on with node {names}, which the graph no longer has; "
+            "put it back, or resume with remap={'old': 'new'}"
+        )
+
+
+def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:
+    """The graph with the saved structure and the present functions."""
+    lost = [name for name in outline["nodes"] if name not in graph.nodes]
+    if lost:
+        raise GraphChanged(f"the saved graph needs nodes {', '.join(map(repr, lost))} that the graph no longer has")
+    edges = []
+    for source, target, label, conditional in outline["edges"]:
+        when = None
+        if conditional:
+            matching = [e for e in graph.edges if (e.source, e.target) == (source, target) and e.when is not None]
+            if not matching:
+                raise GraphChanged(
+                    f"the saved graph has a condition on {source!r} -> {target!r} that the graph no longer has"
+                )
+            when = matching[0].when
+        edges.append(Edge(source, target, when, label))
+    routes = []
+    for source, _ in outline["routes"]:
+        if source not in graph.route_from:
+            raise GraphChanged(f"the saved graph has a routing function on {source!r} that the graph no longer has")
+        routes.append(graph.route_from[source])
+    return dataclasses.replace(
+        graph,
+        nodes={name: graph.nodes[name] for name in outline["nodes"]},
+        edges=tuple(edges),
+        routes=tuple(routes),
+        joins=tuple(Join(tuple(sources), target) for sources, target in outline["joins"]),
+        exits=frozenset(outline["exits"]),
+    )
+

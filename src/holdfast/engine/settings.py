@@ -1,0 +1,31 @@
+"""What a compiled graph is compiled with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.data.codec import Codec
+from holdfast.engine.decide import Rules
+from holdfast.engine.policy import CheckpointPolicy, Retention
+from holdfast.events import Observer
+from holdfast.journal.journal import Journal
+from holdfast.plan.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A graph and all that was decided when it was compiled."""
+
+    graph: Graph
+    journal: Journal
+    codec: Codec
+    policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
+    retention: Retention | None = None
+    rules: Rules = field(default_factory=Rules)
+    interrupt_after: frozenset[str] = frozenset()
+    notify: bool = False
+    checkpoint_dir: Path | None = None
+    observer: Observer | None = None
+    on_change: str = "warn"
+    outline: dict[str, object] = field(default_factory=dict)

@@ -1,0 +1,91 @@
+"""Checkpoint ids and marks: naming a position in a run's journal, and its plain facts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import secrets
+import uuid
+from dataclasses import dataclass
+
+import ormsgpack
+
+from holdfast.errors import CheckpointNotFound, CorruptJournal
+from holdfast.stores.base import Mark
+
+_LOW = (1 << 56) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A position in a run's journal where the run can be resumed, inspected, forked.
+
+    `wave` counts the completed waves; `nodes` have just finished, `next` are about to run; `size` is
+    what this checkpoint added to the store, in bytes.
+    """
+
+    id: str
+    seq: int
+    wave: int
+    nodes: tuple[str, ...]
+    next: tuple[str, ...]
+    created_at: dt.datetime
+    size: int
+    frame: str = ""
+
+
+def new_run_key() -> bytes:
+    """Eight random bytes that mark a run's checkpoint ids as its own; the top bit is free for SQL."""
+    return (secrets.randbits(63)).to_bytes(8, "big")
+
+
+def checkpoint_id(key: bytes, seq: int) -> str:
+    """The id of the checkpoint at `seq`: a version 4 UUID, so that looking it up needs no index.
+
+    It holds 66 bits that only the run has, and 56 bits of the position, scrambled with them.
+    """
+    run = int.from_bytes(key, "big")
+    value = (run << 58 | ((seq * 0x9E3779B97F4A7 + run) & _LOW) << 2) & ((1 << 122) - 1)
+    high, middle, low = value >> 74, value >> 62 & 0xFFF, value & ((1 << 62) - 1)
+    return str(uuid.UUID(int=high << 80 | 0x4 << 76 | middle << 64 | 0b10 << 62 | low))
+
+
+_INVERSE = pow(0x9E3779B97F4A7, -1, 1 << 56)
+
+
+def locate_checkpoint(ident: str) -> tuple[bytes, int]:
+    """The run key and the position that a checkpoint id names."""
+    try:
+        number = uuid.UUID(ident).int
+    except ValueError:
+        raise CheckpointNotFound(f"checkpoint not found: {ident} (a checkpoint id is a UUID)") from None
+    value = number >> 80 << 74 | (number >> 64 & 0xFFF) << 62 | number & ((1 << 62) - 1)
+    run = value >> 58
+    seq = ((value >> 2 & _LOW) - run) * _INVERSE & _LOW
+    return run.to_bytes(8, "big"), seq
+
+
+def is_checkpoint_id(text: str) -> bool:
+    """Whether `text` has the form of a checkpoint id."""
+    try:
+        return len(text) == 36 and uuid.UUID(text).version == 4
+    except ValueError:
+        return False
+
+
+def encode_mark(wave: int, nodes: list[str], next_: list[str], frame: str) -> bytes:
+    """The plain facts of a checkpoint, as stored beside its entry."""
+    return ormsgpack.packb([wave, nodes, next_, frame])
+
+
+def read_mark(key: bytes, mark: Mark, run: str) -> Checkpoint:
+    """A checkpoint from what the store lists."""
+    try:
+        wave, nodes, next_, frame = ormsgpack.unpackb(mark.mark)
+    except (ValueError, TypeError):
+        raise CorruptJournal(
+            f"the checkpoint at {mark.seq} of run {run!r} has a damaged mark", run=run, seq=mark.seq
+        ) from None
+    at = dt.datetime.fromtimestamp(mark.at, dt.UTC)
+    return Checkpoint(
+        checkpoint_id(key, mark.seq), mark.seq, wave, tuple(nodes), tuple(next_), at, mark.size, frame
+    )

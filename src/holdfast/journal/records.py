@@ -1,0 +1,215 @@
+"""What happened: the closed union of frozen records that a run's journal is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.data.ops import Op
+
+Ops = tuple[Op, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A node to run next. `key` and `item` are those of a for-each item; `item` overlays the state."""
+
+    node: str
+    key: str | None = None
+    item: Ops = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A failure as data: the exception's type, its text, and the traceback's text."""
+
+    type: str
+    message: str
+    trace: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """A run began. `outline` describes the graph; `config` is encoded."""
+
+    workflow: str
+    ops: Ops
+    next: tuple[Target, ...]
+    config: bytes
+    outline: dict[str, Any]
+    driver: str
+    parent: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A run began as a copy of another at one of its checkpoints. `body` is that run, encoded."""
+
+    parent: str
+    seq: int
+    body: bytes
+    run: Any
+    """The decoded run; whoever folds it takes a copy."""
+    driver: str
+    config: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted:
+    """The intent: this attempt of this step is about to run."""
+
+    step: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameOpened:
+    """A sub-graph's step began: its frame shares `keys` with its parent, gets `ops`, and is about to run `next`.
+
+    `keys` of `("*",)` means every key.
+    """
+
+    step: str
+    keys: tuple[str, ...]
+    ops: Ops
+    next: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    """The completion: a step ended well, with these changes and, if it chose, these next nodes.
+
+    A `promoted` step is a sub-graph: its changes are those of its own frame. `skipped` says that
+    the step did not run again after an interruption, or failed and was passed over.
+    """
+
+    step: str
+    ops: Ops = ()
+    goto: tuple[Target, ...] | None = None
+    seconds: float = 0.0
+    promoted: bool = False
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """An attempt failed. It is tried again at `retry_at`; without one the failure is final."""
+
+    step: str
+    attempt: int
+    fault: Fault
+    retry_at: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WaveFinished:
+    """The steps' changes are applied in order, then `ops`; the run is now about to run `next`.
+
+    `steps` are those it takes in, `None` meaning all of the frame's. `waiting` are the joins that
+    have seen some of their predecessors.
+    """
+
+    frame: str
+    ops: Ops
+    next: tuple[Target, ...]
+    waiting: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    steps: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A step, or the whole run, waits for an answer, an approval, or a repair."""
+
+    pause: str
+    kind: str
+    step: str
+    node: str
+    name: str = ""
+    prompt: str = ""
+    schema: bytes = b""
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A pause got its answer; `value` is encoded."""
+
+    pause: str
+    value: bytes
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A step remembers something for its next attempts: a memoised result, a deadline."""
+
+    step: str
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StateEdited:
+    """The state of a frame was changed from outside."""
+
+    frame: str
+    ops: Ops
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphChanged:
+    """The run goes on with another graph. `remap` renames nodes."""
+
+    outline: dict[str, Any]
+    remap: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """A message of the run's inbox was taken in, or refused for a reason."""
+
+    number: int
+    command: str
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A driver took the run up. `approve` passes the gates that it was paused at."""
+
+    driver: str
+    approve: bool = False
+    config: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The driver stopped: the run is completed, failed, cancelled, interrupted or paused."""
+
+    status: str
+    fault: Fault | None = None
+    node: str = ""
+
+
+Record = (
+    RunStarted
+    | Forked
+    | StepStarted
+    | FrameOpened
+    | StepFinished
+    | StepFailed
+    | WaveFinished
+    | Paused
+    | Answered
+    | Noted
+    | StateEdited
+    | GraphChanged
+    | Commanded
+    | Resumed
+    | RunEnded
+)

@@ -1,0 +1,138 @@
+"""`check`: the only validator. It reports every problem of a graph at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+
+from holdfast.plan.graph import IF_INTERRUPTED, Graph
+from holdfast.values import END, START
+
+_FORBIDDEN = set("/#[]")
+
+
+def check(graph: Graph) -> list[str]:
+    """Every problem of the graph, in the order of its nodes; empty if it can run."""
+    problems = [*_names(graph), *_options(graph), *graph.schema.problems()]
+    missing = list(_missing(graph))
+    problems += missing
+    if graph.max_iterations < 1:
+        problems.append(f"max_iterations must be at least 1, not {graph.max_iterations}")
+    if not graph.nodes:
+        problems.append("there is no node; add one with add_node(name, function)")
+    elif not missing:
+        problems += _reachability(graph)
+    for node in graph.nodes.values():
+        if node.graph is not None:
+            problems += [f"in sub-graph {node.name!r}: {problem}" for problem in check(node.graph)]
+    return problems
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` if a known name is close, else nothing."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _names(graph: Graph) -> Iterator[str]:
+    for name in graph.nodes:
+        if not name or name in (START, END):
+            yield f"{name!r} cannot be a node's name"
+        elif _FORBIDDEN & set(name) or not name.isprintable():
+            yield f"node name {name!r} may not contain / # [ ] or control characters"
+
+
+def _options(graph: Graph) -> Iterator[str]:
+    for node in graph.nodes.values():
+        if node.timeout is not None and not node.timeout > 0:
+            yield f"node {node.name!r} has a timeout of {node.timeout!r}; it must be more than 0 seconds"
+        if isinstance(node.if_interrupted, str) and node.if_interrupted not in IF_INTERRUPTED:
+            values = ", ".join(IF_INTERRUPTED)
+            yield (
+                f"node {node.name!r} has if_interrupted={node.if_interrupted!r}; "
+                f"it must be one of {values}, or a function"
+            )
+    for route in graph.routes:
+        if any(edge.source == route.source for edge in graph.edges):
+            yield f"node {route.source!r} has both edges and a routing function; use one of them"
+
+
+def _missing(graph: Graph) -> Iterator[str]:
+    ends = {*graph.nodes, END}
+    for edge in graph.edges:
+        yield from _known(edge.source, {*graph.nodes, START}, f"edge {edge.source!r} -> {edge.target!r}", graph)
+        yield from _known(edge.target, ends, f"edge {edge.source!r} -> {edge.target!r}", graph)
+    for route in graph.routes:
+        yield from _known(route.source, {*graph.nodes, START}, f"the routes of {route.source!r}", graph)
+        for target in (route.mapping or {}).values():
+            yield from _known(target, ends, f"the routes of {route.source!r}", graph)
+    for join in graph.joins:
+        for source in join.sources:
+            yield from _known(source, set(graph.nodes), f"the join before {join.target!r}", graph)
+        yield from _known(join.target, ends, f"the join of {', '.join(map(repr, join.sources))}", graph)
+    for name in sorted(graph.exits):
+        yield from _known(name, set(graph.nodes), "the exit points", graph)
+    for node in graph.nodes.values():
+        for target in node.goto:
+            yield from _known(target, ends, f"goto of node {node.name!r}", graph)
+
+
+def _known(name: str, known: set[str], where: str, graph: Graph) -> Iterator[str]:
+    if name not in known:
+        if name in (START, END):
+            yield f"{where}: {name!r} cannot be used there"
+        else:
+            yield f"{where}: there is no node {name!r}{suggestion(name, graph.nodes)}"
+
+
+def _successors(graph: Graph) -> dict[str, set[str]]:
+    """Every node that may follow each node; a routing function without a mapping may go anywhere."""
+    anywhere = {*graph.nodes, END}
+    result: dict[str, set[str]] = {name: set() for name in (START, *graph.nodes)}
+    for edge in graph.edges:
+        result[edge.source].add(edge.target)
+    for route in graph.routes:
+        result[route.source] |= anywhere if route.mapping is None else set(route.mapping.values())
+    for join in graph.joins:
+        for source in join.sources:
+            result[source].add(join.target)
+    for node in graph.nodes.values():
+        result[node.name] |= set(node.goto)
+        if node.name in graph.exits:
+            result[node.name] = {END}
+        elif graph.is_sink(node.name) and not graph.exits:
+            result[node.name].add(END)
+    return result
+
+
+def _reachability(graph: Graph) -> Iterator[str]:
+    after = _successors(graph)
+    if not after[START]:
+        yield "there is no way in; add_edge(START, first_node)"
+        return
+    reached = _walk(START, after)
+    for name in graph.nodes:
+        if name not in reached:
+            yield (
+                f"node {name!r} cannot be reached from START; add an edge to it, remove it, or, if only a "
+                f"Command leads there, name it in add_node(…, goto=[{name!r}]) of the node that sends it"
+            )
+    if graph.exits:
+        for name in graph.nodes:
+            if name not in graph.exits and graph.is_sink(name) and not graph.nodes[name].goto:
+                yield f"no outgoing edges from node: {name}; add one, or make it an exit point"
+    stuck = [name for name in graph.nodes if name in reached and END not in _walk(name, after)]
+    if stuck and not all(graph.is_sink(name) for name in stuck):
+        listed = ", ".join(map(repr, stuck))
+        yield f"cycle without exit: no path leads from {listed} to END; add an edge out of the cycle"
+
+
+def _walk(start: str, after: dict[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    todo = [start]
+    while todo:
+        for name in after.get(todo.pop(), ()):
+            if name not in seen:
+                seen.add(name)
+                todo.append(name)
+    return seen

@@ -1,0 +1,168 @@
+"""What a graph is: frozen values, no I/O. However it was written, this is what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.data.schema import Schema
+from holdfast.plan.fingerprint import fingerprint
+from holdfast.plan.retry import Retry
+from holdfast.values import END, START
+
+Reconcile = Callable[..., Any]
+IF_INTERRUPTED = ("rerun", "skip", "ask", "fail")
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One item of a for-each: run `node` with the state overlaid by `item`.
+
+    `key` names the item and must be unique among the items sent to that node at once; without one the
+    item's index is taken. Items are journalled one by one, so a resume runs only the unfinished.
+    """
+
+    node: str
+    item: Mapping[str, Any]
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A node's return value that both updates the state and chooses what runs next."""
+
+    update: Mapping[str, Any] | None = None
+    goto: str | Send | tuple[str | Send, ...] | list[str | Send] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A named piece of work: a function, or a sub-graph."""
+
+    name: str
+    function: Callable[..., Any] | None = None
+    graph: Graph | None = None
+    retry: Retry | None = None
+    timeout: float | None = None
+    if_interrupted: str | Reconcile = "rerun"
+    version: str | None = None
+    goto: tuple[str, ...] = ()
+    wants: tuple[str, ...] = ("state",)
+    is_async: bool = False
+
+    def fingerprint(self) -> str:
+        """Changes when what the node does changes, as far as can be told."""
+        if self.graph is not None:
+            return fingerprint(self.graph.outline())
+        return fingerprint(self.version if self.version is not None else self.function)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """From one node to the next. Edges with a condition are an ordered choice; one without is the fallback."""
+
+    source: str
+    target: str
+    when: Callable[..., Any] | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A function that chooses what runs after a node; `mapping`, if any, translates what it returns."""
+
+    source: str
+    choose: Callable[..., Any]
+    mapping: Mapping[Any, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A node that waits until all of several nodes have finished."""
+
+    sources: tuple[str, ...]
+    target: str
+
+    @property
+    def id(self) -> str:
+        return f"{'+'.join(self.sources)}>{self.target}"
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes and edges, frozen."""
+
+    name: str
+    schema: Schema
+    nodes: Mapping[str, Node]
+    edges: tuple[Edge, ...] = ()
+    routes: tuple[Route, ...] = ()
+    joins: tuple[Join, ...] = ()
+    exits: frozenset[str] = frozenset()
+    max_iterations: int = 1000
+    order: Mapping[str, int] = field(init=False, default_factory=dict)
+    edges_from: Mapping[str, tuple[Edge, ...]] = field(init=False, default_factory=dict)
+    route_from: Mapping[str, Route] = field(init=False, default_factory=dict)
+    joins_from: Mapping[str, tuple[Join, ...]] = field(init=False, default_factory=dict)
+    only_next: Mapping[str, str] = field(init=False, default_factory=dict)
+    """The next node, `END` included, of each node after which there is no choice to make."""
+
+    def __post_init__(self) -> None:
+        edges: dict[str, list[Edge]] = {}
+        joins: dict[str, list[Join]] = {}
+        for edge in self.edges:
+            edges.setdefault(edge.source, []).append(edge)
+        for join in self.joins:
+            for source in join.sources:
+                joins.setdefault(source, []).append(join)
+        object.__setattr__(self, "order", {name: index for index, name in enumerate(self.nodes)})
+        object.__setattr__(self, "edges_from", {source: tuple(found) for source, found in edges.items()})
+        object.__setattr__(self, "route_from", {route.source: route for route in self.routes})
+        object.__setattr__(self, "joins_from", {source: tuple(found) for source, found in joins.items()})
+        simple = {name: self._simple_next(name) for name in self.nodes}
+        object.__setattr__(self, "only_next", {name: after for name, after in simple.items() if after})
+
+    def is_sink(self, name: str) -> bool:
+        """Whether a branch ends after this node because nothing leads on."""
+        return name not in self.edges_from and name not in self.route_from and name not in self.joins_from
+
+    def _simple_next(self, name: str) -> str | None:
+        if name in self.exits:
+            return END
+        edges = self.edges_from.get(name)
+        if edges is None or len(edges) != 1 or edges[0].when is not None:
+            return None
+        if name in self.route_from or name in self.joins_from:
+            return None
+        return edges[0].target
+
+    def at(self, path: str) -> Graph:
+        """The (sub-)graph that the frame of that path runs: `outer#1/inner#2` is `outer` then `inner`."""
+        graph = self
+        for part in path.split("/") if path else ():
+            inner = graph.nodes[part.rpartition("#")[0]].graph
+            if inner is None:
+                raise KeyError(part)
+            graph = inner
+        return graph
+
+    def outline(self) -> dict[str, Any]:
+        """The graph as plain data: what a run needs to be drawn and compared where its code is not installed."""
+        nodes: dict[str, Any] = {}
+        for name, node in self.nodes.items():
+            nodes[name] = {"fingerprint": node.fingerprint()}
+            if node.graph is not None:
+                nodes[name]["graph"] = node.graph.outline()
+        return {
+            "name": self.name,
+            "nodes": nodes,
+            "edges": [[edge.source, edge.target, edge.label, edge.when is not None] for edge in self.edges],
+            "routes": [[route.source, sorted(set((route.mapping or {}).values()))] for route in self.routes],
+            "joins": [[list(join.sources), join.target] for join in self.joins],
+            "exits": sorted(self.exits),
+            "max_iterations": self.max_iterations,
+        }
+
+
+__all__ = ["END", "IF_INTERRUPTED", "START", "Command", "Edge", "Graph", "Join", "Node", "Route", "Send"]

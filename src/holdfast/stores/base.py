@@ -1,0 +1,225 @@
+"""What a store is: opaque bytes with a few plain columns, and few verbs.
+
+A store knows nothing of graphs, state or meaning. It keeps, per run, an append-only list of
+entries, some snapshots, an inbox, and one row of plain facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from holdfast.errors import HoldfastError, StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one append adds to a run's journal: one or more records, all or none.
+
+    `seq` counts 1, 2, 3 … without gaps. `chain` is a checksum over the body and the chain of the
+    entry before. `mark` holds the plain facts of a checkpoint when the entry ends in one.
+    """
+
+    seq: int
+    at: float
+    chain: bytes
+    body: bytes
+    mark: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A cached fold of the entries 1 … `seq`; only a cache, except below a pruned horizon."""
+
+    seq: int
+    at: float
+    chain: bytes
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """The plain facts of one run. `key` is eight bytes, unique in the store, and never changes."""
+
+    run: str
+    key: bytes
+    workflow: str
+    status: str
+    created_at: float
+    updated_at: float
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """One atomic addition to one run.
+
+    `after` is the seq the writer believes to be the last; 0 creates the run (and then `info` and at
+    least one entry are required). The entries count on from `after`; there may be none, to change
+    only the facts. `info`, when given, replaces the run's facts, except that its `key` stays what it
+    was at creation. `snapshots` are kept beside the entries and lie at or below the new last seq.
+    `durable` asks that the addition survive a power loss, not only the death of the process.
+    """
+
+    run: str
+    after: int
+    entries: Sequence[Entry]
+    info: RunInfo | None = None
+    snapshots: Sequence[Snapshot] = ()
+    durable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One checkpoint as listed: its position, time, plain facts and the size of its entry's body."""
+
+    seq: int
+    at: float
+    mark: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something the outside asked of a run; `number` counts up within the run."""
+
+    number: int
+    at: float
+    body: bytes
+
+
+class Conflict(HoldfastError):
+    """The run is not where the writer believed it to be; nothing of that append was written.
+
+    `head` is the last seq that the store has for the run, or `None` if it has no such run.
+    """
+
+    def __init__(self, run: str, after: int, head: int | None) -> None:
+        self.run, self.after, self.head = run, after, head
+        super().__init__(f"run {run!r} is at {head}, not at {after}")
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Where journals live. Every method may be called from any thread; errors are `StoreError`s."""
+
+    url: str
+
+    def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        """Write all `appends` in one transaction and one sync; answer in their order.
+
+        Each append stands or falls alone: `None` says it is written (and durable as asked),
+        a `Conflict` says that nothing of it was. Creating a run whose id or key is taken is a
+        `Conflict` too. Several appends may follow each other on one run. Raises `StoreError`, with
+        nothing of any append written, if the medium refuses or an append is malformed.
+        """
+        ...
+
+    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+        """The entries with `after < seq <= upto`, in order; none for an unknown run.
+
+        Large journals are read page by page; pruning one meanwhile may raise a `StoreError`.
+        """
+        ...
+
+    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+        """The run's checkpoints, newest first, with `seq < before`, at most `limit`."""
+        ...
+
+    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
+        """The newest snapshot with `seq <= upto`."""
+        ...
+
+    def runs(
+        self,
+        *,
+        run: str | None = None,
+        key: bytes | None = None,
+        workflow: str | None = None,
+        status: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> list[RunInfo]:
+        """The runs that match every filter given, latest `updated_at` first, then by run id."""
+        ...
+
+    def prune(self, run: str, horizon: Snapshot) -> int:
+        """Keep `horizon`, drop every entry and snapshot before its seq; answer how many entries went.
+
+        The entry at the horizon stays, so a run never loses its head. If the run has no entry of
+        that seq (unknown run, beyond the head, below an earlier horizon), nothing changes: 0.
+        """
+        ...
+
+    def delete(self, run: str) -> bool:
+        """Remove a run and all that belongs to it; `False` if there was none."""
+        ...
+
+    def post(self, run: str, body: bytes) -> int:
+        """Put a message into the run's inbox, durably; answer its number (1, 2, 3 …).
+
+        Raises `StoreError` if there is no such run.
+        """
+        ...
+
+    def inbox(self, run: str, after: int = 0) -> list[Message]:
+        """The messages with `number > after`, in order."""
+        ...
+
+    def close(self) -> None:
+        """Release every resource. Closing twice is harmless; other calls then raise `StoreError`."""
+        ...
+
+
+def check(append: Append) -> None:
+    """Raise `StoreError` for an append that no store may accept, whatever the run's head is."""
+    head = append.after
+    for entry in append.entries:
+        head += 1
+        if entry.seq != head:
+            raise StoreError(f"run {append.run!r}: entry {entry.seq} given where {head} is next")
+    if append.after == 0:
+        _check_creation(append)
+    if append.info is not None and append.info.run != append.run:
+        raise StoreError(f"run {append.run!r}: the facts given are those of {append.info.run!r}")
+    for snapshot in append.snapshots:
+        if not 0 < snapshot.seq <= head:
+            raise StoreError(f"run {append.run!r}: snapshot {snapshot.seq} lies outside 1 to {head}")
+
+
+def _check_creation(append: Append) -> None:
+    if append.info is None or not append.entries:
+        raise StoreError(f"run {append.run!r}: creating it needs its facts and an entry")
+    try:
+        valid = bool(append.run.encode())
+    except UnicodeEncodeError:
+        valid = False
+    if not valid:
+        raise StoreError(f"{append.run!r} cannot be a run id; use text that is not empty")
+
+
+PAGE_ENTRIES, PAGE_BYTES = 1000, 4 << 20
+"""A page of a journal ends at the first of these."""
+
+
+def paged(
+    fetch: Callable[[int], tuple[list[Entry], bool]], run: str, after: int, upto: int | None
+) -> Iterator[Entry]:
+    """The entries that `fetch(after)` gives page by page, each with whether there may be more.
+
+    The first page is fetched at once, so that errors appear where `read` is called.
+    """
+    if upto is not None and upto <= after:
+        return iter(())
+    page, more = fetch(after)
+    return _pages(fetch, run, page) if more else iter(page)
+
+
+def _pages(fetch: Callable[[int], tuple[list[Entry], bool]], run: str, page: list[Entry]) -> Iterator[Entry]:
+    more = True
+    while page:
+        yield from page
+        last = page[-1].seq
+        page, more = fetch(last) if more else ([], False)
+        if page and page[0].seq != last + 1:
+            raise StoreError(f"run {run!r} was pruned while it was read; read it again")

@@ -1,0 +1,241 @@
+"""A store of plain files: one folder per run, good for looking at, copying and version control.
+
+`DIRECTORY/RUN/` holds `journal` (frames, append-only), `run.json` (the facts), `snapshots/`, `inbox/`
+and `lock`; `DIRECTORY/.keys/` says which folder has which key.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.errors import CorruptJournal, StoreError
+from holdfast.stores.base import (
+    PAGE_BYTES,
+    PAGE_ENTRIES,
+    Append,
+    Conflict,
+    Entry,
+    Mark,
+    Message,
+    RunInfo,
+    Snapshot,
+    check,
+    paged,
+)
+from holdfast.stores.disk import in_plain_words, sync_folder, write_whole
+from holdfast.stores.frames import parse_facts
+from holdfast.stores.memory import select
+from holdfast.stores.run_folder import Access, RunFolder, State, folder_name, load_state, open_folder
+
+Answer = TypeVar("Answer")
+
+
+class FileStore:
+    """Keeps journals in `directory`, which is created, for its owner only, if missing.
+
+    Any number of processes may share it, on one machine: each run's folder has a lock.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory).expanduser().absolute()
+        self.url = f"file://{self.directory}"
+        self._states: dict[str, State] = {}
+        self._closed = False
+        with in_plain_words(self.directory):
+            self.directory.parent.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(mode=0o700, exist_ok=True)
+            for trash in self.directory.glob(".trash-*"):
+                shutil.rmtree(trash, ignore_errors=True)
+
+    def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        for append in appends:
+            check(append)
+        durable = any(append.durable for append in appends)
+        creating = {append.run for append in appends if append.after == 0}
+        names = {folder_name(append.run): append.run in creating for append in appends}
+        with self._usable(), ExitStack() as stack:
+            folders: dict[str, RunFolder | None] = {}
+            for name, create in sorted(names.items()):
+                access = Access.CREATE if create else Access.WRITE
+                opening = open_folder(self.directory, name, access, self._states)
+                folders[name] = stack.enter_context(opening)
+            opened = [folder for folder in folders.values() if folder is not None]
+            try:
+                answers = [self._apply(append, folders[folder_name(append.run)]) for append in appends]
+                for folder in opened:
+                    folder.finish(durable)
+            except BaseException:
+                for folder in opened:
+                    folder.undo()
+                raise
+            return answers
+
+    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+        def fetch(after: int) -> tuple[list[Entry], bool]:
+            return self._ask(run, lambda folder: _page(folder, after, upto)) or ([], False)
+
+        return paged(fetch, run, after, upto)
+
+    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+        return self._ask(run, lambda folder: list(islice(_marks(folder, before), limit))) or []
+
+    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
+        return self._ask(run, lambda folder: folder.snapshot(upto))
+
+    def runs(
+        self,
+        *,
+        run: str | None = None,
+        key: bytes | None = None,
+        workflow: str | None = None,
+        status: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> list[RunInfo]:
+        with self._usable():
+            owner = None if key is None else self._owner(key)
+            if run is not None:
+                names = [folder_name(run)]
+            elif owner is not None:
+                names = [owner]
+            else:
+                names = [path.name for path in self.directory.iterdir() if not path.name.startswith(".")]
+            infos = [info for info in map(self._facts, names) if info is not None]
+        return select(infos, run=run, key=key, workflow=workflow, status=status, limit=limit)
+
+    def prune(self, run: str, horizon: Snapshot) -> int:
+        with self._writing(run) as folder:
+            return folder.prune(horizon) if folder else 0
+
+    def delete(self, run: str) -> bool:
+        with self._writing(run) as folder:
+            if folder is None or folder.state is None:
+                return False
+            key = folder.state.info.key
+            if self._owner(key) == folder.name:
+                self._key_path(key).unlink(missing_ok=True)
+            folder.remove()
+            return True
+
+    def post(self, run: str, body: bytes) -> int:
+        with self._writing(run) as folder:
+            if folder is None:
+                raise StoreError(f"no run {run!r} is stored, so it has no inbox")
+            return folder.post(time.time(), body)
+
+    def inbox(self, run: str, after: int = 0) -> list[Message]:
+        entries = self._ask(run, lambda folder: folder.inbox(after)) or []
+        return [Message(entry.seq, entry.at, entry.body) for entry in entries]
+
+    def close(self) -> None:
+        self._closed = True
+        self._states.clear()
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        if self._closed:
+            raise StoreError(f"the store {self.url} is closed; open it again")
+        with in_plain_words(self.directory):
+            yield
+
+    @contextmanager
+    def _writing(self, run: str) -> Iterator[RunFolder | None]:
+        opening = open_folder(self.directory, folder_name(run), Access.WRITE, self._states)
+        with self._usable(), opening as folder:
+            yield folder
+
+    def _ask(self, run: str, question: Callable[[RunFolder], Answer]) -> Answer | None:
+        with self._usable():
+            return self._ask_folder(folder_name(run), question)
+
+    def _ask_folder(self, name: str, question: Callable[[RunFolder], Answer]) -> Answer | None:
+        """Ask without making writers wait; what looks damaged meanwhile is looked at again in peace."""
+        try:
+            with open_folder(self.directory, name, Access.LOOK, self._states) as folder:
+                return question(folder) if folder else None
+        except (CorruptJournal, FileNotFoundError):
+            with open_folder(self.directory, name, Access.WRITE, self._states) as folder:
+                return question(folder) if folder else None
+
+    def _apply(self, append: Append, folder: RunFolder | None) -> Conflict | None:
+        if folder is None:
+            return Conflict(append.run, append.after, None)
+        new = append.after == 0 and folder.state is None
+        if new and append.info is not None and not self._claim(append.info.key, folder.name):
+            return Conflict(append.run, 0, None)
+        return folder.append(append)
+
+    def _facts(self, name: str) -> RunInfo | None:
+        try:
+            return self._ask_folder(name, lambda folder: folder.state.info if folder.state else None)
+        except CorruptJournal:
+            try:
+                return parse_facts((self.directory / name / "run.json").read_bytes())
+            except (OSError, ValueError, TypeError, KeyError):
+                pass
+            raise
+
+    def _key_path(self, key: bytes) -> Path:
+        return self.directory / ".keys" / key.hex()
+
+    def _owner(self, key: bytes) -> str | None:
+        """The folder that claimed `key`; whether it became a run is another question."""
+        try:
+            return self._key_path(key).read_text("utf-8")
+        except FileNotFoundError:
+            return None
+
+    def _claim(self, key: bytes, name: str) -> bool:
+        """Whether `name` may have `key`: nobody else does, or not any more."""
+        owner = self._owner(key)
+        if owner not in (None, name) and self._is_run(str(owner)):
+            return False
+        path = self._key_path(key)
+        if not path.parent.is_dir():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            sync_folder(self.directory)
+        if owner != name:
+            write_whole(path, name.encode(), durable=True)
+        return True
+
+    def _is_run(self, name: str) -> bool:
+        """Whether the folder holds a run. Takes no lock: the caller may hold some."""
+        try:
+            fd = os.open(self.directory / name / "journal", os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            return load_state(fd, name) is not None
+        finally:
+            os.close(fd)
+
+
+def _page(folder: RunFolder, after: int, upto: int | None) -> tuple[list[Entry], bool]:
+    entries: list[Entry] = []
+    size = 0
+    for frame in folder.frames():
+        if upto is not None and frame.after >= upto:
+            break
+        if frame.head <= after:
+            continue
+        if size >= PAGE_BYTES or len(entries) >= PAGE_ENTRIES:
+            return entries, True
+        for entry in folder.entries(frame):
+            if after < entry.seq and (upto is None or entry.seq <= upto):
+                entries.append(entry)
+                size += len(entry.body)
+    return entries, False
+
+
+def _marks(folder: RunFolder, before: int | None) -> Iterator[Mark]:
+    for frame in reversed(folder.frames()):
+        if before is None or frame.after + 1 < before:
+            for entry in reversed(folder.entries(frame)):
+                if entry.mark is not None and (before is None or entry.seq < before):
+                    yield Mark(entry.seq, entry.at, entry.mark, len(entry.body))

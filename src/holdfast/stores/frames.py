@@ -1,0 +1,145 @@
+"""The bytes of the file store: frames, each all or nothing, checked before they are believed.
+
+A frame is a header, then the run's facts as JSON (perhaps none), then entries. A journal is a row
+of frames; a snapshot and a message are each a file of one frame with one entry.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from zlib import crc32
+
+from holdfast.errors import CorruptJournal, StoreError
+from holdfast.stores.base import Entry, RunInfo
+
+_MAGIC, _VERSION = b"HFJ", 1
+_HEADER = struct.Struct(">3sBQIIIQI")
+"""Magic, version, after, entries, facts' size and checksum, entries' size and checksum."""
+_CHECK = struct.Struct(">I")
+_ENTRY = struct.Struct(">QdHQq")
+"""Seq, time, sizes of chain, body and mark (-1: no mark)."""
+
+HEADER_SIZE = _HEADER.size + _CHECK.size
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a frame lies in its file, and what its header says."""
+
+    start: int
+    header: bytes
+    after: int
+    count: int
+    facts_size: int
+    facts_crc: int
+    entries_size: int
+    entries_crc: int
+
+    @property
+    def end(self) -> int:
+        return self.start + HEADER_SIZE + self.facts_size + self.entries_size
+
+    @property
+    def head(self) -> int:
+        return self.after + self.count
+
+
+def encode(after: int, entries: Sequence[Entry], info: RunInfo | None = None) -> bytes:
+    """One frame as bytes."""
+    facts = b"" if info is None else facts_json(info)
+    body = b"".join(part for entry in entries for part in _entry_parts(entry))
+    header = _HEADER.pack(
+        _MAGIC, _VERSION, after, len(entries), len(facts), crc32(facts), len(body), crc32(body)
+    )
+    return b"".join((header, _CHECK.pack(crc32(header)), facts, body))
+
+
+def scan(fd: int, start: int, size: int, run: str) -> Iterator[Frame]:
+    """The frames from byte `start` on, by their headers alone.
+
+    Stops before a torn tail: a last frame of which the file holds only the beginning, or only the
+    zeros that a power loss leaves. Anything else that is no frame raises `CorruptJournal`.
+    """
+    while start < size:
+        header = os.pread(fd, HEADER_SIZE, start)
+        if len(header) < HEADER_SIZE:
+            return
+        if not any(header) and not any(os.pread(fd, size - start, start)):
+            return
+        frame = parse(header, start, run)
+        if frame.end > size:
+            return
+        yield frame
+        start = frame.end
+
+
+def read_facts(fd: int, frame: Frame, run: str) -> RunInfo | None:
+    """The facts a frame carries, if any."""
+    if not frame.facts_size:
+        return None
+    facts = os.pread(fd, frame.facts_size, frame.start + HEADER_SIZE)
+    if crc32(facts) != frame.facts_crc:
+        raise corrupt(run, frame.start, frame.after + 1)
+    return parse_facts(facts)
+
+
+def read_entries(fd: int, frame: Frame, run: str) -> list[Entry]:
+    """The entries of a frame, once their checksum is right."""
+    body = os.pread(fd, frame.entries_size, frame.start + HEADER_SIZE + frame.facts_size)
+    if len(body) != frame.entries_size or crc32(body) != frame.entries_crc:
+        raise corrupt(run, frame.start, frame.after + 1)
+    entries, position = [], 0
+    for _ in range(frame.count):
+        seq, at, *sizes = _ENTRY.unpack_from(body, position)
+        position += _ENTRY.size
+        parts: list[bytes | None] = []
+        for part_size in sizes:
+            parts.append(None if part_size < 0 else body[position : position + part_size])
+            position += max(0, part_size)
+        chain, content, mark = parts
+        entries.append(Entry(seq, at, chain or b"", content or b"", mark))
+    return entries
+
+
+def facts_json(info: RunInfo) -> bytes:
+    """A run's facts as people and other programs can read them."""
+    return json.dumps({**asdict(info), "key": info.key.hex()}, ensure_ascii=False, indent=1).encode()
+
+
+def parse_facts(facts: bytes) -> RunInfo:
+    """The opposite of `facts_json`; raises `ValueError` or `TypeError` for anything else."""
+    fields = json.loads(facts)
+    return RunInfo(**{**fields, "key": bytes.fromhex(fields["key"])})
+
+
+def _entry_parts(entry: Entry) -> tuple[bytes, bytes, bytes, bytes]:
+    mark_size = -1 if entry.mark is None else len(entry.mark)
+    fixed = _ENTRY.pack(entry.seq, entry.at, len(entry.chain), len(entry.body), mark_size)
+    return fixed, entry.chain, entry.body, entry.mark or b""
+
+
+def parse(header: bytes, start: int, run: str) -> Frame:
+    """The frame that begins with `header`; raises `CorruptJournal` if that was never written."""
+    magic, version, *fields = _HEADER.unpack_from(header)
+    if magic != _MAGIC or _CHECK.unpack_from(header, _HEADER.size)[0] != crc32(header[: _HEADER.size]):
+        raise corrupt(run, start, None)
+    if version != _VERSION:
+        raise StoreError(
+            f"run {run!r} was written by a newer version of Holdfast "
+            f"(format {version}, this version knows {_VERSION}); upgrade holdfast"
+        )
+    return Frame(start, header, *fields)
+
+
+def corrupt(run: str, start: int, seq: int | None) -> CorruptJournal:
+    """The error for damage at byte `start`, where the frame with entry `seq` begins if known."""
+    where = f"byte {start}" if seq is None else f"byte {start}, entry {seq}"
+    return CorruptJournal(
+        f"run {run!r} is damaged at {where}: what is stored is not what was written; restore a backup",
+        run=run,
+        seq=seq,
+    )

@@ -1,0 +1,264 @@
+"""One run of the file store: what its folder holds, and in which order that is written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, MutableMapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+from holdfast.stores import frames
+from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
+from holdfast.stores.disk import lock_file, replacing, sync, sync_folder, write_at, write_whole
+from holdfast.stores.frames import Frame
+
+_SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
+_LONGEST_NAME = 120
+_COPY_BYTES = 1 << 20
+
+
+def folder_name(run: str) -> str:
+    """A run id as a file name on any system; different ids never share one.
+
+    Everything but `a-z 0-9 - _ .` is percent-encoded, as is a leading dot; a long id ends in a hash.
+    """
+    encoded = "".join(
+        chr(byte) if byte in _SAFE else f"%{byte:02x}" for byte in run.encode("utf-8", "surrogatepass")
+    )
+    if encoded.startswith("."):
+        encoded = "%2e" + encoded[1:]
+    if len(encoded) > _LONGEST_NAME:
+        encoded = f"{encoded[:48]}~{hashlib.sha256(run.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return encoded
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a journal says as a whole: its first and last seq, and the newest facts."""
+
+    inode: int
+    last: Frame
+    first: int
+    info: RunInfo
+
+    @property
+    def head(self) -> int:
+        return self.last.head
+
+
+States = MutableMapping[str, State]
+"""What was last seen of each folder, so that only what was added since need be read."""
+
+
+class Access(Enum):
+    """How a folder is opened. `LOOK` takes no lock: what is seen may change or end meanwhile."""
+
+    LOOK = os.O_RDONLY
+    WRITE = os.O_RDWR
+    CREATE = os.O_RDWR | os.O_CREAT
+
+
+@contextmanager
+def open_folder(root: Path, name: str, access: Access, states: States) -> Iterator[RunFolder | None]:
+    """The folder `name`, for this block alone unless it is only looked at.
+
+    `None` if there is no such run and it is not to be created.
+    """
+    with ExitStack() as stack:
+        if access is not Access.LOOK:
+            lock = lock_file(root / name / "lock", create=access is Access.CREATE)
+            if lock is None:
+                yield None
+                return
+            stack.callback(os.close, lock)
+        try:
+            fd = os.open(root / name / "journal", access.value, 0o600)
+        except FileNotFoundError:
+            yield None
+            return
+        stack.callback(os.close, fd)
+        folder = RunFolder(root / name, fd, states)
+        yield folder if access is Access.CREATE or folder.state is not None else None
+
+
+def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
+    """What the open journal says, reading only what follows `seen`; `None` if it says nothing yet."""
+    stat = os.fstat(fd)
+    last, first, info, inode = None, 0, None, stat.st_ino
+    if (
+        seen is not None
+        and seen.inode == inode
+        and seen.last.end <= stat.st_size
+        and os.pread(fd, frames.HEADER_SIZE, seen.last.start) == seen.last.header
+    ):
+        if seen.last.end == stat.st_size:
+            return seen
+        last, first, info = seen.last, seen.first, seen.info
+    for frame in frames.scan(fd, last.end if last else 0, stat.st_size, name):
+        info = frames.read_facts(fd, frame, name) or info
+        if info is None or folder_name(info.run) != name or (last and last.head != frame.after):
+            raise frames.corrupt(name, frame.start, frame.after + 1)
+        last, first = frame, first or frame.after + 1
+    return State(inode, last, first, info) if last and info else None
+
+
+class RunFolder:
+    """A run's folder while it is open. Only who holds its lock may change it.
+
+    Appends are written by `append`, then either `finish`ed or taken back with `undo`. The journal
+    comes first and holds the facts too, so a crash leaves at worst an old `run.json` or a snapshot
+    too few. `run.json` is for people, and for listing a run whose journal is damaged.
+    """
+
+    def __init__(self, path: Path, journal: int, states: States) -> None:
+        self.path, self.name = path, path.name
+        self._journal, self._states = journal, states
+        self.state = self._before = load_state(journal, self.name, states.get(self.name))
+        if self.state is not None:
+            states[self.name] = self.state
+        self._snapshots: list[Snapshot] = []
+        self._new_snapshots: list[Path] = []
+
+    def frames(self) -> list[Frame]:
+        """The complete frames of the journal, in order."""
+        return list(frames.scan(self._journal, 0, self.state.last.end if self.state else 0, self.name))
+
+    def entries(self, frame: Frame) -> list[Entry]:
+        return frames.read_entries(self._journal, frame, self.name)
+
+    def append(self, append: Append) -> Conflict | None:
+        state = self.state
+        if (state.head if state else 0) != append.after:
+            return Conflict(append.run, append.after, state.head if state else None)
+        info = append.info
+        if state is not None and info is not None:
+            info = replace(info, key=state.info.key)
+        start = state.last.end if state else 0
+        data = frames.encode(append.after, append.entries, info)
+        if os.fstat(self._journal).st_size > start:
+            os.ftruncate(self._journal, start)
+        write_at(self._journal, data, start)
+        frame = frames.parse(data[: frames.HEADER_SIZE], start, self.name)
+        if state is not None:
+            self.state = replace(state, last=frame, info=info or state.info)
+        elif info is not None:
+            self.state = State(os.fstat(self._journal).st_ino, frame, 1, info)
+        self._snapshots += append.snapshots
+        return None
+
+    def finish(self, durable: bool) -> None:
+        """Make what was appended last as long as asked, and show it to others."""
+        if self.state is None or self.state is self._before:
+            return
+        if durable:
+            sync(self._journal)
+            if self._before is None:
+                sync_folder(self.path)
+                sync_folder(self.path.parent)
+        for snapshot in self._snapshots:
+            self._keep(snapshot)
+        if self._before is None or self.state.info != self._before.info:
+            write_whole(self.path / "run.json", frames.facts_json(self.state.info), durable=durable)
+        self._states[self.name] = self.state
+
+    def undo(self) -> None:
+        """Take back what was appended, as far as a failing disk lets us."""
+        if self.state is self._before:
+            return
+        self._states.pop(self.name, None)
+        with suppress(OSError):
+            os.ftruncate(self._journal, self._before.last.end if self._before else 0)
+            for path in self._new_snapshots:
+                path.unlink(missing_ok=True)
+            if self._before is None:
+                self.remove()
+            else:
+                write_whole(self.path / "run.json", frames.facts_json(self._before.info), durable=False)
+
+    def snapshot(self, upto: int | None) -> Snapshot | None:
+        first = self.state.first if self.state else 0
+        fitting = [
+            seq for seq in self._numbers("snapshots") if seq >= first and (upto is None or seq <= upto)
+        ]
+        if not fitting:
+            return None
+        entry = self._read_alone("snapshots", max(fitting))
+        return Snapshot(entry.seq, entry.at, entry.chain, entry.body)
+
+    def prune(self, horizon: Snapshot) -> int:
+        state = self.state
+        if state is None or not state.first <= horizon.seq <= state.head:
+            return 0
+        self._keep(horizon)
+        if horizon.seq > state.first:
+            self._rewrite(horizon.seq, state)
+        for seq in self._numbers("snapshots"):
+            if seq < horizon.seq:
+                (self.path / "snapshots" / f"{seq:010}").unlink()
+        return horizon.seq - state.first
+
+    def post(self, at: float, body: bytes) -> int:
+        number = max(self._numbers("inbox"), default=0) + 1
+        self._write_alone("inbox", Entry(number, at, b"", body))
+        return number
+
+    def inbox(self, after: int) -> list[Entry]:
+        return [self._read_alone("inbox", number) for number in self._numbers("inbox") if number > after]
+
+    def remove(self) -> None:
+        """Remove the folder; it is out of sight at once and for good.
+
+        What cannot be removed now is swept away when the store is next opened.
+        """
+        trash = self.path.parent / f".trash-{uuid.uuid4().hex}"
+        self.path.rename(trash)
+        sync_folder(trash.parent)
+        self._states.pop(self.name, None)
+        shutil.rmtree(trash, ignore_errors=True)
+
+    def _rewrite(self, first: int, state: State) -> None:
+        kept = [frame for frame in self.frames() if frame.head >= first]
+        remaining = [entry for entry in self.entries(kept[0]) if entry.seq >= first]
+        with replacing(self.path / "journal", durable=True) as fd:
+            beginning = frames.encode(first - 1, remaining, state.info)
+            write_at(fd, beginning, 0)
+            shift = len(beginning) - kept[0].end
+            for position in range(kept[0].end, state.last.end, _COPY_BYTES):
+                size = min(_COPY_BYTES, state.last.end - position)
+                write_at(fd, os.pread(self._journal, size, position), position + shift)
+        self._states.pop(self.name, None)
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        self._write_alone("snapshots", Entry(snapshot.seq, snapshot.at, snapshot.chain, snapshot.body))
+
+    def _numbers(self, kind: str) -> list[int]:
+        try:
+            return sorted(int(name) for name in os.listdir(self.path / kind) if name.isdigit())  # noqa: PTH208
+        except FileNotFoundError:
+            return []
+
+    def _write_alone(self, kind: str, entry: Entry) -> None:
+        folder = self.path / kind
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700)
+            sync_folder(self.path)
+        path = folder / f"{entry.seq:010}"
+        if kind == "snapshots" and not path.exists():
+            self._new_snapshots.append(path)
+        write_whole(path, frames.encode(entry.seq - 1, [entry]), durable=True)
+
+    def _read_alone(self, kind: str, number: int) -> Entry:
+        fd = os.open(self.path / kind / f"{number:010}", os.O_RDONLY)
+        label = f"{self.name}/{kind}/{number:010}"
+        try:
+            for frame in frames.scan(fd, 0, os.fstat(fd).st_size, label):
+                for entry in frames.read_entries(fd, frame, label):
+                    return entry
+        finally:
+            os.close(fd)
+        raise frames.corrupt(label, 0, number)

@@ -1,0 +1,249 @@
+"""The default store: one SQLite file in WAL mode, shared by any number of threads and processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from holdfast.errors import StoreError
+from holdfast.stores.base import (
+    PAGE_BYTES,
+    PAGE_ENTRIES,
+    Append,
+    Conflict,
+    Entry,
+    Mark,
+    Message,
+    RunInfo,
+    Snapshot,
+    check,
+    paged,
+)
+from holdfast.stores.sqlite_file import connect, failure
+from holdfast.stores.sqlite_write import Writer
+
+_SEQ = (1 << 32) - 1
+
+
+class SqliteStore:
+    """Keeps journals in the SQLite file at `path`, which is created with its folder if missing.
+
+    Any number of processes may share the file; who comes second waits, up to `patience` seconds.
+    Survives `os.fork`: connections are closed before it and opened again on the next use.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, patience: float = 60.0) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self.url = f"sqlite:///{self.path}"
+        self._patience = patience
+        self._closed = False
+        self._pid = os.getpid()
+        self._abandoned: list[object] = []
+        self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
+        self._writer: Writer | None = None
+        self._reader: apsw.Connection | None = None
+        with self._write_lock:
+            self._open_writer()
+        with _stores_lock:
+            _stores.add(self)
+
+    def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        durable = False
+        for append in appends:
+            check(append)
+            durable = durable or append.durable
+        with self._write_lock:
+            writer = self._open_writer()
+            try:
+                return writer.commit(appends, durable)
+            except (apsw.Error, UnicodeError) as error:
+                raise failure(error, self.path, self._patience) from error
+
+    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+        last = _SEQ if upto is None else max(0, min(upto, _SEQ))
+
+        def fetch(after: int) -> tuple[list[Entry], bool]:
+            with self._reading() as connection:
+                return _page(connection, run, after, last)
+
+        return paged(fetch, run, max(0, after), upto)
+
+    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+        rows = self._rows(
+            "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
+            f"SELECT id & {_SEQ}, at, mark, length(body) FROM entries "
+            "WHERE id > (SELECT base FROM r) AND id < (SELECT base FROM r) + ? AND mark IS NOT NULL "
+            "ORDER BY id DESC LIMIT ?",
+            (run, _SEQ if before is None else max(0, before), -1 if limit is None else limit),
+        )
+        return [Mark(*row) for row in rows]
+
+    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
+        rows = self._rows(
+            "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
+            f"SELECT id & {_SEQ}, at, chain, body FROM snapshots "
+            "WHERE id > (SELECT base FROM r) AND id <= (SELECT base FROM r) + ? ORDER BY id DESC LIMIT 1",
+            (run, _SEQ if upto is None else max(0, upto)),
+        )
+        return Snapshot(*rows[0]) if rows else None
+
+    def runs(
+        self,
+        *,
+        run: str | None = None,
+        key: bytes | None = None,
+        workflow: str | None = None,
+        status: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> list[RunInfo]:
+        given = {"run = ?": run, "key = ?": key, "workflow = ?": workflow}
+        filters = {sql: value for sql, value in given.items() if value is not None}
+        where, values = list(filters), list(filters.values())
+        if status is not None:
+            where.append(f"status IN ({', '.join('?' * len(status))})")
+            values.extend(status)
+        rows = self._rows(
+            "SELECT run, key, workflow, status, created_at, updated_at, driver FROM runs "
+            f"{'WHERE ' if where else ''}{' AND '.join(where)} ORDER BY updated_at DESC, run LIMIT ?",
+            (*values, -1 if limit is None else limit),
+        )
+        return [RunInfo(*row) for row in rows]
+
+    def prune(self, run: str, horizon: Snapshot) -> int:
+        with self._writing() as writer:
+            return writer.prune(run, horizon)
+
+    def delete(self, run: str) -> bool:
+        with self._writing() as writer:
+            return writer.delete(run)
+
+    def post(self, run: str, body: bytes) -> int:
+        with self._writing() as writer:
+            number = writer.post(run, time.time(), body)
+        if number is None:
+            raise StoreError(f"no run {run!r} is stored, so it has no inbox")
+        return number
+
+    def inbox(self, run: str, after: int = 0) -> list[Message]:
+        rows = self._rows(
+            "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
+            f"SELECT id & {_SEQ}, at, body FROM inbox "
+            f"WHERE id > (SELECT base FROM r) + ? AND id <= (SELECT base FROM r) + {_SEQ} ORDER BY id",
+            (run, max(0, after)),
+        )
+        return [Message(*row) for row in rows]
+
+    def close(self) -> None:
+        with self._write_lock, self._read_lock:
+            self._closed = True
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        """Close what this process opened; what a parent process opened is never touched."""
+        if self._pid != os.getpid():
+            self._abandoned += [self._writer, self._reader]
+            self._pid = os.getpid()
+        else:
+            if self._writer is not None:
+                self._writer.connection.close(True)
+            if self._reader is not None:
+                self._reader.close(True)
+        self._writer = self._reader = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"the store {self.url} is closed; open it again")
+        if self._pid != os.getpid():
+            self._disconnect()
+
+    def _open_writer(self) -> Writer:
+        self._check_open()
+        if self._writer is None:
+            self._writer = Writer(connect(self.path, self._patience))
+        return self._writer
+
+    @contextmanager
+    def _writing(self) -> Iterator[Writer]:
+        with self._write_lock:
+            writer = self._open_writer()
+            try:
+                with writer.transaction(durable=True):
+                    yield writer
+            except (apsw.Error, UnicodeError) as error:
+                raise failure(error, self.path, self._patience) from error
+
+    @contextmanager
+    def _reading(self) -> Iterator[apsw.Connection]:
+        with self._read_lock:
+            self._check_open()
+            if self._reader is None:
+                self._reader = connect(self.path, self._patience)
+            try:
+                yield self._reader
+            except (apsw.Error, UnicodeError) as error:
+                raise failure(error, self.path, self._patience) from error
+
+    def _rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with self._reading() as connection:
+            rows: list[tuple[Any, ...]] = connection.execute(sql, values).fetchall()
+            return rows
+
+    def _before_fork(self) -> None:
+        self._write_lock.acquire()
+        self._read_lock.acquire()
+        self._disconnect()
+
+    def _after_fork(self) -> None:
+        self._pid = os.getpid()
+        self._read_lock.release()
+        self._write_lock.release()
+
+
+def _page(connection: apsw.Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
+    cursor = connection.execute(
+        "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
+        f"SELECT id & {_SEQ}, at, chain, body, mark FROM entries "
+        "WHERE id > (SELECT base FROM r) + ? AND id <= (SELECT base FROM r) + ? ORDER BY id LIMIT ?",
+        (run, after, last, PAGE_ENTRIES),
+    )
+    entries: list[Entry] = []
+    size = 0
+    for row in cursor:
+        entry = Entry(*row)
+        entries.append(entry)
+        size += len(entry.body)
+        if size >= PAGE_BYTES:
+            break
+    cursor.close(True)
+    return entries, size >= PAGE_BYTES or len(entries) == PAGE_ENTRIES
+
+
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_stores_lock = threading.Lock()
+_forking: list[SqliteStore] = []
+
+
+def _before_fork() -> None:
+    """SQLite's locks do not survive a fork, not even for a file opened anew: let go of all first."""
+    _stores_lock.acquire()
+    _forking.extend(_stores)
+    for store in _forking:
+        store._before_fork()
+
+
+def _after_fork() -> None:
+    while _forking:
+        _forking.pop()._after_fork()
+    _stores_lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

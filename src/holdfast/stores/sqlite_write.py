@@ -1,0 +1,187 @@
+"""The one writing connection of a SQLite store: the fence, and every change to the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import apsw
+
+from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
+from holdfast.stores.sqlite_file import roll_back
+
+_SEQ = (1 << 32) - 1
+_REMEMBERED_RUNS = 10_000
+
+# Where the head (?6) is missing, `at` becomes NULL and the row is ignored. Cheaper than a WHERE on
+# the table being written, for which SQLite would first copy the row to a temporary table.
+_FENCED_ENTRY = (
+    "INSERT OR IGNORE INTO entries (id, at, chain, mark, body) "
+    "VALUES (?1, (SELECT ?2 FROM entries WHERE id = ?6), ?3, ?4, ?5)"
+)
+_ENTRY = "INSERT INTO entries (id, at, chain, mark, body) VALUES (?, ?, ?, ?, ?)"
+_IS_HEAD = (
+    "SELECT EXISTS (SELECT 1 FROM entries WHERE id = ?1) "
+    "AND NOT EXISTS (SELECT 1 FROM entries WHERE id = ?1 + 1)"
+)
+_NEW_RUN = (
+    "INSERT INTO runs (run, key, workflow, status, created_at, updated_at, driver) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+_FACTS = "UPDATE runs SET workflow = ?, status = ?, created_at = ?, updated_at = ?, driver = ? WHERE no = ?"
+_SNAPSHOT = "INSERT OR REPLACE INTO snapshots (id, at, chain, body) VALUES (?, ?, ?, ?)"
+
+
+class Writer:
+    """Changes a database through one connection. Not thread-safe: its owner holds a lock.
+
+    Every method leaves the connection outside any transaction, also when it raises.
+    """
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self._execute = connection.cursor().execute
+        self._numbers: dict[str, int] = {}
+        self._durable: bool | None = None
+
+    def commit(self, appends: Sequence[Append], durable: bool) -> list[Conflict | None]:
+        """Write the appends in one transaction; answer for each as `Store.commit` promises."""
+        if len(appends) == 1 and self._written_alone(appends[0], durable):
+            return [None]
+        with self.transaction(durable):
+            return [self._apply(append) for append in appends]
+
+    @contextmanager
+    def transaction(self, durable: bool) -> Iterator[None]:
+        """Commit at the end of the block, or undo all of it."""
+        self._sync(durable)
+        self._execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._execute("COMMIT")
+        except BaseException:
+            self._numbers.clear()
+            roll_back(self.connection)
+            raise
+
+    def prune(self, run: str, horizon: Snapshot) -> int:
+        number = self._look_up(run)
+        if number is None or not self._first(
+            "SELECT 1 FROM entries WHERE id = ?", number << 32 | horizon.seq
+        ):
+            return 0
+        bounds = (number << 32, number << 32 | horizon.seq)
+        self._execute("DELETE FROM snapshots WHERE id > ? AND id < ?", bounds)
+        self._execute("DELETE FROM entries WHERE id > ? AND id < ?", bounds)
+        dropped = self.connection.changes()
+        self._keep_snapshot(number, horizon)
+        return dropped
+
+    def delete(self, run: str) -> bool:
+        number = self._look_up(run)
+        if number is None:
+            return False
+        self._numbers.pop(run, None)
+        bounds = (number << 32, number << 32 | _SEQ)
+        for table in ("entries", "snapshots", "inbox"):
+            self._execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", bounds)
+        self._execute("DELETE FROM runs WHERE no = ?", (number,))
+        return True
+
+    def post(self, run: str, at: float, body: bytes) -> int | None:
+        """The number of the new message, or `None` if there is no such run."""
+        number = self._look_up(run)
+        if number is None:
+            return None
+        message = (self._last("inbox", number) or 0) + 1
+        self._execute("INSERT INTO inbox (id, at, body) VALUES (?, ?, ?)", (number << 32 | message, at, body))
+        return message
+
+    def _written_alone(self, append: Append, durable: bool) -> bool:
+        """Whether `append` was one entry and stands now. One statement is its own transaction."""
+        if len(append.entries) != 1 or append.info is not None or append.snapshots:
+            return False
+        number = self._numbers.get(append.run)
+        if number is None:
+            return False
+        self._sync(durable)
+        return self._fenced(number, append.after, append.entries[0])
+
+    def _apply(self, append: Append) -> Conflict | None:
+        if append.after == 0:
+            assert append.info is not None
+            number = self._create(append.info)
+            entries = append.entries
+        else:
+            number = self._numbers.get(append.run)
+            if number is None or not self._begins(number, append):
+                number = self._look_up(append.run)
+                if number is not None and not self._begins(number, append):
+                    number = None
+            entries = append.entries[1:]
+        if number is None:
+            return Conflict(append.run, append.after, self._head(append.run))
+        for entry in entries:
+            self._execute(_ENTRY, _row(number, entry))
+        if append.after and (info := append.info) is not None:
+            facts = (info.workflow, info.status, info.created_at, info.updated_at, info.driver, number)
+            self._execute(_FACTS, facts)
+        for snapshot in append.snapshots:
+            self._keep_snapshot(number, snapshot)
+        return None
+
+    def _begins(self, number: int, append: Append) -> bool:
+        """Whether `after` is the head; if so the first entry, if any, is written."""
+        if append.entries:
+            return self._fenced(number, append.after, append.entries[0])
+        return bool(self._first(_IS_HEAD, number << 32 | append.after))
+
+    def _fenced(self, number: int, after: int, entry: Entry) -> bool:
+        """Write `entry` if, and only if, `after` is the head: it exists and `entry` does not."""
+        self._execute(_FENCED_ENTRY, (*_row(number, entry), number << 32 | after))
+        return self.connection.changes() == 1
+
+    def _create(self, info: RunInfo) -> int | None:
+        facts = (info.workflow, info.status, info.created_at, info.updated_at, info.driver)
+        self._execute(_NEW_RUN, (info.run, info.key, *facts))
+        return self._look_up(info.run) if self.connection.changes() else None
+
+    def _keep_snapshot(self, number: int, snapshot: Snapshot) -> None:
+        row = (number << 32 | snapshot.seq, snapshot.at, snapshot.chain, snapshot.body)
+        self._execute(_SNAPSHOT, row)
+
+    def _look_up(self, run: str) -> int | None:
+        number: int | None = self._first("SELECT no FROM runs WHERE run = ?", run)
+        if number is None:
+            self._numbers.pop(run, None)
+        else:
+            if len(self._numbers) >= _REMEMBERED_RUNS:
+                self._numbers.clear()
+            self._numbers[run] = number
+        return number
+
+    def _head(self, run: str) -> int | None:
+        number = self._look_up(run)
+        return None if number is None else self._last("entries", number)
+
+    def _last(self, table: str, number: int) -> int | None:
+        bounds = (number << 32, number << 32 | _SEQ)
+        query = f"SELECT max(id) & {_SEQ} FROM {table} WHERE id BETWEEN ? AND ?"
+        last: list[Any] = self._execute(query, bounds).fetchall()
+        return cast(int | None, last[0][0])
+
+    def _first(self, sql: str, value: str | int) -> Any:
+        rows = self._execute(sql, (value,)).fetchall()
+        return rows[0][0] if rows else None
+
+    def _sync(self, durable: bool) -> None:
+        """Choose what the next commit survives: power loss, or the death of the process."""
+        if durable is not self._durable:
+            self._durable = None
+            self._execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+
+
+def _row(number: int, entry: Entry) -> tuple[int, float, bytes, bytes | None, bytes]:
+    return (number << 32 | entry.seq, entry.at, entry.chain, entry.mark, entry.body)

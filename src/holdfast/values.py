@@ -1,0 +1,32 @@
+"""The small words everyone shares: ids, statuses, the ends of a graph."""
+
+from enum import StrEnum
+from typing import Any, NewType
+
+RunId = NewType("RunId", str)
+"""Names one execution of a graph."""
+
+CheckpointId = NewType("CheckpointId", str)
+"""Names one position in one run's journal; a UUID."""
+
+StepId = NewType("StepId", str)
+"""Names one execution of one node in one run: `outer#1/node#2[item]`; stable across resumes."""
+
+Json = dict[str, Any]
+
+START = "__start__"
+"""Where every graph begins: `add_edge(START, first)`."""
+
+END = "__end__"
+"""Where a branch of a graph ends: `add_edge(last, END)`."""
+
+
+class RunStatus(StrEnum):
+    """How a run stands. Every status but `completed` can be resumed."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+    COMPLETED = "completed"
