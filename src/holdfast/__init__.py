@@ -1,47 +1,235 @@
-"""Holdfast: workflows that journal every step before and after it runs, and resume after anything."""
+"""Holdfast: workflows that journal every step before and after it runs, and resume after anything.
 
-from holdfast.data.codec import Unknown
-from holdfast.data.reducers import add, append, keep_last, merge, union
-from holdfast.data.state import State
-from holdfast.data.types import register_type
-from holdfast.define.builder import StateGraph
-from holdfast.engine.app import App
-from holdfast.engine.blocking import RunInterrupted, RunTerminated
-from holdfast.engine.context import Context
-from holdfast.engine.housekeeping import periodic_cleanup
-from holdfast.engine.outcome import Figures, Outcome, Pause
-from holdfast.engine.policy import CheckpointPolicy, Retention
-from holdfast.errors import (
-    AnswerRejected,
-    CheckpointNotFound,
-    CodecError,
-    CorruptJournal,
-    ExecutionError,
-    GraphChanged,
-    GraphInvalid,
-    HoldfastError,
-    MaxIterationsExceeded,
-    NotPaused,
-    RunConflict,
-    RunExists,
-    RunFinished,
-    RunNotFound,
-    StateInvalid,
-    StepTimeout,
-    StoreError,
-)
-from holdfast.events import (
-    CallbackObserver,
-    Event,
-    LoggingObserver,
-    MultiObserver,
-    NoOpObserver,
-    Observer,
-    get_observer,
-    register_observer,
-)
-from holdfast.journal.checkpoints import Checkpoint
-from holdfast.plan.graph import Command, Send
-from holdfast.plan.retry import Retry
-from holdfast.stores import get_store, open_store, register_store
-from holdfast.values import END, START, RunStatus
+Names are loaded when they are first used, so that importing the package costs next to nothing.
+"""
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.checkpoints import (
+        CheckpointConfig,
+        CheckpointData,
+        CheckpointStore,
+        GraphConfig,
+        PauseMetadata,
+        pause_workflow,
+        resume_workflow,
+    )
+    from holdfast.data.codec import Unknown
+    from holdfast.data.reducers import add, append, keep_last, merge, union
+    from holdfast.data.state import State
+    from holdfast.data.types import register_type
+    from holdfast.data.workflow_state import TaskResult, WorkflowState
+    from holdfast.define.builder import StateGraph
+    from holdfast.define.configured import ConfiguredGraph
+    from holdfast.engine.app import App
+    from holdfast.engine.blocking import RunInterrupted, RunTerminated
+    from holdfast.engine.context import Context
+    from holdfast.engine.housekeeping import periodic_cleanup
+    from holdfast.engine.outcome import Figures, Outcome, Pause
+    from holdfast.engine.policy import CheckpointPolicy, Retention
+    from holdfast.errors import (
+        AnswerRejected,
+        CheckpointNotFound,
+        CodecError,
+        CorruptJournal,
+        ExecutionError,
+        GraphChanged,
+        GraphInvalid,
+        HoldfastError,
+        MaxIterationsExceeded,
+        NotPaused,
+        RunConflict,
+        RunExists,
+        RunFinished,
+        RunNotFound,
+        StateInvalid,
+        StepTimeout,
+        StoreError,
+    )
+    from holdfast.events import (
+        CallbackObserver,
+        Event,
+        LoggingObserver,
+        MultiObserver,
+        NoOpObserver,
+        Observer,
+        get_observer,
+        register_observer,
+    )
+    from holdfast.journal.checkpoints import Checkpoint
+    from holdfast.plan.graph import Command, Send
+    from holdfast.plan.retry import Retry
+    from holdfast.stores import get_store, open_store, register_store
+    from holdfast.values import END, START, RunStatus
+
+_NAMES = {
+    "holdfast.checkpoints": (
+        "CheckpointConfig",
+        "CheckpointData",
+        "CheckpointStore",
+        "GraphConfig",
+        "PauseMetadata",
+        "pause_workflow",
+        "resume_workflow",
+    ),
+    "holdfast.data.codec": ("Unknown",),
+    "holdfast.data.reducers": (
+        "add",
+        "append",
+        "keep_last",
+        "merge",
+        "union",
+    ),
+    "holdfast.data.state": ("State",),
+    "holdfast.data.types": ("register_type",),
+    "holdfast.data.workflow_state": (
+        "TaskResult",
+        "WorkflowState",
+    ),
+    "holdfast.define.builder": ("StateGraph",),
+    "holdfast.define.configured": ("ConfiguredGraph",),
+    "holdfast.engine.app": ("App",),
+    "holdfast.engine.blocking": (
+        "RunInterrupted",
+        "RunTerminated",
+    ),
+    "holdfast.engine.context": ("Context",),
+    "holdfast.engine.housekeeping": ("periodic_cleanup",),
+    "holdfast.engine.outcome": (
+        "Figures",
+        "Outcome",
+        "Pause",
+    ),
+    "holdfast.engine.policy": (
+        "CheckpointPolicy",
+        "Retention",
+    ),
+    "holdfast.errors": (
+        "AnswerRejected",
+        "CheckpointNotFound",
+        "CodecError",
+        "CorruptJournal",
+        "ExecutionError",
+        "GraphChanged",
+        "GraphInvalid",
+        "HoldfastError",
+        "MaxIterationsExceeded",
+        "NotPaused",
+        "RunConflict",
+        "RunExists",
+        "RunFinished",
+        "RunNotFound",
+        "StateInvalid",
+        "StepTimeout",
+        "StoreError",
+    ),
+    "holdfast.events": (
+        "CallbackObserver",
+        "Event",
+        "LoggingObserver",
+        "MultiObserver",
+        "NoOpObserver",
+        "Observer",
+        "get_observer",
+        "register_observer",
+    ),
+    "holdfast.journal.checkpoints": ("Checkpoint",),
+    "holdfast.plan.graph": (
+        "Command",
+        "Send",
+    ),
+    "holdfast.plan.retry": ("Retry",),
+    "holdfast.stores": (
+        "get_store",
+        "open_store",
+        "register_store",
+    ),
+    "holdfast.values": (
+        "END",
+        "RunStatus",
+        "START",
+    ),
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
+__all__ = [
+    "END",
+    "START",
+    "AnswerRejected",
+    "App",
+    "CallbackObserver",
+    "Checkpoint",
+    "CheckpointConfig",
+    "CheckpointData",
+    "CheckpointNotFound",
+    "CheckpointPolicy",
+    "CheckpointStore",
+    "CodecError",
+    "Command",
+    "ConfiguredGraph",
+    "Context",
+    "CorruptJournal",
+    "Event",
+    "ExecutionError",
+    "Figures",
+    "GraphChanged",
+    "GraphConfig",
+    "GraphInvalid",
+    "HoldfastError",
+    "LoggingObserver",
+    "MaxIterationsExceeded",
+    "MultiObserver",
+    "NoOpObserver",
+    "NotPaused",
+    "Observer",
+    "Outcome",
+    "Pause",
+    "PauseMetadata",
+    "Retention",
+    "Retry",
+    "RunConflict",
+    "RunExists",
+    "RunFinished",
+    "RunInterrupted",
+    "RunNotFound",
+    "RunStatus",
+    "RunTerminated",
+    "Send",
+    "State",
+    "StateGraph",
+    "StateInvalid",
+    "StepTimeout",
+    "StoreError",
+    "TaskResult",
+    "Unknown",
+    "WorkflowState",
+    "add",
+    "append",
+    "get_observer",
+    "get_store",
+    "keep_last",
+    "merge",
+    "open_store",
+    "pause_workflow",
+    "periodic_cleanup",
+    "register_observer",
+    "register_store",
+    "register_type",
+    "resume_workflow",
+    "union",
+]

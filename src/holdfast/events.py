@@ -193,4 +193,6 @@ def resolve_observer(observer: Observer | str | Callable[[Event], object] | None
         return observer
     if callable(observer):
         return CallbackObserver(observer)
-    raise HoldfastError(f"{observer!r} is not an observer: give an object with on_event, a function or a name")
+    raise HoldfastError(
+        f"{observer!r} is not an observer: give an object with on_event, a function or a name"
+    )

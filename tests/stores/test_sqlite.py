@@ -364,7 +364,7 @@ def test_a_value_that_cannot_be_stored_undoes_its_batch_and_the_store_stays_usab
     store: SqliteStore,
 ) -> None:
     create(store)
-    wrong = replace(entry(1), body="text")  # type: ignore[arg-type]
+    wrong = entry(1)._replace(body="text")  # type: ignore[arg-type]
 
     with pytest.raises(StoreError, match=r"runs\.db"):
         store.commit([Append("r", 1, [entry(2)]), Append("s", 0, [wrong], info("s"))])
@@ -447,7 +447,7 @@ def test_the_newest_marks_of_a_long_run_are_listed_without_reading_the_run(
     path: Path, store: SqliteStore
 ) -> None:
     create(store)
-    entries = [replace(entry(seq, b"x" * 500), mark=b"m" if seq % 3 else None) for seq in range(2, 10_001)]
+    entries = [entry(seq, b"x" * 500)._replace(mark=b"m" if seq % 3 else None) for seq in range(2, 10_001)]
     store.commit([Append("r", 1, entries)])
 
     began = time.perf_counter()

@@ -31,8 +31,9 @@ class ReadOnlyList(list[Any]):
     """A list that refuses to change; `list(value)` and `copy.copy` give a plain, changeable one."""
 
     __slots__ = ("care",)
-    append = extend = insert = remove = pop = clear = sort = reverse = _refuse  # type: ignore[assignment]
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
+    care: int
+    append = extend = insert = remove = pop = clear = sort = reverse = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
     def copy(self) -> list[Any]:
         return list(self)
@@ -50,8 +51,9 @@ class ReadOnlyDict(dict[Any, Any]):
     """A dict that refuses to change; `dict(value)` and `copy.copy` give a plain, changeable one."""
 
     __slots__ = ("care",)
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    care: int
+    clear = pop = popitem = setdefault = update = _refuse
+    __setitem__ = __delitem__ = __ior__ = _refuse
 
     def copy(self) -> dict[Any, Any]:
         return dict(self)
@@ -69,9 +71,9 @@ class ReadOnlySet(set[Any]):
     """A set that refuses to change; `set(value)` and `copy.copy` give a plain, changeable one."""
 
     __slots__ = ()
-    add = clear = discard = pop = remove = update = _refuse  # type: ignore[assignment]
-    difference_update = intersection_update = symmetric_difference_update = _refuse  # type: ignore[assignment]
-    __iand__ = __ior__ = __isub__ = __ixor__ = _refuse  # type: ignore[assignment]
+    add = clear = discard = pop = remove = update = _refuse
+    difference_update = intersection_update = symmetric_difference_update = _refuse
+    __iand__ = __ior__ = __isub__ = __ixor__ = _refuse
 
     def copy(self) -> set[Any]:
         return set(self)

@@ -25,7 +25,6 @@ class Op:
         kind: str,
         key: str,
         raw: bytes,
-        *,
         value: Any = UNREAD,
         care: int = PLAIN,
         limit: int = 0,
@@ -66,7 +65,7 @@ def make_op(codec: Codec, kind: str, key: str, value: Any, limit: int = 0) -> Op
         raise CodecError(f"state key {key!r}: the value is nested too deeply or contains itself") from None
     if care == GUARDED:
         frozen = codec.decode(raw)
-    return Op(kind, key, raw, value=frozen, care=care, limit=limit)
+    return Op(kind, key, raw, frozen, care, limit)
 
 
 class Slot:

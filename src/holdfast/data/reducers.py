@@ -17,7 +17,9 @@ class Reducer:
     It can be called like any reducer: `append([1], [2]) == [1, 2]`.
     """
 
-    def __init__(self, kind: str, identity: Callable[[], Any], accepts: tuple[type, ...], limit: int = 0) -> None:
+    def __init__(
+        self, kind: str, identity: Callable[[], Any], accepts: tuple[type, ...], limit: int = 0
+    ) -> None:
         self.kind, self.identity, self.accepts, self.limit = kind, identity, accepts, limit
 
     def check(self, key: str, update: Any) -> None:

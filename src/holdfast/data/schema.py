@@ -28,6 +28,9 @@ class Channel:
     validate: Callable[[Any], Any] | None = None
 
 
+_COMPARED = frozenset({str, int, bool, bytes})
+
+
 class Schema:
     """The keys a state may hold. An open schema (a plain `dict`) takes any key."""
 
@@ -65,11 +68,11 @@ class Schema:
 
     def problems(self) -> list[str]:
         """What is wrong with this schema; empty if nothing is."""
-        found = []
-        for channel in self.channels.values():
-            if channel.reducer is not None and (why := reducer_problem(channel.reducer)):
-                found.append(f"state key {channel.name!r} has a bad reducer: {why}")
-        return found
+        return [
+            f"state key {channel.name!r} has a bad reducer: {why}"
+            for channel in self.channels.values()
+            if channel.reducer is not None and (why := reducer_problem(channel.reducer))
+        ]
 
     def types(self, base: Types) -> Types:
         """The storable types: those of `base` and those that this schema declares."""
@@ -168,11 +171,13 @@ def _set_op(codec: Codec, key: str, slot: Slot | None, value: Any) -> Op | None:
     if slot is None:
         return make_op(codec, "set", key, value)
     old = slot.get()
-    if old is value or (type(old) is type(value) and isinstance(value, (str, int, bytes)) and old == value):
+    kind = type(value)
+    if old is value or (kind in _COMPARED and type(old) is kind and old == value):
         return None
-    grown = growth(old, value)
-    if grown is not None:
-        return make_op(codec, "append", key, grown) if grown else None
+    if kind is list:
+        grown = growth(old, value)
+        if grown is not None:
+            return make_op(codec, "append", key, grown) if grown else None
     op = make_op(codec, "set", key, value)
     if op.care and op.raw == codec.encode(old):
         return None
@@ -209,7 +214,9 @@ def _channel(
         base, *extras = get_args(hint)
         reducer = next((extra for extra in extras if isinstance(extra, Reducer)), None)
         if reducer is None:
-            reducer = next((extra for extra in extras if callable(extra) and not isinstance(extra, type)), None)
+            reducer = next(
+                (extra for extra in extras if callable(extra) and not isinstance(extra, type)), None
+            )
         if reducer is None and default is None and validate is None:
             reducer = next((extra for extra in extras if not isinstance(extra, str)), None)
         hint = base
@@ -247,7 +254,11 @@ def _pydantic_fields(
 
 
 def _is_function(extra: object) -> bool:
-    return callable(extra) and not isinstance(extra, type) and type(extra).__module__ in ("builtins", "functools")
+    return (
+        callable(extra)
+        and not isinstance(extra, type)
+        and type(extra).__module__ in ("builtins", "functools")
+    )
 
 
 def _pydantic_default(field: Any) -> Callable[[], Any]:
@@ -258,7 +269,8 @@ def _validator(source: Any, name: str, field: Any) -> Callable[[Any], Any]:
     from pydantic import TypeAdapter, ValidationError
 
     metadata = [extra for extra in field.metadata if not callable(extra)]
-    adapter = TypeAdapter(Annotated[(field.annotation, *metadata)] if metadata else field.annotation)
+    annotation: Any = Annotated[(field.annotation, *metadata)] if metadata else field.annotation
+    adapter: Any = TypeAdapter(annotation)
 
     def validate(value: Any) -> Any:
         try:
@@ -274,6 +286,8 @@ def _validator(source: Any, name: str, field: Any) -> Callable[[Any], Any]:
 
 def as_mapping(value: Any, what: str) -> Mapping[str, Any]:
     """The keys and values of a dict, a `State`, a dataclass instance or a pydantic model instance."""
+    if type(value) is dict:
+        return value
     if value is None:
         return {}
     if isinstance(value, Mapping):
@@ -283,4 +297,3 @@ def as_mapping(value: Any, what: str) -> Mapping[str, Any]:
     if hasattr(type(value), "model_fields"):
         return {name: getattr(value, name) for name in value.model_fields_set}
     raise StateInvalid(f"{what} must be a dict of state keys, not {type(value).__name__}: {value!r:.80}")
-

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from holdfast.data.codec import Codec
 from holdfast.data.frozen import GUARDED, ReadOnly, freeze, thaw
 from holdfast.data.ops import Slot
-
 from holdfast.events import Event, Observer, tell
 
 _DEFAULT_CODEC = Codec()
@@ -21,17 +20,31 @@ _DEFAULT_CODEC = Codec()
 class SavesState(Protocol):
     """Something that keeps states: `holdfast.CheckpointStore`."""
 
-    def save(self, state: State) -> Any: ...
+    def save(self, state: State) -> str: ...
 
 
-class State(Mapping[str, Any]):
+class _Core:
+    """The fields of a state. Made first and turned into a `State`, whose `__setattr__` refuses."""
+
+    __slots__ = ("_cells", "_codec", "_handed", "_ident", "_node", "_observer", "_run", "_time")
+    _cells: Mapping[str, Slot]
+    _codec: Codec
+    _handed: dict[str, tuple[bytes, Any]] | None
+    _ident: Any
+    _node: str
+    _observer: Observer | None
+    _run: str
+    _time: float
+
+
+class State(_Core, Mapping[str, Any]):
     """An immutable mapping of state keys to read-only values, with the place it was taken at.
 
     `set`, `merge` and `clone` give new states and keep the run, the node and the time. Keys can be
     read as attributes where the name is free: `state.n` is `state["n"]`.
     """
 
-    __slots__ = ("_cells", "_codec", "_handed", "_ident", "_node", "_observer", "_run", "_time")
+    __slots__ = ()
 
     def __init__(
         self,
@@ -47,14 +60,14 @@ class State(Mapping[str, Any]):
         for key, value in (data or {}).items():
             frozen, care = freeze(value)
             cells[key] = Slot(None, None, frozen, care)
-        self._cells: Mapping[str, Slot] = cells
+        self._cells = cells
         self._codec = _DEFAULT_CODEC
         self._observer = observer
         self._run = run_id or str(uuid.uuid4())
-        self._ident: Any = checkpoint_id
+        self._ident = checkpoint_id
         self._node = checkpoint_node
         self._time = time.time() if timestamp is None else timestamp
-        self._handed: dict[str, tuple[bytes, Any]] | None = None
+        self._handed = None
         if observer is not None:
             tell(observer, Event("state.create", self._run, timestamp=self._time))
 
@@ -63,11 +76,12 @@ class State(Mapping[str, Any]):
         cls, cells: Mapping[str, Slot], codec: Codec, run: str, ident: Any, node: str, at: float
     ) -> State:
         """A state over cells that are known not to change. `ident` is a checkpoint id, or makes one when called."""
-        self = cls.__new__(cls)
+        self = _Core()
         self._cells, self._codec, self._observer = cells, codec, None
         self._run, self._ident, self._node, self._time = run, ident, node, at
         self._handed = None
-        return self
+        self.__class__ = State
+        return self  # type: ignore[return-value]
 
     @property
     def run_id(self) -> str:
@@ -116,14 +130,17 @@ class State(Mapping[str, Any]):
             raise AttributeError(f"the state has no key {name!r}{hint}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in State.__slots__:
+        if name not in _Core.__slots__:
             raise ReadOnly(f"state is read-only: return {{{name!r}: …}} instead of setting state.{name}")
         object.__setattr__(self, name, value)
 
     def __setitem__(self, key: str, value: Any) -> None:
         raise ReadOnly(f"state is read-only: return {{{key!r}: …}} instead of setting state[{key!r}]")
 
-    __delitem__ = __delattr__ = lambda self, key: self.__setitem__(key, None)  # type: ignore[assignment]
+    def __delitem__(self, key: str) -> None:
+        self[key] = None
+
+    __delattr__ = __delitem__
 
     def __repr__(self) -> str:
         return f"State({dict(self)!r})"
@@ -162,9 +179,11 @@ class State(Mapping[str, Any]):
         state._node, state._time = node, time.time()
         return state
 
-    def checkpoint(self, store: SavesState) -> None:
-        """Save this state in a checkpoint store: `store.save(state)`."""
-        store.save(self)
+    def checkpoint(self, store: SavesState) -> State:
+        """Save this state in a checkpoint store: `store.save(state)`. The same state, with its `checkpoint_id`."""
+        state = self._with(self._cells)
+        state._ident = store.save(self)
+        return state
 
     def overlaid(self, item: Mapping[str, Slot]) -> State:
         """A new state with an item's cells over these."""
@@ -178,7 +197,9 @@ class State(Mapping[str, Any]):
 
     def check_untouched(self) -> None:
         """Refuse the changes that a reader made in place to a value that could not be made read-only."""
-        for key, (raw, value) in (self._handed or {}).items():
+        if not self._handed:
+            return
+        for key, (raw, value) in self._handed.items():
             if self._codec.encode(value) != raw:
                 raise ReadOnly(
                     f"state[{key!r}] was changed in place: return {{{key!r}: new_value}} with a changed copy instead"
@@ -200,5 +221,3 @@ class State(Mapping[str, Any]):
 
 def _rebuild(data: dict[str, Any], run: str, ident: str, node: str, at: float) -> State:
     return State(data, run_id=run, checkpoint_id=ident, checkpoint_node=node, timestamp=at)
-
-

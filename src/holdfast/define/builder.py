@@ -84,7 +84,8 @@ class StateGraph:
         - `goto`: the nodes that its `Command`s may lead to, where no edge does.
         """
         if callable(name) and not isinstance(name, str):
-            name, function = getattr(name, "__name__", type(name).__name__), name
+            function = name
+            name = str(getattr(function, "__name__", type(function).__name__))
         if name in self._nodes:
             self._problems.append(f"node {name!r} is added twice; names must be unique")
             return self
@@ -102,7 +103,9 @@ class StateGraph:
             self._nodes[name] = Node(name, graph=graph, **options)
             for option in ("retry", "timeout"):
                 if options[option] is not None:
-                    self._problems.append(f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes")
+                    self._problems.append(
+                        f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes"
+                    )
         elif callable(function):
             self._nodes[name] = Node(
                 name, function, wants=self._wants(name, function), is_async=_is_async(function), **options
@@ -140,7 +143,9 @@ class StateGraph:
         if not isinstance(source, str):
             sources = tuple(dict.fromkeys(source))
             if when is not None:
-                self._problems.append(f"the join before {target!r} cannot have a condition; put it on an edge")
+                self._problems.append(
+                    f"the join before {target!r} cannot have a condition; put it on an edge"
+                )
             if len(sources) > 1:
                 self._joins.append(Join(sources, target))
                 return self

@@ -19,7 +19,15 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
-_SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object", tuple: "array"}
+_SIMPLE = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    list: "array",
+    dict: "object",
+    tuple: "array",
+}
 _KNOWN = {
     "type", "enum", "const", "properties", "required", "additionalProperties", "items", "anyOf",
     "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
@@ -82,7 +90,9 @@ def _describe_fields(schema: Any) -> dict[str, Any]:
 def _refuse_unknown(schema: Mapping[str, Any]) -> None:
     for key in schema:
         if key not in _KNOWN:
-            raise HoldfastError(f"an answer's schema cannot use {key!r}; it knows {', '.join(sorted(_KNOWN))}")
+            raise HoldfastError(
+                f"an answer's schema cannot use {key!r}; it knows {', '.join(sorted(_KNOWN))}"
+            )
     for part in (*schema.get("properties", {}).values(), *schema.get("anyOf", ())):
         _refuse_unknown(part)
     if "items" in schema:

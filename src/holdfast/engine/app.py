@@ -79,7 +79,9 @@ class App:
         `checkpoint` resumes instead: a file of `save_checkpoint`, or whatever `resume` takes. A failure
         raises `ExecutionError`, Ctrl+C and SIGTERM save the run first. Works inside a running event loop.
         """
-        return Blocking(lambda private, hold: self._invoke(input, run_id, config, checkpoint, observer, private, hold)).run()
+        return Blocking(
+            lambda private, hold: self._invoke(input, run_id, config, checkpoint, observer, private, hold)
+        ).run()
 
     async def ainvoke(
         self,
@@ -199,7 +201,9 @@ class App:
             return RunStatus.CANCELLED
         writer = self._writer(journal.load(info, self._settings.codec))
         writer.record(records.RunEnded(RunStatus.CANCELLED), time.time())
-        writer.set_info(dataclasses.replace(info, status=RunStatus.CANCELLED.value, updated_at=time.time(), driver=""))
+        writer.set_info(
+            dataclasses.replace(info, status=RunStatus.CANCELLED.value, updated_at=time.time(), driver="")
+        )
         writer.flush()
         return RunStatus.CANCELLED
 
@@ -214,6 +218,11 @@ class App:
     def name(self) -> str:
         """The workflow's name."""
         return self._settings.graph.name
+
+    @property
+    def settings(self) -> Settings:
+        """What the graph was compiled with."""
+        return self._settings
 
     @property
     def store(self) -> Store:
@@ -241,7 +250,9 @@ class App:
         if checkpoint_id is not None:
             found, upto = find_checkpoint(self.store, checkpoint_id)
             if found.run != run_id:
-                raise CheckpointNotFound(f"checkpoint not found: {checkpoint_id} (it is one of run {found.run!r})")
+                raise CheckpointNotFound(
+                    f"checkpoint not found: {checkpoint_id} (it is one of run {found.run!r})"
+                )
         return _state_of(journal.load(info, codec, upto), self._settings)
 
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
@@ -261,7 +272,11 @@ class App:
     # Checkpoint files.
 
     def save_checkpoint(
-        self, file_path: str | Path, state: Mapping[str, Any], node: str, config: Mapping[str, Any] | None = None
+        self,
+        file_path: str | Path,
+        state: Mapping[str, Any],
+        node: str,
+        config: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write a state and the node to go on with into a pickle file, which `load_checkpoint` reads."""
         return files.save(Path(file_path), state, node, config or {})
@@ -330,14 +345,19 @@ class App:
             except HoldfastError:
                 raise
             except Exception as error:
-                raise ExecutionError(f"the first node cannot be chosen: {error}", state=state, cause=error) from error
+                raise ExecutionError(
+                    f"the first node cannot be chosen: {error}", state=state, cause=error
+                ) from error
         else:
             targets = tuple(Target(node) for node in nodes if node != END)
         driver = this_driver()
         info = RunInfo(run, new_run_key(), graph.name, RunStatus.RUNNING.value, now, now, driver)
         writer = Writer.create(settings.journal, info, codec, durable=settings.policy.durability == "full")
         writer.record(
-            records.RunStarted(graph.name, tuple(ops), targets, codec.encode(config), settings.outline, driver), now
+            records.RunStarted(
+                graph.name, tuple(ops), targets, codec.encode(config), settings.outline, driver
+            ),
+            now,
         )
         if listener is not None:
             tell(listener, Event("state.create", run, data={"keys": len(cells)}))
@@ -410,7 +430,9 @@ class App:
         driver = this_driver()
         approve = info.status == RunStatus.PAUSED
         writer.record(records.Resumed(driver, approve, codec.encode(config) if options.config else b""), now)
-        writer.set_info(dataclasses.replace(info, status=RunStatus.RUNNING.value, updated_at=now, driver=driver))
+        writer.set_info(
+            dataclasses.replace(info, status=RunStatus.RUNNING.value, updated_at=now, driver=driver)
+        )
         if listener is not None:
             node = run.root.last_node
             upcoming = [step.node for step in run.active() if step.status != "done"]
@@ -443,7 +465,13 @@ class App:
         body = encode_run(loaded.run, loaded.track, codec)
         writer.record(records.Forked(info.run, seq, body, loaded.run, driver, b""), now)
         return await self._go_on(
-            dataclasses.replace(loaded, info=own, run=writer.run), writer, settings, options, listener, private, hold
+            dataclasses.replace(loaded, info=own, run=writer.run),
+            writer,
+            settings,
+            options,
+            listener,
+            private,
+            hold,
         )
 
     async def _from_file(
@@ -499,9 +527,8 @@ class App:
 
     def _clean_up(self, settings: Settings, run: str, status: RunStatus) -> None:
         policy = settings.policy
-        if status == RunStatus.COMPLETED and policy.preserve == "none":
-            self.store.delete(run)
-        elif status == RunStatus.FAILED and policy.on_failure == "rollback":
+        unwanted = status == RunStatus.COMPLETED and policy.preserve == "none"
+        if unwanted or (status == RunStatus.FAILED and policy.on_failure == "rollback"):
             self.store.delete(run)
 
     def _outcome(self, drive: Drive, status: RunStatus, kept: int) -> Outcome:
@@ -529,7 +556,9 @@ class App:
     def _outcome_of(self, loaded: Loaded) -> Outcome:
         state = _state_of(loaded, self._settings)
         pauses = public_pauses(loaded.run, self._settings.codec)
-        figures = Figures(steps_kept=loaded.run.steps_done, waves=loaded.run.root.waves, seconds=loaded.run.seconds)
+        figures = Figures(
+            steps_kept=loaded.run.steps_done, waves=loaded.run.root.waves, seconds=loaded.run.seconds
+        )
         return Outcome(
             RunStatus(loaded.run.status), state, loaded.info.run, state.checkpoint_id, pauses, figures
         )
@@ -557,7 +586,8 @@ class App:
         """The settings to go on with, after comparing the graph with the one that the run started with."""
         settings, run = self._settings, loaded.run
         on_change = options.on_change or settings.on_change
-        changes = [] if run.outline == settings.outline else changes_between(run.outline, settings.outline)
+        known = run.outline and run.outline != settings.outline
+        changes = changes_between(run.outline, settings.outline) if known else []
         if changes:
             listed = "; ".join(changes)
             if on_change == "fail":

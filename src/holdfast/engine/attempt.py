@@ -46,7 +46,7 @@ def attempt_here(node: Node, step: Step, state: State, context: Context, config:
     begun = time.perf_counter()
     try:
         value = call(node, state, context, config)
-        if inspect.isawaitable(value):
+        if type(value) is not dict and inspect.isawaitable(value):
             return Result(step, value=value, state=state, seconds=-1.0)
         state.check_untouched()
     except (Exception, PauseSignal, StopSignal) as error:

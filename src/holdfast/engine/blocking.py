@@ -44,6 +44,7 @@ class Blocking:
         self._main = main
         self._drive: Drive | None = None
         self._signal: int | None = None
+        self._stopped = False
 
     def run(self) -> Outcome:
         """The drive's outcome. Inside a running event loop the work is done in another thread meanwhile."""
@@ -55,11 +56,14 @@ class Blocking:
 
     def stop(self) -> None:
         """Ask the drive to save and stop."""
+        self._stopped = True
         if self._drive is not None:
             self._drive.request_stop(RunStatus.INTERRUPTED, "the consumer left")
 
     def _hold(self, drive: Drive) -> None:
         self._drive = drive
+        if self._stopped:
+            self.stop()
 
     def _run_here(self) -> Outcome:
         with self._signals():
@@ -69,10 +73,10 @@ class Blocking:
             except KeyboardInterrupt:
                 raise RunInterrupted(self._drive.run_id) if self._drive else KeyboardInterrupt from None
         if self._signal is not None and outcome.status == RunStatus.INTERRUPTED:
-            raise self._stopped(outcome.run_id)
+            raise self._signalled(outcome.run_id)
         return outcome
 
-    def _stopped(self, run_id: str) -> BaseException:
+    def _signalled(self, run_id: str) -> BaseException:
         return RunTerminated(run_id) if self._signal == signal.SIGTERM else RunInterrupted(run_id)
 
     def _run_in_thread(self) -> Outcome:
@@ -110,8 +114,8 @@ class Blocking:
         try:
             yield
         finally:
-            for number, handler in saved.items():
-                signal.signal(number, handler)
+            for caught, handler in saved.items():
+                signal.signal(caught, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         again = self._signal is not None

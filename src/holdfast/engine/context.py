@@ -7,17 +7,14 @@ import datetime as dt
 import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
 
 from holdfast.data.codec import Codec
 from holdfast.engine.answers import answer_schema
 from holdfast.errors import HoldfastError
 from holdfast.journal.fold import Step
 from holdfast.journal.records import Noted, Paused
-
-if TYPE_CHECKING:
-    from types import CoroutineType
 
 logger = logging.getLogger("holdfast.nodes")
 
@@ -44,7 +41,7 @@ class Host(Protocol):
 class Context:
     """One attempt of one step, as its node sees it."""
 
-    __slots__ = ("_asked", "_beat", "_host", "_is_async", "_sleeps", "_step", "attempt", "config")
+    __slots__ = ("_beat", "_host", "_is_async", "_sleeps", "_step", "attempt", "config")
 
     def __init__(self, host: Host, step: Step, config: Mapping[str, Any], is_async: bool) -> None:
         self._host, self._step, self._is_async = host, step, is_async
@@ -52,7 +49,6 @@ class Context:
         self.attempt = step.attempt
         self._beat = time.monotonic()
         self._sleeps = 0
-        self._asked: set[str] = set()
 
     @property
     def run_id(self) -> str:
@@ -167,7 +163,7 @@ class Context:
 
     def sleep(
         self, seconds: float | dt.timedelta, *, name: str | None = None
-    ) -> CoroutineType[Any, Any, None] | None:
+    ) -> Coroutine[Any, Any, None] | None:
         """Wait until `seconds` have passed since this was first called in this step, crashes included.
 
         In an async node, `await` it. A resumed step waits only for the rest.

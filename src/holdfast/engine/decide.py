@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.journal.fold import (
     DONE,
@@ -37,8 +38,7 @@ class Rules:
     """Overrides what the nodes say, for one resume."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """Run this step now, or at `at`."""
 
     step: Step
@@ -59,8 +59,7 @@ class CloseFrame:
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
-class RouteOn:
+class RouteOn(NamedTuple):
     """These steps are finished: apply their changes and find what comes next."""
 
     frame: Frame
@@ -132,11 +131,17 @@ Decision = (
     | End
 )
 
-_ANSWERS = {"rerun": Start, "skip": SkipStep, "fail": RefuseStep}
+_ANSWERS: dict[str, type[Start] | type[SkipStep] | type[RefuseStep]] = {
+    "rerun": Start,
+    "skip": SkipStep,
+    "fail": RefuseStep,
+}
 
 
 def decide(graph: Graph, run: RunState, rules: Rules) -> list[Decision]:
     """What is to be done now. An empty list means: wait for what is running."""
+    if len(run.frames) == 1 and not run.pauses and len(run.root.active) == 1:
+        return _lone(graph, run, run.root, rules)
     decisions: list[Decision] = []
     running = 0
     failed = False
@@ -158,6 +163,22 @@ def decide(graph: Graph, run: RunState, rules: Rules) -> list[Decision]:
     if run.pauses:
         return [End(RunStatus.PAUSED)]
     return [End(RunStatus.COMPLETED)]
+
+
+def _lone(graph: Graph, run: RunState, frame: Frame, rules: Rules) -> list[Decision]:
+    """The common case of a single step, without the bookkeeping that several need."""
+    (step,) = frame.active.values()
+    status = step.status
+    if status == DONE:
+        return [RouteOn(frame, None)]
+    if status == RUNNING:
+        return []
+    if status == FAILED:
+        return [End(RunStatus.FAILED)]
+    plain = status == READY and not rules.interrupt_before and graph.nodes[step.node].graph is None
+    if plain and frame.waves < graph.max_iterations:
+        return [Start(step)]
+    return _frame(graph, run, frame, rules, False, 1)
 
 
 def _frame(

@@ -19,6 +19,7 @@ from holdfast.engine.context import Context, PauseSignal, StopSignal
 from holdfast.engine.decide import (
     AskWhat,
     CloseFrame,
+    Decision,
     End,
     ExceedIterations,
     Gate,
@@ -31,7 +32,6 @@ from holdfast.engine.decide import (
     decide,
     qualified,
 )
-from holdfast.engine.driver import active_runs
 from holdfast.engine.inbox import read_message
 from holdfast.engine.route import RouteFailed, choose, merge_targets, to_targets
 from holdfast.engine.settings import Settings
@@ -40,7 +40,6 @@ from holdfast.errors import (
     ExecutionError,
     HoldfastError,
     MaxIterationsExceeded,
-    RunConflict,
     StateInvalid,
     StoreError,
 )
@@ -95,6 +94,8 @@ class Drive:
         if if_interrupted is not None:
             self.rules = dataclasses.replace(self.rules, if_interrupted=if_interrupted)
         self.run_id = writer.info.run
+        self.run: RunState = writer.run
+        self._saves_always = settings.policy.interval == 1 and settings.policy.durability != "exit"
         self.causes: dict[str, BaseException] = {}
         self.stop: RunStatus | None = None
         self.stop_reason = ""
@@ -116,10 +117,6 @@ class Drive:
         self._poll_handle: asyncio.TimerHandle | None = None
         self._awaiting = False
         self._paths: dict[str, str | None] = {}
-
-    @property
-    def run(self) -> RunState:
-        return self.writer.run
 
     # What a context asks of its host.
 
@@ -165,7 +162,10 @@ class Drive:
         try:
             while True:
                 launches = await self._advance()
-                await self._save()
+                if self.private:
+                    self._save_here()
+                else:
+                    await self._save()
                 if self.run.status != RunStatus.RUNNING:
                     return RunStatus(self.run.status)
                 try:
@@ -214,71 +214,78 @@ class Drive:
         while progress and self.run.status == RunStatus.RUNNING:
             progress = False
             for decision in decide(self.graph, self.run, self.rules):
-                match decision:
-                    case Start(step, at):
-                        if at is not None and at > time.time():
-                            self._wake_at = at if self._wake_at is None else min(at, self._wake_at)
-                            continue
-                        self._record(StepStarted(step.id, step.attempt + 1))
-                        launches.append(step)
-                        if len(launches) == 1 and not self._tasks:
-                            continue
-                        progress = True
-                    case RouteOn(frame, steps):
-                        progress = await self._route(frame, steps)
-                        if not progress:
-                            break
-                    case End(status):
-                        self._end(status)
-                    case OpenFrame(step):
-                        progress = await self._open_frame(step)
-                        if not progress:
-                            break
-                    case CloseFrame(step):
-                        self._record(StepFinished(step.id, promoted=True))
-                        self._say("node.complete", step.node, step=step.id, error=False)
-                        progress = True
-                    case Gate(step):
-                        self._gate(step)
-                        progress = True
-                    case AskWhat(step, kind):
-                        self._ask_what(step, kind)
-                        progress = True
-                    case SkipStep(step):
-                        self._record(StepFinished(step.id, skipped="interrupted"))
-                        progress = True
-                    case RefuseStep(step):
-                        self._refuse(step)
-                        progress = True
-                    case Reconcile(step):
-                        await self._reconcile(step)
-                        progress = True
-                    case ExceedIterations(frame, limit):
-                        self._exceed(frame, limit)
-                    case _:
-                        assert_never(decision)
+                if type(decision) is Start:
+                    if self._begin(decision.step, decision.at):
+                        launches.append(decision.step)
+                        progress = progress or len(launches) > 1 or bool(self._tasks)
+                elif type(decision) is RouteOn:
+                    frame = decision.frame
+                    progress = self._route_plainly(frame) or await self._route(frame, decision.steps)
+                    if not progress:
+                        break
+                else:
+                    progress = await self._settle(decision)
+                    if not progress:
+                        break
         if launches and self.observer is not None:
             self._say("wave.start", wave=self.run.root.waves + 1, nodes=[step.node for step in launches])
             for step in launches:
                 self._say_start(step)
         return launches
 
+    def _begin(self, step: Step, at: float | None) -> bool:
+        """Record the intent to run a step, unless it is to wait until `at`."""
+        if at is not None and at > time.time():
+            self._wake_at = at if self._wake_at is None else min(at, self._wake_at)
+            return False
+        self._record(StepStarted(step.id, step.attempt + 1))
+        return True
+
+    async def _settle(self, decision: Decision) -> bool:
+        """Record a decision that starts no step; `False` if the run is over with it."""
+        match decision:
+            case End(status):
+                self._end(status)
+                return False
+            case OpenFrame(step):
+                return await self._open_frame(step)
+            case CloseFrame(step):
+                self._record(StepFinished(step.id, promoted=True))
+                self._say("node.complete", step.node, step=step.id, error=False)
+            case Gate(step):
+                self._gate(step)
+            case AskWhat(step, kind):
+                self._ask_what(step, kind)
+            case SkipStep(step):
+                self._record(StepFinished(step.id, skipped="interrupted"))
+            case RefuseStep(step):
+                self._refuse(step)
+            case Reconcile(step):
+                await self._reconcile(step)
+            case ExceedIterations(frame, limit):
+                self._exceed(frame, limit)
+                return False
+            case Start() | RouteOn():
+                raise AssertionError("handled by the loop itself")
+            case _:
+                assert_never(decision)
+        return True
+
     def _record(self, record: Record) -> None:
         self.writer.record(record, time.time())
 
     # Saving.
 
+    def _save_here(self) -> None:
+        if self._is_due():
+            self._flush_guarded()
+        if self._events:
+            self._tell_saved()
+
     async def _save(self) -> None:
-        forced = self.run.status != RunStatus.RUNNING
-        if forced or self._is_due():
-            if forced and self._skips_final_save():
-                self._tell_saved()
-                return
+        if self._is_due():
             try:
-                if self.private:
-                    self.writer.flush()
-                else:
-                    await self.writer.flush_async()
+                await self.writer.flush_async()
             except StoreError as error:
                 self._save_failed(error)
             else:
@@ -286,14 +293,11 @@ class Drive:
         self._tell_saved()
 
     def _is_due(self) -> bool:
-        policy = self.settings.policy
-        if policy.durability == "exit" or policy.interval == 0:
-            return False
-        return policy.interval == 1 or self._due
-
-    def _skips_final_save(self) -> bool:
-        completed = self.run.status == RunStatus.COMPLETED
-        return completed and self.settings.policy.interval == 0 and self.writer.stored == 0
+        status = self.run.status
+        if status == RunStatus.RUNNING:
+            return self._saves_always or self._due
+        unsaved_end = status == RunStatus.COMPLETED and self.settings.policy.interval == 0
+        return not unsaved_end or self.writer.stored > 0
 
     def _flush_guarded(self) -> None:
         try:
@@ -477,7 +481,12 @@ class Drive:
             if self.observer is not None:
                 update = {op.key: op.value for op in ops}
                 self._say(
-                    "node.complete", step.node, step=step.id, error=False, seconds=result.seconds, update=update
+                    "node.complete",
+                    step.node,
+                    step=step.id,
+                    error=False,
+                    seconds=result.seconds,
+                    update=update,
                 )
         elif isinstance(error, PauseSignal):
             self._record(error.paused)
@@ -489,6 +498,9 @@ class Drive:
     def _changes(self, step: Step, value: Any) -> tuple[tuple[Op, ...], tuple[Target, ...] | None]:
         goto: tuple[Target, ...] | None = None
         graph = self.graph if not step.frame else self.graph.at(step.frame)
+        cells = self.run.frames[step.frame].cells
+        if type(value) is dict:
+            return tuple(graph.schema.resolve(self.codec, cells, value)), None
         if isinstance(value, Command):
             if value.goto is not None:
                 chosen = value.goto if isinstance(value.goto, (list, tuple)) else (value.goto,)
@@ -497,17 +509,16 @@ class Drive:
             value = value.update
         if value is None:
             return (), goto
-        update = as_mapping(value, f"what node {step.node!r} returns")
-        cells = self.run.frames[step.frame].cells
-        if step.item:
-            cells = advance(cells, step.item)
         if isinstance(value, State):
-            return tuple(self._state_changes(graph, cells, value)), goto
+            return tuple(self._state_changes(graph, cells, step, value)), goto
+        update = as_mapping(value, f"what node {step.node!r} returns")
         return tuple(graph.schema.resolve(self.codec, cells, update)), goto
 
-    def _state_changes(self, graph: Graph, cells: dict[str, Slot], state: State) -> list[Op]:
+    def _state_changes(self, graph: Graph, cells: dict[str, Slot], step: Step, state: State) -> list[Op]:
         """The changes between two whole states: what a node that returns a `State` means."""
-        ops = graph.schema.replace(self.codec, cells, state)
+        overlay = {op.key: op.value for op in step.item}
+        values = {key: state[key] for key in state if key not in overlay or state[key] is not overlay[key]}
+        ops = graph.schema.replace(self.codec, cells, values)
         ops += [Op("drop", key, b"") for key in cells if key not in state]
         return ops
 
@@ -531,23 +542,35 @@ class Drive:
 
     # Moving on.
 
+    def _route_plainly(self, frame: Frame) -> bool:
+        """Record the end of a wave of one step after which there is no choice; `False` if this is none."""
+        if len(frame.active) != 1:
+            return False
+        (step,) = frame.active.values()
+        graph = self.graph if not frame.path else self.graph.at(frame.path)
+        only = graph.only_next.get(step.node)
+        if only is None or step.goto is not None:
+            return False
+        for op in step.ops:
+            if op.kind == "reduce":
+                return False
+        targets = (Target(only),) if only in graph.nodes else ()
+        self._record(WaveFinished(frame.path, (), targets, tuple(frame.waiting.items())))
+        self._after_wave(graph, frame, [step], targets)
+        return True
+
     async def _route(self, frame: Frame, names: tuple[str, ...] | None) -> bool:
         """Record the end of a wave; `False` if what follows cannot be found, which fails the run."""
         graph = self.graph if not frame.path else self.graph.at(frame.path)
         steps = list(frame.active.values()) if names is None else [frame.active[name] for name in names]
         reduced: list[Op] = []
-        waiting: dict[str, tuple[str, ...]] = frame.waiting
-        only = graph.only_next.get(steps[0].node) if len(steps) == 1 and steps[0].goto is None else None
         try:
-            if only is not None and not any(op.kind == "reduce" for op in steps[0].ops):
-                targets = (Target(only),) if only in graph.nodes else ()
-            else:
-                cells = advance(frame.cells, [op for step in steps for op in step.ops])
-                if any(op.kind == "reduce" for step in steps for op in step.ops):
-                    reduced = graph.schema.reduce(self.codec, cells, [list(step.ops) for step in steps])
-                    cells = advance(cells, reduced)
-                after = State.view(cells, self.codec, self.run_id, "", steps[-1].node, time.time())
-                targets, waiting = await self._find_next(graph, steps, after, frame.waiting)
+            cells = advance(frame.cells, [op for step in steps for op in step.ops])
+            if any(op.kind == "reduce" for step in steps for op in step.ops):
+                reduced = graph.schema.reduce(self.codec, cells, [list(step.ops) for step in steps])
+                cells = advance(cells, reduced)
+            after = State.view(cells, self.codec, self.run_id, "", steps[-1].node, time.time())
+            targets, waiting = await self._find_next(graph, steps, after, frame.waiting)
         except Exception as error:
             self._route_failed(steps[-1], error)
             return False
@@ -587,7 +610,7 @@ class Drive:
         return merge_targets(graph, found), waiting
 
     def _after_wave(self, graph: Graph, frame: Frame, steps: list[Step], targets: tuple[Target, ...]) -> None:
-        if self.settings.policy.saves_wave(frame.waves):
+        if not self._saves_always and self.settings.policy.saves_wave(frame.waves):
             self._due = True
         self._mark(frame, [step.node for step in steps], [target.node for target in targets])
         for step in steps if self.settings.interrupt_after else ():
@@ -640,7 +663,9 @@ class Drive:
         if child.schema.is_open:
             shared: tuple[str, ...] = EVERY_KEY if parent.schema.is_open else tuple(parent.schema.channels)
         else:
-            shared = tuple(k for k in child.schema.channels if parent.schema.is_open or k in parent.schema.channels)
+            shared = tuple(
+                k for k in child.schema.channels if parent.schema.is_open or k in parent.schema.channels
+            )
         cells = self.run.frames[step.frame].cells
         inherited = {key for key in cells if shared == EVERY_KEY or key in shared}
         own = [op for op in step.item if child.schema.is_open or op.key in child.schema.channels]
@@ -666,7 +691,9 @@ class Drive:
     async def _reconcile(self, step: Step) -> None:
         """Let the node's own function look at the world and say whether the step was done."""
         node = self.graph.at(step.frame).nodes[step.node]
-        looking = dataclasses.replace(node, function=node.if_interrupted, wants=("ctx",), is_async=False, timeout=None)
+        look = node.if_interrupted
+        assert callable(look)
+        looking = dataclasses.replace(node, function=look, wants=("ctx",), is_async=False, timeout=None)
         _, state, context = self._prepare(step)
         result = attempt_here(looking, step, state, context, self.config)
         if result.seconds < 0:
@@ -693,7 +720,9 @@ class Drive:
             self._say("pause", step.node, **facts, checkpoint_path=path)
             return
         self._paths[f"{step.id}:{kind}"] = path
-        self._record(Paused(f"{step.id}:{kind}", kind, step.id, step.node, prompt=f"paused {kind} {step.node!r}"))
+        self._record(
+            Paused(f"{step.id}:{kind}", kind, step.id, step.node, prompt=f"paused {kind} {step.node!r}")
+        )
 
     def _save_file(self, step: Step, kind: str) -> str | None:
         """Write the checkpoint file of a gate, if there is a folder for them; its path."""
@@ -741,7 +770,10 @@ class Drive:
             fault = failed.fault
             node, reason = failed.node, str(fault)
             self._error = self._execution_error(f"node {qualified(failed)!r} failed: {fault}", node, cause)
-        if status in (RunStatus.PAUSED, RunStatus.FAILED, RunStatus.INTERRUPTED, RunStatus.CANCELLED) and not self._marked:
+        if (
+            status in (RunStatus.PAUSED, RunStatus.FAILED, RunStatus.INTERRUPTED, RunStatus.CANCELLED)
+            and not self._marked
+        ):
             waiting = [step.node for step in run.active() if step.status != DONE]
             self._mark(run.root, [], waiting)
         fault_record = fault_of(self._error) if status == RunStatus.FAILED and self._error else None
@@ -822,5 +854,3 @@ async def first_targets(graph: Graph, state: State, codec: Any) -> tuple[Target,
     """The nodes a graph begins with."""
     chosen = await choose(graph, START, state, None)
     return merge_targets(graph, [(START, to_targets(graph, START, chosen, codec))])
-
-

@@ -98,10 +98,14 @@ def load(path: Path, codec: Codec | None = None) -> dict[str, Any]:
 def _check(path: Path, content: Any) -> None:
     wanted = {"state": dict, "node": str, "config": dict}
     if not isinstance(content, dict):
-        raise CodecError(f"incompatible checkpoint file {path}: it holds a {type(content).__name__}, not a dict")
+        raise CodecError(
+            f"incompatible checkpoint file {path}: it holds a {type(content).__name__}, not a dict"
+        )
     for key, kind in wanted.items():
         if not isinstance(content.get(key), kind):
-            raise CodecError(f"incompatible checkpoint file {path}: {key!r} is missing or not a {kind.__name__}")
+            raise CodecError(
+                f"incompatible checkpoint file {path}: {key!r} is missing or not a {kind.__name__}"
+            )
     if content.get("version") != VERSION:
         raise CodecError(
             f"incompatible checkpoint file {path}: version {content.get('version')!r}, this reads {VERSION!r}"

@@ -89,9 +89,15 @@ def expire_runs(
     horizon = time.time() - max_age.total_seconds()
     expired = 0
     for info in runs:
-        if info.updated_at < horizon and info.run not in kept and not _is_driven(store, info):
+        if info.run not in kept and _last_touched(store, info) < horizon and not _is_driven(store, info):
             expired += store.delete(info.run)
     return expired
+
+
+def _last_touched(store: Store, info: RunInfo) -> float:
+    """When a run last advanced. The facts of one whose driver died are as old as its start."""
+    newest = store.marks(info.run, limit=1) if info.status == RunStatus.RUNNING else []
+    return max([info.updated_at, *(mark.at for mark in newest)])
 
 
 def _is_driven(store: Store, info: RunInfo) -> bool:
@@ -113,7 +119,9 @@ def apply_retention(journal: Journal, workflow: str, retention: Retention) -> in
 class Cleaner:
     """A background thread that deletes expired runs every so often, whatever goes wrong meanwhile."""
 
-    def __init__(self, store: Store, interval_minutes: float, max_age: dt.timedelta, keep_successful: bool) -> None:
+    def __init__(
+        self, store: Store, interval_minutes: float, max_age: dt.timedelta, keep_successful: bool
+    ) -> None:
         self._store, self._interval = store, interval_minutes * 60.0
         self._max_age, self._keep = max_age, keep_successful
         self._stop = threading.Event()

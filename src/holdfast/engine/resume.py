@@ -27,7 +27,7 @@ from holdfast.plan.check import suggestion
 from holdfast.plan.fingerprint import same_code
 from holdfast.plan.graph import Edge, Graph, Join
 from holdfast.stores.base import RunInfo, Store
-from holdfast.values import RunStatus
+from holdfast.values import START, RunStatus
 
 
 def find_run(store: Store, target: str) -> tuple[RunInfo, int | None]:
@@ -45,7 +45,8 @@ def find_run(store: Store, target: str) -> tuple[RunInfo, int | None]:
             return info, None
     if of_name:
         raise RunFinished(
-            f"every run of workflow {target!r} is completed (the last is {of_name[0].run!r}); there is nothing to resume"
+            f"every run of workflow {target!r} is completed (the last is {of_name[0].run!r}); "
+            "there is nothing to resume"
         )
     known = [info.run for info in store.runs(limit=200)]
     workflows = {info.workflow for info in store.runs(limit=200)}
@@ -61,7 +62,9 @@ def find_checkpoint(store: Store, ident: str) -> tuple[RunInfo, int]:
     if not found or not store.marks(found[0].run, before=seq + 1, limit=1):
         raise CheckpointNotFound(f"checkpoint not found: {ident} (in {store.url})")
     if store.marks(found[0].run, before=seq + 1, limit=1)[0].seq != seq:
-        raise CheckpointNotFound(f"checkpoint not found: {ident} (run {found[0].run!r} has pruned or never had it)")
+        raise CheckpointNotFound(
+            f"checkpoint not found: {ident} (run {found[0].run!r} has pruned or never had it)"
+        )
     return found[0], seq
 
 
@@ -90,7 +93,10 @@ def take_answers(
         return []
     if not run.pauses:
         raise NotPaused(f"run {info.run!r} is not waiting for an answer (it is {info.status})")
-    return [_take(info.run, _find(info.run, waiting, name), value, codec, retention) for name, value in wanted.items()]
+    return [
+        _take(info.run, _find(info.run, waiting, name), value, codec, retention)
+        for name, value in wanted.items()
+    ]
 
 
 def _which(run: str, waiting: list[Pause]) -> str:
@@ -159,13 +165,13 @@ def changes_between(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: st
 
 
 def check_nodes(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, str]) -> None:
-    """Refuse a graph that lacks a node which the run is to run next."""
+    """Refuse a graph that lacks a node which the run is to run, or to follow the edges of, next."""
     for new in remap.values():
         if new not in graph.nodes:
             raise GraphChanged(f"remap leads to {new!r}, which is not a node{suggestion(new, graph.nodes)}")
     missing: dict[str, Graph] = {}
     for step in run.active():
-        if step.status == "done":
+        if step.node == START or (step.status == "done" and step.goto is not None):
             continue
         try:
             inner = graph.at(step.frame)
@@ -186,12 +192,16 @@ def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:
     """The graph with the saved structure and the present functions."""
     lost = [name for name in outline["nodes"] if name not in graph.nodes]
     if lost:
-        raise GraphChanged(f"the saved graph needs nodes {', '.join(map(repr, lost))} that the graph no longer has")
+        raise GraphChanged(
+            f"the saved graph needs nodes {', '.join(map(repr, lost))} that the graph no longer has"
+        )
     edges = []
     for source, target, label, conditional in outline["edges"]:
         when = None
         if conditional:
-            matching = [e for e in graph.edges if (e.source, e.target) == (source, target) and e.when is not None]
+            matching = [
+                e for e in graph.edges if (e.source, e.target) == (source, target) and e.when is not None
+            ]
             if not matching:
                 raise GraphChanged(
                     f"the saved graph has a condition on {source!r} -> {target!r} that the graph no longer has"
@@ -201,7 +211,9 @@ def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:
     routes = []
     for source, _ in outline["routes"]:
         if source not in graph.route_from:
-            raise GraphChanged(f"the saved graph has a routing function on {source!r} that the graph no longer has")
+            raise GraphChanged(
+                f"the saved graph has a routing function on {source!r} that the graph no longer has"
+            )
         routes.append(graph.route_from[source])
     return dataclasses.replace(
         graph,
@@ -211,4 +223,3 @@ def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:
         joins=tuple(Join(tuple(sources), target) for sources, target in outline["joins"]),
         exits=frozenset(outline["exits"]),
     )
-

@@ -69,7 +69,9 @@ def _translate(node: str, item: Any, mapping: Mapping[Any, str] | None) -> str |
     if mapping is not None:
         if item not in mapping:
             known = ", ".join(map(repr, mapping))
-            raise RouteFailed(node, f"the route from {node!r} returned {item!r}, which is not in its mapping ({known})")
+            raise RouteFailed(
+                node, f"the route from {node!r} returned {item!r}, which is not in its mapping ({known})"
+            )
         return mapping[item]
     if not isinstance(item, str):
         raise RouteFailed(node, f"the route from {node!r} returned {item!r}; return node names, Sends or END")
@@ -86,14 +88,17 @@ def to_targets(graph: Graph, node: str, chosen: Iterable[str | Send], codec: Cod
             targets.append(Target(item))
         elif item != END:
             raise RouteFailed(
-                node, f"the route from {node!r} leads to {item!r}: node not found: {item}{suggestion(item, graph.nodes)}"
+                node,
+                f"the route from {node!r} leads to {item!r}: node not found: {item}{suggestion(item, graph.nodes)}",
             )
     return targets
 
 
 def _item_target(graph: Graph, node: str, send: Send, codec: Codec) -> Target:
     if send.node not in graph.nodes:
-        raise RouteFailed(node, f"the route from {node!r} sends to {send.node!r}: node not found: {send.node}")
+        raise RouteFailed(
+            node, f"the route from {node!r} sends to {send.node!r}: node not found: {send.node}"
+        )
     if not isinstance(send.item, Mapping):
         raise RouteFailed(
             node, f"Send({send.node!r}, …) needs a mapping to lay over the state, not {send.item!r:.80}"
@@ -114,7 +119,9 @@ def merge_targets(graph: Graph, found: Iterable[tuple[str, list[Target]]]) -> tu
             keyed = items.setdefault(target.node, {})
             key = target.key or str(len(keyed))
             if key in keyed:
-                raise RouteFailed(node, f"two items for node {target.node!r} have the key {key!r}; keys must differ")
+                raise RouteFailed(
+                    node, f"two items for node {target.node!r} have the key {key!r}; keys must differ"
+                )
             try:
                 key.encode()
             except UnicodeEncodeError:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, assert_never
+from typing import Any
 from urllib.parse import quote
 
 from holdfast.data.ops import Cells, Op, advance
@@ -167,43 +167,28 @@ def fold(records: Iterable[tuple[Record, float]]) -> RunState:
 def apply(run: RunState, record: Record, at: float) -> None:
     """Take one more record into `run`, in place."""
     run.updated_at = at
-    match record:
-        case StepFinished():
-            _finish(run, record)
-        case WaveFinished():
-            _finish_wave(run, record)
-        case StepStarted():
-            step = run.step(record.step)
-            step.status, step.attempt, step.retry_at = RUNNING, record.attempt, None
-            step.tried += 1
-            step.answers.pop(INTERRUPTED, None)
-        case FrameOpened():
-            _open_frame(run, record)
-        case RunStarted():
-            _start(run, record, at)
-        case Forked():
-            _fork(run, record, at)
-        case StepFailed():
-            _fail(run, record)
-        case Paused():
-            _pause(run, record, at)
-        case Answered():
-            _answer(run, record)
-        case Noted():
-            run.step(record.step).notes[record.key] = record.value
-        case StateEdited():
-            frame = run.frames[record.frame]
-            frame.cells = advance(frame.cells, record.ops)
-        case GraphChanged():
-            _change_graph(run, record)
-        case Commanded():
-            run.inbox_seen = record.number
-        case Resumed():
-            _resume(run, record)
-        case RunEnded():
-            _end(run, record)
-        case _:
-            assert_never(record)
+    _APPLY[type(record)](run, record, at)
+
+
+def _start_step(run: RunState, record: StepStarted, at: float) -> None:
+    step = run.step(record.step)
+    step.status, step.attempt, step.retry_at = RUNNING, record.attempt, None
+    step.tried += 1
+    if step.answers:
+        step.answers.pop(INTERRUPTED, None)
+
+
+def _note(run: RunState, record: Noted, at: float) -> None:
+    run.step(record.step).notes[record.key] = record.value
+
+
+def _edit(run: RunState, record: StateEdited, at: float) -> None:
+    frame = run.frames[record.frame]
+    frame.cells = advance(frame.cells, record.ops)
+
+
+def _command(run: RunState, record: Commanded, at: float) -> None:
+    run.inbox_seen = record.number
 
 
 def _start(run: RunState, record: RunStarted, at: float) -> None:
@@ -217,7 +202,12 @@ def _fork(run: RunState, record: Forked, at: float) -> None:
     copy = copy_run(record.run)
     for name in RunState.__dataclass_fields__:
         setattr(run, name, getattr(copy, name))
-    run.parent, run.driver, run.started_at, run.updated_at = (record.parent, record.seq), record.driver, at, at
+    run.parent, run.driver, run.started_at, run.updated_at = (
+        (record.parent, record.seq),
+        record.driver,
+        at,
+        at,
+    )
     run.config = record.config or run.config
     run.saved_seq = run.inbox_seen = 0
 
@@ -266,7 +256,7 @@ def activate(frame: Frame, targets: Iterable[Target]) -> None:
         frame.active[name] = Step(name, node, frame.path, visit, target.key, target.item)
 
 
-def _open_frame(run: RunState, record: FrameOpened) -> None:
+def _open_frame(run: RunState, record: FrameOpened, at: float) -> None:
     step = run.step(record.step)
     step.status, step.attempt = RUNNING, 1
     parent = run.frames[step.frame].cells
@@ -277,7 +267,7 @@ def _open_frame(run: RunState, record: FrameOpened) -> None:
     activate(frame, record.next)
 
 
-def _finish(run: RunState, record: StepFinished) -> None:
+def _finish(run: RunState, record: StepFinished, at: float) -> None:
     step = run.step(record.step)
     step.status, step.goto, step.skipped = DONE, record.goto, record.skipped
     step.fault = None
@@ -294,7 +284,7 @@ def _finish(run: RunState, record: StepFinished) -> None:
         _drop_pauses(run, step.id)
 
 
-def _finish_wave(run: RunState, record: WaveFinished) -> None:
+def _finish_wave(run: RunState, record: WaveFinished, at: float) -> None:
     frame = run.frames[record.frame]
     active = frame.active
     if record.steps is None:
@@ -311,7 +301,9 @@ def _finish_wave(run: RunState, record: WaveFinished) -> None:
         frame.cells = advance(frame.cells, ops)
         if frame.log is not None:
             frame.log.extend(
-                op for op in ops if op.kind != "reduce" and (frame.shared == EVERY_KEY or op.key in frame.shared)
+                op
+                for op in ops
+                if op.kind != "reduce" and (frame.shared == EVERY_KEY or op.key in frame.shared)
             )
     if steps:
         frame.last_node = steps[-1].node
@@ -320,7 +312,7 @@ def _finish_wave(run: RunState, record: WaveFinished) -> None:
     activate(frame, record.next)
 
 
-def _fail(run: RunState, record: StepFailed) -> None:
+def _fail(run: RunState, record: StepFailed, at: float) -> None:
     step = run.step(record.step)
     step.fault, step.retry_at = record.fault, record.retry_at
     step.status = RETRYING if record.retry_at is not None else FAILED
@@ -347,7 +339,7 @@ def _pause(run: RunState, record: Paused, at: float) -> None:
     step.status = GATED if record.kind == "before" else WAITING
 
 
-def _answer(run: RunState, record: Answered) -> None:
+def _answer(run: RunState, record: Answered, at: float) -> None:
     pause = run.pauses.pop(record.pause)
     step = run.step(pause.step)
     step.answers[pause.name] = record.value
@@ -363,7 +355,7 @@ def _drop_pauses(run: RunState, step: str) -> None:
         del run.pauses[pause_id]
 
 
-def _resume(run: RunState, record: Resumed) -> None:
+def _resume(run: RunState, record: Resumed, at: float) -> None:
     crashed = run.status == RunStatus.RUNNING
     run.status, run.driver, run.fault, run.fault_node = RunStatus.RUNNING, record.driver, None, ""
     if record.config:
@@ -383,7 +375,7 @@ def _resume(run: RunState, record: Resumed) -> None:
             del run.pauses[pause_id]
 
 
-def _change_graph(run: RunState, record: GraphChanged) -> None:
+def _change_graph(run: RunState, record: GraphChanged, at: float) -> None:
     run.outline = record.outline
     renamed = dict(record.remap)
     for frame in run.frames.values():
@@ -393,9 +385,29 @@ def _change_graph(run: RunState, record: GraphChanged) -> None:
             if old in frame.visits:
                 frame.visits[new] = max(frame.visits.pop(old), frame.visits.get(new, 0))
         frame.waiting = {
-            join: tuple(renamed.get(node, node) for node in arrived) for join, arrived in frame.waiting.items()
+            join: tuple(renamed.get(node, node) for node in arrived)
+            for join, arrived in frame.waiting.items()
         }
 
 
-def _end(run: RunState, record: RunEnded) -> None:
+def _end(run: RunState, record: RunEnded, at: float) -> None:
     run.status, run.fault, run.fault_node, run.driver = record.status, record.fault, record.node, ""
+
+
+_APPLY: dict[type[Record], Callable[[RunState, Any, float], None]] = {
+    RunStarted: _start,
+    Forked: _fork,
+    StepStarted: _start_step,
+    FrameOpened: _open_frame,
+    StepFinished: _finish,
+    StepFailed: _fail,
+    WaveFinished: _finish_wave,
+    Paused: _pause,
+    Answered: _answer,
+    Noted: _note,
+    StateEdited: _edit,
+    GraphChanged: _change_graph,
+    Commanded: _command,
+    Resumed: _resume,
+    RunEnded: _end,
+}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import hashlib
+import itertools
 import logging
 import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.data.codec import Codec
@@ -94,9 +95,44 @@ class Journal:
             run = self._read_snapshot(name, snapshot, track, codec)
             seq, chain = snapshot.seq, snapshot.chain
         weight = 0
+        for entry in self._verified(name, seq, chain, upto):
+            self._take(run, entry, name, track, codec)
+            seq, chain = entry.seq, entry.chain
+            weight += len(entry.body)
+        if seq == 0:
+            raise CorruptJournal(f"run {name!r} has no entries", run=name, seq=1)
+        return Loaded(info, run, track, seq, chain, weight, len(snapshot.body) if snapshot else 0)
+
+    def history(
+        self, info: RunInfo, codec: Codec, upto: int | None = None
+    ) -> tuple[RunState, Iterator[tuple[Entry, list[Record]]]]:
+        """A run as its stored journal begins, and every entry with its records, for whoever folds them.
+
+        Where the journal was pruned, the run already has its first entry's records, so these are left out.
+        """
+        name = info.run
+        first = next(iter(self.store.read(name)), None)
+        if first is None or first.seq == 1:
+            return RunState(), self._read_history(name, 0, genesis(name, info.key), upto, Track(), codec)
+        snapshot, track = self.store.snapshot(name, first.seq), Track()
+        if snapshot is None or snapshot.seq != first.seq:
+            raise CorruptJournal(f"run {name!r}: entry 1 is missing", run=name, seq=1)
+        run = self._read_snapshot(name, snapshot, track, codec)
+        later = self._read_history(name, first.seq, snapshot.chain, upto, track, codec)
+        return run, itertools.chain([(first, list[Record]())], later)
+
+    def _read_history(
+        self, name: str, seq: int, chain: bytes, upto: int | None, track: Track, codec: Codec
+    ) -> Iterator[tuple[Entry, list[Record]]]:
+        for entry in self._verified(name, seq, chain, upto):
+            yield entry, decode_records(self._open(name, entry.seq, entry.body), track, codec)
+
+    def _verified(self, name: str, seq: int, chain: bytes, upto: int | None) -> Iterator[Entry]:
+        """The entries after `seq`, each checked against its predecessor."""
         for entry in self.store.read(name, seq, upto):
-            if entry.seq != seq + 1:
-                raise CorruptJournal(f"run {name!r}: entry {seq + 1} is missing", run=name, seq=seq + 1)
+            seq += 1
+            if entry.seq != seq:
+                raise CorruptJournal(f"run {name!r}: entry {seq} is missing", run=name, seq=seq)
             chain = link(chain, entry.seq, entry.at, entry.mark, entry.body)
             if chain != entry.chain:
                 raise CorruptJournal(
@@ -104,12 +140,7 @@ class Journal:
                     run=name,
                     seq=entry.seq,
                 )
-            self._take(run, entry, name, track, codec)
-            seq = entry.seq
-            weight += len(entry.body)
-        if seq == 0:
-            raise CorruptJournal(f"run {name!r} has no entries", run=name, seq=1)
-        return Loaded(info, run, track, seq, chain, weight, len(snapshot.body) if snapshot else 0)
+            yield entry
 
     def _take(self, run: RunState, entry: Entry, name: str, track: Track, codec: Codec) -> None:
         try:
@@ -170,7 +201,6 @@ class Writer:
         self.weight, self.snapshot_size = loaded.weight, loaded.snapshot_size
         self.commits = self.bytes_written = self.last_size = 0
         self.lock = threading.RLock()
-        self.snapshots = True
         self._pending: list[Record] = []
         self._unsent: list[Entry] = []
         self._mark: bytes | None = None
@@ -196,7 +226,7 @@ class Writer:
             self._pending.append(record)
 
     def mark(self, mark: bytes) -> None:
-        """Make the next entry a checkpoint."""
+        """Make the next entry a checkpoint with these plain facts."""
         self._mark = mark
 
     def set_info(self, info: RunInfo) -> None:
@@ -205,7 +235,7 @@ class Writer:
 
     def flush(self) -> None:
         """Store what was recorded. On return it is as durable as this writer promises."""
-        if self.has_unsaved:
+        if self._pending or self._unsent:
             self.journal.committer.commit(self)
 
     async def flush_async(self) -> None:
@@ -215,14 +245,15 @@ class Writer:
 
     def build(self) -> Append:
         """What has to be stored, as one append; called with the lock held."""
-        snapshots: list[Snapshot] = []
+        snapshots: tuple[Snapshot, ...] = ()
         if self._pending:
             self._seal_entry(time.time())
-            if self.snapshots and self.weight > SNAPSHOT_FLOOR + 2 * max(self.track.live, self.snapshot_size):
-                snapshots.append(self._snapshot())
-        return Append(
-            self.info.run, self.stored, tuple(self._unsent), self._new_info, snapshots, durable=self.durable
-        )
+            if self.weight > SNAPSHOT_FLOOR and self.weight > SNAPSHOT_FLOOR + 2 * self._live_size():
+                snapshots = (self._snapshot(),)
+        return Append(self.info.run, self.stored, self._unsent, self._new_info, snapshots, self.durable)
+
+    def _live_size(self) -> int:
+        return max(self.track.live, self.snapshot_size)
 
     def _seal_entry(self, at: float) -> None:
         seq = self.seq + 1
@@ -246,7 +277,7 @@ class Writer:
     def settle(self, conflict: Conflict | None) -> None:
         """Take the store's answer; called with the lock held."""
         if conflict is not None:
-            self._unsent.clear()
+            self._unsent = []
             if self.stored == 0:
                 raise RunExists(
                     f"run {self.info.run!r} exists in {self.journal.store.url}; "
@@ -257,7 +288,7 @@ class Writer:
                 f"was at {self.stored}); this driver stopped before its next step and changed nothing"
             )
         self.commits += 1
-        self.last_size = sum(len(entry.body) for entry in self._unsent)
+        self.last_size = sum([len(entry.body) for entry in self._unsent])
         self.bytes_written += self.last_size
         self.stored = self.seq
         self._unsent = []
@@ -269,8 +300,7 @@ class _Job:
     writer: Writer
     done: bool = False
     error: BaseException | None = None
-    answer: Callable[[], None] | None = None
-    future: Any = field(default=None)
+    future: Any = None
 
 
 class Committer:
@@ -286,12 +316,31 @@ class Committer:
 
     def commit(self, writer: Writer) -> None:
         """Store a writer's records from this thread, with whatever else is waiting."""
+        if self._leader.acquire(blocking=False):
+            try:
+                if not self._queue:
+                    self._store_one(writer)
+                    return
+            finally:
+                self._leader.release()
         job = _Job(writer)
         with self._mutex:
             self._queue.append(job)
         self._lead(job)
         if job.error is not None:
             raise job.error
+
+    def _store_one(self, writer: Writer) -> None:
+        with writer.lock:
+            append = writer.build()
+            if append.entries:
+                writer.settle(self._open_store().commit((append,))[0])
+
+    def _open_store(self) -> Store:
+        store = self._store()
+        if store is None:
+            raise StoreError("the store is gone")
+        return store
 
     async def commit_async(self, writer: Writer) -> None:
         """Store a writer's records without blocking the event loop."""
@@ -326,6 +375,9 @@ class Committer:
             job.writer.lock.acquire()
         try:
             self._store_all(jobs)
+        except BaseException as error:  # Whatever a store raises: those who wait for it must hear of it.
+            for job in jobs:
+                job.error = job.error or error
         finally:
             for job in jobs:
                 job.writer.lock.release()
@@ -352,10 +404,7 @@ class Committer:
         if not ready:
             return
         try:
-            store = self._store()
-            if store is None:
-                raise StoreError("the store is gone")
-            answers = store.commit([append for _, append in ready])
+            answers = self._open_store().commit([append for _, append in ready])
         except StoreError as error:
             for job, _ in ready:
                 job.error = error

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.data.ops import Op
 
 Ops = tuple[Op, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """A node to run next. `key` and `item` are those of a for-each item; `item` overlays the state."""
 
     node: str
@@ -19,8 +17,7 @@ class Target:
     item: Ops = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """A failure as data: the exception's type, its text, and the traceback's text."""
 
     type: str
@@ -31,8 +28,7 @@ class Fault:
         return f"{self.type}: {self.message}" if self.message else self.type
 
 
-@dataclass(frozen=True, slots=True)
-class RunStarted:
+class RunStarted(NamedTuple):
     """A run began. `outline` describes the graph; `config` is encoded."""
 
     workflow: str
@@ -44,8 +40,7 @@ class RunStarted:
     parent: tuple[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Forked:
+class Forked(NamedTuple):
     """A run began as a copy of another at one of its checkpoints. `body` is that run, encoded."""
 
     parent: str
@@ -57,16 +52,14 @@ class Forked:
     config: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StepStarted:
+class StepStarted(NamedTuple):
     """The intent: this attempt of this step is about to run."""
 
     step: str
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class FrameOpened:
+class FrameOpened(NamedTuple):
     """A sub-graph's step began: its frame shares `keys` with its parent, gets `ops`, and is about to run `next`.
 
     `keys` of `("*",)` means every key.
@@ -78,8 +71,7 @@ class FrameOpened:
     next: tuple[Target, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StepFinished:
+class StepFinished(NamedTuple):
     """The completion: a step ended well, with these changes and, if it chose, these next nodes.
 
     A `promoted` step is a sub-graph: its changes are those of its own frame. `skipped` says that
@@ -94,8 +86,7 @@ class StepFinished:
     skipped: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StepFailed:
+class StepFailed(NamedTuple):
     """An attempt failed. It is tried again at `retry_at`; without one the failure is final."""
 
     step: str
@@ -105,8 +96,7 @@ class StepFailed:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class WaveFinished:
+class WaveFinished(NamedTuple):
     """The steps' changes are applied in order, then `ops`; the run is now about to run `next`.
 
     `steps` are those it takes in, `None` meaning all of the frame's. `waiting` are the joins that
@@ -120,8 +110,7 @@ class WaveFinished:
     steps: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(NamedTuple):
     """A step, or the whole run, waits for an answer, an approval, or a repair."""
 
     pause: str
@@ -134,8 +123,7 @@ class Paused:
     expires_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(NamedTuple):
     """A pause got its answer; `value` is encoded."""
 
     pause: str
@@ -143,8 +131,7 @@ class Answered:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Noted:
+class Noted(NamedTuple):
     """A step remembers something for its next attempts: a memoised result, a deadline."""
 
     step: str
@@ -152,8 +139,7 @@ class Noted:
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StateEdited:
+class StateEdited(NamedTuple):
     """The state of a frame was changed from outside."""
 
     frame: str
@@ -161,16 +147,14 @@ class StateEdited:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphChanged:
+class GraphChanged(NamedTuple):
     """The run goes on with another graph. `remap` renames nodes."""
 
     outline: dict[str, Any]
     remap: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Commanded:
+class Commanded(NamedTuple):
     """A message of the run's inbox was taken in, or refused for a reason."""
 
     number: int
@@ -178,8 +162,7 @@ class Commanded:
     refused: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
+class Resumed(NamedTuple):
     """A driver took the run up. `approve` passes the gates that it was paused at."""
 
     driver: str
@@ -187,8 +170,7 @@ class Resumed:
     config: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunEnded(NamedTuple):
     """The driver stopped: the run is completed, failed, cancelled, interrupted or paused."""
 
     status: str

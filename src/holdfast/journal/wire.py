@@ -7,7 +7,7 @@ State values stay encoded inside, so reading a journal decodes only what somebod
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, assert_never
+from typing import Any
 
 import ormsgpack
 
@@ -71,10 +71,12 @@ class Track:
 
     def saw_items(self, frame: str, targets: Sequence[Target]) -> None:
         """Count what the items of a wave hold, in place of those of the wave before."""
-        size = sum(64 + sum(len(op.raw) for op in target.item) for target in targets)
+        size = 64 * len(targets)
+        for target in targets:
+            for op in target.item:
+                size += len(op.raw)
         self.live += size - self._items.get(frame, 0)
         self._items[frame] = size
-
 
     def closed(self, frame: str) -> None:
         """Forget a frame that has ended."""
@@ -86,7 +88,7 @@ class Track:
 
 def encode_records(records: Sequence[Record], track: Track) -> bytes:
     """The body of an entry. `track` learns what the records hold."""
-    return _HEAD + ormsgpack.packb([_to_wire(record, track) for record in records])
+    return _HEAD + ormsgpack.packb([_WRITERS[type(record)](record, track) for record in records])
 
 
 def decode_records(body: bytes, track: Track, codec: Codec) -> list[Record]:
@@ -101,7 +103,9 @@ def decode_records(body: bytes, track: Track, codec: Codec) -> list[Record]:
 def _unpack(body: bytes) -> Any:
     if body[:1] != _HEAD:
         found = body[0] if body else "nothing"
-        raise CodecError(f"the record format is {found}, this version of holdfast reads {VERSION}; upgrade holdfast")
+        raise CodecError(
+            f"the record format is {found}, this version of holdfast reads {VERSION}; upgrade holdfast"
+        )
     try:
         return ormsgpack.unpackb(memoryview(body)[1:])
     except ValueError as error:
@@ -109,7 +113,7 @@ def _unpack(body: bytes) -> Any:
 
 
 def _ops(ops: Sequence[Op], frame: str, track: Track) -> list[Any]:
-    wires = []
+    wires: list[Any] = []
     for op in ops:
         base = track.bases.get((frame, op.key)) if op.kind == "set" else None
         how, data = pack(op.raw, base)
@@ -167,47 +171,55 @@ def _frame_of(step: str) -> str:
     return step.rpartition("/")[0] if "/" in step else ""
 
 
-def _to_wire(record: Record, track: Track) -> list[Any]:
-    match record:
-        case StepFinished(step, ops, goto, seconds, promoted, skipped):
-            goto_wire = None if goto is None else _targets(goto)
-            if promoted:
-                track.closed(step)
-            return [2, step, _ops(ops, _frame_of(step), track), goto_wire, seconds, promoted, skipped]
-        case WaveFinished(frame, ops, next_, waiting, steps):
-            track.saw_items(frame, next_)
-            return [4, frame, _ops(ops, frame, track), _targets(next_), waiting, steps]
-        case StepStarted(step, attempt):
-            return [1, step, attempt]
-        case RunStarted(workflow, ops, next_, config, outline, driver, parent):
-            track.saw_items("", next_)
-            return [0, workflow, _ops(ops, "", track), _targets(next_), config, outline, driver, parent]
-        case StepFailed(step, attempt, fault, retry_at, seconds):
-            return [3, step, attempt, _fault(fault), retry_at, seconds]
-        case Paused(pause, kind, step, node, name, prompt, schema, expires_at):
-            return [5, pause, kind, step, node, _text(name), _text(prompt), schema, expires_at]
-        case Answered(pause, value, by):
-            return [6, pause, value, by]
-        case Noted(step, key, value):
-            return [7, step, key, value]
-        case StateEdited(frame, ops, by):
-            return [8, frame, _ops(ops, frame, track), by]
-        case GraphChanged(outline, remap):
-            return [9, outline, remap]
-        case Commanded(number, command, refused):
-            return [10, number, command, refused]
-        case Resumed(driver, approve, config):
-            return [11, driver, approve, config]
-        case RunEnded(status, fault, node):
-            return [12, status, _fault(fault), node]
-        case FrameOpened(step, keys, ops, next_):
-            track.saw_items(step, next_)
-            return [13, step, keys, _ops(ops, step, track), _targets(next_)]
-        case Forked(parent, seq, body, _, driver, config):
-            decode_run(body, track, Codec())
-            return [14, parent, seq, body, driver, config]
-        case _:
-            assert_never(record)
+def _write_finished(r: StepFinished, track: Track) -> list[Any]:
+    if r.promoted:
+        track.closed(r.step)
+    goto = None if r.goto is None else _targets(r.goto)
+    return [2, r.step, _ops(r.ops, _frame_of(r.step), track), goto, r.seconds, r.promoted, r.skipped]
+
+
+def _write_wave(r: WaveFinished, track: Track) -> list[Any]:
+    track.saw_items(r.frame, r.next)
+    return [4, r.frame, _ops(r.ops, r.frame, track), _targets(r.next), r.waiting, r.steps]
+
+
+def _write_run_started(r: RunStarted, track: Track) -> list[Any]:
+    track.saw_items("", r.next)
+    ops = _ops(r.ops, "", track)
+    return [0, r.workflow, ops, _targets(r.next), r.config, r.outline, r.driver, r.parent]
+
+
+def _write_frame(r: FrameOpened, track: Track) -> list[Any]:
+    track.saw_items(r.step, r.next)
+    return [13, r.step, r.keys, _ops(r.ops, r.step, track), _targets(r.next)]
+
+
+def _write_paused(r: Paused, track: Track) -> list[Any]:
+    return [5, r.pause, r.kind, r.step, r.node, _text(r.name), _text(r.prompt), r.schema, r.expires_at]
+
+
+def _write_forked(r: Forked, track: Track) -> list[Any]:
+    decode_run(r.body, track, Codec())
+    return [14, r.parent, r.seq, r.body, r.driver, r.config]
+
+
+_WRITERS: dict[type[Record], Callable[[Any, Track], list[Any]]] = {
+    RunStarted: _write_run_started,
+    StepStarted: lambda r, track: [1, r.step, r.attempt],
+    StepFinished: _write_finished,
+    StepFailed: lambda r, track: [3, r.step, r.attempt, _fault(r.fault), r.retry_at, r.seconds],
+    WaveFinished: _write_wave,
+    Paused: _write_paused,
+    Answered: lambda r, track: [6, r.pause, r.value, r.by],
+    Noted: lambda r, track: [7, r.step, r.key, r.value],
+    StateEdited: lambda r, track: [8, r.frame, _ops(r.ops, r.frame, track), r.by],
+    GraphChanged: lambda r, track: [9, r.outline, r.remap],
+    Commanded: lambda r, track: [10, r.number, r.command, r.refused],
+    Resumed: lambda r, track: [11, r.driver, r.approve, r.config],
+    RunEnded: lambda r, track: [12, r.status, _fault(r.fault), r.node],
+    FrameOpened: _write_frame,
+    Forked: _write_forked,
+}
 
 
 def _pairs(wire: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -218,7 +230,7 @@ def _read_run_started(w: list[Any], track: Track, codec: Codec) -> Record:
     next_ = _read_targets(w[3], codec)
     track.saw_items("", next_)
     parent = tuple(w[7]) if w[7] else None
-    return RunStarted(w[1], _read_ops(w[2], "", track, codec), next_, w[4], w[5], w[6], parent)  # type: ignore[arg-type]
+    return RunStarted(w[1], _read_ops(w[2], "", track, codec), next_, w[4], w[5], w[6], parent)
 
 
 def _read_finished(w: list[Any], track: Track, codec: Codec) -> Record:
@@ -314,7 +326,7 @@ def decode_run(body: bytes, track: Track, codec: Codec) -> RunState:
             outline=wire["outline"],
             path=wire["path"],
             driver=wire["driver"],
-            parent=tuple(wire["parent"]) if wire["parent"] else None,  # type: ignore[arg-type]
+            parent=tuple(wire["parent"]) if wire["parent"] else None,
             fault=_read_fault(wire["fault"]),
             fault_node=wire["fault_node"],
             faults=[(step, Fault(*fault)) for step, fault in wire["faults"]],
@@ -352,7 +364,14 @@ def _frame_to_wire(frame: Frame, track: Track, codec: Codec) -> list[Any]:
 
 def _frame_from_wire(wire: list[Any], track: Track, codec: Codec) -> Frame:
     path, cells, steps, visits, waiting, waves, last_node, log, shared = wire
-    frame = Frame(path, visits=visits, waiting=dict(_pairs(waiting)), waves=waves, last_node=last_node, shared=tuple(shared))
+    frame = Frame(
+        path,
+        visits=visits,
+        waiting=dict(_pairs(waiting)),
+        waves=waves,
+        last_node=last_node,
+        shared=tuple(shared),
+    )
     for key, how, data in cells:
         base = track.bases.get((path, key))
         raw = base if how < 0 and base is not None else unpack(how, data)

@@ -60,7 +60,9 @@ def _options(graph: Graph) -> Iterator[str]:
 def _missing(graph: Graph) -> Iterator[str]:
     ends = {*graph.nodes, END}
     for edge in graph.edges:
-        yield from _known(edge.source, {*graph.nodes, START}, f"edge {edge.source!r} -> {edge.target!r}", graph)
+        yield from _known(
+            edge.source, {*graph.nodes, START}, f"edge {edge.source!r} -> {edge.target!r}", graph
+        )
         yield from _known(edge.target, ends, f"edge {edge.source!r} -> {edge.target!r}", graph)
     for route in graph.routes:
         yield from _known(route.source, {*graph.nodes, START}, f"the routes of {route.source!r}", graph)

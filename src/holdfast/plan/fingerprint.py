@@ -23,7 +23,7 @@ def fingerprint(subject: Any) -> str:
         subject = subject.func
     function = getattr(subject, "__func__", subject)
     if not isinstance(function, types.FunctionType):
-        function = getattr(type(subject), "__call__", None)
+        function = getattr(type(subject), "__call__", None)  # noqa: B004
     if not isinstance(function, types.FunctionType):
         return f"name:{_digest(getattr(subject, '__qualname__', type(subject).__qualname__))}"
     return f"{_PYTHON}:{_digest(_describe(function))}"

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from holdfast.errors import HoldfastError, StoreError
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What one append adds to a run's journal: one or more records, all or none.
 
     `seq` counts 1, 2, 3 … without gaps. `chain` is a checksum over the body and the chain of the
@@ -51,8 +50,7 @@ class RunInfo:
     driver: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(NamedTuple):
     """One atomic addition to one run.
 
     `after` is the seq the writer believes to be the last; 0 creates the run (and then `info` and at

@@ -1,0 +1,380 @@
+"""Measures Holdfast against the floor it stands on, in one run, as ratios.
+
+    python benchmarks/run.py            every benchmark
+    python benchmarks/run.py chain wave only these
+    python benchmarks/run.py --check    exit with 1 if a target is missed
+
+The floor of a durable step is a raw apsw loop on the same disk with the same PRAGMAs, the same bytes
+and one commit per step. Contenders take turns, and medians are compared, because machines are noisy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import apsw
+import ormsgpack
+
+from holdfast import END, START, App, StateGraph, WorkflowState, append
+from holdfast.data.compress import unpack
+from holdfast.stores.sqlite import SqliteStore
+
+ROUNDS = 7
+
+
+@dataclass
+class Row:
+    """One line of the table. `better` says which way the target lies."""
+
+    name: str
+    measured: str
+    floor: str
+    figure: float
+    target: float
+    unit: str = "x"
+    better: str = "<="
+
+    @property
+    def good(self) -> bool:
+        return self.figure <= self.target if self.better == "<=" else self.figure >= self.target
+
+
+class Counting(TypedDict, total=False):
+    n: int
+
+
+class Growing(TypedDict, total=False):
+    n: int
+    messages: Annotated[list[Any], append]
+
+
+class Holding(TypedDict, total=False):
+    n: int
+    blob: bytes
+
+
+def one_more(state: Any) -> dict[str, Any]:
+    return {"n": state["n"] + 1}
+
+
+async def one_more_async(state: Any) -> dict[str, Any]:
+    return {"n": state["n"] + 1}
+
+
+def chain(length: int, node: Callable[..., Any] = one_more, schema: Any = Counting) -> StateGraph:
+    graph = StateGraph(schema, name="chain")
+    before = START
+    for index in range(length):
+        graph.add_node(f"step{index}", node)
+        graph.add_edge(before, f"step{index}")
+        before = f"step{index}"
+    return graph.add_edge(before, END)
+
+
+def loop(node: Callable[..., Any], times: int, schema: Any = Growing) -> StateGraph:
+    graph = StateGraph(schema, name="loop", max_iterations=times + 1)
+    graph.add_node("work", node)
+    graph.add_edge(START, "work")
+    graph.add_edge("work", "work", when=lambda state: state["n"] < times)
+    return graph.add_edge("work", END)
+
+
+def raw_loop(path: Path, synchronous: str, bodies: list[tuple[bytes, bytes, bytes]]) -> float:
+    """Seconds per commit of a plain loop that writes these rows, one commit each."""
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    connection.execute("CREATE TABLE entries (id INTEGER PRIMARY KEY, at REAL, chain BLOB, mark BLOB, body BLOB)")
+    execute = connection.cursor().execute
+    begun = time.perf_counter()
+    for number, (link, mark, body) in enumerate(bodies):
+        execute("BEGIN IMMEDIATE")
+        execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (number, time.time(), link, mark, body))
+        execute("COMMIT")
+    seconds = time.perf_counter() - begun
+    connection.close()
+    return seconds / len(bodies)
+
+
+def rows_of(app: App, run: str) -> list[tuple[bytes, bytes, bytes]]:
+    return [(entry.chain, entry.mark or b"", entry.body) for entry in app.store.read(run)][1:]
+
+
+def disk_bytes(app: App, path: Path) -> int:
+    app.store.close()
+    return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
+
+
+def bench_chain(folder: Path) -> Iterator[Row]:
+    """A chain of 200 steps against a raw loop with one commit per step."""
+    for durability, synchronous, target in (("full", "FULL", 1.5), ("process", "NORMAL", 6.0)):
+        ours, floor = [], []
+        for turn in range(ROUNDS):
+            path = folder / f"{durability}{turn}.db"
+            app = chain(200).compile(f"sqlite:///{path}", durability=durability)
+            app.invoke({"n": 0})
+            begun = time.perf_counter()
+            outcome = app.invoke({"n": 0})
+            ours.append((time.perf_counter() - begun) / 200)
+            floor.append(raw_loop(folder / f"raw-{durability}{turn}.db", synchronous, rows_of(app, outcome.run_id)))
+            app.store.close()
+        mine, raw = statistics.median(ours), statistics.median(floor)
+        ratio = statistics.median(a / b for a, b in zip(ours, floor, strict=True))
+        yield Row(f"chain of 200, {durability}", f"{mine * 1e6:.0f} µs/step", f"{raw * 1e6:.0f} µs raw", ratio, target)
+
+
+def bench_messages(folder: Path) -> Iterator[Row]:
+    """A list that grows by 1 KB a step: time per step late against early, and bytes on disk."""
+    steps = 4200
+    stamps: list[float] = []
+    text = [f"{index:04d} " * 200 for index in range(16)]
+
+    def work(state: Any) -> dict[str, Any]:
+        stamps.append(time.perf_counter())
+        count = len(state["messages"])
+        return {"n": count + 1, "messages": [{"role": "user", "content": random_text(count, text)}]}
+
+    path = folder / "messages.db"
+    app = loop(work, steps).compile(f"sqlite:///{path}", durability="process")
+    outcome = app.invoke({"n": 0})
+    gaps = [after - before for before, after in zip(stamps, stamps[1:], strict=False)]
+    early, late = statistics.median(gaps[150:350]), statistics.median(gaps[3900:4100])
+    yield Row(
+        "growing messages, step 4,000 v 250", f"{late * 1e6:.0f} µs", f"{early * 1e6:.0f} µs", late / early, 1.3
+    )
+    held = sum(len(ormsgpack.packb(dict(message))) for message in outcome.state["messages"])
+    stored = disk_bytes(app, path)
+    yield Row("growing messages, bytes on disk", f"{stored / 1e6:.1f} MB", f"{held / 1e6:.1f} MB", stored / held, 1.6)
+
+
+def random_text(seed: int, text: list[str]) -> str:
+    """1 KB that does not compress well and is the same in every run."""
+    value, letters = seed * 2654435761 % 2**32, []
+    for _ in range(1000):
+        value = (value * 1103515245 + 12345) % 2**31
+        letters.append(chr(33 + (value >> 16) % 90))
+    return "".join(letters)
+
+
+def bench_wave(folder: Path) -> Iterator[Row]:
+    """A wave of 200 steps: how many commits it takes."""
+    for kind, node in (("sync", one_more), ("async", one_more_async)):
+        graph = StateGraph({"n": int, "seen": Annotated[list[int], append]}, name="wave")
+        for index in range(200):
+            graph.add_node(f"step{index}", _seer(index, kind == "async"), after=[])
+        app = graph.compile(f"sqlite:///{folder / kind}.db")
+        outcome = app.invoke({"n": 0})
+        assert outcome.state["seen"] == list(range(200)), node
+        yield Row(f"wave of 200 {kind} steps", f"{outcome.figures.commits} commits", "", outcome.figures.commits, 5, "")
+        app.store.close()
+
+
+def _seer(index: int, is_async: bool) -> Callable[..., Any]:
+    def see(state: Any) -> dict[str, Any]:
+        return {"seen": [index]}
+
+    async def see_async(state: Any) -> dict[str, Any]:
+        return {"seen": [index]}
+
+    return see_async if is_async else see
+
+
+def bench_concurrent(folder: Path) -> Iterator[Row]:
+    """100 concurrent runs of 20 steps against one run, in steps per second."""
+    app = chain(20, one_more_async).compile(f"sqlite:///{folder / 'many.db'}")
+
+    async def many(count: int) -> float:
+        begun = time.perf_counter()
+        await asyncio.gather(*(app.ainvoke({"n": 0}) for _ in range(count)))
+        return count * 20 / (time.perf_counter() - begun)
+
+    asyncio.run(many(3))
+    alone, together = [], []
+    for _ in range(ROUNDS):
+        alone.append(asyncio.run(many(1)))
+        together.append(asyncio.run(many(100)))
+    app.store.close()
+    one, hundred = statistics.median(alone), statistics.median(together)
+    yield Row(
+        "100 runs at once v one, full", f"{hundred:.0f} steps/s", f"{one:.0f} steps/s", hundred / one, 4.0, better=">="
+    )
+
+
+def bench_untouched(folder: Path) -> Iterator[Row]:
+    """10 MB that nobody touches while 100 steps run."""
+    import os
+
+    path = folder / "untouched.db"
+    graph = chain(100, schema=Holding)
+    first: list[int] = []
+
+    def measure(event: Any) -> None:
+        if event.type == "checkpoint.save" and not first:
+            first.append(app.store_bytes())
+
+    app = _Sized(graph, path)
+    outcome = app.app.invoke({"n": 0, "blob": os.urandom(10_000_000)}, observer=measure)
+    after = sum(mark.size for mark in app.app.store.marks(outcome.run_id)[:-1])
+    snapshots = app.app.store.snapshot(outcome.run_id)
+    after += len(snapshots.body) if snapshots else 0
+    app.app.store.close()
+    yield Row("10 MB untouched, 100 steps after the first", f"{after / 1e6:.3f} MB", "", after / 1e6, 1.0, " MB")
+
+
+class _Sized:
+    def __init__(self, graph: StateGraph, path: Path) -> None:
+        self.path = path
+        self.app = graph.compile(f"sqlite:///{path}", durability="process")
+
+    def store_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.path.parent.glob(f"{self.path.name}*"))
+
+
+def bench_cold_resume(folder: Path) -> Iterator[Row]:
+    """Resuming 1,000 steps and 1 MB cold, to its first new step, against reading and decoding the same bytes."""
+    path = folder / "cold.db"
+    begun_step: list[float] = []
+
+    def work(state: Any) -> dict[str, Any]:
+        if state["n"] == 1000:
+            begun_step.append(time.perf_counter())
+            raise RuntimeError("enough")
+        return {"n": state["n"] + 1, "messages": [{"role": "user", "content": random_text(state["n"], [])}]}
+
+    app = loop(work, 2000).compile(f"sqlite:///{path}", durability="process")
+    try:
+        app.invoke({"n": 0}, run_id="cold")
+    except Exception:
+        begun_step.clear()
+    app.store.close()
+    ours, floor = [], []
+    for _ in range(ROUNDS):
+        shutil.copy(path, folder / "copy.db")
+        begun = time.perf_counter()
+        app = loop(work, 2000).compile(f"sqlite:///{folder / 'copy.db'}", durability="process")
+        try:
+            app.resume("cold")
+        except Exception:
+            ours.append(begun_step.pop() - begun)
+        app.store.close()
+        shutil.copy(path, folder / "copy.db")
+        begun = time.perf_counter()
+        read_and_decode(folder / "copy.db")
+        floor.append(time.perf_counter() - begun)
+    mine, raw = statistics.median(ours), statistics.median(floor)
+    yield Row("cold resume, 1,000 steps and 1 MB", f"{mine * 1e3:.1f} ms", f"{raw * 1e3:.1f} ms read", mine / raw, 3.0)
+
+
+def read_and_decode(path: Path) -> None:
+    """Open the store, read the run's entries and decode them and the values in them, and nothing else."""
+    store = SqliteStore(path)
+    for entry in store.read("cold"):
+        for record in ormsgpack.unpackb(entry.body[1:]):
+            if record[0] == 2:
+                for change in record[2]:
+                    raw = unpack(change[2], change[3]) if change[2] else change[3]
+                    ormsgpack.unpackb(raw[1:])
+    store.close()
+
+
+def bench_checkpoints(folder: Path) -> Iterator[Row]:
+    """Saving and resuming with 1,000 tasks in the state, and the size of a typical checkpoint."""
+
+    def work(state: Any) -> dict[str, Any]:
+        number = len(state["tasks"])
+        return {"tasks": [{"task_id": f"t{number}", "result": "done", "timestamp": time.time(), "duration": 0.1}]}
+
+    graph = StateGraph(WorkflowState, name="tasks", max_iterations=2000)
+    graph.add_node("work", work)
+    graph.add_edge(START, "work")
+    graph.add_edge("work", "work", when=lambda state: len(state["tasks"]) < 1200)
+    graph.add_edge("work", END)
+    path = folder / "tasks.db"
+    marks: list[tuple[str, float, int]] = []
+    app = graph.compile(
+        f"sqlite:///{path}",
+        observer=lambda event: marks.append((event.type, time.perf_counter(), event.data.get("size", 0))),
+    )
+    tasks = [{"task_id": f"t{n}", "result": "x" * 40, "timestamp": 0.0, "duration": 0.1} for n in range(1000)]
+    outcome = app.invoke({"tasks": tasks}, run_id="tasks")
+    waits = []
+    started = None
+    for kind, at, _ in marks:
+        if kind == "node.start":
+            if started is not None:
+                waits.append((at - started) * 1e3)
+            started = at
+    size = max(size for kind, _, size in marks if kind == "checkpoint.save") / 1e3
+    p95 = sorted(waits)[int(len(waits) * 0.95)]
+    yield Row("save with 1,000 tasks, p95 of a whole step", f"{p95:.2f} ms", "", p95, 50.0, " ms")
+    yield Row("typical checkpoint", f"{size:.1f} KB", "", size, 100.0, " KB")
+    begun = time.perf_counter()
+    app.get_state("tasks", checkpoint_id=outcome.checkpoint_id)
+    latency = (time.perf_counter() - begun) * 1e3
+    yield Row("loading that run", f"{latency:.1f} ms", "", latency, 100.0, " ms")
+    app.store.close()
+
+
+def bench_import(folder: Path) -> Iterator[Row]:
+    """`import holdfast` against a bare interpreter, in CPU time."""
+    ours, bare = [], []
+    for _ in range(ROUNDS * 2):
+        bare.append(cpu_of("pass"))
+        ours.append(cpu_of("import holdfast"))
+    mine, floor = statistics.median(ours), statistics.median(bare)
+    yield Row("import holdfast, CPU", f"{mine * 1e3:.0f} ms", f"{floor * 1e3:.0f} ms bare", mine / floor, 5.0)
+
+
+def cpu_of(code: str) -> float:
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+BENCHMARKS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    "chain": bench_chain,
+    "messages": bench_messages,
+    "wave": bench_wave,
+    "concurrent": bench_concurrent,
+    "untouched": bench_untouched,
+    "cold": bench_cold_resume,
+    "checkpoints": bench_checkpoints,
+    "import": bench_import,
+}
+
+
+def main(arguments: list[str]) -> int:
+    check = "--check" in arguments
+    names = [name for name in arguments if name != "--check"] or list(BENCHMARKS)
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+        return 2
+    print(f"{'benchmark':44} {'measured':>16} {'floor':>16} {'figure':>10} {'target':>10}")
+    missed = 0
+    for name in names:
+        with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as folder:
+            for row in BENCHMARKS[name](Path(folder)):
+                missed += not row.good
+                verdict = "" if row.good else "  MISSED"
+                figure, target = f"{row.figure:.2f}{row.unit}", f"{row.better} {row.target:g}{row.unit}"
+                print(f"{row.name:44} {row.measured:>16} {row.floor:>16} {figure:>10} {target:>10}{verdict}", flush=True)
+    print(f"{missed} target(s) missed" if missed else "every target met")
+    return 1 if check and missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

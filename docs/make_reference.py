@@ -1,0 +1,144 @@
+"""Writes docs/reference/api.md from the docstrings of the public names; `--check` only compares."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from holdfast.data.reducers import Reducer
+
+PAGE = Path(__file__).parent / "reference" / "api.md"
+HEAD = """# Reference
+
+Everything that `import holdfast` offers. This page is written by `docs/make_reference.py` from the
+docstrings; change those, then run `python docs/make_reference.py`.
+"""
+GROUPS: dict[str, str] = {
+    "Writing graphs": "StateGraph Send Command Retry START END",
+    "Running them": "App Outcome Figures Pause Checkpoint RunStatus Context RunInterrupted RunTerminated",
+    "State": "State append merge add union keep_last register_type Unknown WorkflowState TaskResult",
+    "Policies": "CheckpointPolicy Retention periodic_cleanup",
+    "Stores": "open_store get_store register_store",
+    "Events": "Event Observer CallbackObserver LoggingObserver MultiObserver NoOpObserver register_observer get_observer",
+}
+
+
+def groups() -> Iterator[tuple[str, list[str]]]:
+    """The public names under their headings: errors by themselves, names without a place last."""
+    placed = {name for names in GROUPS.values() for name in names.split()}
+    public = [name for name in holdfast.__all__ if not inspect.ismodule(getattr(holdfast, name))]
+    for heading, names in GROUPS.items():
+        yield heading, [name for name in names.split() if name in public]
+    rest = [name for name in public if name not in placed]
+    errors = [name for name in rest if is_error(getattr(holdfast, name))]
+    yield "Errors", sorted(errors, key=lambda name: (name != "HoldfastError", name))
+    yield "Others", [name for name in rest if name not in errors]
+
+
+def is_error(item: Any) -> bool:
+    return isinstance(item, type) and issubclass(item, holdfast.HoldfastError)
+
+
+def describe(name: str) -> Iterator[str]:
+    """The entry of one name: heading, signature, docstring, and the members of a class."""
+    item = getattr(holdfast, name)
+    yield f"### `{name}`"
+    if isinstance(item, str):
+        yield f"`{name} = {item!r}`"
+        yield constant_doc(name, item)
+    elif isinstance(item, Reducer):
+        yield constant_doc(name, item)
+    elif isinstance(item, type):
+        yield from describe_class(name, item)
+    else:
+        yield block(name, item)
+        yield inspect.getdoc(item) or ""
+
+
+def describe_class(name: str, item: type) -> Iterator[str]:
+    if issubclass(item, enum.Enum):
+        yield inspect.getdoc(item) or ""
+        yield ", ".join(f"`{member.value}`" for member in item)
+        return
+    if issubclass(item, BaseException):
+        yield inspect.getdoc(item) or ""
+        yield f"A kind of `{item.__mro__[1].__name__}`."
+        return
+    if typing.is_typeddict(item):
+        yield inspect.getdoc(item) or ""
+        yield "Keys: " + ", ".join(f"`{key}`" for key in item.__annotations__)
+        return
+    if "__init__" in vars(item) and not is_protocol(item) and name not in ("App", "Context"):
+        yield block(name, item)
+    yield inspect.getdoc(item) or ""
+    for member, value in vars(item).items():
+        if not member.startswith("_"):
+            yield from describe_member(member, value)
+
+
+def is_protocol(item: type) -> bool:
+    return bool(getattr(item, "_is_protocol", False))
+
+
+def describe_member(member: str, value: Any) -> Iterator[str]:
+    function = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+    if isinstance(function, property):
+        yield f"**`.{member}`**: {inspect.getdoc(function)}"
+    elif inspect.isfunction(function) and inspect.getdoc(function) and function.__name__ == member:
+        yield block(f".{member}", function)
+        yield inspect.getdoc(function) or ""
+
+
+def block(name: str, item: Any) -> str:
+    """A call as code, one parameter a line where it is long."""
+    prefix = "async def " if inspect.iscoroutinefunction(item) or inspect.isasyncgenfunction(item) else ""
+    parameters = []
+    for parameter in inspect.signature(item).parameters.values():
+        if parameter.name in ("self", "cls"):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parameters:
+            parameters.append("*")
+        parameters.append(re.sub(r" object at 0x[0-9a-f]+", "", str(parameter)).replace("'", '"'))
+    short = f"{prefix}{name}({', '.join(parameters)})"
+    if len(short) > 100:
+        short = f"{prefix}{name}(\n" + "".join(f"    {parameter},\n" for parameter in parameters) + ")"
+    return f"```text\n{short}\n```"
+
+
+def constant_doc(name: str, value: Any) -> str:
+    """The text that follows a constant in its module."""
+    for module in ("holdfast.values", "holdfast.data.reducers"):
+        source = inspect.getsource(sys.modules[module])
+        found = re.search(rf'^{name} = .*\n"""(.*?)"""', source, flags=re.MULTILINE)
+        if found:
+            return found[1]
+    raise SystemExit(f"{name} has no text below it")
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for heading, names in groups():
+        if names:
+            parts.append(f"## {heading}\n")
+            for name in names:
+                parts += [f"{part}\n" for part in describe(name) if part]
+    return "\n".join(parts)
+
+
+def main() -> None:
+    if sys.argv[1:] != ["--check"]:
+        PAGE.write_text(page(), "utf-8")
+    elif not PAGE.exists() or PAGE.read_text("utf-8") != page():
+        raise SystemExit(f"docs/reference/{PAGE.name} is not up to date; run: python docs/make_reference.py")
+
+
+if __name__ == "__main__":
+    main()

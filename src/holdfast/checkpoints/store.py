@@ -1,0 +1,254 @@
+"""`CheckpointStore`: any store seen as a place for checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime as dt
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from holdfast.checkpoints.record import (
+    SAVED_AT,
+    CheckpointData,
+    read_checkpoint,
+    read_checkpoints,
+    step_saved_by_hand,
+)
+from holdfast.data.codec import Codec
+from holdfast.data.ops import Op
+from holdfast.data.schema import Schema
+from holdfast.data.seal import Seal
+from holdfast.data.state import State
+from holdfast.engine.app import App
+from holdfast.engine.housekeeping import TolerantCodec, expire_runs, prune_workflow
+from holdfast.engine.policy import Retention
+from holdfast.engine.resume import find_checkpoint
+from holdfast.errors import CheckpointNotFound, RunConflict, RunExists
+from holdfast.journal.checkpoints import checkpoint_id, encode_mark, is_checkpoint_id, new_run_key
+from holdfast.journal.journal import Journal, Writer
+from holdfast.journal.records import (
+    Noted,
+    RunEnded,
+    RunStarted,
+    StateEdited,
+    StepFinished,
+    StepStarted,
+    Target,
+    WaveFinished,
+)
+from holdfast.stores import open_store
+from holdfast.stores.base import RunInfo, Store
+from holdfast.values import START, RunStatus
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+Checkpoints = list[CheckpointData]
+RunIds = list[str]
+
+_ANY_KEY = Schema.of(None)
+
+
+def _in_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
+    """The async twin of a method: it works in a thread, so the event loop is never blocked."""
+
+    async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(method, self, *args, **kwargs)
+
+    twin.__doc__ = f"As `{method.__name__}`, without blocking the event loop."
+    return twin
+
+
+class CheckpointStore:
+    """The checkpoints of a store: those of graphs' runs, and states that were saved by hand.
+
+    `store` is a store, whatever `open_store` takes, or an app, whose store, types and key it then
+    shares. Every method may be called from any thread, and has an async twin: `asave`, `aload`, ….
+    """
+
+    def __init__(
+        self,
+        store: Store | App | str | os.PathLike[str] | None = None,
+        *,
+        encryption_key: str | None = None,
+    ) -> None:
+        if isinstance(store, App):
+            self._journal = store.settings.journal
+            self._codec: Codec = TolerantCodec(store.settings.codec.types)
+        else:
+            seal = Seal.from_text(encryption_key) if encryption_key else Seal.from_environment(os.environ)
+            self._journal = Journal(open_store(store), seal)
+            self._codec = TolerantCodec()
+        self._saving = threading.Lock()
+
+    @property
+    def store(self) -> Store:
+        """The store that this is a view of."""
+        return self._journal.store
+
+    # One checkpoint.
+
+    def save(self, state: State, *, workflow: str = "state") -> str:
+        """Save a state as the newest checkpoint of its run; answer the checkpoint's id.
+
+        A graph that resumes the run goes on after `state.checkpoint_node`, or, if no node made this
+        state, begins with it. A run of a graph is saved by that graph only.
+        """
+        with self._saving:
+            while True:
+                writer = self._writer(state, workflow)
+                _record_saving(writer, state)
+                try:
+                    writer.flush()
+                except (RunConflict, RunExists):
+                    continue  # Another process saved the same run meanwhile: save after it.
+                return checkpoint_id(writer.info.key, writer.run.saved_seq)
+
+    def load(self, ident: str) -> CheckpointData | None:
+        """The checkpoint of that id, or the run of that id as it stands now; `None` if there is neither."""
+        found = self._find(ident)
+        return None if found is None else read_checkpoint(self._journal, found[0], self._codec, found[1])
+
+    def load_state(self, ident: str) -> State:
+        """The state of a checkpoint, or of a run as it stands now; `CheckpointNotFound` if there is neither."""
+        found = self.load(ident)
+        if found is None:
+            raise CheckpointNotFound(f"checkpoint not found: {ident} (in {self.store.url})")
+        return found.state
+
+    def delete(self, ident: str) -> None:
+        """Remove a run, or a checkpoint with those before it; nothing happens if there is neither.
+
+        A journal can lose its past but not its middle. With its newest checkpoint goes the whole run.
+        """
+        found = self._find(ident)
+        if found is None:
+            return
+        info, seq = found
+        newer = [mark.seq for mark in self.store.marks(info.run) if seq is not None and mark.seq > seq]
+        if not newer:
+            self.store.delete(info.run)
+            return
+        horizon = self._journal.load(info, self._codec, newer[-1])
+        self.store.prune(info.run, self._journal.make_snapshot(horizon, self._codec))
+
+    # Many checkpoints.
+
+    def list(self) -> RunIds:
+        """The ids of all runs, last saved first."""
+        return [info.run for info in self.store.runs()]
+
+    def list_checkpoints(self, workflow: str | None = None) -> Checkpoints:
+        """Every checkpoint, or those of one workflow, newest first."""
+        found = [
+            (data.created_at, index, data)
+            for info in self.store.runs(workflow=workflow)
+            for index, data in enumerate(read_checkpoints(self._journal, info, self._codec))
+        ]
+        found.sort(key=lambda item: item[:2], reverse=True)
+        return [data for _, _, data in found]
+
+    def latest(self, workflow: str) -> CheckpointData | None:
+        """The newest checkpoint of a workflow."""
+        newest = [(marks[0].at, info, marks[0].seq) for info, marks in self._marked(workflow)]
+        if not newest:
+            return None
+        _, info, seq = max(newest, key=lambda item: item[0])
+        return read_checkpoint(self._journal, info, self._codec, seq)
+
+    def prune(self, max_age_days: float | None = None, max_count: int | None = None) -> int:
+        """Keep at most `max_count` checkpoints per workflow and drop runs untouched for `max_age_days`.
+
+        The oldest go first. A workflow's last successful run stays, and so does the newest checkpoint of
+        a run that can be resumed, unless it is too old. Answers how many checkpoints went.
+        """
+        age = None if max_age_days is None else dt.timedelta(days=max_age_days)
+        retention = Retention(max_age=age, max_checkpoints=max_count)
+        workflows = {info.workflow for info in self.store.runs()}
+        gone = sum(prune_workflow(self._journal, workflow, retention) for workflow in workflows)
+        return gone if age is None else gone + self._expire(age, keep_successful=True)
+
+    def prune_old_checkpoints(self, workflow: str, keep_count: int = 5) -> int:
+        """Keep the newest checkpoints of a workflow; answer how many went. See `prune` for what stays."""
+        return prune_workflow(self._journal, workflow, Retention.recent(keep_count))
+
+    def cleanup_expired(self, max_age_hours: float = 24) -> int:
+        """Drop the runs that nobody touched for so long, successful or not; answer how many checkpoints went."""
+        return self._expire(dt.timedelta(hours=max_age_hours), keep_successful=False)
+
+    asave = _in_thread(save)
+    aload = _in_thread(load)
+    aload_state = _in_thread(load_state)
+    adelete = _in_thread(delete)
+    alist = _in_thread(list)
+    alist_checkpoints = _in_thread(list_checkpoints)
+    alatest = _in_thread(latest)
+    aprune = _in_thread(prune)
+    aprune_old_checkpoints = _in_thread(prune_old_checkpoints)
+    acleanup_expired = _in_thread(cleanup_expired)
+
+    # How it is done.
+
+    def _find(self, ident: str) -> tuple[RunInfo, int | None] | None:
+        if found := self.store.runs(run=ident):
+            return found[0], None
+        if not is_checkpoint_id(ident):
+            return None
+        try:
+            return find_checkpoint(self.store, ident)
+        except CheckpointNotFound:
+            return None
+
+    def _marked(self, workflow: str | None = None) -> Any:
+        for info in self.store.runs(workflow=workflow):
+            if marks := self.store.marks(info.run):
+                yield info, marks
+
+    def _expire(self, max_age: dt.timedelta, *, keep_successful: bool) -> int:
+        counts = {info.run: len(marks) for info, marks in self._marked()}
+        expire_runs(self.store, max_age, keep_successful=keep_successful)
+        return sum(count for run, count in counts.items() if not self.store.runs(run=run))
+
+    def _writer(self, state: State, workflow: str) -> Writer:
+        now = time.time()
+        stored = self.store.runs(run=state.run_id)
+        if not stored:
+            info = RunInfo(state.run_id, new_run_key(), workflow, RunStatus.INTERRUPTED.value, now, now)
+            return Writer.create(self._journal, info, self._codec, durable=True)
+        loaded = self._journal.load(stored[0], self._codec)
+        if step_saved_by_hand(loaded.run) is None:
+            raise RunExists(
+                f"run {state.run_id!r} is one of workflow {stored[0].workflow!r}, whose graph saves it; change its "
+                "state with resume(…, update=…), or save this one under a run id of its own"
+            )
+        writer = Writer(self._journal, loaded, self._codec, durable=True)
+        writer.set_info(dataclasses.replace(stored[0], updated_at=now))
+        return writer
+
+
+def _record_saving(writer: Writer, state: State) -> None:
+    """Record that `state.checkpoint_node` has just finished and left this state; nothing follows it yet."""
+    codec, now, node = writer.codec, time.time(), state.checkpoint_node or START
+    if writer.seq == 0:
+        ops = _ANY_KEY.replace(codec, {}, state)
+        driver, config = "", codec.encode({})
+        writer.record(RunStarted(writer.info.workflow, tuple(ops), (Target(node),), config, {}, driver), now)
+    else:
+        cells = writer.run.root.cells
+        ops = _ANY_KEY.replace(codec, cells, state)
+        ops += [Op("drop", key, b"") for key in cells if key not in state]
+        writer.record(WaveFinished("", (), (Target(node),)), now)
+        writer.record(StateEdited("", tuple(ops)), now)
+    (step,) = writer.run.root.active
+    writer.record(StepStarted(step, 1), now)
+    writer.record(Noted(step, SAVED_AT, codec.encode(state.timestamp.timestamp())), now)
+    writer.record(StepFinished(step), now)
+    writer.record(RunEnded(RunStatus.INTERRUPTED), now)
+    writer.mark(
+        encode_mark(writer.run.root.waves, [state.checkpoint_node] if state.checkpoint_node else [], [], "")
+    )

@@ -1,0 +1,134 @@
+"""The demonstration: ten steps, a rate limit at the ninth, a stop, and a resume that repeats nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable
+from typing import Annotated, Any, TypedDict
+
+from holdfast.data.reducers import append
+from holdfast.define.builder import StateGraph
+from holdfast.engine.app import App
+from holdfast.errors import ExecutionError
+from holdfast.stores import open_store
+from holdfast.stores.base import Store
+from holdfast.values import END, START
+
+STEPS = ("question", "plan", "search", "read", "notes", "outline", "draft", "check", "revise", "publish")
+LIMIT = 8
+"""How many calls the pretended service answers before it says 429."""
+
+
+class RateLimited(Exception):
+    """What an overworked service answers."""
+
+
+class Report(TypedDict, total=False):
+    """The state of the demonstration: a topic, and the parts written so far."""
+
+    topic: str
+    parts: Annotated[list[str], append]
+
+
+class Service:
+    """Stands in for a slow and costly service: counts every call, and refuses those beyond its limit."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.calls: list[str] = []
+
+    def write(self, part: str, topic: str) -> str:
+        """Text for one part of the report."""
+        self.calls.append(part)
+        if self.limit is not None and len(self.calls) > self.limit:
+            raise RateLimited("429 too many requests")
+        return f"{part} of {topic}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drive:
+    """One of the two drives of the run: the steps it ran, how it ended, and what it found finished."""
+
+    ran: tuple[str, ...]
+    status: str
+    kept: int = 0
+    failed: str = ""
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Story:
+    """What happened, for people and for `--json`."""
+
+    run_id: str
+    store: str
+    first: Drive
+    resume: str
+    second: Drive
+    calls: dict[str, int]
+    checkpoints: int
+    parts: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return dataclasses.asdict(self)
+
+
+def workflow(service: Service) -> StateGraph:
+    """A chain of ten steps, each of which calls the service once."""
+    graph = StateGraph(Report, name="demo")
+    for name in STEPS:
+        graph.add_node(name, _writes(name, service))
+    for source, target in zip((START, *STEPS), (*STEPS, END), strict=True):
+        graph.add_edge(source, target)
+    return graph
+
+
+def _writes(part: str, service: Service) -> Callable[[Any], dict[str, Any]]:
+    def write(state: Any) -> dict[str, Any]:
+        return {"parts": [service.write(part, state["topic"])]}
+
+    return write
+
+
+def play(url: str) -> Story:
+    """Run the workflow into the limit, close the store, open it again, and resume."""
+    run_id = f"demo-{uuid.uuid4().hex[:8]}"
+    limited, free = Service(LIMIT), Service(None)
+    store = open_store(url)
+    first = _fail(workflow(limited).compile(store), run_id, limited)
+    store = _opened_again(store, url)
+    try:
+        app = workflow(free).compile(store)
+        outcome = app.resume(run_id)
+        second = Drive(tuple(free.calls), str(outcome.status), outcome.figures.steps_kept)
+        calls = [*limited.calls, *free.calls]
+        return Story(
+            run_id=run_id,
+            store=store.url,
+            first=first,
+            resume=f"app.resume({run_id!r})",
+            second=second,
+            calls={name: calls.count(name) for name in STEPS},
+            checkpoints=len(app.checkpoints(run_id)),
+            parts=tuple(outcome.state["parts"]),
+        )
+    finally:
+        store.close()
+
+
+def _fail(app: App, run_id: str, service: Service) -> Drive:
+    try:
+        outcome = app.invoke({"topic": "tides"}, run_id=run_id)
+    except ExecutionError as error:
+        return Drive(tuple(service.calls[:-1]), "failed", failed=error.node or "", error=str(error))
+    return Drive(tuple(service.calls), str(outcome.status))
+
+
+def _opened_again(store: Store, url: str) -> Store:
+    """The store as a new process would open it; one in memory has to be kept."""
+    if store.url.startswith("memory"):
+        return store
+    store.close()
+    return open_store(url)

@@ -1,0 +1,41 @@
+"""Starting the harness in a process of its own, which forks and kills its children."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import holdfast
+
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(next(iter(holdfast.__path__))).parent
+
+
+def harness(*arguments: str) -> dict[str, int]:
+    """What a process that forks and kills its children counted; fails if a child came to a wrong end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash.harness", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    counts: dict[str, int] = json.loads(done.stdout)
+    print(*arguments, counts)
+    return counts
+
+
+def python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, to its end or its death."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
+        timeout=60,
+    )

@@ -1,0 +1,167 @@
+"""The documentation: every Python block runs, every link leads somewhere, nothing public is left out."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.events import EVENT_ALIASES, EVENT_TYPES
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+KEPT = ("PATH", "HOME", "LANG", "PYTHONPATH", "SYSTEMROOT")
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def script_of(page: Path) -> str:
+    """The page's Python blocks on the lines where the page has them, all other lines empty."""
+    lines, fence, indent = [], "", 0
+    for line in page.read_text("utf-8").splitlines():
+        stripped = line.strip()
+        if fence:
+            closed = stripped == "```"
+            lines.append(line[indent:] if fence == "```python" and not closed else "")
+            fence = "" if closed else fence
+            continue
+        if stripped.startswith("```"):
+            fence, indent = stripped, len(line) - len(line.lstrip())
+        lines.append("")
+    assert not fence, f"{name_of(page)}: a block is not closed"
+    return "\n".join(lines) + "\n"
+
+
+WITH_CODE = [page for page in PAGES if script_of(page).strip()]
+
+
+def environment() -> dict[str, str]:
+    """Without the settings of whoever runs the tests, but measured if they are."""
+    return {key: value for key, value in os.environ.items() if key in KEPT or key.startswith("COVERAGE_")}
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_the_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
+    script = tmp_path / f"{page.stem}.py"
+    script.write_text(script_of(page), "utf-8")
+    (tmp_path / "cwd").mkdir()
+
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script],
+        cwd=tmp_path / "cwd",
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+    assert done.returncode == 0, f"line numbers are those of {name_of(page)}\n{done.stdout}{done.stderr}"
+
+
+def test_a_page_s_script_has_its_blocks_on_the_lines_of_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("text\n\n```python\na = 1\n```\n- item\n  ```python\n  b = 2\n  ```\n```python no-run\nc\n```\n")
+
+    assert script_of(page).splitlines() == ["", "", "", "a = 1", "", "", "", "b = 2", "", "", "", ""]
+
+
+def test_there_are_pages_with_code() -> None:
+    assert len(WITH_CODE) >= 12
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_relative_links_of_a_page_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    for link in LINK.findall(prose):
+        path, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = page if not path else page.parent / path
+        assert target.exists(), f"{name_of(page)}: {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{name_of(page)}: {link}"
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_leads_to_every_page_or_to_the_list_it_is_on() -> None:
+    reached: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop().resolve()
+        if page in reached or page.suffix != ".md":
+            continue
+        reached.add(page)
+        waiting += [
+            page.parent / link.partition("#")[0] for link in LINK.findall(page.read_text("utf-8")) if "://" not in link
+        ]
+
+    assert {name_of(page) for page in PAGES if page not in reached} == set()
+
+
+def test_the_readme_example_has_about_twenty_lines() -> None:
+    lines = [line for line in script_of(ROOT / "README.md").splitlines() if line.strip()]
+
+    assert len(lines) <= 25
+
+
+def test_the_reference_has_every_public_name() -> None:
+    reference = (ROOT / "docs/reference/api.md").read_text("utf-8")
+
+    assert [name for name in public_names() if f"`{name}`" not in reference] == []
+
+
+def public_names() -> list[str]:
+    return [name for name in holdfast.__all__ if type(getattr(holdfast, name)).__name__ != "module"]
+
+
+def test_the_page_on_events_has_every_event_and_every_alias() -> None:
+    """S0.12, S0.13, S3.14-S3.19: one canonical set, aliases documented."""
+    page = (ROOT / "docs/howto/events.md").read_text("utf-8")
+
+    for name in EVENT_TYPES:
+        assert f"| `{name}` |" in page, name
+    for alias, name in EVENT_ALIASES.items():
+        assert f"| `{alias}` | `{name}` |" in page, alias
+
+
+def test_the_reference_is_fresh() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs/make_reference.py", "--check"], capture_output=True, text=True, env=environment()
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def commands(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip().startswith("python3 -m venv")]
+
+
+def test_ci_runs_the_commands_of_the_readme_word_for_word() -> None:
+    readme = commands((ROOT / "README.md").read_text("utf-8"))
+    ci = commands((ROOT / ".ci/run").read_text("utf-8"))
+
+    assert len(readme) == 2
+    assert sorted(readme) == sorted(ci)
+    assert readme[0].endswith("python -m holdfast demo") and "pytest" in readme[1]
+
+
+def test_the_constraints_pin_versions_and_name_no_host_and_no_path() -> None:
+    pins = [
+        line for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if line and not line.startswith("#")
+    ]
+
+    assert pins
+    for pin in pins:
+        assert re.fullmatch(r"[A-Za-z0-9_.\-]+==[0-9][0-9a-z.]*", pin), pin

@@ -1,0 +1,36 @@
+"""The examples: each is run as a user runs it, and checks itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.test_docs import ROOT, environment
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SAYS = {
+    "ten_steps_rate_limited": "completed: 8 chapters kept, 2 written now.",
+    "map_killed_half_way": "Finished items that ran twice: 0.",
+    "approval_loop": "completed: 'final 3' after 2 remarks.",
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_without_arguments_and_tells_its_story(example: Path, tmp_path: Path) -> None:
+    """S1.15: rate limits, killed processes and approvals end in a resume that repeats nothing finished."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", example],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert SAYS[example.stem] in done.stdout
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == [], "an example leaves nothing behind"

@@ -1,0 +1,487 @@
+"""The journal over real stores: checksums, snapshots, group commit, and the fence."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+from holdfast import (
+    END,
+    START,
+    CheckpointNotFound,
+    CorruptJournal,
+    RunConflict,
+    RunExists,
+    RunNotFound,
+    StateGraph,
+    StoreError,
+    append,
+    open_store,
+)
+from holdfast.data.codec import Codec
+from holdfast.journal import journal as journal_module
+from holdfast.journal.checkpoints import checkpoint_id, is_checkpoint_id, locate_checkpoint, new_run_key, read_mark
+from holdfast.journal.journal import Journal, Writer
+from holdfast.journal.records import RunStarted, StateEdited, Target
+from holdfast.stores.base import Append, Conflict, Entry, Mark, RunInfo, Snapshot, Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from tests.graphs import chain, one
+
+CODEC = Codec()
+
+
+def made(store: Store, run: str = "r") -> None:
+    chain("a", "b", "c").compile(store).invoke({"n": 1}, run_id=run)
+
+
+def with_entries(source: Store, change: Callable[[list[Entry]], list[Entry]], run: str = "r") -> Journal:
+    """A journal whose store holds a run as `change` left it."""
+    store = MemoryStore()
+    store.commit([Append(run, 0, list(source.read(run, 0, 1)), source.runs(run=run)[0])])
+    stored = store._runs[run]
+    stored.entries = change(list(source.read(run)))
+    return Journal(store)
+
+
+def load(journal: Journal, run: str = "r", upto: int | None = None) -> Any:
+    return journal.load(journal.info(run), CODEC, upto)
+
+
+def changed(entry: Entry, **parts: Any) -> Entry:
+    """An entry that differs in some parts."""
+    return Entry(**{name: getattr(entry, name) for name in ("seq", "at", "chain", "body", "mark")} | parts)
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
+
+
+def test_an_untouched_journal_loads(store: Store) -> None:
+    made(store)
+
+    assert load(Journal(store)).run.status == "completed"
+
+
+@pytest.mark.parametrize("part", ["body", "mark", "chain"])
+def test_a_single_changed_byte_anywhere_is_found_and_located(memory: Store, part: str) -> None:
+    made(memory)
+    checked = 0
+    for entry in memory.read("r"):
+        data: bytes | None = getattr(entry, part)
+        for place in range(len(data or b"")):
+            assert data is not None
+            broken = changed(entry, **{part: flipped(data, place)})
+            journal = with_entries(memory, lambda entries, e=broken: [e if x.seq == e.seq else x for x in entries])
+            with pytest.raises(CorruptJournal, match=f"run 'r': entry {entry.seq} is damaged") as caught:
+                load(journal)
+            assert (caught.value.run, caught.value.seq) == ("r", entry.seq)
+            checked += 1
+    assert checked >= 20
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: changed(e, at=e.at + 1),
+        lambda e: changed(e, mark=None),
+        lambda e: changed(e, body=e.body[:-1]),
+        lambda e: changed(e, body=e.body + b"\x00"),
+        lambda e: changed(e, body=b""),
+    ],
+)
+def test_a_changed_time_mark_or_length_is_found(memory: Store, change: Any) -> None:
+    made(memory)
+    journal = with_entries(memory, lambda entries: [entries[0], change(entries[1]), *entries[2:]])
+
+    with pytest.raises(CorruptJournal) as caught:
+        load(journal)
+    assert caught.value.seq == 2
+
+
+def test_a_missing_entry_is_found(memory: Store) -> None:
+    made(memory)
+
+    with pytest.raises(CorruptJournal, match="run 'r': entry 2 is missing") as caught:
+        load(with_entries(memory, lambda entries: [entries[0], *entries[2:]]))
+    assert (caught.value.run, caught.value.seq) == ("r", 2)
+
+
+def test_entries_in_another_order_or_of_another_run_are_found(memory: Store) -> None:
+    made(memory)
+    made(memory, "other")
+    foreign = list(memory.read("other"))
+
+    with pytest.raises(CorruptJournal):
+        load(with_entries(memory, lambda entries: foreign))
+    with pytest.raises(CorruptJournal):
+        load(with_entries(memory, lambda entries: [*entries[:2], foreign[2], *entries[3:]]))
+
+
+def test_a_run_without_entries_is_corrupt(memory: Store) -> None:
+    made(memory)
+
+    with pytest.raises(CorruptJournal, match="run 'r' has no entries"):
+        load(with_entries(memory, lambda entries: []))
+
+
+def test_what_lies_before_the_damage_can_still_be_read(memory: Store) -> None:
+    made(memory)
+    app = chain("a", "b", "c").compile(memory)
+    second = app.checkpoints("r")[1]
+    memory._runs["r"].entries[-1] = changed(memory._runs["r"].entries[-1], body=b"junk")  # type: ignore[attr-defined]
+
+    assert app.get_state("r", checkpoint_id=second.id)["log"] == ["a", "b"]
+    with pytest.raises(CorruptJournal):
+        app.get_state("r")
+
+
+@pytest.mark.parametrize("part", ["body", "chain"])
+def test_damage_in_a_sqlite_file_is_found(sqlite_url: str, tmp_path: Path, part: str) -> None:
+    """S0.14"""
+    store = open_store(sqlite_url)
+    app = one(lambda s, ctx: {"log": [ctx.ask("well?")]}).compile(store)
+    app.invoke(run_id="r")
+    store.close()
+    with sqlite3.connect(tmp_path / "runs.db") as database:
+        ident, data = database.execute(f"SELECT id, {part} FROM entries ORDER BY id LIMIT 1").fetchone()
+        database.execute(f"UPDATE entries SET {part} = ? WHERE id = ?", (flipped(data, len(data) // 2), ident))
+    database.close()
+
+    store = open_store(sqlite_url)
+    for act in ("resume", "get_state", "pauses", "cancel"):
+        with pytest.raises(CorruptJournal, match="run 'r': entry 1 is damaged"):
+            getattr(one(lambda s: None).compile(store), act)("r")
+    store.close()
+
+
+def test_damage_in_a_run_folder_is_found(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path / 'runs'}")
+    made(store)
+    store.close()
+    paths = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and b"graph" in path.read_bytes()]
+    found = 0
+    for path in paths:
+        content = path.read_bytes()
+        for place in range(0, len(content), max(1, len(content) // 40)):
+            path.write_bytes(flipped(content, place))
+            store = open_store(f"file://{tmp_path / 'runs'}")
+            try:
+                assert load(Journal(store)).run.root.cells["log"].get() == ["a", "b", "c"]
+            except (StoreError, RunNotFound):
+                found += 1
+            finally:
+                store.close()
+        path.write_bytes(content)
+    assert found > 20
+
+
+# Snapshots.
+
+
+class Messages(TypedDict, total=False):
+    n: int
+    messages: Annotated[list[str], append]
+    page: str
+
+
+def noise(seed: int, size: int) -> str:
+    """Text that hardly compresses."""
+    return random.Random(seed).randbytes(size // 2).hex()
+
+
+def loop(steps: int, step: Callable[[int], dict[str, Any]]) -> StateGraph:
+    """A node that is visited `steps` times and each time makes the update of its number."""
+
+    def work(state: Any) -> dict[str, Any]:
+        return {"n": state["n"] + 1, **step(state["n"])}
+
+    graph = StateGraph(Messages, name="loop", max_iterations=steps + 1).add_node("work", work)
+    graph.add_edge(START, "work").add_edge("work", "work", when=lambda s: s["n"] < steps).add_edge("work", END)
+    return graph
+
+
+def talker(steps: int) -> StateGraph:
+    """A loop that appends a message a step."""
+    return loop(steps, lambda n: {"messages": [noise(n, 512)]})
+
+
+def painter(steps: int) -> StateGraph:
+    """A loop that writes a page anew at every step."""
+    return loop(steps, lambda n: {"page": noise(n, 512)})
+
+
+class CountingStore(MemoryStore):
+    """A memory store that counts its transactions and what they hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits = self.appends = self.entry_bytes = self.snapshot_bytes = self.snapshots = 0
+
+    def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        self.commits += 1
+        self.appends += len(appends)
+        self.entry_bytes += sum(len(entry.body) for append in appends for entry in append.entries)
+        taken = [snapshot for append in appends for snapshot in append.snapshots]
+        self.snapshots += len(taken)
+        self.snapshot_bytes += sum(len(snapshot.body) for snapshot in taken)
+        return super().commit(appends)
+
+
+def test_a_growing_list_costs_linear_bytes_snapshots_included(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "SNAPSHOT_FLOOR", 4096)
+    written = {}
+    for steps in (200, 800):
+        store = CountingStore()
+        talker(steps).compile(store).invoke({"n": 0}, run_id="r")
+        written[steps] = store.entry_bytes + store.snapshot_bytes
+
+    assert written[800] < 4.4 * written[200]
+    assert written[800] < 1.4 * 800 * 512
+
+
+def test_snapshots_cost_no_more_than_the_journal_and_bound_what_a_load_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "SNAPSHOT_FLOOR", 4096)
+    store = CountingStore()
+    painter(400).compile(store).invoke({"n": 0}, run_id="r")
+
+    assert store.snapshots > 5 and store.snapshot_bytes < store.entry_bytes
+    newest = store.snapshot("r")
+    assert newest is not None
+    assert sum(len(entry.body) for entry in store.read("r", newest.seq)) < store.entry_bytes / 8
+
+
+def test_snapshots_are_only_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "SNAPSHOT_FLOOR", 2048)
+    store = CountingStore()
+    app = painter(60).compile(store)
+    app.invoke({"n": 0}, run_id="r")
+    with_them, marks = app.get_state("r"), app.checkpoints("r")
+    middle = app.get_state("r", checkpoint_id=marks[30].id)
+    assert store.snapshots > 2
+
+    store._runs["r"].snapshots.clear()
+
+    assert app.get_state("r") == with_them and with_them["n"] == 60
+    assert app.get_state("r", checkpoint_id=marks[30].id) == middle and middle["page"] == noise(30, 512)
+
+
+def test_a_damaged_snapshot_is_passed_over_while_the_journal_reaches_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(journal_module, "SNAPSHOT_FLOOR", 1024)
+    store = MemoryStore()
+    app = painter(20).compile(store)
+    whole = app.invoke({"n": 0}, run_id="r").state
+    held = store._runs["r"].snapshots
+    newest = max(held)
+    for place in range(0, len(held[newest].body), 97):
+        good = held[newest]
+        held[newest] = Snapshot(good.seq, good.at, good.chain, flipped(good.body, place))
+        assert app.get_state("r") == whole
+        held[newest] = good
+    assert f"run 'r': the snapshot at {newest} is damaged; the run is read from its journal" in caplog.text
+
+
+def test_a_damaged_snapshot_of_a_pruned_run_is_an_error_that_says_where() -> None:
+    store = MemoryStore()
+    made(store)
+    journal = Journal(store)
+    store.prune("r", journal.make_snapshot(load(journal, upto=3), CODEC))
+    assert load(journal).run.status == "completed"
+    held = store._runs["r"].snapshots
+    held[3] = Snapshot(3, 0.0, held[3].chain, flipped(held[3].body, 40))
+
+    with pytest.raises(CorruptJournal, match="the snapshot at 3 is damaged") as caught:
+        load(journal)
+    assert (caught.value.run, caught.value.seq) == ("r", 3)
+
+
+def test_an_entry_that_does_not_follow_is_corrupt_even_with_a_good_checksum(memory: Store) -> None:
+    journal = Journal(memory)
+    info = RunInfo("r", new_run_key(), "w", "running", 0.0, 0.0)
+    writer = Writer.create(journal, info, CODEC, durable=False)
+    writer.record(RunStarted("w", (), (), b"", {}, ""), 1.0)
+    writer.flush()
+    writer._pending.append(StateEdited("nowhere#1", ()))
+    writer.flush()
+
+    with pytest.raises(CorruptJournal, match="entry 2 does not follow from what came before"):
+        load(journal)
+
+
+# Group commit.
+
+
+class CountingSqlite(SqliteStore):
+    """A SQLite store that counts its transactions."""
+
+    commits = appends = 0
+
+    def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        self.commits += 1
+        self.appends += len(appends)
+        return super().commit(appends)
+
+
+async def test_many_runs_in_one_process_share_commits(tmp_path: Path) -> None:
+    store = CountingSqlite(tmp_path / "runs.db")
+    app = chain(*(f"s{n}" for n in range(10)), nodes={f"s{n}": _async_step for n in range(10)}).compile(store)
+
+    outcomes = await asyncio.gather(*(app.ainvoke(run_id=f"r{n}") for n in range(40)))
+
+    assert all(outcome.state["log"] == ["x"] * 10 for outcome in outcomes)
+    assert store.appends >= 400 and store.commits < store.appends / 5
+    store.close()
+
+
+async def _async_step(state: Any) -> dict[str, Any]:
+    return {"log": ["x"]}
+
+
+def test_runs_in_many_threads_share_commits(tmp_path: Path) -> None:
+    store = CountingSqlite(tmp_path / "runs.db")
+    app = chain("a", "b", "c").compile(store)
+    begin = threading.Barrier(8)
+    done: list[Any] = []
+
+    def work(number: int) -> None:
+        begin.wait()
+        for turn in range(5):
+            done.append(app.invoke(run_id=f"{number}-{turn}").state["log"])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert done == [["a", "b", "c"]] * 40
+    assert store.commits < store.appends
+    assert {info.status for info in store.runs()} == {"completed"}
+    store.close()
+
+
+async def test_a_conflict_of_one_run_does_not_touch_the_others_in_its_commit(memory: Store) -> None:
+    journal = Journal(memory)
+    writers = []
+    for number in range(3):
+        info = RunInfo(f"r{number}", new_run_key(), "w", "running", 0.0, 0.0)
+        writer = Writer.create(journal, info, CODEC, durable=False)
+        writer.record(RunStarted("w", (), (Target("a"),), b"", {}, ""), 1.0)
+        writers.append(writer)
+    made(memory, "r1")
+
+    results = await asyncio.gather(*(writer.flush_async() for writer in writers), return_exceptions=True)
+
+    assert [type(result) for result in results] == [type(None), RunExists, type(None)]
+    assert load(journal, "r1").run.status == "completed"
+
+
+# The fence.
+
+
+def test_a_stale_writer_is_refused_and_changes_nothing(store: Store) -> None:
+    app = one(lambda s, ctx: {"log": [ctx.ask("well?")]}).compile(store)
+    app.invoke(run_id="r")
+    journal = Journal(store)
+    writers = [Writer(journal, load(journal), CODEC, durable=False) for _ in range(2)]
+    for writer in writers:
+        writer.record(StateEdited("", ()), 1.0)
+
+    writers[0].flush()
+    before = list(store.read("r"))
+    with pytest.raises(RunConflict, match="'r' was advanced by another driver"):
+        writers[1].flush()
+
+    assert list(store.read("r")) == before
+
+
+def test_a_run_id_is_given_only_once(store: Store) -> None:
+    app = chain("a").compile(store)
+    app.invoke(run_id="r")
+
+    with pytest.raises(RunExists, match="run 'r' exists in .*; resume it, or give the new run another run_id"):
+        app.invoke(run_id="r")
+
+
+def test_a_failed_append_is_sent_with_the_next_one(memory: Store) -> None:
+    class Flaky(MemoryStore):
+        broken = False
+
+        def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+            if self.broken:
+                raise StoreError("the disk is full")
+            return super().commit(appends)
+
+    flaky = Flaky()
+    journal = Journal(flaky)
+    info = RunInfo("r", new_run_key(), "w", "running", 0.0, 0.0)
+    writer = Writer.create(journal, info, CODEC, durable=False)
+    writer.record(RunStarted("w", (), (Target("a"),), b"", {}, ""), 1.0)
+    writer.flush()
+    flaky.broken = True
+    for _ in range(2):
+        writer.record(StateEdited("", ()), 2.0)
+        with pytest.raises(StoreError, match="disk is full"):
+            writer.flush()
+    assert writer.has_unsaved and writer.stored == 1
+    flaky.broken = False
+    writer.flush()
+
+    assert not writer.has_unsaved and load(journal).seq == writer.stored == 3
+
+
+# Checkpoint ids.
+
+
+def test_checkpoint_ids_are_uuids_that_lead_back() -> None:
+    """S0.5"""
+    key = new_run_key()
+    idents = {checkpoint_id(key, seq) for seq in range(1, 500)}
+
+    assert len(idents) == 499 and all(uuid.UUID(ident).version == 4 for ident in idents)
+    assert all(is_checkpoint_id(ident) for ident in idents)
+    assert [locate_checkpoint(checkpoint_id(key, seq)) for seq in (1, 77, 2**40)] == [
+        (key, 1),
+        (key, 77),
+        (key, 2**40),
+    ]
+
+
+def test_what_is_no_checkpoint_id_is_refused(memory: Store) -> None:
+    """S0.14"""
+    app = chain("a").compile(memory)
+    app.invoke(run_id="r")
+
+    assert not is_checkpoint_id("r") and not is_checkpoint_id(str(uuid.uuid1()))
+    with pytest.raises(CheckpointNotFound, match="checkpoint not found: nonsense"):
+        app.get_state("r", checkpoint_id="nonsense")
+    with pytest.raises(CheckpointNotFound, match="checkpoint not found"):
+        app.get_state("r", checkpoint_id=str(uuid.uuid4()))
+    with pytest.raises(CheckpointNotFound, match="checkpoint not found"):
+        app.resume(str(uuid.uuid4()))
+
+
+def test_a_checkpoint_of_another_run_is_not_this_ones(memory: Store) -> None:
+    app = chain("a").compile(memory)
+    app.invoke(run_id="r")
+    other = app.invoke(run_id="s").checkpoint_id
+
+    with pytest.raises(CheckpointNotFound, match="it is one of run 's'"):
+        app.get_state("r", checkpoint_id=other)
+
+
+def test_a_damaged_mark_is_located() -> None:
+    for bad in (b"", b"\xc1", b"\x93\x01\x02\x03", b"\x01"):
+        with pytest.raises(CorruptJournal, match="the checkpoint at 3 of run 'r' has a damaged mark") as caught:
+            read_mark(b"12345678", Mark(3, 1.0, bad, 9), "r")
+        assert (caught.value.run, caught.value.seq) == ("r", 3)
