@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
 import inspect
 import re
@@ -25,9 +26,15 @@ GROUPS: dict[str, str] = {
     "Running them": "App Outcome Figures Pause Checkpoint RunStatus Context RunInterrupted RunTerminated",
     "State": "State append merge add union keep_last register_type Unknown WorkflowState TaskResult",
     "Policies": "CheckpointPolicy Retention periodic_cleanup",
+    "Checkpoints as plain values": "CheckpointStore CheckpointData PauseMetadata CheckpointConfig GraphConfig",
     "Stores": "open_store get_store register_store",
-    "Events": "Event Observer CallbackObserver LoggingObserver MultiObserver NoOpObserver register_observer get_observer",
+    "Events": "Event Observer CallbackObserver LoggingObserver MultiObserver NoOpObserver "
+    "register_observer get_observer",
 }
+
+
+HIDDEN = {("State", "view"), ("State", "overlaid"), ("State", "check_untouched"), ("App", "settings")}
+"""Members that are there for the engine."""
 
 
 def groups() -> Iterator[tuple[str, list[str]]]:
@@ -79,7 +86,7 @@ def describe_class(name: str, item: type) -> Iterator[str]:
         yield block(name, item)
     yield inspect.getdoc(item) or ""
     for member, value in vars(item).items():
-        if not member.startswith("_"):
+        if not member.startswith("_") and (name, member) not in HIDDEN:
             yield from describe_member(member, value)
 
 
@@ -98,18 +105,46 @@ def describe_member(member: str, value: Any) -> Iterator[str]:
 
 def block(name: str, item: Any) -> str:
     """A call as code, one parameter a line where it is long."""
-    prefix = "async def " if inspect.iscoroutinefunction(item) or inspect.isasyncgenfunction(item) else ""
-    parameters = []
-    for parameter in inspect.signature(item).parameters.values():
-        if parameter.name in ("self", "cls"):
-            continue
-        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parameters:
-            parameters.append("*")
-        parameters.append(re.sub(r" object at 0x[0-9a-f]+", "", str(parameter)).replace("'", '"'))
-    short = f"{prefix}{name}({', '.join(parameters)})"
-    if len(short) > 100:
-        short = f"{prefix}{name}(\n" + "".join(f"    {parameter},\n" for parameter in parameters) + ")"
-    return f"```text\n{short}\n```"
+    prefix = "async " if inspect.iscoroutinefunction(item) or inspect.isasyncgenfunction(item) else ""
+    parameters = list(inspect.signature(item).parameters.values())
+    if name.startswith("."):
+        parameters = parameters[1:]
+    parameters = [parameter for parameter in parameters if not parameter.name.startswith("_")]
+    shown: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:
+            shown.append("*")
+        shown.append(parameter_text(parameter))
+    call = f"{prefix}{name}({', '.join(shown)}){returned(item)}"
+    if len(call) > 100:
+        call = f"{prefix}{name}(\n" + "".join(f"    {text},\n" for text in shown) + f"){returned(item)}"
+    return f"```text\n{call}\n```"
+
+
+def returned(item: Any) -> str:
+    annotation = inspect.signature(item).return_annotation
+    return f" -> {annotation}" if isinstance(annotation, str) and not isinstance(item, type) else ""
+
+
+def parameter_text(parameter: inspect.Parameter) -> str:
+    """A parameter with its type and default. Only plain defaults are shown: others differ between machines."""
+    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    annotation = parameter.annotation
+    text = stars + parameter.name
+    if annotation is not parameter.empty:
+        text += f": {annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)}"
+    default = parameter.default
+    if default is parameter.empty:
+        return text
+    if isinstance(default, type):
+        return f"{text} = {default.__name__}"
+    if isinstance(default, str):
+        return f'{text} = "{default}"'
+    return (
+        f"{text} = {default!r}"
+        if isinstance(default, (int, float, tuple, dt.timedelta, type(None)))
+        else f"{text} = …"
+    )
 
 
 def constant_doc(name: str, value: Any) -> str:

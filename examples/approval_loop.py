@@ -30,7 +30,9 @@ def write(state: Any) -> dict[str, Any]:
 
 
 def review(state: Any, ctx: Context) -> dict[str, Any]:
-    verdict = ctx.ask(f"What about {state['draft']!r}?", name="review", schema={"type": "string", "minLength": 1})
+    verdict = ctx.ask(
+        f"What about {state['draft']!r}?", name="review", schema={"type": "string", "minLength": 1}
+    )
     return {"verdict": verdict} if verdict == "approved" else {"verdict": verdict, "remarks": [verdict]}
 
 

@@ -33,7 +33,9 @@ def build(ledger: Path) -> StateGraph:
         return {"squares": [state["item"] ** 2]}
 
     graph = StateGraph(Work, name="squares")
-    graph.add_conditional_edges(START, lambda state: [Send("square", {"item": i}, key=str(i)) for i in range(ITEMS)])
+    graph.add_conditional_edges(
+        START, lambda state: [Send("square", {"item": i}, key=str(i)) for i in range(ITEMS)]
+    )
     graph.add_node("square", square)
     graph.add_node("sum", lambda state: {"total": sum(state["squares"])})
     graph.add_edge("square", "sum")
@@ -82,7 +84,9 @@ def main() -> None:
 
 
 def child(folder: Path) -> None:
-    build(folder / "ledger.txt").compile(store=folder / "runs.db", max_parallel=AT_ONCE).invoke(run_id="map-1")
+    build(folder / "ledger.txt").compile(store=folder / "runs.db", max_parallel=AT_ONCE).invoke(
+        run_id="map-1"
+    )
 
 
 if __name__ == "__main__":

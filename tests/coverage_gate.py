@@ -36,7 +36,9 @@ def shortfalls(files: Mapping[str, Mapping[str, Any]]) -> list[str]:
         found.append(f"line coverage of the package is {lines:.2f} %, below {LINES_AT_LEAST:g} %")
     both = _percent(core, "covered_lines", "num_statements", "covered_branches", "num_branches")
     if both < CORE_AT_LEAST:
-        found.append(f"line and branch coverage of engine and journal is {both:.2f} %, below {CORE_AT_LEAST:g} %")
+        found.append(
+            f"line and branch coverage of engine and journal is {both:.2f} %, below {CORE_AT_LEAST:g} %"
+        )
     return found
 
 

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"holdfast: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as error:
-        print(f"holdfast: {error or 'interrupted'}", file=sys.stderr)
+        print(f"holdfast: {str(error) or 'interrupted'}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()

@@ -68,9 +68,18 @@ def test_the_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path) ->
 
 def test_a_page_s_script_has_its_blocks_on_the_lines_of_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("text\n\n```python\na = 1\n```\n- item\n  ```python\n  b = 2\n  ```\n```python no-run\nc\n```\n")
+    page.write_text(
+        "text\n\n```python\na = 1\n```\n- item\n  ```python\n  b = 2\n  ```\n```python no-run\nc\n```\n"
+    )
 
     assert script_of(page).splitlines() == ["", "", "", "a = 1", "", "", "", "b = 2", "", "", "", ""]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_tells_nothing_of_the_machine_it_was_written_on(page: Path) -> None:
+    text = page.read_text("utf-8")
+
+    assert str(ROOT) not in text and str(Path.home()) + "/" not in text and "environ({" not in text
 
 
 def test_there_are_pages_with_code() -> None:
@@ -104,7 +113,9 @@ def test_the_readme_leads_to_every_page_or_to_the_list_it_is_on() -> None:
             continue
         reached.add(page)
         waiting += [
-            page.parent / link.partition("#")[0] for link in LINK.findall(page.read_text("utf-8")) if "://" not in link
+            page.parent / link.partition("#")[0]
+            for link in LINK.findall(page.read_text("utf-8"))
+            if "://" not in link
         ]
 
     assert {name_of(page) for page in PAGES if page not in reached} == set()
@@ -138,10 +149,23 @@ def test_the_page_on_events_has_every_event_and_every_alias() -> None:
 
 def test_the_reference_is_fresh() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "docs/make_reference.py", "--check"], capture_output=True, text=True, env=environment()
+        [sys.executable, ROOT / "docs/make_reference.py", "--check"],
+        capture_output=True,
+        text=True,
+        env=environment(),
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_on_the_architecture_has_every_module() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    tree = re.findall(r"^ +([a-z_]+(?:/|\.py))", page, flags=re.MULTILINE)
+    package = ROOT / "src/holdfast"
+
+    modules = [path for path in package.rglob("*.py") if path.name != "__init__.py"]
+    assert [path.name for path in modules if path.name not in tree] == []
+    assert [name for name in tree if not any(package.rglob(name.rstrip("/")))] == []
 
 
 def commands(text: str) -> list[str]:
@@ -159,7 +183,9 @@ def test_ci_runs_the_commands_of_the_readme_word_for_word() -> None:
 
 def test_the_constraints_pin_versions_and_name_no_host_and_no_path() -> None:
     pins = [
-        line for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if line and not line.startswith("#")
+        line
+        for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+        if line and not line.startswith("#")
     ]
 
     assert pins

@@ -27,8 +27,12 @@ class CheckpointConfig:
         self.policy()
 
     def policy(self) -> CheckpointPolicy:
-        """The same as a policy; a save that fails stops the run."""
-        return CheckpointPolicy(interval=self.interval, preserve="all" if self.preserve else "none")
+        """The same as a policy: a save that fails stops the run, and without saves a failed run leaves nothing."""
+        return CheckpointPolicy(
+            interval=self.interval,
+            on_failure="pause" if self.interval else "rollback",
+            preserve="all" if self.preserve else "none",
+        )
 
     @classmethod
     def from_dict(cls, source: Mapping[str, Any]) -> CheckpointConfig:

@@ -71,13 +71,7 @@ class ConfiguredGraph(StateGraph):
     def execute(self, state: Mapping[str, Any]) -> State:
         """Run the graph from its entry point to an exit point, as the run `state.run_id`; the state there."""
         run_id = state.run_id if isinstance(state, State) else None
-        app = self.app()
-        try:
-            return _finished(app.invoke(state, run_id=run_id))
-        except ExecutionError as error:
-            if not self.saves and error.run_id is not None:
-                app.delete(error.run_id)
-            raise
+        return _finished(self.app().invoke(state, run_id=run_id))
 
     def resume(self, run_id: str) -> State:
         """Go on with a run at the node after its last checkpoint; the state at an exit point."""

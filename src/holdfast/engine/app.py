@@ -199,7 +199,10 @@ class App:
             return RunStatus.RUNNING
         if info.status == RunStatus.CANCELLED:
             return RunStatus.CANCELLED
-        writer = self._writer(journal.load(info, self._settings.codec))
+        loaded = _as_journalled(journal.load(info, self._settings.codec))
+        refuse_finished(loaded.info)
+        self._refuse_driven(loaded.info, takeover=False)
+        writer = self._writer(loaded)
         writer.record(records.RunEnded(RunStatus.CANCELLED), time.time())
         writer.set_info(
             dataclasses.replace(info, status=RunStatus.CANCELLED.value, updated_at=time.time(), driver="")
@@ -389,7 +392,8 @@ class App:
         options.check()
         settings, journal, codec = self._settings, self._settings.journal, self._settings.codec
         info, seq = find_run(journal.store, str(target))
-        loaded = journal.load(info, codec)
+        loaded = _as_journalled(journal.load(info, codec))
+        info = loaded.info
         if seq is not None and seq != loaded.run.saved_seq:
             return await self._fork(info, seq, options, observer, private, hold)
         refuse_finished(info)
@@ -624,6 +628,15 @@ class _ResumeOptions:
         """Refuse answers where there is nothing to answer."""
         if self.answer is not None or self.answers:
             raise AnswerRejected(f"{what} takes no answers")
+
+
+def _as_journalled(loaded: Loaded) -> Loaded:
+    """A loaded run with the status and the driver that its journal tells.
+
+    Its plain facts were read a moment earlier, and another driver may have taken the run up in between.
+    """
+    facts = dataclasses.replace(loaded.info, status=str(loaded.run.status), driver=loaded.run.driver)
+    return dataclasses.replace(loaded, info=facts)
 
 
 def _state_of(loaded: Loaded, settings: Settings) -> State:

@@ -74,7 +74,8 @@ async def attempt_async(
                 value = await _within(node, context, value)
         state.check_untouched()
     except (Exception, PauseSignal, StopSignal) as error:
-        return Result(step, error=error, seconds=time.perf_counter() - begun, state=state)
+        failure = error.error if isinstance(error, _Escaped) else error
+        return Result(step, error=failure, seconds=time.perf_counter() - begun, state=state)
     return Result(step, value, seconds=time.perf_counter() - begun, state=state)
 
 
@@ -119,6 +120,8 @@ async def _within(node: Node, context: Context, work: Any) -> Any:
             return await work
         return await _watch(asyncio.ensure_future(work), node, context)
     except _Escaped as escaped:
+        if isinstance(escaped.error, StopIteration):
+            raise  # No coroutine can raise it itself.
         raise escaped.error from None
 
 

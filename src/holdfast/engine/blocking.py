@@ -51,8 +51,10 @@ class Blocking:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return self._run_here()
-        return self._run_in_thread()
+            has_loop = False
+        else:
+            has_loop = True
+        return self._run_in_thread() if has_loop else self._run_here()
 
     def stop(self) -> None:
         """Ask the drive to save and stop."""

@@ -147,9 +147,12 @@ class Context:
         known, value = self._remembered(f"once:{key}")
         if known:
             return value
+        known, value = self._remembered(f"awaited:{key}")
+        if known:
+            return _ready(value)
         value = function(*args, **kwargs)
         if inspect.isawaitable(value):
-            return self._remember_async(f"once:{key}", value)
+            return self._remember_async(f"awaited:{key}", value)
         return self._remember(f"once:{key}", value)
 
     async def _once_async(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -199,6 +202,10 @@ class Context:
             raise type(error)(f"{key} of step {self.step!r}: {error}") from None
         self._host.note(Noted(self.step, key, raw))
         return value
+
+
+async def _ready(value: Any) -> Any:
+    return value
 
 
 class StopSignal(BaseException):

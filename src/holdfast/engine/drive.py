@@ -111,6 +111,7 @@ class Drive:
         self._wake_at: float | None = None
         self._due = False
         self._marked = False
+        self._mark_place = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[Any] | None = None
         self._polled = time.monotonic()
@@ -296,7 +297,9 @@ class Drive:
         status = self.run.status
         if status == RunStatus.RUNNING:
             return self._saves_always or self._due
-        unsaved_end = status == RunStatus.COMPLETED and self.settings.policy.interval == 0
+        policy = self.settings.policy
+        leaves_nothing = status == RunStatus.FAILED and policy.on_failure == "rollback"
+        unsaved_end = leaves_nothing or (status == RunStatus.COMPLETED and policy.interval == 0)
         return not unsaved_end or self.writer.stored > 0
 
     def _flush_guarded(self) -> None:
@@ -328,6 +331,8 @@ class Drive:
                     run_id=self.run_id,
                     size=self.writer.last_size,
                 )
+                # Told where it was marked: after the wave that it saves, before what follows.
+                self._events.insert(self._mark_place, self._events.pop())
 
     def _save_failed(self, error: StoreError) -> None:
         self.save_errors += 1
@@ -352,7 +357,7 @@ class Drive:
 
     def _tell_saved(self) -> None:
         if self._events:
-            events, self._events = self._events, []
+            events, self._events, self._mark_place = self._events, [], 0
             for type_, node, data in events:
                 self.emit(type_, node, **data)
 
@@ -416,7 +421,8 @@ class Drive:
         node, state, context = self._prepare(step)
         self.steps_run += 1
         try:
-            self._results.append(await attempt_async(node, step, state, context, self.config))
+            result = await attempt_async(node, step, state, context, self.config)
+            self._results.append(result)
         finally:
             del self._tasks[step.id]
             self._wake.set()
@@ -641,7 +647,7 @@ class Drive:
         if policy.interval > 1 and frame.waves % policy.interval and nodes:
             return
         self.writer.mark(encode_mark(frame.waves, nodes, list(dict.fromkeys(next_)), frame.path))
-        self._marked = True
+        self._marked, self._mark_place = True, len(self._events)
 
     def _route_failed(self, step: Step, error: Exception) -> None:
         node = error.node if isinstance(error, RouteFailed) else step.node
@@ -833,10 +839,15 @@ class Drive:
             path=[*self.run.path, node],
             run_id=self.run_id,
             cause=cause,
-            resume_hint=f"finished steps are kept, resume with app.resume({self.run_id!r})",
+            resume_hint=self._resume_hint(),
         )
         error.__cause__ = cause
         return error
+
+    def _resume_hint(self) -> str:
+        if self.settings.policy.on_failure == "rollback":
+            return "the run was rolled back: nothing of it is kept"
+        return f"finished steps are kept, resume with app.resume({self.run_id!r})"
 
 
 async def _wait(event: asyncio.Event, timeout: float | None) -> None:

@@ -39,7 +39,11 @@ def _started(pid: int) -> str:
 
 def this_driver() -> str:
     """This process, as text for the journal."""
-    pid = os.getpid()
+    return _driver(os.getpid())
+
+
+@functools.cache
+def _driver(pid: int) -> str:
     return json.dumps({"host": _host(), "pid": pid, "started": _started(pid)})
 
 

@@ -43,6 +43,9 @@ READY, RUNNING, IN_DOUBT, RETRYING, WAITING, GATED, FAILED, DONE = (
 INTERRUPTED = "if_interrupted"
 """The name under which people answer what to do with an interrupted step."""
 
+STILL_IN_DOUBT = "in_doubt"
+"""The note of an interrupted step that failed without having been started again."""
+
 _PLAIN_KEY = "".join(map(chr, range(33, 127))).translate({ord(letter): None for letter in "%/[]#"}) + " "
 
 EVERY_KEY = ("*",)
@@ -176,6 +179,8 @@ def _start_step(run: RunState, record: StepStarted, at: float) -> None:
     step.tried += 1
     if step.answers:
         step.answers.pop(INTERRUPTED, None)
+    if step.notes:
+        step.notes.pop(STILL_IN_DOUBT, None)
 
 
 def _note(run: RunState, record: Noted, at: float) -> None:
@@ -314,6 +319,9 @@ def _finish_wave(run: RunState, record: WaveFinished, at: float) -> None:
 
 def _fail(run: RunState, record: StepFailed, at: float) -> None:
     step = run.step(record.step)
+    if step.status == IN_DOUBT:
+        step.notes[STILL_IN_DOUBT] = b""
+        step.answers.pop(INTERRUPTED, None)
     step.fault, step.retry_at = record.fault, record.retry_at
     step.status = RETRYING if record.retry_at is not None else FAILED
     run.seconds += record.seconds
@@ -367,7 +375,8 @@ def _resume(run: RunState, record: Resumed, at: float) -> None:
             step.status = IN_DOUBT
             step.crashes += crashed
         elif step.status == FAILED:
-            step.status, step.tried = READY, 0
+            in_doubt = step.notes.pop(STILL_IN_DOUBT, None) is not None
+            step.status, step.tried = IN_DOUBT if in_doubt else READY, 0
         elif step.status == GATED and record.approve:
             step.status, step.passed = READY, True
     if record.approve:

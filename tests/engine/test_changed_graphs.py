@@ -1,0 +1,233 @@
+"""Resuming with a graph that is not the one the run started with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import END, START, Event, ExecutionError, GraphChanged, HoldfastError, RunStatus, StateGraph
+from holdfast.stores.memory import MemoryStore
+
+Step = tuple[str, Callable[..., Any]]
+
+
+def says(name: str) -> Step:
+    return name, lambda state: {"log": [*state.get("log", []), name]}
+
+
+def fails(name: str) -> Step:
+    def node(state: Any) -> None:
+        raise RuntimeError("down")
+
+    return name, node
+
+
+def chain(*steps: Step) -> StateGraph:
+    graph = StateGraph(dict, name="w")
+    previous = START
+    for name, function in steps:
+        graph.add_node(name, function)
+        graph.add_edge(previous, name)
+        previous = name
+    graph.add_edge(previous, END)
+    return graph
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """Holds run `r`, which finished `a` and failed in `b`."""
+    store = MemoryStore()
+    with pytest.raises(ExecutionError):
+        chain(says("a"), fails("b"), says("c")).compile(store).invoke({}, run_id="r")
+    return store
+
+
+def log_of(outcome: Any) -> list[str]:
+    assert outcome.status == RunStatus.COMPLETED
+    return list(outcome.state["log"])
+
+
+def test_a_changed_graph_is_warned_of_and_the_run_goes_on(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S0.14, S0.15: a mismatch warns, and the resume does its best."""
+    events: list[Event] = []
+    app = chain(says("a"), says("b"), says("between"), says("c")).compile(store)
+
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        outcome = app.resume("r", observer=events.append)
+
+    assert log_of(outcome) == ["a", "b", "between", "c"]
+    (changed,) = [event for event in events if event.type == "graph.changed"]
+    assert changed.data["changes"] == [
+        "node 'between' was added",
+        "the code of node 'b' changed",
+        "the edges changed",
+    ]
+    assert "run r goes on with a changed graph: node 'between' was added" in caplog.text
+
+
+def test_a_graph_that_did_not_change_is_not_warned_of(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    events: list[Event] = []
+    app = chain(says("a"), fails("b"), says("c")).compile(store)
+
+    with pytest.raises(ExecutionError), caplog.at_level(logging.WARNING, "holdfast"):
+        app.resume("r", observer=events.append)
+
+    assert "changed graph" not in caplog.text
+    assert "graph.changed" not in {event.type for event in events}
+
+
+def test_a_change_is_warned_of_once(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    """What the run went on with is its graph from then on."""
+    app = chain(says("a"), fails("b"), says("new"), says("c")).compile(store)
+    for _ in range(2):
+        with pytest.raises(ExecutionError), caplog.at_level(logging.WARNING, "holdfast"):
+            app.resume("r")
+
+    assert caplog.text.count("changed graph") == 1
+
+
+@pytest.mark.parametrize("where", ["compile", "resume"])
+def test_a_changed_graph_can_be_refused(store: MemoryStore, where: str) -> None:
+    steps = says("a"), says("b"), says("c")
+    app = chain(*steps).compile(store, on_change="fail" if where == "compile" else "warn")
+    before = list(store.read("r"))
+
+    with pytest.raises(GraphChanged, match=r"changed since run 'r' was saved: the code of node 'b' changed"):
+        app.resume("r", on_change="fail" if where == "resume" else None)
+
+    assert list(store.read("r")) == before
+    assert log_of(app.resume("r", on_change="warn")) == ["a", "b", "c"]
+
+
+def test_the_saved_structure_can_be_used_with_the_new_code(store: MemoryStore) -> None:
+    app = chain(says("a"), says("b"), says("between"), says("c")).compile(store)
+
+    assert log_of(app.resume("r", on_change="use_saved")) == ["a", "b", "c"]
+
+
+def test_the_saved_structure_cannot_be_used_without_its_nodes(store: MemoryStore) -> None:
+    app = chain(says("a"), says("b")).compile(store)
+
+    with pytest.raises(GraphChanged, match="the saved graph needs nodes 'c' that the graph no longer has"):
+        app.resume("r", on_change="use_saved")
+
+
+def test_a_missing_next_node_is_an_error_and_never_a_silent_end(store: MemoryStore) -> None:
+    """S3.19: "node not found"; the run is left as it was."""
+    app = chain(says("a"), says("bb"), says("c")).compile(store)
+    before = list(store.read("r"))
+
+    with pytest.raises(GraphChanged, match=r"is to go on with node 'b'; did you mean 'bb'.*remap=") as caught:
+        app.resume("r")
+
+    assert "the graph no longer has" in str(caught.value)
+    assert list(store.read("r")) == before
+    assert app.runs()[0].status == RunStatus.FAILED
+
+
+def test_a_renamed_node_is_found_by_remap(store: MemoryStore) -> None:
+    app = chain(says("a"), says("bb"), says("c")).compile(store)
+
+    assert log_of(app.resume("r", remap={"b": "bb"})) == ["a", "bb", "c"]
+
+
+def test_a_remap_to_an_unknown_node_is_refused(store: MemoryStore) -> None:
+    app = chain(says("a"), says("bb"), says("c")).compile(store)
+
+    with pytest.raises(GraphChanged, match="remap leads to 'bx', which is not a node"):
+        app.resume("r", remap={"b": "bx"})
+
+
+def test_a_renamed_paused_node_is_an_error_until_it_is_remapped() -> None:
+    def ask(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"log": [ctx.ask("Publish?", name="publish")]}
+
+    store = MemoryStore()
+    chain(("ask", ask)).compile(store).invoke({}, run_id="r")
+    app = chain(("question", ask)).compile(store)
+
+    with pytest.raises(GraphChanged, match="is to go on with node 'ask'"):
+        app.resume("r", answer="yes")
+    assert app.runs()[0].status == RunStatus.PAUSED
+    assert log_of(app.resume("r", answer="yes", remap={"ask": "question"})) == ["yes"]
+
+
+def test_a_node_removed_behind_the_run_does_not_matter(store: MemoryStore) -> None:
+    app = chain(says("b"), says("c")).compile(store)
+
+    assert log_of(app.resume("r")) == ["a", "b", "c"]
+
+
+def test_a_node_removed_ahead_of_the_run_is_left_out(store: MemoryStore) -> None:
+    app = chain(says("a"), says("b")).compile(store)
+
+    assert log_of(app.resume("r")) == ["a", "b"]
+
+
+def test_a_version_names_the_code_of_a_node() -> None:
+    def graph(function: Callable[..., Any], version: str) -> StateGraph:
+        graph = StateGraph(dict, name="w")
+        graph.add_node("a", function, version=version)
+        graph.add_edge(START, "a")
+        graph.add_edge("a", END)
+        return graph
+
+    store = MemoryStore()
+    with pytest.raises(ExecutionError):
+        graph(fails("a")[1], "1").compile(store).invoke({}, run_id="r")
+
+    with pytest.raises(GraphChanged, match="the code of node 'a' changed"):
+        graph(says("a")[1], "2").compile(store).resume("r", on_change="fail")
+    assert log_of(graph(says("a")[1], "1").compile(store).resume("r", on_change="fail")) == ["a"]
+
+
+def test_a_missing_node_inside_a_sub_graph_is_an_error() -> None:
+    def nested(inner: StateGraph) -> StateGraph:
+        return chain(("outer", inner))
+
+    store = MemoryStore()
+    with pytest.raises(ExecutionError):
+        nested(chain(says("x"), fails("y"))).compile(store).invoke({}, run_id="r")
+
+    with pytest.raises(GraphChanged, match="is to go on with node 'outer/y'"):
+        nested(chain(says("x"), says("z"))).compile(store).resume("r")
+    assert log_of(nested(chain(says("x"), says("y"))).compile(store).resume("r")) == ["x", "y"]
+
+
+def test_an_unknown_way_to_treat_a_change_is_refused(store: MemoryStore) -> None:
+    app = chain(says("a"), says("b"), says("c")).compile(store)
+
+    with pytest.raises(HoldfastError, match="on_change must be one of 'warn', 'fail', 'use_saved'"):
+        app.resume("r", on_change="ignore")
+
+
+def test_a_route_that_is_no_longer_there_is_not_silently_lost() -> None:
+    """What was chosen is stored: a resume does not ask the old condition again."""
+    asked: list[str] = []
+
+    def choose(state: Any) -> str:
+        asked.append("asked")
+        return "b"
+
+    def graph(step: Step, route: Callable[..., str]) -> StateGraph:
+        graph = StateGraph(dict, name="w")
+        for name, function in (says("a"), step, says("other")):
+            graph.add_node(name, function)
+        graph.add_edge(START, "a")
+        graph.add_conditional_edges("a", route, ["b", "other"])
+        return graph
+
+    store = MemoryStore()
+    with pytest.raises(ExecutionError):
+        graph(fails("b"), choose).compile(store).invoke({}, run_id="r")
+
+    outcome = graph(says("b"), lambda state: "other").compile(store).resume("r")
+
+    assert log_of(outcome) == ["a", "b"] and asked == ["asked"]
