@@ -22,7 +22,7 @@ from holdfast import (
     resume_workflow,
 )
 from tests.checkpoints.making import Calls, Flaky
-from tests.graphs import chain
+from tests.graphs import chain, fan
 
 
 def asks(state: Any, ctx: Any) -> dict[str, Any]:
@@ -153,6 +153,19 @@ def test_a_run_that_nobody_drives_is_made_to_wait(store, node):
     assert data.pause == PauseMetadata("confirm", "Really?", None)
     assert (data.status, data.completed, data.current) == (RunStatus.PAUSED, ("a",), (node,))
     assert resume_workflow(app, ident, "sure").outcome.state["log"] == ["a", "sure", "z"]
+
+
+def test_of_several_nodes_the_one_of_that_name_waits(store):
+    """S2.11."""
+    flaky = Flaky(RuntimeError("down"))
+    nodes = {name: Calls().node(name, fails=flaky) for name in ("a", "confirm")}
+    app = fan("a", "confirm", nodes=nodes).compile(store)
+    with pytest.raises(ExecutionError):
+        app.invoke({}, run_id="r")
+
+    pause_workflow(app, "r", "confirm", "Really?")
+
+    assert [pause.node for pause in app.pauses("r")] == ["confirm"]
 
 
 def test_pausing_a_run_that_waits_already_gives_its_checkpoint(interactive):

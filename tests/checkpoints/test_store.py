@@ -87,11 +87,13 @@ def test_a_missing_checkpoint_is_none_or_an_error_that_names_it(checkpoints):
 def test_deleting_is_idempotent_and_by_run_or_by_checkpoint(checkpoints):
     """S1.11, S2.9, S3.6: deleting what is not there is no error."""
     old = State({"n": 1}).checkpoint(checkpoints)
+    middle = State({"n": 1.5}, run_id=old.run_id).checkpoint(checkpoints)
     new = State({"n": 2}, run_id=old.run_id).checkpoint(checkpoints)
     other = State({"n": 3}).checkpoint(checkpoints)
 
     checkpoints.delete(old.checkpoint_id)
     assert checkpoints.load(old.checkpoint_id) is None
+    assert checkpoints.load_state(middle.checkpoint_id) == {"n": 1.5}
     assert checkpoints.load_state(new.checkpoint_id) == {"n": 2}
 
     checkpoints.delete(new.checkpoint_id)
@@ -111,7 +113,7 @@ def test_the_run_of_a_graph_is_saved_by_that_graph_only(store):
     assert app.get_state("r") == out.state
 
 
-def test_a_state_saved_by_hand_is_resumed_after_its_node(store):
+def test_a_state_saved_by_hand_is_resumed_after_its_node(store, caplog):
     """S3.18, S0.4: a checkpoint is a state and a position; a graph goes on with the next node."""
     calls = Calls()
     graph = chain("a", "b", "c", nodes={name: calls.node(name) for name in "abc"})
@@ -121,12 +123,20 @@ def test_a_state_saved_by_hand_is_resumed_after_its_node(store):
 
     assert calls == ["b", "c"]
     assert out.state == {"n": 7, "log": ["by hand", "b", "c"]}
+    assert caplog.text == "", "there is no earlier graph that this one could differ from"
 
 
 def test_a_state_that_no_node_made_is_resumed_at_the_entry(store):
     calls = Calls()
     graph = chain("a", "b", nodes={name: calls.node(name) for name in "ab"})
     saved = State({"log": []}).checkpoint(CheckpointStore(store))
+    data = CheckpointStore(store).load(saved.run_id)
+    assert (data.completed, data.completed_waves, data.iteration, data.state.checkpoint_node) == (
+        (),
+        0,
+        0,
+        "",
+    )
 
     assert graph.compile(store).resume(saved.run_id).state == {"log": ["a", "b"]}
 

@@ -69,7 +69,13 @@ def test_old_cells_never_change_with_new_ones() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "operand", "value"),
-    [("append", [1], [1]), ("merge", {"a": 1}, {"a": 1}), ("union", {1}, {1}), ("add", 2, 2), ("keep", [1, 2], [2])],
+    [
+        ("append", [1], [1]),
+        ("merge", {"a": 1}, {"a": 1}),
+        ("union", {1}, {1}),
+        ("add", 2, 2),
+        ("keep", [1, 2], [2]),
+    ],
 )
 def test_a_change_of_a_missing_key_begins_with_nothing(kind: str, operand: Any, value: Any) -> None:
     assert advance({}, [make_op(CODEC, kind, "k", operand, 1)])["k"].get() == value
@@ -142,7 +148,9 @@ def test_growth_is_told_by_identity() -> None:
 def test_many_threads_may_read_one_unsettled_value() -> None:
     ops = [make_op(CODEC, "append", "k", [index]) for index in range(300)]
     for _ in range(20):
-        cells = advance({}, [make_op(CODEC, "set", "k", []), *(Op(o.kind, o.key, o.raw, codec=CODEC) for o in ops)])
+        cells = advance(
+            {}, [make_op(CODEC, "set", "k", []), *(Op(o.kind, o.key, o.raw, codec=CODEC) for o in ops)]
+        )
         begin = threading.Barrier(4)
         seen: list[Any] = []
 

@@ -109,7 +109,9 @@ def test_input_replaces_the_beginning() -> None:
     cells = first(Typed, {"log": ("a",), "tags": ["x", "x"], "total": 5, "recent": [1, 2, 3]})
 
     begun = values_of(cells)
-    assert begun["log"] == ["a"] and begun["tags"] == {"x"} and begun["total"] == 5 and begun["recent"] == [2, 3]
+    assert (
+        begun["log"] == ["a"] and begun["tags"] == {"x"} and begun["total"] == 5 and begun["recent"] == [2, 3]
+    )
 
 
 @pytest.mark.parametrize("schema", [Plain, Model])
@@ -130,7 +132,7 @@ def test_a_model_validates_input_and_updates() -> None:
     assert values_of(first(Model, {"n": "7"}))["n"] == 7
     with pytest.raises(StateInvalid, match="state key 'n' of Model"):
         first(Model, {"n": "many"})
-    with pytest.raises(StateInvalid, match="state key 'age' of Model.*-1"):
+    with pytest.raises(StateInvalid, match=r"state key 'age' of Model.*-1"):
         updated(Model, first(Model, {"n": 1}), {"age": -1})
 
 
@@ -146,7 +148,9 @@ def test_a_mapping_of_annotations_is_a_schema() -> None:
 
 
 def test_an_undeclared_key_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(StateInvalid, match="unknown state key 'logg': Typed declares .*; did you mean 'log'"):
+    with pytest.raises(
+        StateInvalid, match=r"unknown state key 'logg': Typed declares .*; did you mean 'log'"
+    ):
         updated(Typed, {}, {"logg": ["a"]})
     with pytest.raises(StateInvalid, match="unknown state key 'x'"):
         first(Typed, {"x": 1})
@@ -162,7 +166,7 @@ def test_annotations_that_cannot_be_resolved_are_refused_with_advice() -> None:
     class Broken(TypedDict):
         n: Nowhere  # type: ignore[name-defined]  # noqa: F821
 
-    with pytest.raises(StateInvalid, match="annotations of Broken cannot be read.*module level"):
+    with pytest.raises(StateInvalid, match=r"annotations of Broken cannot be read.*module level"):
         Schema.of(Broken)
 
 

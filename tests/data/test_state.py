@@ -7,7 +7,7 @@ import pickle
 import uuid
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -37,7 +37,9 @@ def test_a_new_state_has_a_run_of_its_own() -> None:
     assert first.timestamp.tzinfo is not None
 
 
-def test_a_state_without_an_observer_is_silent_and_one_with_an_observer_tells_of_its_birth(heard: Heard) -> None:
+def test_a_state_without_an_observer_is_silent_and_one_with_an_observer_tells_of_its_birth(
+    heard: Heard,
+) -> None:
     """S3.2"""
     state = State({"n": 1}, observer=heard)
 
@@ -55,7 +57,13 @@ def test_set_and_merge_give_new_states_and_leave_the_old_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "derive", [lambda s: s.clone(), lambda s: s.set("n", 2), lambda s: s.merge({"n": 3}), lambda s: s.with_observer(None)]
+    "derive",
+    [
+        lambda s: s.clone(),
+        lambda s: s.set("n", 2),
+        lambda s: s.merge({"n": 3}),
+        lambda s: s.with_observer(None),
+    ],
 )
 def test_derived_states_keep_the_run_the_node_and_the_time(derive: Any) -> None:
     """S3.3"""
@@ -190,6 +198,32 @@ def test_a_state_survives_pickling_with_its_place() -> None:
     assert again == state and isinstance(again, State)
     assert (again.run_id, again.checkpoint_node, again.checkpoint_id) == (state.run_id, "one", "c1")
     assert again.timestamp == state.timestamp
+
+
+@pytest.mark.parametrize("value", [[1, [2]], {"a": {"b": 1}}, {1, 2}])
+def test_read_only_values_become_plain_when_they_are_copied_or_pickled(value: Any) -> None:
+    held = State({"value": value})["value"]
+
+    for plain in (copy.copy(held), copy.deepcopy(held), held.copy(), pickle.loads(pickle.dumps(held))):
+        assert plain == value and type(plain) is type(value)
+    assert held == value and repr(held) == repr(value)
+
+
+class Pair(NamedTuple):
+    left: list[int]
+    right: int
+
+
+def test_named_tuples_keep_their_names_and_their_lists_become_read_only() -> None:
+    held = State({"pair": Pair([1], 2)})["pair"]
+
+    assert held == Pair([1], 2) and held.left == [1]
+    with pytest.raises(ReadOnly):
+        held.left.append(2)
+
+
+def test_dicts_may_have_any_keys() -> None:
+    assert State({"by": {1: ["a"], (2, 3): "b"}}).to_dict() == {"by": {1: ["a"], (2, 3): "b"}}
 
 
 def test_an_unknown_attribute_suggests_the_key_that_was_meant() -> None:

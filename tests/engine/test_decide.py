@@ -104,7 +104,10 @@ TABLE: dict[str, tuple[RunState, list[str]]] = {
         run_of("a", started("a#1"), StepFailed("a#1", 1, FAULT, 9.0)),
         ["Start a#1 at 9"],
     ),
-    "a final failure ends the run": (run_of("a", started("a#1"), StepFailed("a#1", 1, FAULT)), ["End failed"]),
+    "a final failure ends the run": (
+        run_of("a", started("a#1"), StepFailed("a#1", 1, FAULT)),
+        ["End failed"],
+    ),
     "a failure waits for running siblings": (
         run_of("a b", started("a#1"), started("b#1"), StepFailed("a#1", 1, FAULT)),
         [],
@@ -114,7 +117,13 @@ TABLE: dict[str, tuple[RunState, list[str]]] = {
         ["End failed"],
     ),
     "a failure stops retries of siblings": (
-        run_of("a b", started("a#1"), started("b#1"), StepFailed("a#1", 1, FAULT), StepFailed("b#1", 1, FAULT, 5.0)),
+        run_of(
+            "a b",
+            started("a#1"),
+            started("b#1"),
+            StepFailed("a#1", 1, FAULT),
+            StepFailed("b#1", 1, FAULT, 5.0),
+        ),
         ["End failed"],
     ),
     "a question pauses the run": (run_of("a", started("a#1"), ask("a#1")), ["End paused"]),
@@ -147,12 +156,18 @@ TABLE: dict[str, tuple[RunState, list[str]]] = {
         run_of("ask", started("ask#1"), Resumed("me")),
         ["AskWhat ask#1 in_doubt"],
     ),
-    "an interrupted step is refused": (run_of("fail", started("fail#1"), Resumed("me")), ["RefuseStep fail#1"]),
+    "an interrupted step is refused": (
+        run_of("fail", started("fail#1"), Resumed("me")),
+        ["RefuseStep fail#1"],
+    ),
     "a step that is not idempotent is refused": (
         run_of("careful", started("careful#1"), Resumed("me")),
         ["RefuseStep careful#1"],
     ),
-    "an interrupted step is looked into": (run_of("look", started("look#1"), Resumed("me")), ["Reconcile look#1"]),
+    "an interrupted step is looked into": (
+        run_of("look", started("look#1"), Resumed("me")),
+        ["Reconcile look#1"],
+    ),
     "a step not yet started is not in doubt": (run_of("fail", Resumed("me")), ["Start fail#1"]),
     "a step that keeps killing the process is asked about": (run_of("a", *CRASHES), ["AskWhat a#1 poison"]),
     "a step that killed the process twice is not": (run_of("a", *CRASHES[2:]), ["Start a#1"]),
@@ -183,7 +198,14 @@ TABLE: dict[str, tuple[RunState, list[str]]] = {
         ["End paused"],
     ),
     "iterations are limited": (
-        run_of("a", *[record for n in (1, 2, 3) for record in (*done(f"a#{n}"), WaveFinished("", (), (Target("a"),)))]),
+        run_of(
+            "a",
+            *[
+                record
+                for n in (1, 2, 3)
+                for record in (*done(f"a#{n}"), WaveFinished("", (), (Target("a"),)))
+            ],
+        ),
         ["ExceedIterations . 3"],
     ),
     "the last iteration may end": (
@@ -249,6 +271,11 @@ RULES: dict[str, tuple[RunState, Rules, list[str]]] = {
         Rules(barrier=False),
         ["RouteOn . ('a#1',)"],
     ),
+    "without a barrier a failure lets nothing go on": (
+        run_of("a b", *done("a#1"), started("b#1"), StepFailed("b#1", 1, FAULT)),
+        Rules(barrier=False),
+        ["End failed"],
+    ),
     "without a barrier a pause holds up nobody else": (
         run_of("a b", *done("a#1"), started("b#1"), ask("b#1")),
         Rules(barrier=False),
@@ -264,7 +291,7 @@ RULES: dict[str, tuple[RunState, Rules, list[str]]] = {
         Rules(if_interrupted="skip"),
         ["SkipStep a#1"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -295,7 +295,12 @@ class Score:
         ({"schema": list[int]}, [1], [1, "x"], r"the answer\[1\] must be of type integer"),
         ({"schema": Literal["a", "b"]}, "a", "c", "must be one of 'a', 'b'"),
         ({"schema": Decision}, {"verdict": "no", "reason": ""}, {"verdict": "no"}, "reason"),
-        ({"schema": Decision}, {"verdict": "no", "reason": ""}, {"verdict": "?", "reason": ""}, r"\['verdict'\]"),
+        (
+            {"schema": Decision},
+            {"verdict": "no", "reason": ""},
+            {"verdict": "?", "reason": ""},
+            r"\['verdict'\]",
+        ),
         ({"schema": Score}, {"points": 1}, {"points": 1, "x": 2}, "unknown key 'x'"),
         ({"schema": {"type": "integer", "minimum": 1, "maximum": 5}}, 5, 6, "must be at most 5, not 6"),
         ({"schema": {"type": "integer", "minimum": 1}}, 1, 0, "must be at least 1, not 0"),
@@ -305,7 +310,7 @@ class Score:
         ({"schema": {"type": ["string", "null"]}}, None, 1, "string or null"),
         ({"schema": dict[str, int]}, {"a": 1}, [1], "must be of type object"),
     ],
-)  # fmt: skip
+)
 def test_an_answer_of_the_wrong_shape_is_refused_with_the_reason(
     options: dict[str, Any], good: Any, bad: Any, reason: str
 ) -> None:
@@ -335,7 +340,9 @@ def test_an_answer_to_nothing_is_refused() -> None:
 
 
 def test_one_wrong_answer_of_several_refuses_them_all() -> None:
-    app = fan("a", "b", nodes={"a": asks(name="a", schema=int), "b": asks(name="b", schema=int)}).compile("memory://")
+    app = fan("a", "b", nodes={"a": asks(name="a", schema=int), "b": asks(name="b", schema=int)}).compile(
+        "memory://"
+    )
     app.invoke(run_id="r")
 
     with pytest.raises(AnswerRejected):
@@ -361,7 +368,7 @@ def test_one_answer_for_several_questions_is_ambiguous() -> None:
     app = fan("a", "b", nodes={"a": asks(name="x"), "b": asks(name="y")}).compile("memory://")
     app.invoke(run_id="r")
 
-    with pytest.raises(AnswerRejected, match="waits for several answers; say which .*'x', 'y'"):
+    with pytest.raises(AnswerRejected, match=r"waits for several answers; say which .*'x', 'y'"):
         app.resume("r", "yes")
 
 
@@ -601,7 +608,10 @@ def test_items_of_a_for_each_ask_each_for_itself(store: Store) -> None:
     app = graph.compile(store)
 
     out = app.invoke(run_id="r")
-    assert sorted(names(out)) == ["q1", "q3"] and {pause.step for pause in out.pauses} == {"item#1[k1]", "item#1[k3]"}
+    assert sorted(names(out)) == ["q1", "q3"] and {pause.step for pause in out.pauses} == {
+        "item#1[k1]",
+        "item#1[k3]",
+    }
     app.resume("r", answers={"q3": "c"})
     out = app.resume("r", answers={"q1": "a"})
 
@@ -612,7 +622,13 @@ def test_items_of_a_for_each_ask_each_for_itself(store: Store) -> None:
 def test_a_node_of_a_sub_graph_asks(store: Store) -> None:
     inner = chain("x", "y", nodes={"y": asks(name="deep")}, name="inner")
     middle = StateGraph(Log, name="middle").add_node("in", inner).add_edge(START, "in")
-    graph = StateGraph(Log).add_node("mid", middle).add_node("z", says("z")).add_edge(START, "mid").add_edge("mid", "z")
+    graph = (
+        StateGraph(Log)
+        .add_node("mid", middle)
+        .add_node("z", says("z"))
+        .add_edge(START, "mid")
+        .add_edge("mid", "z")
+    )
     app = graph.compile(store)
 
     out = app.invoke(run_id="r")

@@ -560,6 +560,18 @@ def test_a_for_each_with_little_room_goes_on_where_it_was(max_parallel: int) -> 
     assert outcome.state["log"] == ["split", *(f"did {n}" for n in range(1, 6)), "end"]
 
 
+def test_a_sibling_that_finishes_after_the_others_were_saved_is_taken_in() -> None:
+    straggler = Straggler()
+
+    def observe(event: Event) -> None:
+        if event.type == "node.complete" and event.node == "item":
+            straggler.release.set()
+
+    outcome = fan_out(straggler).compile(MemoryStore()).invoke({"n": 0}, observer=observe)
+
+    assert outcome.state["log"] == ["split", *(f"did {n}" for n in range(1, 6)), "end"]
+
+
 def test_only_the_failed_member_of_a_wave_runs_again() -> None:
     """S1.15, S1.16 (a): members of a parallel group are kept one by one."""
     calls: dict[str, int] = {"left": 0, "right": 0}

@@ -215,7 +215,9 @@ def test_an_async_node_that_will_not_be_cancelled_is_given_up_all_the_same() -> 
 
 
 def test_a_node_in_time_is_left_alone() -> None:
-    assert one(lambda s: {"log": ["in time"]}, timeout=30).compile("memory://").invoke().state["log"] == ["in time"]
+    assert one(lambda s: {"log": ["in time"]}, timeout=30).compile("memory://").invoke().state["log"] == [
+        "in time"
+    ]
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -247,7 +249,11 @@ def test_a_timeout_counts_as_a_failed_attempt() -> None:
             return {"log": ["too late"]}
         return {"log": ["in time"]}
 
-    out = one(slow_once, timeout=0.1, retry=Retry(attempts=2, delay=0, on=StepTimeout)).compile("memory://").invoke()
+    out = (
+        one(slow_once, timeout=0.1, retry=Retry(attempts=2, delay=0, on=StepTimeout))
+        .compile("memory://")
+        .invoke()
+    )
     release.set()
 
     assert out.state["log"] == ["in time"] and attempts == [1, 2]
@@ -255,7 +261,11 @@ def test_a_timeout_counts_as_a_failed_attempt() -> None:
 
 def test_a_timeout_of_one_sibling_leaves_the_others_their_work() -> None:
     release = threading.Event()
-    graph = fan("good").add_node("slow", lambda s: release.wait(30) and None, timeout=0.05).set_entry_point("slow")
+    graph = (
+        fan("good")
+        .add_node("slow", lambda s: release.wait(30) and None, timeout=0.05)
+        .set_entry_point("slow")
+    )
     app = graph.compile("memory://")
     with pytest.raises(ExecutionError, match="timeout"):
         app.invoke(run_id="r")
@@ -264,4 +274,8 @@ def test_a_timeout_of_one_sibling_leaves_the_others_their_work() -> None:
     assert app.get_state("r")["log"] == []
     fixed = fan("good").add_node("slow", lambda s: {"log": ["slow"]}).set_entry_point("slow")
     out = fixed.compile(app.store).resume("r")
-    assert out.status == RunStatus.COMPLETED and out.state["log"] == ["good", "slow"] and out.figures.steps_run == 1
+    assert (
+        out.status == RunStatus.COMPLETED
+        and out.state["log"] == ["good", "slow"]
+        and out.figures.steps_run == 1
+    )

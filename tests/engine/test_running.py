@@ -45,9 +45,16 @@ def test_a_chain_runs_in_order_and_its_outcome_says_so(store: Store) -> None:
 
     out = app.invoke({"n": 1}, run_id="r1")
 
-    assert out.status == RunStatus.COMPLETED and out.run_id == "r1" and out.pauses == () and out.warnings == ()
+    assert (
+        out.status == RunStatus.COMPLETED and out.run_id == "r1" and out.pauses == () and out.warnings == ()
+    )
     assert out.state == {"n": 1, "log": ["a", "b", "c"]}
-    assert (out.figures.steps_run, out.figures.steps_kept, out.figures.waves, out.figures.retries) == (3, 0, 3, 0)
+    assert (out.figures.steps_run, out.figures.steps_kept, out.figures.waves, out.figures.retries) == (
+        3,
+        0,
+        3,
+        0,
+    )
     assert out.checkpoint_id == app.checkpoints("r1")[-1].id == out.state.checkpoint_id
     assert out.state.checkpoint_node == "c" and out.state.run_id == "r1"
     assert app.get_state("r1") == out.state
@@ -107,6 +114,19 @@ def test_any_callable_can_be_a_node() -> None:
     out = chain(*"abcde", nodes=nodes).compile("memory://").invoke()
 
     assert out.state["log"] == ["machine", "b", "hello", "nothing wanted", "awaitable"]
+
+
+def test_siblings_may_be_functions_that_return_awaitables() -> None:
+    nodes = {"a": lambda state: asyncio.sleep(0, {"log": ["awaited"]})}
+
+    assert fan("a", "b", nodes=nodes).compile("memory://").invoke().state["log"] == ["awaited", "b"]
+
+
+def test_a_nodes_log_knows_its_run_and_step(caplog: pytest.LogCaptureFixture) -> None:
+    one(lambda s, ctx: ctx.log.warning("careful")).compile("memory://").invoke(run_id="r")
+
+    [record] = [record for record in caplog.records if record.getMessage() == "careful"]
+    assert (record.name, vars(record)["run_id"], vars(record)["step"]) == ("holdfast.nodes", "r", "work#1")
 
 
 def test_the_config_is_read_only() -> None:
@@ -247,7 +267,9 @@ def test_a_route_chooses_what_follows(chosen: Any, mapping: Any, expected: list[
         ([Send("b", {}, "k"), Send("b", {}, "k")], None, "two items for node 'b' have the key 'k'"),
     ],
 )
-def test_a_route_that_leads_nowhere_fails_the_run_with_the_reason(chosen: Any, mapping: Any, reason: str) -> None:
+def test_a_route_that_leads_nowhere_fails_the_run_with_the_reason(
+    chosen: Any, mapping: Any, reason: str
+) -> None:
     graph = StateGraph(Log).add_node("a", says("a")).add_node("b", says("b"))
     graph.add_edge(START, "a").add_conditional_edges("a", lambda s: chosen, mapping)
     app = graph.compile("memory://")
@@ -268,7 +290,7 @@ def test_a_route_that_raises_fails_the_run_and_can_be_resumed_without_rerunning_
     calls: list[str] = []
     graph = StateGraph(Log).add_node("a", lambda s: calls.append("a")).add_node("b", says("b"))
     app = graph.add_edge(START, "a").add_conditional_edges("a", route).compile("memory://")
-    with pytest.raises(ExecutionError, match="routing after node 'a' failed.*oh") as caught:
+    with pytest.raises(ExecutionError, match=r"routing after node 'a' failed.*oh") as caught:
         app.invoke(run_id="r")
     assert isinstance(caught.value.cause, ZeroDivisionError)
     broken[0] = False
@@ -308,7 +330,9 @@ def test_a_join_waits_for_all_of_its_sources() -> None:
 def test_after_writes_a_dag() -> None:
     graph = StateGraph(Log)
     graph.add_node("fetch", says("fetch")).add_node("clean", says("clean"), after="fetch")
-    graph.add_node("count", says("count"), after=["fetch"]).add_node("report", says("report"), after=["clean", "count"])
+    graph.add_node("count", says("count"), after=["fetch"]).add_node(
+        "report", says("report"), after=["clean", "count"]
+    )
     out = graph.compile("memory://").invoke()
 
     assert out.state["log"] == ["fetch", "clean", "count", "report"] and out.figures.waves == 3
@@ -372,9 +396,16 @@ def test_items_have_keys_that_name_their_steps() -> None:
     steps: list[tuple[str, str | None]] = []
     items = [Send("item", {}, key) for key in ("b", "a/b", None)] + [Send("item", {}, 7)]  # type: ignore[arg-type]
 
-    mapper(items, lambda s, ctx: steps.append((ctx.step, ctx.item_key))).compile("memory://", max_parallel=1).invoke()
+    mapper(items, lambda s, ctx: steps.append((ctx.step, ctx.item_key))).compile(
+        "memory://", max_parallel=1
+    ).invoke()
 
     assert steps == [("item#1[b]", "b"), ("item#1[a%2Fb]", "a/b"), ("item#1[2]", "2"), ("item#1[7]", "7")]
+
+
+def test_an_item_key_that_is_no_text_is_refused() -> None:
+    with pytest.raises(StateInvalid, match=r"item key .* is not valid text"):
+        mapper([Send("item", {}, "\ud800")], says("x")).compile("memory://").invoke()
 
 
 def test_no_items_means_nothing_follows() -> None:
@@ -415,13 +446,29 @@ def test_siblings_do_run_at_the_same_time() -> None:
 
 
 def test_a_wave_of_two_hundred_needs_at_most_five_commits(sqlite_url: str) -> None:
-    app = mapper([Send("item", {"n": n}) for n in range(200)], lambda s: {"log": [str(s["n"])]}).compile(sqlite_url)
+    app = mapper([Send("item", {"n": n}) for n in range(200)], lambda s: {"log": [str(s["n"])]}).compile(
+        sqlite_url
+    )
 
     out = app.invoke()
 
     assert out.state["log"] == [str(n) for n in range(200)]
     assert out.figures.commits <= 5 + 2  # the wave itself, the step behind it, and the end
     app.store.close()
+
+
+def test_items_that_finish_one_shortly_after_the_other_share_commits() -> None:
+    ended = [threading.Event() for _ in range(41)]
+    ended[0].set()
+
+    def work(state: Any) -> None:
+        assert ended[state["n"]].wait(20)
+        time.sleep(0.001)
+        ended[state["n"] + 1].set()
+
+    out = mapper([Send("item", {"n": n}) for n in range(40)], work).compile("memory://").invoke()
+
+    assert out.figures.commits <= 20
 
 
 # Order.
@@ -444,6 +491,15 @@ def test_siblings_see_the_same_state_and_apply_in_node_order_whoever_is_first() 
         assert out.state == {"n": 2, "log": ["slow saw 0", "quick saw 0"]}
 
 
+def test_siblings_apply_in_the_order_of_their_nodes_not_of_their_edges() -> None:
+    graph = StateGraph(Log)
+    for name in ("a", "b", "c"):
+        graph.add_node(name, says(name))
+    graph.add_edge(START, "c").add_edge(START, "b").add_edge(START, "a")
+
+    assert graph.compile("memory://").invoke().state["log"] == ["a", "b", "c"]
+
+
 def test_without_a_barrier_a_node_starts_when_its_own_predecessors_are_done() -> None:
     released = threading.Event()
 
@@ -455,7 +511,9 @@ def test_without_a_barrier_a_node_starts_when_its_own_predecessors_are_done() ->
         released.set()
         return {"log": ["release"]}
 
-    graph = StateGraph(Log).add_node("slow", slow).add_node("quick", says("quick")).add_node("release", release)
+    graph = (
+        StateGraph(Log).add_node("slow", slow).add_node("quick", says("quick")).add_node("release", release)
+    )
     graph.add_node("end", says("end"))
     graph.add_edge(START, "slow").add_edge(START, "quick").add_edge("quick", "release")
     graph.add_edge(["slow", "release"], "end")
@@ -471,7 +529,9 @@ def test_without_a_barrier_a_node_starts_when_its_own_predecessors_are_done() ->
 def counter(limit: int, max_iterations: int = 1000, node: Any = None) -> StateGraph:
     graph = StateGraph(Log, max_iterations=max_iterations)
     graph.add_node("work", node or (lambda s: {"n": s["n"] + 1}))
-    graph.add_edge(START, "work").add_edge("work", "work", when=lambda s: s["n"] < limit).add_edge("work", END)
+    graph.add_edge(START, "work").add_edge("work", "work", when=lambda s: s["n"] < limit).add_edge(
+        "work", END
+    )
     return graph
 
 
@@ -527,7 +587,12 @@ def test_a_larger_budget_lets_an_exhausted_run_go_on(store: Store) -> None:
 
 def test_a_run_ends_after_an_exit_point_whatever_edges_lead_on(heard: Heard) -> None:
     """S3.15, S3.20"""
-    graph = StateGraph(Log).add_node("a", says("a")).add_node("early", says("early")).add_node("late", says("late"))
+    graph = (
+        StateGraph(Log)
+        .add_node("a", says("a"))
+        .add_node("early", says("early"))
+        .add_node("late", says("late"))
+    )
     graph.set_entry_point("a").add_edge("a", "early", when=lambda s: s["n"] == 0).add_edge("a", "late")
     graph.add_edge("early", "a").add_edge("late", "a").set_exit_point("early").set_finish_point("late")
     app = graph.compile("memory://")
@@ -599,7 +664,13 @@ def test_sub_graphs_nest(store: Store) -> None:
     inner = chain("leaf", nodes={"leaf": leaf}, name="inner")
     middle = StateGraph(Log, name="middle").add_node("in", inner).add_edge(START, "in")
     middle.add_edge("in", "in", when=lambda s: s["n"] < 3).add_edge("in", END)
-    outer = StateGraph(Log).add_node("mid", middle).add_node("z", says("z")).add_edge(START, "mid").add_edge("mid", "z")
+    outer = (
+        StateGraph(Log)
+        .add_node("mid", middle)
+        .add_node("z", says("z"))
+        .add_edge(START, "mid")
+        .add_edge("mid", "z")
+    )
     out = outer.compile(store).invoke({"n": 0})
 
     assert out.state == {"n": 3, "log": ["leaf"] * 3 + ["z"]}
@@ -631,7 +702,14 @@ class Reduced(TypedDict, total=False):
 
 def test_a_sub_graphs_reducers_are_applied_once() -> None:
     def update(n: int) -> Any:
-        return lambda s: {"total": n, "facts": {str(n): n}, "tags": {str(n)}, "recent": [n], "top": n, "log": [f"{n}"]}
+        return lambda s: {
+            "total": n,
+            "facts": {str(n): n},
+            "tags": {str(n)},
+            "recent": [n],
+            "top": n,
+            "log": [f"{n}"],
+        }
 
     inner = StateGraph(Reduced, name="inner").add_node("x", update(5)).add_node("y", update(2))
     inner.add_edge(START, "x").add_edge("x", "y")
@@ -691,7 +769,11 @@ def test_a_failure_tells_all_and_ends_with_how_to_resume() -> None:
 
     error = caught.value
     assert (error.node, error.run_id, error.path) == ("b", "r", ("a", "b"))
-    assert error.state == {"n": 1, "log": ["a"]} and isinstance(error.cause, KeyError) and error.__cause__ is error.cause
+    assert (
+        error.state == {"n": 1, "log": ["a"]}
+        and isinstance(error.cause, KeyError)
+        and error.__cause__ is error.cause
+    )
     assert str(error) == (
         "run 'r': node 'b' failed: KeyError: 'oh'; finished steps are kept, resume with app.resume('r')"
     )
@@ -717,7 +799,9 @@ def test_siblings_of_a_failed_step_finish_and_are_kept() -> None:
     assert app.resume("r").state["log"] == ["good"] and sorted(calls) == ["bad", "bad", "good"]
 
 
-@pytest.mark.parametrize("error", [StopIteration("x"), StopAsyncIteration("x"), AssertionError("x"), RecursionError("x")])
+@pytest.mark.parametrize(
+    "error", [StopIteration("x"), StopAsyncIteration("x"), AssertionError("x"), RecursionError("x")]
+)
 @pytest.mark.parametrize("parallel", [False, True])
 def test_odd_exceptions_are_failures_like_any_other(error: Exception, parallel: bool) -> None:
     def fails(state: Any) -> None:
@@ -809,19 +893,25 @@ def test_an_unknown_key_in_an_update_fails_the_step() -> None:
     calls: list[str] = []
     nodes = {"a": lambda s: {"lgo": ["x"]}, "b": lambda s: calls.append("b")}
 
-    with pytest.raises(ExecutionError, match="unknown state key 'lgo'.*did you mean 'log'") as caught:
+    with pytest.raises(ExecutionError, match=r"unknown state key 'lgo'.*did you mean 'log'") as caught:
         chain("a", "b", nodes=nodes).compile("memory://").invoke()
     assert caught.value.node == "a" and isinstance(caught.value.cause, StateInvalid) and calls == []
 
 
-@pytest.mark.parametrize("value", [object(), lambda: 1, threading.Lock(), {"deep": [object()]}, (x for x in "a")])
+@pytest.mark.parametrize(
+    "value", [object(), lambda: 1, threading.Lock(), {"deep": [object()]}, (x for x in "a")]
+)
 @pytest.mark.parametrize("interval", [1, 10])
 def test_a_value_that_cannot_be_stored_fails_its_step_at_once(value: Any, interval: int) -> None:
     from holdfast import CheckpointPolicy
 
     calls: list[str] = []
-    graph = StateGraph(dict).add_node("a", lambda s: {"bad": value}).add_node("b", lambda s: calls.append("b"))
-    app = graph.add_edge(START, "a").add_edge("a", "b").compile("memory://", policy=CheckpointPolicy(interval))
+    graph = (
+        StateGraph(dict).add_node("a", lambda s: {"bad": value}).add_node("b", lambda s: calls.append("b"))
+    )
+    app = (
+        graph.add_edge(START, "a").add_edge("a", "b").compile("memory://", policy=CheckpointPolicy(interval))
+    )
 
     with pytest.raises(ExecutionError, match="node 'a' failed: CodecError: state key 'bad'") as caught:
         app.invoke()
@@ -914,7 +1004,9 @@ class AsModel(BaseModel):
     log: Annotated[list[str], append] = Field(default_factory=list)
 
 
-@pytest.mark.parametrize("schema", [Log, AsDataclass, AsModel, {"n": int, "log": Annotated[list[str], append]}])
+@pytest.mark.parametrize(
+    "schema", [Log, AsDataclass, AsModel, {"n": int, "log": Annotated[list[str], append]}]
+)
 def test_every_kind_of_schema_runs_alike(schema: Any, store: Store) -> None:
     graph = StateGraph(schema).add_node("a", lambda s: {"n": s.n + 1, "log": ["a"]}).add_node("b", says("b"))
     app = graph.add_edge(START, "a").add_edge("a", "b").compile(store)
@@ -952,7 +1044,14 @@ def test_objects_that_the_schema_declares_travel_through_a_run(store: Store) -> 
 
 def test_all_reducers_work_across_siblings(store: Store) -> None:
     def update(n: int) -> Any:
-        return lambda s: {"total": n, "facts": {str(n): n}, "tags": {str(n)}, "recent": [n], "top": n, "log": [f"{n}"]}
+        return lambda s: {
+            "total": n,
+            "facts": {str(n): n},
+            "tags": {str(n)},
+            "recent": [n],
+            "top": n,
+            "log": [f"{n}"],
+        }
 
     graph = StateGraph(Reduced)
     for n in (3, 1, 2):

@@ -76,7 +76,13 @@ def nested(store: Store) -> None:
     inner = StateGraph(Rich, name="inner").add_node("x", lambda s: {"log": ["x"], "custom": [1], "n": 5})
     inner.add_node("y", says("y")).add_edge(START, "x").add_edge("x", "y")
     middle = StateGraph(dict, name="middle").add_node("in", inner).add_edge(START, "in")
-    outer = StateGraph(Rich).add_node("mid", middle).add_node("z", says("z")).add_edge(START, "mid").add_edge("mid", "z")
+    outer = (
+        StateGraph(Rich)
+        .add_node("mid", middle)
+        .add_node("z", says("z"))
+        .add_edge(START, "mid")
+        .add_edge("mid", "z")
+    )
     outer.compile(store).invoke({"n": 0}, run_id="r")
 
 
@@ -124,7 +130,9 @@ def passing_over(store: Store) -> None:
 
 
 def commanding(store: Store) -> None:
-    graph = StateGraph(Log).add_node("a", lambda s: Command({"log": ["a"]}, ["b", Send("c", {"n": 1})]), goto="bc")
+    graph = StateGraph(Log).add_node(
+        "a", lambda s: Command({"log": ["a"]}, ["b", Send("c", {"n": 1})]), goto="bc"
+    )
     graph.add_node("b", says("b")).add_node("c", says("c")).add_node("d", says("d")).add_edge(START, "a")
     graph.add_edge(["b", "c"], "d")
     graph.compile(store, barrier=False).invoke(run_id="r")

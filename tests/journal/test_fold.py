@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from holdfast import RunStatus
 from holdfast.data.codec import Codec
 from holdfast.data.ops import Op, make_op
-from holdfast.journal.fold import INTERRUPTED, RunState, apply, at_checkpoint, copy_run, fold, frame_of, step_id
+from holdfast.journal.fold import (
+    INTERRUPTED,
+    RunState,
+    apply,
+    at_checkpoint,
+    copy_run,
+    fold,
+    frame_of,
+    step_id,
+)
 from holdfast.journal.journal import Loaded
 from holdfast.journal.records import (
     Answered,
@@ -89,7 +98,11 @@ def test_changes_show_only_when_the_wave_ends_and_in_node_order() -> None:
 
 def test_what_a_wave_reduced_comes_after_the_steps_own_changes() -> None:
     run = folded(
-        [*begun("a", n=1), StepFinished("a#1", (put("n", 5, "reduce"),)), WaveFinished("", (put("n", 6),), ())]
+        [
+            *begun("a", n=1),
+            StepFinished("a#1", (put("n", 5, "reduce"),)),
+            WaveFinished("", (put("n", 6),), ()),
+        ]
     )
 
     assert state(run) == {"n": 6} and not run.root.active
@@ -116,7 +129,9 @@ def test_visits_count_once_a_wave_and_items_have_keys() -> None:
 
 
 def test_failures_wait_for_a_retry_or_are_final() -> None:
-    retrying = folded([*begun("a"), StepStarted("a#1", 1), StepFailed("a#1", 1, FAULT, retry_at=9.0, seconds=2.0)])
+    retrying = folded(
+        [*begun("a"), StepStarted("a#1", 1), StepFailed("a#1", 1, FAULT, retry_at=9.0, seconds=2.0)]
+    )
     failed = folded([*begun("a"), StepStarted("a#1", 1), StepFailed("a#1", 1, FAULT)])
 
     assert statuses(retrying) == {"a#1": "retrying"} and retrying.step("a#1").retry_at == 9.0
@@ -184,7 +199,14 @@ def test_a_decision_about_an_interrupted_step_is_used_once() -> None:
 
 
 def test_a_finished_step_takes_its_pauses_along() -> None:
-    run = folded([*begun("a", "b"), Paused("p", "ask", "a#1", "a"), Paused("q", "ask", "b#1", "b"), StepFinished("a#1")])
+    run = folded(
+        [
+            *begun("a", "b"),
+            Paused("p", "ask", "a#1", "a"),
+            Paused("q", "ask", "b#1", "b"),
+            StepFinished("a#1"),
+        ]
+    )
 
     assert list(run.pauses) == ["q"]
 
@@ -222,7 +244,12 @@ def test_a_sub_graph_may_share_every_key() -> None:
 
 def test_an_edit_a_command_and_an_end_are_taken_in() -> None:
     run = folded(
-        [*begun("a", n=1), StateEdited("", (put("n", 7),)), Commanded(3, "cancel"), RunEnded("failed", FAULT, "a")]
+        [
+            *begun("a", n=1),
+            StateEdited("", (put("n", 7),)),
+            Commanded(3, "cancel"),
+            RunEnded("failed", FAULT, "a"),
+        ]
     )
 
     assert state(run) == {"n": 7} and run.inbox_seen == 3
@@ -247,7 +274,11 @@ def test_a_changed_graph_renames_steps_visits_and_joins() -> None:
 def test_a_copy_can_be_folded_on_alone() -> None:
     run = folded(begun("a", n=1))
     copy = copy_run(run)
-    for record in (Noted("a#1", "k", b"1"), StepFinished("a#1", (put("n", 2),)), WaveFinished("", (), (Target("b"),))):
+    for record in (
+        Noted("a#1", "k", b"1"),
+        StepFinished("a#1", (put("n", 2),)),
+        WaveFinished("", (), (Target("b"),)),
+    ):
         apply(copy, record, 9.0)
 
     assert same(run, folded(begun("a", n=1))) and state(copy) == {"n": 2}

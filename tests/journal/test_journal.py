@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from holdfast import (
     END,
@@ -24,11 +26,20 @@ from holdfast import (
     StateGraph,
     StoreError,
     append,
+    keep_last,
+    merge,
     open_store,
+    union,
 )
 from holdfast.data.codec import Codec
 from holdfast.journal import journal as journal_module
-from holdfast.journal.checkpoints import checkpoint_id, is_checkpoint_id, locate_checkpoint, new_run_key, read_mark
+from holdfast.journal.checkpoints import (
+    checkpoint_id,
+    is_checkpoint_id,
+    locate_checkpoint,
+    new_run_key,
+    read_mark,
+)
 from holdfast.journal.journal import Journal, Writer
 from holdfast.journal.records import RunStarted, StateEdited, Target
 from holdfast.stores.base import Append, Conflict, Entry, Mark, RunInfo, Snapshot, Store
@@ -80,7 +91,9 @@ def test_a_single_changed_byte_anywhere_is_found_and_located(memory: Store, part
         for place in range(len(data or b"")):
             assert data is not None
             broken = changed(entry, **{part: flipped(data, place)})
-            journal = with_entries(memory, lambda entries, e=broken: [e if x.seq == e.seq else x for x in entries])
+            journal = with_entries(
+                memory, lambda entries, e=broken: [e if x.seq == e.seq else x for x in entries]
+            )
             with pytest.raises(CorruptJournal, match=f"run 'r': entry {entry.seq} is damaged") as caught:
                 load(journal)
             assert (caught.value.run, caught.value.seq) == ("r", entry.seq)
@@ -153,7 +166,9 @@ def test_damage_in_a_sqlite_file_is_found(sqlite_url: str, tmp_path: Path, part:
     store.close()
     with sqlite3.connect(tmp_path / "runs.db") as database:
         ident, data = database.execute(f"SELECT id, {part} FROM entries ORDER BY id LIMIT 1").fetchone()
-        database.execute(f"UPDATE entries SET {part} = ? WHERE id = ?", (flipped(data, len(data) // 2), ident))
+        database.execute(
+            f"UPDATE entries SET {part} = ? WHERE id = ?", (flipped(data, len(data) // 2), ident)
+        )
     database.close()
 
     store = open_store(sqlite_url)
@@ -167,7 +182,9 @@ def test_damage_in_a_run_folder_is_found(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path / 'runs'}")
     made(store)
     store.close()
-    paths = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and b"graph" in path.read_bytes()]
+    paths = [
+        path for path in (tmp_path / "runs").rglob("*") if path.is_file() and b"graph" in path.read_bytes()
+    ]
     found = 0
     for path in paths:
         content = path.read_bytes()
@@ -205,7 +222,9 @@ def loop(steps: int, step: Callable[[int], dict[str, Any]]) -> StateGraph:
         return {"n": state["n"] + 1, **step(state["n"])}
 
     graph = StateGraph(Messages, name="loop", max_iterations=steps + 1).add_node("work", work)
-    graph.add_edge(START, "work").add_edge("work", "work", when=lambda s: s["n"] < steps).add_edge("work", END)
+    graph.add_edge(START, "work").add_edge("work", "work", when=lambda s: s["n"] < steps).add_edge(
+        "work", END
+    )
     return graph
 
 
@@ -248,7 +267,9 @@ def test_a_growing_list_costs_linear_bytes_snapshots_included(monkeypatch: pytes
     assert written[800] < 1.4 * 800 * 512
 
 
-def test_snapshots_cost_no_more_than_the_journal_and_bound_what_a_load_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_cost_no_more_than_the_journal_and_bound_what_a_load_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(journal_module, "SNAPSHOT_FLOOR", 4096)
     store = CountingStore()
     painter(400).compile(store).invoke({"n": 0}, run_id="r")
@@ -386,6 +407,102 @@ async def test_a_conflict_of_one_run_does_not_touch_the_others_in_its_commit(mem
     assert load(journal, "r1").run.status == "completed"
 
 
+@pytest.mark.parametrize("error", [StoreError("the disk is full"), ZeroDivisionError("a bug in a store")])
+async def test_whatever_a_store_raises_reaches_everybody_who_waits(error: Exception) -> None:
+    class Broken(MemoryStore):
+        def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+            raise error
+
+    journal = Journal(Broken())
+    writers = []
+    for number in range(3):
+        info = RunInfo(f"r{number}", new_run_key(), "w", "running", 0.0, 0.0)
+        writers.append(Writer.create(journal, info, CODEC, durable=False))
+        writers[-1].record(RunStarted("w", (), (Target("a"),), b"", {}, ""), 1.0)
+
+    results = await asyncio.gather(*(writer.flush_async() for writer in writers), return_exceptions=True)
+
+    assert results == [error] * 3 and all(writer.has_unsaved for writer in writers)
+    with pytest.raises(type(error)):
+        writers[0].flush()
+
+
+# Any run at all.
+
+UPDATES = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": st.text(max_size=5) | st.integers(0, 9).map(lambda n: noise(7, 3000) + str(n)),
+        "log": st.lists(st.integers(), max_size=3),
+        "facts": st.dictionaries(st.sampled_from("abc"), st.integers(), max_size=2),
+        "tags": st.sets(st.integers(0, 5), max_size=3),
+        "recent": st.lists(st.integers(), max_size=3),
+        "top": st.integers(),
+    },
+)
+
+
+def highest(old: int | None, new: int) -> int:
+    return new if old is None else max(old, new)
+
+
+SCHEMA = {
+    "text": str,
+    "log": Annotated[list[int], append],
+    "facts": Annotated[dict[str, int], merge],
+    "tags": Annotated[set[int], union],
+    "recent": Annotated[list[int], keep_last(2)],
+    "top": Annotated[int, highest],
+}
+
+
+def expected(states: list[dict[str, Any]], update: dict[str, Any]) -> dict[str, Any]:
+    """What the state must be after one more update, in plain Python."""
+    old = states[-1] if states else {"log": [], "facts": {}, "tags": set(), "recent": []}
+    new = {**old, **update}
+    new["log"] = [*old["log"], *update.get("log", [])]
+    new["facts"] = {**old["facts"], **update.get("facts", {})}
+    new["tags"] = {*old["tags"], *update.get("tags", ())}
+    new["recent"] = [*old["recent"], *update.get("recent", [])][-2:]
+    if "top" in update:
+        new["top"] = max(old.get("top", update["top"]), update["top"])
+    return new
+
+
+@given(st.lists(UPDATES, min_size=1, max_size=12), st.integers(-20_000, 3000), st.booleans(), st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_checkpoint_of_any_run_reads_as_it_was_also_across_snapshots_and_pruning(
+    monkeypatch: pytest.MonkeyPatch,
+    updates: list[dict[str, Any]],
+    floor: int,
+    nested: bool,
+    data: st.DataObject,
+) -> None:
+    monkeypatch.setattr(journal_module, "SNAPSHOT_FLOOR", floor)
+    todo = iter(updates)
+    graph = StateGraph(SCHEMA, name="any")
+    for number in range(len(updates)):
+        graph.add_node(f"n{number}", lambda state: next(todo), after=[f"n{number - 1}"] if number else [])
+    if nested:
+        graph = StateGraph(SCHEMA, name="outer").add_node("sub", graph).add_edge(START, "sub")
+    store = MemoryStore()
+    app = graph.compile(store)
+    out = app.invoke(run_id="r")
+
+    states: list[dict[str, Any]] = []
+    for update in updates:
+        states.append(expected(states, update))
+    assert out.state == states[-1] == app.get_state("r")
+    if nested:
+        return
+    found = app.checkpoints("r")
+    assert [app.get_state("r", checkpoint_id=mark.id) for mark in found] == states
+    horizon = data.draw(st.integers(0, len(found) - 1))
+    journal = app.settings.journal
+    store.prune("r", journal.make_snapshot(load(journal, upto=found[horizon].seq), CODEC))
+    assert [app.get_state("r", checkpoint_id=mark.id) for mark in app.checkpoints("r")] == states[horizon:]
+
+
 # The fence.
 
 
@@ -409,7 +526,9 @@ def test_a_run_id_is_given_only_once(store: Store) -> None:
     app = chain("a").compile(store)
     app.invoke(run_id="r")
 
-    with pytest.raises(RunExists, match="run 'r' exists in .*; resume it, or give the new run another run_id"):
+    with pytest.raises(
+        RunExists, match=r"run 'r' exists in .*; resume it, or give the new run another run_id"
+    ):
         app.invoke(run_id="r")
 
 
@@ -482,6 +601,8 @@ def test_a_checkpoint_of_another_run_is_not_this_ones(memory: Store) -> None:
 
 def test_a_damaged_mark_is_located() -> None:
     for bad in (b"", b"\xc1", b"\x93\x01\x02\x03", b"\x01"):
-        with pytest.raises(CorruptJournal, match="the checkpoint at 3 of run 'r' has a damaged mark") as caught:
+        with pytest.raises(
+            CorruptJournal, match="the checkpoint at 3 of run 'r' has a damaged mark"
+        ) as caught:
             read_mark(b"12345678", Mark(3, 1.0, bad, 9), "r")
         assert (caught.value.run, caught.value.seq) == ("r", 3)

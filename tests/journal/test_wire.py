@@ -55,7 +55,9 @@ FAULT = Fault("ValueError", "bad \u20ac", "Traceback …")
 FORKED = history("simple").journal.load(history("simple").info, CODEC)
 
 SAMPLES: list[Record] = [
-    RunStarted("w", (put("n", 1),), (Target("a"), ITEM), b"config", {"nodes": {"a": {}}}, "me", ("parent", 3)),
+    RunStarted(
+        "w", (put("n", 1),), (Target("a"), ITEM), b"config", {"nodes": {"a": {}}}, "me", ("parent", 3)
+    ),
     RunStarted("w", (), (), b"", {}, ""),
     Forked("old", 4, encode_run(FORKED.run, FORKED.track, CODEC), FORKED.run, "me", b"c"),
     StepStarted("a#1", 2),
@@ -91,7 +93,13 @@ def test_every_record_survives_the_trip(record: Record) -> None:
     [again] = decode_records(encode_records([record], writing), reading, CODEC)
 
     if isinstance(record, Forked) and isinstance(again, Forked):
-        assert (again.parent, again.seq, again.body, again.driver, again.config) == ("old", 4, record.body, "me", b"c")
+        assert (again.parent, again.seq, again.body, again.driver, again.config) == (
+            "old",
+            4,
+            record.body,
+            "me",
+            b"c",
+        )
         assert encode_run(again.run, Track(), CODEC) == encode_run(record.run, Track(), CODEC)
     else:
         assert again == record
@@ -137,7 +145,12 @@ def test_garbage_is_refused_and_nothing_worse(garbage: bytes) -> None:
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers(-2, 20) | st.binary(max_size=5) | st.text(max_size=5) | st.floats(),
+        st.none()
+        | st.booleans()
+        | st.integers(-2, 20)
+        | st.binary(max_size=5)
+        | st.text(max_size=5)
+        | st.floats(),
         lambda inner: st.lists(inner, max_size=9) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
         max_leaves=30,
     )
@@ -172,7 +185,7 @@ def test_a_damaged_body_is_refused_or_read_but_never_crashes_the_reader(kind: st
 
 @pytest.mark.parametrize("body", [b"", b"\x02\x90", b"\x00"])
 def test_a_body_of_another_version_says_so(body: bytes) -> None:
-    with pytest.raises(CodecError, match="the record format is .*this version of holdfast reads 1; upgrade"):
+    with pytest.raises(CodecError, match=r"the record format is .*this version of holdfast reads 1; upgrade"):
         decode_records(body, Track(), CODEC)
 
 
@@ -195,7 +208,8 @@ def test_a_large_value_with_a_small_edit_is_stored_as_a_difference() -> None:
     """S2.21"""
     track = Track()
     bodies = [
-        encode_records([StepFinished("a#1", (put("doc", large(edit)),))], track) for edit in (1, 700, 1500, 1999)
+        encode_records([StepFinished("a#1", (put("doc", large(edit)),))], track)
+        for edit in (1, 700, 1500, 1999)
     ]
 
     assert len(bodies[0]) > 10_000
@@ -273,7 +287,9 @@ def bytes_below(folder: Path) -> bytes:
 
 @pytest.fixture(params=["sqlite", "file"])
 def disk_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return {"sqlite": f"sqlite:///{tmp_path / 'runs.db'}", "file": f"file://{tmp_path / 'runs'}"}[request.param]
+    return {"sqlite": f"sqlite:///{tmp_path / 'runs.db'}", "file": f"file://{tmp_path / 'runs'}"}[
+        request.param
+    ]
 
 
 def new_key() -> str:
@@ -312,7 +328,7 @@ def test_a_missing_key_a_wrong_key_and_the_environments_key(
 
     with pytest.raises(CodecError, match="run 'r' is encrypted; set HOLDFAST_KEY to its key"):
         graph.compile(store).get_state("r")
-    with pytest.raises(CodecError, match="its key .* is not here; add that key to HOLDFAST_KEY"):
+    with pytest.raises(CodecError, match=r"its key .* is not here; add that key to HOLDFAST_KEY"):
         graph.compile(store, encryption_key=new_key()).get_state("r")
     monkeypatch.setenv("HOLDFAST_KEY", key)
     assert graph.compile(store).get_state("r")["log"][0] == SECRET

@@ -43,11 +43,23 @@ PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
         lambda: graph("a").add_conditional_edges("z", nothing, ["a"]),
         "the routes of 'z': there is no node 'z'",
     ),
-    "missing join source": (lambda: graph("a").add_edge(["a", "z"], END), "the join before '__end__': there is no node 'z'"),
-    "missing join target": (lambda: graph("a", "b").add_edge(["a", "b"], "z"), "the join of 'a', 'b': there is no node 'z'"),
-    "missing after": (lambda: graph("a").add_node("b", nothing, after="z"), "edge 'z' -> 'b': there is no node 'z'"),
+    "missing join source": (
+        lambda: graph("a").add_edge(["a", "z"], END),
+        "the join before '__end__': there is no node 'z'",
+    ),
+    "missing join target": (
+        lambda: graph("a", "b").add_edge(["a", "b"], "z"),
+        "the join of 'a', 'b': there is no node 'z'",
+    ),
+    "missing after": (
+        lambda: graph("a").add_node("b", nothing, after="z"),
+        "edge 'z' -> 'b': there is no node 'z'",
+    ),
     "missing exit": (lambda: graph("a").set_exit_point("z"), "the exit points: there is no node 'z'"),
-    "missing goto": (lambda: graph().add_node("a", nothing, goto=["z"]).add_edge(START, "a"), "goto of node 'a': there is no node 'z'"),
+    "missing goto": (
+        lambda: graph().add_node("a", nothing, goto=["z"]).add_edge(START, "a"),
+        "goto of node 'a': there is no node 'z'",
+    ),
     "edge into START": (lambda: graph("a").add_edge("a", START), "'__start__' cannot be used there"),
     "edge out of END": (lambda: graph("a").add_edge(END, "a"), "'__end__' cannot be used there"),
     "unreachable": (lambda: graph("a").add_node("b", nothing), "node 'b' cannot be reached from START"),
@@ -56,7 +68,14 @@ PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
         "cycle without exit: no path leads from 'a', 'b' to END",
     ),
     "dead end beside an exit point": (
-        lambda: graph("a").add_node("b", nothing).add_node("c", nothing).add_edge("a", "b").add_edge("a", "c").set_exit_point("b"),
+        lambda: (
+            graph("a")
+            .add_node("b", nothing)
+            .add_node("c", nothing)
+            .add_edge("a", "b")
+            .add_edge("a", "c")
+            .set_exit_point("b")
+        ),
         "no outgoing edges from node: c",
     ),
     "forbidden character": (lambda: graph("a/b"), "node name 'a/b' may not contain"),
@@ -64,10 +83,15 @@ PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
     "empty name": (lambda: graph(""), "'' cannot be a node's name"),
     "reserved name": (lambda: StateGraph(Log).add_node(END, nothing), "'__end__' cannot be a node's name"),
     "bad reducer": (
-        lambda: StateGraph({"n": Annotated[int, lambda old: old]}).add_node("a", nothing).add_edge(START, "a"),
+        lambda: (
+            StateGraph({"n": Annotated[int, lambda old: old]}).add_node("a", nothing).add_edge(START, "a")
+        ),
         "state key 'n' has a bad reducer",
     ),
-    "bad timeout": (lambda: graph().add_node("a", nothing, timeout=0).add_edge(START, "a"), "node 'a' has a timeout of 0"),
+    "bad timeout": (
+        lambda: graph().add_node("a", nothing, timeout=0).add_edge(START, "a"),
+        "node 'a' has a timeout of 0",
+    ),
     "bad if_interrupted": (
         lambda: graph().add_node("a", nothing, if_interrupted="retry").add_edge(START, "a"),
         "node 'a' has if_interrupted='retry'",
@@ -81,7 +105,10 @@ PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
         "node 'a' has two routing functions",
     ),
     "no iterations": (lambda: chain("a", max_iterations=0), "max_iterations must be at least 1"),
-    "no function": (lambda: StateGraph(Log).add_node("a").add_edge(START, "a"), "node 'a' needs a function or a graph"),
+    "no function": (
+        lambda: StateGraph(Log).add_node("a").add_edge(START, "a"),
+        "node 'a' needs a function or a graph",
+    ),
     "unknown parameter": (
         lambda: StateGraph(Log).add_node("a", lambda state, db: None).add_edge(START, "a"),
         "node 'a': its parameter 'db' is none of state, ctx, config",
@@ -107,7 +134,7 @@ PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
         lambda: StateGraph(Log).add_node("sub", chain("x"), timeout=3).add_edge(START, "sub"),
         "node 'sub' is a sub-graph and takes no timeout",
     ),
-}  # fmt: skip
+}
 
 
 def _keyword_only(state: Any, *, db: Any) -> None:
@@ -135,7 +162,16 @@ def test_every_problem_is_reported_at_once() -> None:
 
     text = str(caught.value)
     assert text.startswith("graph 'bad' has 8 problem(s):")
-    for part in ("added twice", "b/c", "timeout of -1", "bad reducer", "nowhere", "neither", "max_iterations", "nobody"):
+    for part in (
+        "added twice",
+        "b/c",
+        "timeout of -1",
+        "bad reducer",
+        "nowhere",
+        "neither",
+        "max_iterations",
+        "nobody",
+    ):
         assert part in text, part
 
 
@@ -149,7 +185,12 @@ def test_every_problem_is_reported_at_once() -> None:
         lambda: graph("a", "b").add_edge("b", "a", when=nothing).add_edge("b", END),
         lambda: graph("a").add_node("b", nothing).add_conditional_edges("a", nothing),
         lambda: graph().add_node("a", nothing, goto=["b"]).add_node("b", nothing).add_edge(START, "a"),
-        lambda: graph("a", "b").add_edge("b", "a", when=nothing).add_edge("b", "a", when=nothing).add_edge("b", END),
+        lambda: (
+            graph("a", "b")
+            .add_edge("b", "a", when=nothing)
+            .add_edge("b", "a", when=nothing)
+            .add_edge("b", END)
+        ),
         lambda: StateGraph(Log).add_node("a", nothing, after=[]).add_node("b", nothing, after=["a"]),
         lambda: StateGraph(Log).add_node("sub", chain("x")).add_edge(START, "sub"),
         lambda: StateGraph(Log).add_node("a", nothing).add_conditional_edges(START, nothing, ["a"]),

@@ -33,7 +33,9 @@ def test_conditions_routes_joins_exits_and_sinks_are_drawn() -> None:
     graph = StateGraph(Log)
     for name in "abcde":
         graph.add_node(name, nothing)
-    graph.add_edge(START, "a").add_edge("a", "b", when=ready).add_edge("a", "c", when=lambda s: 1).add_edge("a", "e")
+    graph.add_edge(START, "a").add_edge("a", "b", when=ready).add_edge("a", "c", when=lambda s: 1).add_edge(
+        "a", "e"
+    )
     graph.add_conditional_edges("b", nothing, {"x": "c", "y": END}).add_edge(["b", "c"], "d")
     lines = graph.compile("memory://").draw().splitlines()
 
@@ -63,7 +65,9 @@ def test_sub_graphs_are_drawn_inside() -> None:
     graph = StateGraph(Log).add_node("sub", chain("x", name="inner")).add_edge(START, "sub")
     text = graph.compile("memory://").draw()
 
-    assert 'subgraph n0["sub"]' in text and '        n0_n0["x"]' in text and "        n0_start --> n0_n0" in text
+    assert (
+        'subgraph n0["sub"]' in text and '        n0_n0["x"]' in text and "        n0_start --> n0_n0" in text
+    )
     assert text.count("\n    end\n") == 1
 
 
@@ -74,4 +78,6 @@ def test_an_exit_point_is_drawn_as_one() -> None:
 
 
 def test_names_are_escaped() -> None:
-    assert '["say &quot;hi&quot; &lt;b&gt; &amp; go"]' in chain('say "hi" <b> & go').compile("memory://").draw()
+    assert (
+        '["say &quot;hi&quot; &lt;b&gt; &amp; go"]' in chain('say "hi" <b> & go').compile("memory://").draw()
+    )

@@ -26,7 +26,9 @@ def test_a_graph_is_frozen_and_the_builder_goes_on_without_it() -> None:
 
 
 def test_building_can_be_chained() -> None:
-    app = StateGraph(Log).add_node("a", says("a")).add_edge(START, "a").set_exit_point("a").compile("memory://")
+    app = (
+        StateGraph(Log).add_node("a", says("a")).add_edge(START, "a").set_exit_point("a").compile("memory://")
+    )
 
     assert app.invoke().state["log"] == ["a"]
 
@@ -80,7 +82,13 @@ def test_nodes_know_what_their_functions_take() -> None:
 
 
 def test_the_node_after_which_there_is_no_choice_is_known() -> None:
-    graph = chain("a", "b").add_node("c", nothing).add_edge("c", "a", when=lambda s: True).set_exit_point("b").build()
+    graph = (
+        chain("a", "b")
+        .add_node("c", nothing)
+        .add_edge("c", "a", when=lambda s: True)
+        .set_exit_point("b")
+        .build()
+    )
 
     assert graph.only_next["a"] == "b" and graph.only_next["b"] == END and "c" not in graph.only_next
 
@@ -88,7 +96,9 @@ def test_the_node_after_which_there_is_no_choice_is_known() -> None:
 def test_a_frames_path_leads_to_its_graph() -> None:
     inner = chain("x", name="inner")
     middle = StateGraph(Log, name="middle").add_node("inner", inner).add_edge(START, "inner")
-    outer = StateGraph(Log).add_node("middle", middle).add_node("leaf", nothing).add_edge(START, "middle").build()
+    outer = (
+        StateGraph(Log).add_node("middle", middle).add_node("leaf", nothing).add_edge(START, "middle").build()
+    )
 
     assert outer.at("").name == "graph"
     assert outer.at("middle#1").name == "middle"

@@ -40,7 +40,9 @@ def test_a_huge_number_of_attempts_does_not_overflow() -> None:
         (Exception, KeyboardInterrupt(), False),
     ],
 )
-def test_only_the_failures_that_were_named_are_tried_again(on: object, error: BaseException, again: bool) -> None:
+def test_only_the_failures_that_were_named_are_tried_again(
+    on: object, error: BaseException, again: bool
+) -> None:
     assert (Retry(on=on).delay_after(1, error) is not None) is again  # type: ignore[arg-type]
 
 

@@ -123,6 +123,7 @@ def test_migrations_are_numbered_without_a_gap() -> None:
 
 
 def test_only_the_missing_migrations_are_applied_and_all_or_none(path: Path, store: SqliteStore) -> None:
+    """S0.3, S0.23: numbered migrations, tried on a database that exists."""
     create(store)
     store.close()
     connection = apsw.Connection(str(path))

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import datetime as dt
 import os
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -84,7 +83,6 @@ class CheckpointStore:
             seal = Seal.from_text(encryption_key) if encryption_key else Seal.from_environment(os.environ)
             self._journal = Journal(open_store(store), seal)
             self._codec = TolerantCodec()
-        self._saving = threading.Lock()
 
     @property
     def store(self) -> Store:
@@ -99,15 +97,14 @@ class CheckpointStore:
         A graph that resumes the run goes on after `state.checkpoint_node`, or, if no node made this
         state, begins with it. A run of a graph is saved by that graph only.
         """
-        with self._saving:
-            while True:
-                writer = self._writer(state, workflow)
-                _record_saving(writer, state)
-                try:
-                    writer.flush()
-                except (RunConflict, RunExists):
-                    continue  # Another process saved the same run meanwhile: save after it.
-                return checkpoint_id(writer.info.key, writer.run.saved_seq)
+        while True:
+            writer = self._writer(state, workflow)
+            _record_saving(writer, state)
+            try:
+                writer.flush()
+            except (RunConflict, RunExists):
+                continue  # Somebody saved the same run meanwhile: save after them.
+            return checkpoint_id(writer.info.key, writer.run.saved_seq)
 
     def load(self, ident: str) -> CheckpointData | None:
         """The checkpoint of that id, or the run of that id as it stands now; `None` if there is neither."""

@@ -75,6 +75,9 @@ class ReadOnlySet(set[Any]):
     difference_update = intersection_update = symmetric_difference_update = _refuse
     __iand__ = __ior__ = __isub__ = __ixor__ = _refuse
 
+    def __repr__(self) -> str:
+        return repr(set(self))
+
     def copy(self) -> set[Any]:
         return set(self)
 

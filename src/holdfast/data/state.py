@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from holdfast.data.codec import Codec
 from holdfast.data.frozen import GUARDED, ReadOnly, freeze, thaw
 from holdfast.data.ops import Slot
+from holdfast.errors import CodecError
 from holdfast.events import Event, Observer, tell
 
 _DEFAULT_CODEC = Codec()
@@ -143,7 +144,13 @@ class State(_Core, Mapping[str, Any]):
     __delattr__ = __delitem__
 
     def __repr__(self) -> str:
-        return f"State({dict(self)!r})"
+        return f"State({{{', '.join(f'{key!r}: {self._shown(key)}' for key in self._cells)}}})"
+
+    def _shown(self, key: str) -> str:
+        try:
+            return repr(self[key])
+        except CodecError:
+            return "<unreadable here>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (self.to_dict(), self._run, self.checkpoint_id, self._node, self._time))

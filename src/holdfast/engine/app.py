@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 import uuid
@@ -179,8 +180,9 @@ class App:
             work = self._resume(checkpoint, _ResumeOptions(None, answers, config), queue, False, _ignore)
         else:
             work = self._invoke(input, run_id, config, checkpoint, queue, False, _ignore)
-        async for event in queue.drain_async(work):
-            yield event
+        async with contextlib.aclosing(queue.drain_async(work)) as events:
+            async for event in events:
+                yield event
 
     def cancel(self, run_id: str, reason: str = "cancelled") -> RunStatus:
         """Stop a run for good or until it is resumed. A run that is being driven, in any process, stops soon.
@@ -333,6 +335,7 @@ class App:
         private: bool,
         hold: Callable[[Drive], None],
         nodes: tuple[str, ...] | None = None,
+        gate: str = "",
     ) -> Outcome:
         settings = self._settings
         graph, codec = settings.graph, settings.codec
@@ -362,6 +365,8 @@ class App:
             ),
             now,
         )
+        if gate:
+            _pass_gate(writer, gate, driver)
         if listener is not None:
             tell(listener, Event("state.create", run, data={"keys": len(cells)}))
             tell(listener, Event("graph.start", run, data={"workflow": graph.name}))
@@ -493,7 +498,8 @@ class App:
             if node not in self.graph.nodes and node != END:
                 raise GraphChanged(f"{path} is to go on with node {node!r}: node not found: {node}")
         merged = {**content["config"], **(config or {})}
-        return await self._start(content["state"], run_id, merged, observer, private, hold, nodes)
+        gate = str(content.get("gate", ""))
+        return await self._start(content["state"], run_id, merged, observer, private, hold, nodes, gate)
 
     async def _drive(
         self,
@@ -643,6 +649,14 @@ def _state_of(loaded: Loaded, settings: Settings) -> State:
     run, frame = loaded.run, loaded.run.root
     ident = checkpoint_id(loaded.info.key, run.saved_seq) if run.saved_seq else ""
     return State.view(frame.cells, settings.codec, loaded.info.run, ident, frame.last_node, run.updated_at)
+
+
+def _pass_gate(writer: Writer, node: str, driver: str) -> None:
+    """Record that a run waited before `node` and was taken up again: resuming from a gate's file passes it."""
+    now = time.time()
+    for step in [step for step in writer.run.root.active.values() if step.node == node]:
+        writer.record(records.Paused(f"{step.id}:before", "before", step.id, node), now)
+    writer.record(records.Resumed(driver, approve=True), now)
 
 
 def _ignore(drive: Drive) -> None:

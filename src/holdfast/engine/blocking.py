@@ -7,7 +7,7 @@ import contextlib
 import queue
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
 
@@ -167,7 +167,7 @@ class StreamQueue:
         if errors:
             raise errors[0]
 
-    async def drain_async(self, work: Coroutine[Any, Any, Outcome]) -> AsyncIterator[Event]:
+    async def drain_async(self, work: Coroutine[Any, Any, Outcome]) -> AsyncGenerator[Event, None]:
         """Start the work as a task and yield its events until it ends; then raise what it raised."""
         self._loop = asyncio.get_running_loop()
         events: asyncio.Queue[Event | None] = asyncio.Queue()

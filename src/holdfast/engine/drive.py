@@ -747,7 +747,7 @@ class Drive:
         node = step.node if kind == "before" else nodes[0]
         path = files.automatic_path(directory, step.node)
         try:
-            files.save(path, self.state(), node, self.config, nodes)
+            files.save(path, self.state(), node, self.config, nodes, node if kind == "before" else "")
         except (StoreError, CodecError) as error:
             self._save_failed(error if isinstance(error, StoreError) else StoreError(str(error)))
             return None

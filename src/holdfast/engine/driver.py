@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -14,19 +15,14 @@ from holdfast.stores.base import Store
 
 
 @functools.cache
-def _host() -> str:
-    """This machine since its last boot, or this container: process ids are comparable within it."""
-    parts = [socket.gethostname()]
-    for path in ("/proc/sys/kernel/random/boot_id",):
-        try:
-            parts.append(Path(path).read_text().strip())
-        except OSError:
-            continue
-    try:
-        parts.append(str(Path("/proc/self/ns/pid").readlink()))
-    except OSError:
-        parts.append("")
-    return "/".join(parts)
+def _host() -> dict[str, str]:
+    """This machine, its last boot, and the space that its process ids belong to."""
+    boot = space = ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with contextlib.suppress(OSError):
+        space = str(Path("/proc/self/ns/pid").readlink())
+    return {"host": socket.gethostname(), "boot": boot, "space": space}
 
 
 def _started(pid: int) -> str:
@@ -44,13 +40,13 @@ def this_driver() -> str:
 
 @functools.cache
 def _driver(pid: int) -> str:
-    return json.dumps({"host": _host(), "pid": pid, "started": _started(pid)})
+    return json.dumps({**_host(), "pid": pid, "started": _started(pid)})
 
 
 def describe(driver: str) -> str:
     """A driver for people."""
     facts = _facts(driver)
-    return f"process {facts.get('pid')} on {str(facts.get('host', '?')).partition('/')[0]}"
+    return f"process {facts.get('pid')} on {facts.get('host', '?')}"
 
 
 def _facts(driver: str) -> dict[str, Any]:
@@ -66,7 +62,12 @@ def is_alive(driver: str) -> bool:
     facts = _facts(driver)
     if not facts:
         return False
-    if facts.get("host") != _host():
+    here = _host()
+    if facts.get("host") != here["host"]:
+        return True
+    if facts.get("boot") != here["boot"]:
+        return False
+    if facts.get("space") != here["space"]:
         return True
     pid = facts.get("pid")
     if not isinstance(pid, int):

@@ -46,8 +46,9 @@ def save(
     node: str,
     config: Mapping[str, Any],
     next_nodes: tuple[str, ...] | None = None,
+    gate: str = "",
 ) -> Path:
-    """Write a checkpoint file, whole or not at all."""
+    """Write a checkpoint file, whole or not at all. `gate` is the node that it was written before."""
     content: dict[str, Any] = {
         "state": {key: thaw(state[key]) for key in state},
         "node": node,
@@ -57,6 +58,8 @@ def save(
     }
     if next_nodes is not None:
         content["next"] = list(next_nodes)
+    if gate:
+        content["gate"] = gate
     try:
         data = pickle.dumps(content, protocol=4)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:

@@ -1,0 +1,410 @@
+"""Stopping runs: cancelling from here and from elsewhere, Ctrl+C and SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import (
+    Context,
+    ExecutionError,
+    RunFinished,
+    RunInterrupted,
+    RunNotFound,
+    RunStatus,
+    RunTerminated,
+    StoreError,
+    open_store,
+)
+from holdfast.stores.base import Message, Store
+from holdfast.stores.memory import MemoryStore
+from tests.graphs import Heard, chain, fan, one, says
+
+SOURCE = Path(next(iter(holdfast.__path__))).parent
+TESTS = Path(__file__).parents[2]
+
+
+def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    result: list[Any] = []
+
+    def run() -> None:
+        try:
+            result.append(work())
+        except BaseException as error:
+            result.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, result
+
+
+class Looper:
+    """A sync node that works until it is told to stop, unless the state says not to."""
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+        self.calls = 0
+
+    def __call__(self, state: Any, ctx: Context) -> dict[str, Any]:
+        self.calls += 1
+        self.started.set()
+        while not ctx.cancelled and not state.get("n"):
+            time.sleep(0.005)
+        return {"log": ["worked"]}
+
+
+def test_a_run_is_cancelled_from_another_thread_and_can_be_resumed(store: Store, heard: Heard) -> None:
+    node = Looper()
+    app = chain("a", "b", "c", nodes={"b": node}).compile(store)
+    thread, result = in_thread(lambda: app.invoke(run_id="r", observer=heard))
+    assert node.started.wait(30)
+
+    assert app.cancel("r", "enough") == RunStatus.RUNNING
+    thread.join(30)
+
+    [out] = result
+    assert out.status == RunStatus.CANCELLED and app.runs()[0].status == "cancelled"
+    assert heard.of("workflow_abort")[0].data == {"status": "cancelled", "reason": "enough"}
+    out = app.resume("r", update={"n": 1})
+    assert out.status == RunStatus.COMPLETED and out.state["log"] == ["a", "worked", "c"]
+
+
+def test_siblings_and_async_nodes_are_cancelled_where_they_wait() -> None:
+    started = threading.Event()
+    unwound: list[str] = []
+
+    async def waits(state: Any, ctx: Context) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            unwound.append(ctx.node)
+
+    app = fan("a", "b", "quick", nodes={"a": waits, "b": waits}).compile("memory://")
+    thread, result = in_thread(lambda: app.invoke(run_id="r"))
+    assert started.wait(30)
+    app.cancel("r")
+    thread.join(30)
+
+    assert result[0].status == RunStatus.CANCELLED and sorted(unwound) == ["a", "b"]
+
+
+def test_a_lone_async_node_is_cancelled_where_it_waits() -> None:
+    started = threading.Event()
+
+    async def waits(state: Any) -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    app = one(waits).compile("memory://")
+    thread, result = in_thread(lambda: app.invoke(run_id="r"))
+    assert started.wait(30)
+    app.cancel("r")
+    thread.join(30)
+
+    assert result[0].status == RunStatus.CANCELLED
+
+
+def test_a_sleeping_sync_node_is_cancelled() -> None:
+    started = threading.Event()
+
+    def sleeps(state: Any, ctx: Context) -> None:
+        started.set()
+        ctx.sleep(60)
+
+    app = one(sleeps).compile("memory://")
+    thread, result = in_thread(lambda: app.invoke(run_id="r"))
+    assert started.wait(30)
+    app.cancel("r")
+    thread.join(30)
+
+    assert result[0].status == RunStatus.CANCELLED
+
+
+def test_a_node_cancels_its_own_run() -> None:
+    app: Any = None
+    app = chain("a", "b", nodes={"a": lambda s, ctx: app.cancel(ctx.run_id) and {"log": ["a"]}}).compile(
+        "memory://"
+    )
+    out = app.invoke(run_id="r")
+
+    assert out.status == RunStatus.CANCELLED
+    assert app.get_state("r") == out.state
+
+
+def test_a_paused_run_is_cancelled_at_once_and_keeps_its_question(store: Store) -> None:
+    app = one(lambda s, ctx: {"log": [ctx.ask("well?", name="q")]}).compile(store)
+    app.invoke(run_id="r")
+
+    assert app.cancel("r") == RunStatus.CANCELLED == app.cancel("r")
+    assert app.runs()[0].status == "cancelled" and [pause.name for pause in app.pauses("r")] == ["q"]
+    assert app.resume("r", answers={"q": "after all"}).state["log"] == ["after all"]
+
+
+def test_a_failed_run_is_cancelled(store: Store) -> None:
+    app = one(lambda s: 1 / 0).compile(store)
+    with pytest.raises(ExecutionError):
+        app.invoke(run_id="r")
+
+    assert app.cancel("r") == RunStatus.CANCELLED and app.runs(status="cancelled")[0].run == "r"
+
+
+def test_a_completed_or_unknown_run_cannot_be_cancelled(store: Store) -> None:
+    app = chain("a").compile(store)
+    app.invoke(run_id="r")
+
+    with pytest.raises(RunFinished):
+        app.cancel("r")
+    with pytest.raises(RunNotFound):
+        app.cancel("nobody")
+
+
+async def test_cancelling_the_task_of_a_run_saves_it(store: Store) -> None:
+    """S3.19"""
+    started = asyncio.Event()
+
+    async def waits(state: Any) -> dict[str, Any]:
+        started.set()
+        await asyncio.sleep(0 if state.get("n") else 60)
+        return {"log": ["b"]}
+
+    app = chain("a", "b", nodes={"b": waits}).compile(store)
+    task = asyncio.ensure_future(app.ainvoke(run_id="r"))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert app.runs()[0].status == "interrupted"
+    assert (await app.aresume("r", update={"n": 1})).state["log"] == ["a", "b"]
+
+
+async def test_a_timeout_around_a_run_saves_it(memory: Store) -> None:
+    async def waits(state: Any) -> None:
+        await asyncio.sleep(60)
+
+    app = chain("a", "b", nodes={"b": waits}).compile(memory)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await app.ainvoke(run_id="r")
+
+    assert app.runs()[0].status == "interrupted"
+    assert chain("a", "b").compile(memory).resume("r").state["log"] == ["a", "b"]
+
+
+def test_a_message_that_nobody_understands_is_refused_on_record_and_stops_nothing(store: Store) -> None:
+    def chatty(state: Any, ctx: Context) -> dict[str, Any]:
+        store.post(ctx.run_id, b"\xc1 garbage")
+        time.sleep(0.3)
+        return {"log": ["a"]}
+
+    app = chain("a", "b", nodes={"a": chatty}).compile(store)
+    out = app.invoke(run_id="r")
+    loaded = app.settings.journal.load(store.runs(run="r")[0], app.settings.codec)
+
+    assert out.status == RunStatus.COMPLETED and loaded.run.inbox_seen == 1
+
+
+def test_an_inbox_that_cannot_be_read_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Deaf(MemoryStore):
+        def inbox(self, run: str, after: int = 0) -> list[Message]:
+            raise StoreError("no post today")
+
+    nodes = {"a": lambda s: time.sleep(0.3)}
+    out = chain("a", "b", nodes=nodes).compile(Deaf()).invoke()
+
+    assert out.state["log"] == ["b"] and "the inbox cannot be read: no post today" in caplog.text
+
+
+def test_a_cancel_posted_while_a_step_runs_is_heeded_between_steps(memory: Store) -> None:
+    from holdfast.engine.inbox import cancel_message
+
+    def posts(state: Any, ctx: Context) -> dict[str, Any]:
+        memory.post(ctx.run_id, cancel_message("by post"))
+        time.sleep(0.3)
+        return {"log": ["a"]}
+
+    app = chain("a", "b", nodes={"a": posts}).compile(memory)
+    out = app.invoke(run_id="r")
+    assert out.status == RunStatus.CANCELLED and out.state["log"] in (["a"], [])
+
+    assert app.resume("r").state["log"] == ["a", "b"], "a cancel must count once"
+
+
+# Other processes.
+
+PROGRAM = """
+import asyncio, sys, time
+from tests.graphs import chain, fan
+from holdfast import RunInterrupted, RunTerminated
+
+url, kind = sys.argv[1:]
+
+def ledger(word):
+    print(word, flush=True)
+
+def first(state):
+    ledger("first")
+    return {"log": ["first"]}
+
+def busy(state, ctx):
+    ledger("ready")
+    while not ctx.cancelled:
+        time.sleep(0.01)
+    return {"log": ["noticed"]}
+
+def deaf(state):
+    ledger("ready")
+    time.sleep(60)
+
+async def waits(state):
+    ledger("ready")
+    await asyncio.sleep(60)
+
+nodes = {"busy": busy, "deaf": deaf, "waits": waits, "siblings": waits}
+if kind == "siblings":
+    graph = chain("a", nodes={"a": first})
+    graph._edges = graph._edges[:1]
+    graph.add_node("b", waits).add_node("c", deaf).add_edge("a", "b").add_edge("a", "c")
+else:
+    graph = chain("a", "b", nodes={"a": first, "b": nodes[kind]})
+app = graph.compile(url)
+try:
+    print(app.invoke(run_id="r").status, flush=True)
+except RunInterrupted as error:
+    print("interrupted", error.run_id, isinstance(error, KeyboardInterrupt), str(error), flush=True)
+    sys.exit(130)
+except RunTerminated as error:
+    print("terminated", error.run_id, error.code, flush=True)
+    raise
+"""
+
+
+def started(url: str, kind: str) -> subprocess.Popen[str]:
+    """A process that drives run `r` and is in the middle of its second wave."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, url, kind],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(TESTS)])},
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == "ready":
+            return process
+    raise AssertionError(process.communicate()[1])
+
+
+@pytest.fixture(params=["sqlite", "file"])
+def disk_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return {"sqlite": f"sqlite:///{tmp_path / 'runs.db'}", "file": f"file://{tmp_path / 'runs'}"}[
+        request.param
+    ]
+
+
+def resumed(url: str, kind: str) -> list[str]:
+    """The log of the run after it was taken up here, with nodes that just work."""
+    store = open_store(url)
+    graph = chain("a", "b")
+    if kind == "siblings":
+        graph._edges = graph._edges[:1]
+        graph.add_node("c", says("c")).add_edge("a", "b").add_edge("a", "c")
+    app = graph.compile(store)
+    assert app.runs()[0].status in ("interrupted", "cancelled")
+    out = app.resume("r")
+    store.close()
+    assert out.status == RunStatus.COMPLETED
+    return list(out.state["log"])
+
+
+@pytest.mark.parametrize("kind", ["busy", "deaf", "waits", "siblings"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_stops_the_run(
+    sqlite_url: str, kind: str, number: signal.Signals, code: int
+) -> None:
+    """S1.15"""
+    process = started(sqlite_url, kind)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+
+    assert process.returncode == code, errors
+    if number == signal.SIGINT:
+        assert "interrupted r True run 'r' was interrupted and saved; resume with app.resume('r')" in output
+    else:
+        assert "terminated r 143" in output
+    log = resumed(sqlite_url, kind)
+    assert log[0] == "first" and log[1:] in (["b"], ["noticed"], ["b", "c"])
+
+
+@pytest.mark.parametrize("kind", ["busy", "waits", "siblings"])
+def test_a_run_is_cancelled_from_another_process(disk_url: str, kind: str) -> None:
+    process = started(disk_url, kind)
+    store = open_store(disk_url)
+    app = chain("a", "b").compile(store)
+
+    assert app.cancel("r", "from afar") == RunStatus.RUNNING
+    output, errors = process.communicate(timeout=60)
+
+    assert process.returncode == 0, errors
+    assert output.split()[-1] == "cancelled" and app.runs()[0].status == "cancelled"
+    store.close()
+    log = resumed(disk_url, kind)
+    assert log[0] == "first" and log[1:] in (["b"], ["noticed"], ["b", "c"])
+
+
+def test_signals_are_handled_as_before_once_the_run_is_over() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    seen: list[Any] = []
+    one(lambda s: seen.append(signal.getsignal(signal.SIGTERM))).compile("memory://").invoke()
+
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert seen != [before[1]]
+
+
+def test_somebody_elses_handler_is_left_alone() -> None:
+    def mine(number: int, frame: Any) -> None:
+        return None
+
+    before = signal.signal(signal.SIGTERM, mine)
+    seen: list[Any] = []
+    try:
+        one(lambda s: seen.append(signal.getsignal(signal.SIGTERM))).compile("memory://").invoke()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [mine]
+
+
+def test_stops_are_told_apart_from_errors() -> None:
+    assert issubclass(RunInterrupted, KeyboardInterrupt) and issubclass(RunTerminated, SystemExit)
+    assert RunTerminated("r").code == 143 and RunInterrupted("r").run_id == "r"
+
+
+def test_a_keyboard_interrupt_raised_by_a_node_saves_the_run(store: Store) -> None:
+    def stops(state: Any) -> None:
+        raise KeyboardInterrupt
+
+    app = chain("a", "b", nodes={"b": stops}).compile(store)
+    with pytest.raises(RunInterrupted):
+        app.invoke(run_id="r")
+
+    assert app.runs()[0].status == "interrupted"
+    assert chain("a", "b").compile(store).resume("r").state["log"] == ["a", "b"]

@@ -1,0 +1,49 @@
+"""Who drives a run, and whether they still can."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.engine.driver import describe, is_alive, this_driver
+
+
+def changed(**facts: object) -> str:
+    return json.dumps({**json.loads(this_driver()), **facts})
+
+
+def test_a_driver_in_this_process_is_known_by_the_runs_it_drives_not_by_its_process() -> None:
+    assert not is_alive(this_driver())
+
+
+def test_a_living_process_of_this_machine_may_still_be_driving() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        started = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        driver = changed(pid=process.pid, started=started)
+        assert is_alive(driver)
+        assert describe(driver).startswith(f"process {process.pid} on ")
+        process.communicate(b"\n")
+    assert not is_alive(driver)
+
+
+def test_a_process_id_that_was_reused_is_another_process() -> None:
+    assert not is_alive(changed(pid=os.getppid(), started="1"))
+
+
+def test_no_driver_survives_a_reboot_of_its_machine() -> None:
+    assert not is_alive(changed(boot="an earlier boot", pid=1))
+
+
+@pytest.mark.parametrize("facts", [{"host": "elsewhere"}, {"space": "another container"}])
+def test_a_driver_that_cannot_be_seen_from_here_counts_as_alive(facts: dict[str, str]) -> None:
+    assert is_alive(changed(**facts))
+
+
+@pytest.mark.parametrize("driver", ["", "{", "[]", "{}"])
+def test_what_is_no_driver_is_not_alive(driver: str) -> None:
+    assert not is_alive(driver)

@@ -1,0 +1,242 @@
+"""The shape of the package: which layer may import which, what an import costs, and what is public."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+SOURCE = Path(next(iter(holdfast.__path__)))
+
+LAYERS = (
+    {"__main__"},
+    {"demo", "testing"},
+    {"define"},
+    {"checkpoints"},
+    {"engine"},
+    {"plan", "journal"},
+    {"stores", "data"},
+    {"events"},
+    {"errors"},
+    {"values"},
+)
+"""From the top down. A module may import from its own folder and from the layers below its own."""
+
+NEVER_AT_IMPORT = ("pydantic", "jinja2", "rich", "click", "psycopg", "numpy", "cryptography", "apsw")
+
+ERRORS = (
+    "GraphInvalid",
+    "RunExists",
+    "ExecutionError",
+    "RunNotFound",
+    "CheckpointNotFound",
+    "RunConflict",
+    "RunFinished",
+    "NotPaused",
+    "AnswerRejected",
+    "GraphChanged",
+    "StateInvalid",
+    "CodecError",
+    "CorruptJournal",
+    "StoreError",
+    "StepTimeout",
+    "MaxIterationsExceeded",
+)
+
+
+def layer(part: str) -> int:
+    """How high a folder or a top module of the package stands: 0 is the top."""
+    return next(height for height, parts in enumerate(LAYERS) if part in parts)
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return "/".join(path.relative_to(SOURCE).parts)
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every module that is imported anywhere in a module, function bodies included, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: a relative import"
+            assert node.module is not None
+            if node.module == "holdfast":
+                yield from ((node.lineno, f"holdfast.{alias.name}") for alias in node.names)
+            else:
+                yield node.lineno, node.module
+
+
+def wrong_imports(path: Path, text: str | None = None) -> list[str]:
+    """What a module imports against the order of the layers."""
+    own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    wrong = []
+    for line, imported in imports(ast.parse(text if text is not None else path.read_text())):
+        parts = imported.split(".")
+        if parts[0] != "holdfast":
+            continue
+        if len(parts) == 1 or not any(parts[1] in layer for layer in LAYERS):
+            wrong.append(f"{name_of(path)}:{line} imports the package root ({imported})")
+        elif parts[1] != own and layer(parts[1]) <= layer(own):
+            wrong.append(f"{name_of(path)}:{line} imports {imported}, which is not below it")
+    return wrong
+
+
+def test_every_part_of_the_package_has_a_layer() -> None:
+    parts = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in modules()} - {"__init__"}
+
+    assert parts <= set().union(*LAYERS), parts - set().union(*LAYERS)
+
+
+def test_imports_point_down_the_stack_and_never_to_the_package_root() -> None:
+    inside = [path for path in modules() if path != SOURCE / "__init__.py"]
+    assert len(inside) > 50
+
+    assert [problem for path in inside for problem in wrong_imports(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("stores/sqlite.py", "from holdfast.engine.drive import Drive"),
+        ("stores/sqlite.py", "from holdfast.data.codec import Codec"),
+        ("journal/fold.py", "from holdfast.plan.graph import Graph"),
+        ("journal/fold.py", "import holdfast"),
+        ("journal/fold.py", "from holdfast import StateGraph"),
+        ("data/codec.py", "def late():\n    from holdfast.journal.wire import Track"),
+        ("errors.py", "from holdfast.events import Event"),
+        ("engine/app.py", "import holdfast.define.builder"),
+    ],
+)
+def test_an_import_up_the_stack_is_found(where: str, text: str) -> None:
+    assert len(wrong_imports(SOURCE / where, text)) == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("journal/journal.py", "from holdfast.stores.base import Store"),
+        ("plan/graph.py", "from holdfast.data.schema import Schema"),
+        ("engine/app.py", "from holdfast.engine.drive import Drive"),
+        ("testing.py", "from holdfast.define.builder import StateGraph"),
+    ],
+)
+def test_an_import_down_the_stack_is_allowed(where: str, text: str) -> None:
+    assert wrong_imports(SOURCE / where, text) == []
+
+
+def test_deciding_and_folding_touch_neither_clock_nor_disk_nor_loop() -> None:
+    """Decisions are pure: no clock, no I/O, no await."""
+    for where in ("engine/decide.py", "journal/fold.py", "journal/records.py", "plan/graph.py"):
+        tree = ast.parse((SOURCE / where).read_text())
+        impure = {"time", "os", "asyncio", "random", "threading", "pathlib", "io", "socket", "datetime"}
+        assert impure.isdisjoint(imported.split(".")[0] for _, imported in imports(tree)), where
+        assert not any(isinstance(node, (ast.Await, ast.AsyncFunctionDef)) for node in ast.walk(tree)), where
+
+
+def run(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(SOURCE.parent), "PATH": ""},
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    loaded = run(
+        f"import sys, holdfast; print([name for name in {NEVER_AT_IMPORT!r} if name in sys.modules])"
+    )
+
+    assert loaded == "[]"
+
+
+def test_using_every_public_name_loads_no_optional_dependency() -> None:
+    optional = [name for name in NEVER_AT_IMPORT if name != "apsw"]
+    loaded = run(
+        "import sys, holdfast\n"
+        "for name in holdfast.__all__: getattr(holdfast, name)\n"
+        f"print([name for name in {optional!r} if name in sys.modules])"
+    )
+
+    assert loaded == "[]"
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    names = holdfast.__all__
+    assert len(names) == len(set(names)) and "StateGraph" in names
+
+    undocumented = []
+    for name in names:
+        subject = getattr(holdfast, name)
+        if inspect.isclass(subject) or inspect.isroutine(subject):
+            own = subject.__dict__.get("__doc__") if inspect.isclass(subject) else subject.__doc__
+            if not own or own.startswith(f"{name}("):
+                undocumented.append(name)
+    assert undocumented == []
+
+
+def test_every_public_method_of_what_people_use_is_documented() -> None:
+    """S4.16."""
+    for subject in (holdfast.StateGraph, holdfast.App, holdfast.Context, holdfast.State, holdfast.Retention):
+        for name, member in vars(subject).items():
+            if not name.startswith("_") and (inspect.isroutine(member) or isinstance(member, property)):
+                assert inspect.getdoc(getattr(subject, name)), f"{subject.__name__}.{name}"
+
+
+def test_star_imports_bring_the_public_names() -> None:
+    assert run("from holdfast import *; print(StateGraph.__name__, START, append is not None)").startswith(
+        "StateGraph __start__"
+    )
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_every_error_is_importable_and_under_one_root(name: str) -> None:
+    error = getattr(holdfast, name)
+
+    assert name in holdfast.__all__
+    assert issubclass(error, holdfast.HoldfastError) and issubclass(error, Exception)
+    assert error.__doc__
+
+
+def test_every_module_says_in_one_line_what_it_owns() -> None:
+    for path in modules():
+        text = path.read_text()
+        if text.strip():
+            first = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+            assert first.endswith((".", ":")) and len(first) > 10, name_of(path)
+
+
+def test_every_module_can_be_imported_alone() -> None:
+    """No hidden cycle: each module imports in a fresh order, whichever comes first."""
+    names = [
+        "holdfast." + name_of(path).removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        for path in modules()
+        if path.name not in ("__main__.py",) and path != SOURCE / "__init__.py"
+    ]
+    program = (
+        "import importlib, sys\n"
+        f"for name in {names!r}:\n"
+        "    for loaded in [n for n in sys.modules if n.split('.')[0] == 'holdfast']:\n"
+        "        del sys.modules[loaded]\n"
+        "    importlib.import_module(name)\n"
+        "print('all')"
+    )
+
+    assert run(program) == "all"
+    assert importlib.import_module("holdfast.testing").CrashingStore.__doc__
