@@ -46,6 +46,7 @@ def test_resuming_from_the_file_of_a_gate_passes_that_gate_and_no_other(tmp_path
     assert calls == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("on_save_error", ["fail", "continue"])
 def test_a_file_that_cannot_be_written_stops_the_run_or_does_not_as_the_policy_says(
     tmp_path, on_save_error, heard
 ):

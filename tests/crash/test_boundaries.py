@@ -16,7 +16,7 @@ PLACES = [("sqlite", "full"), ("sqlite", "process"), ("file", "full"), ("file", 
     [
         ("chain", 5),
         ("async_chain", 4),
-        ("wave", 4),
+        ("wave", 3),
         ("loop", 7),
         ("for_each", 4),
         ("pausing", 6),

@@ -121,7 +121,7 @@ def wave(ledger: Ledger, pause: float) -> Workflow:
     graph = StateGraph(Work, name="wave")
     names = [f"w{index}" for index in range(8)]
     for index, name in enumerate(names):
-        late = 0.03 if index in (2, 5) else 0.0  # Late enough that the others are saved without it.
+        late = 0.05 if index in (2, 5) else 0.0  # Late enough that the others are saved without it.
         graph.add_node(name, _step(ledger, pause + late, partial(_count, index)))
         graph.add_edge(START, name)
     graph.add_node("last", _step(ledger, pause, lambda s: {"n": s["total"], "log": ["last"]}))

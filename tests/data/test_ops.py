@@ -142,6 +142,7 @@ def test_growth_is_told_by_identity() -> None:
     assert growth([one, two], [one]) is None
     assert growth([], [one]) is None
     assert growth((one,), [one]) is None
+    assert growth([1], [True, 2]) is None
     assert growth([float("nan")], [float("nan"), 1]) is None
 
 

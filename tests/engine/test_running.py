@@ -446,14 +446,13 @@ def test_siblings_do_run_at_the_same_time() -> None:
 
 
 def test_a_wave_of_two_hundred_needs_at_most_five_commits(sqlite_url: str) -> None:
-    app = mapper([Send("item", {"n": n}) for n in range(200)], lambda s: {"log": [str(s["n"])]}).compile(
-        sqlite_url
-    )
+    graph = StateGraph(Log).add_node("item", lambda s: {"log": [str(s["n"])]})
+    graph.add_conditional_edges(START, lambda s: [Send("item", {"n": n}) for n in range(200)])
+    app = graph.compile(sqlite_url)
 
     out = app.invoke()
 
-    assert out.state["log"] == [str(n) for n in range(200)]
-    assert out.figures.commits <= 5 + 2  # the wave itself, the step behind it, and the end
+    assert out.state["log"] == [str(n) for n in range(200)] and out.figures.commits <= 5
     app.store.close()
 
 
@@ -691,6 +690,10 @@ def highest(old: int | None, new: int) -> int:
     return new if old is None else max(old, new)
 
 
+def joined(old: list[int] | None, new: list[int]) -> list[int]:
+    return [*(old or []), *new]
+
+
 class Reduced(TypedDict, total=False):
     log: Annotated[list[str], append]
     facts: Annotated[dict[str, int], merge]
@@ -698,6 +701,7 @@ class Reduced(TypedDict, total=False):
     tags: Annotated[set[str], union]
     recent: Annotated[list[int], keep_last(2)]
     top: Annotated[int, highest]
+    joined: Annotated[list[int], joined]
 
 
 def test_a_sub_graphs_reducers_are_applied_once() -> None:
@@ -708,6 +712,7 @@ def test_a_sub_graphs_reducers_are_applied_once() -> None:
             "tags": {str(n)},
             "recent": [n],
             "top": n,
+            "joined": [n],
             "log": [f"{n}"],
         }
 
@@ -724,7 +729,56 @@ def test_a_sub_graphs_reducers_are_applied_once() -> None:
         "tags": {"1", "2", "3", "5"},
         "recent": [3, 1],
         "top": 5,
+        "joined": [5, 2, 3, 1],
     }
+
+
+def plus(old: int | None, new: int) -> int:
+    return (old or 0) + new
+
+
+class Summed(TypedDict, total=False):
+    n: int
+    total: Annotated[int, plus]
+    joined: Annotated[list[int], joined]
+
+
+def summing() -> StateGraph:
+    inner = StateGraph(Summed, name="inner").add_node("x", lambda s: {"total": s["n"], "joined": [s["n"]]})
+    inner.add_node("y", lambda s: {"total": 100, "joined": [-s["joined"][-1]]})
+    return inner.add_edge(START, "x").add_edge("x", "y")
+
+
+@pytest.mark.parametrize(("total", "begin"), [(306, {}), (1306, {"total": 1000, "joined": [0]})])
+def test_custom_reducers_of_sub_graphs_side_by_side_lose_nothing(
+    store: Store, total: int, begin: Any
+) -> None:
+    graph = StateGraph(Summed).add_node("each", summing())
+    graph.add_conditional_edges(START, lambda s: [Send("each", {"n": n}) for n in (1, 2, 3)])
+    app = graph.compile(store)
+    app.invoke(begin, run_id="r")
+
+    state = app.get_state("r")
+    assert state["total"] == total and state["joined"] == [*begin.get("joined", []), 1, -1, 2, -2, 3, -3]
+
+
+def test_custom_reducers_of_nested_sub_graphs_beside_plain_nodes_lose_nothing() -> None:
+    middle = StateGraph(Summed, name="middle").add_node("in", summing()).add_edge(START, "in")
+    graph = StateGraph(Summed).add_node("a", middle).add_node("b", lambda s: {"total": 7, "joined": [7]})
+    graph.add_node("c", summing()).add_edge(START, "a").add_edge(START, "b").add_edge(START, "c")
+    out = graph.compile("memory://").invoke({"n": 5})
+
+    assert out.state == {"n": 5, "total": 217, "joined": [5, -5, 7, 5, -5]}
+
+
+def test_a_parent_without_the_reducer_gets_what_the_sub_graph_made_of_it() -> None:
+    graph = (
+        StateGraph({"n": int, "total": int, "joined": list[int]})
+        .add_node("sub", summing())
+        .add_edge(START, "sub")
+    )
+
+    assert graph.compile("memory://").invoke({"n": 5}).state == {"n": 5, "total": 105, "joined": [5, -5]}
 
 
 def test_an_open_sub_graph_shares_everything_with_an_open_parent() -> None:
@@ -849,6 +903,34 @@ async def test_invoke_works_inside_a_running_loop() -> None:
 
     assert app.invoke(run_id="r").state["log"] == ["a", "later"]
     assert [event.type for event in app.stream()][-1] == "graph.complete"
+
+
+async def _fetched() -> str:
+    await asyncio.sleep(0)
+    return "fetched"
+
+
+@pytest.mark.parametrize("make", [one, lambda node: fan("a", "b", nodes={"b": node})])
+def test_a_sync_node_may_run_an_event_loop_of_its_own(make: Any) -> None:
+    async def after(state: Any) -> dict[str, Any]:
+        return {"log": [await _fetched()]}
+
+    graph = make(lambda state: {"log": [asyncio.run(_fetched())]})
+    assert graph.compile("memory://").invoke().state["log"][-1] == "fetched"
+    nodes = {"a": lambda state: asyncio.run(_fetched()) and None, "b": after}
+    assert chain("a", "b", nodes=nodes).compile("memory://").invoke().state["log"] == ["fetched"]
+
+
+def test_a_node_may_run_another_graph(store: Store) -> None:
+    inner = chain("x", "y", nodes={"y": lambda s: asyncio.run(_fetched()) and {"log": ["y"]}}).compile(store)
+
+    def work(state: Any, ctx: Context) -> dict[str, Any]:
+        return {"log": list(inner.invoke(run_id=f"{ctx.run_id} inner").state["log"])}
+
+    out = chain("a", "b", nodes={"b": work}).compile(store).invoke(run_id="r")
+
+    assert out.state["log"] == ["a", "x", "y"]
+    assert {info.run: info.status for info in store.runs()} == {"r": "completed", "r inner": "completed"}
 
 
 async def test_ainvoke_does_not_block_the_loop() -> None:
@@ -1050,6 +1132,7 @@ def test_all_reducers_work_across_siblings(store: Store) -> None:
             "tags": {str(n)},
             "recent": [n],
             "top": n,
+            "joined": [n],
             "log": [f"{n}"],
         }
 
@@ -1066,6 +1149,7 @@ def test_all_reducers_work_across_siblings(store: Store) -> None:
         "tags": {"1", "2", "3"},
         "recent": [1, 2],
         "top": 3,
+        "joined": [3, 1, 2],
     }
 
 

@@ -61,7 +61,7 @@ SAMPLES: list[Record] = [
     RunStarted("w", (), (), b"", {}, ""),
     Forked("old", 4, encode_run(FORKED.run, FORKED.track, CODEC), FORKED.run, "me", b"c"),
     StepStarted("a#1", 2),
-    FrameOpened("sub#1", ("n", "log"), (put("n", 1),), (Target("x"), ITEM)),
+    FrameOpened("sub#1", ("n", "log"), (put("n", 1),), (Target("x"), ITEM), ("log",)),
     StepFinished("a#1", tuple(put("k", [1], kind, 2) for kind in OP_KINDS), (Target("b"), ITEM), 1.5),
     StepFinished("sub#1", promoted=True),
     StepFinished("a#1", skipped="interrupted"),
@@ -221,7 +221,7 @@ def test_a_large_value_with_a_small_edit_is_stored_as_a_difference() -> None:
 
 
 def test_differences_are_kept_apart_by_frame_and_key() -> None:
-    track, reading = Track(), Track()
+    track, reading, known = Track(), Track(), []
     records: list[Record] = [
         StateEdited("", (put("doc", large(1)), put("copy", large(2)))),
         FrameOpened("sub#1", (), (put("doc", large(3)),), ()),
@@ -235,7 +235,9 @@ def test_differences_are_kept_apart_by_frame_and_key() -> None:
     for record in records:
         assert decode_records(encode_records([record], track), reading, CODEC) == [record]
         assert track.bases == reading.bases
-    assert ("sub#1", "doc") in track.bases
+        known.append(sorted(track.bases))
+    both, sub = [("", "copy"), ("", "doc")], ("sub#1", "doc")
+    assert known == [both, [*both, sub], [*both, sub], [("", "copy"), sub], [*both, sub], both, [*both, sub]]
 
 
 def test_a_difference_without_its_base_is_refused() -> None:

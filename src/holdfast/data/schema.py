@@ -81,6 +81,13 @@ class Schema:
             declared.extend(declared_types(channel.annotation))
         return base.including(declared) if declared else base
 
+    def reduces(self, key: str) -> bool:
+        """Whether a key has a reducer of the user's own."""
+        channel = self.channels.get(key)
+        return (
+            channel is not None and channel.reducer is not None and not isinstance(channel.reducer, Reducer)
+        )
+
     def channel(self, key: object) -> Channel:
         """The channel of a key; an undeclared key is refused."""
         channel = self.channels.get(key)  # type: ignore[call-overload]

@@ -43,7 +43,9 @@ def call(node: Node, state: State, context: Context, config: Mapping[str, Any]) 
 
 def attempt_here(node: Node, step: Step, state: State, context: Context, config: Mapping[str, Any]) -> Result:
     """Run a sync node in this thread. `KeyboardInterrupt` and the like are passed on."""
-    begun = time.perf_counter()
+    begun, loop = time.perf_counter(), asyncio._get_running_loop()
+    # A sync node may run an event loop of its own here just as it may in a worker thread.
+    asyncio._set_running_loop(None)
     try:
         value = call(node, state, context, config)
         if type(value) is not dict and inspect.isawaitable(value):
@@ -51,6 +53,8 @@ def attempt_here(node: Node, step: Step, state: State, context: Context, config:
         state.check_untouched()
     except (Exception, PauseSignal, StopSignal) as error:
         return Result(step, error=error, seconds=time.perf_counter() - begun, state=state)
+    finally:
+        asyncio._set_running_loop(loop)
     return Result(step, value, seconds=time.perf_counter() - begun, state=state)
 
 

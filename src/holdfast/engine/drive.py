@@ -690,7 +690,8 @@ class Drive:
         except Exception as error:
             self._route_failed(step, error)
             return False
-        self._record(FrameOpened(step.id, shared, (*fresh, *own), targets))
+        reduced = tuple(key for key in shared if child.schema.reduces(key) and parent.schema.reduces(key))
+        self._record(FrameOpened(step.id, shared, (*fresh, *own), targets, reduced))
         self._say_start(step)
         return True
 

@@ -108,6 +108,7 @@ class Frame:
     log: list[Op] | None = None
     """For a sub-graph: the changes made so far to keys that it shares, to be handed to the parent."""
     shared: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -267,7 +268,7 @@ def _open_frame(run: RunState, record: FrameOpened, at: float) -> None:
     parent = run.frames[step.frame].cells
     keys = tuple(parent) if record.keys == EVERY_KEY else record.keys
     cells = {key: parent[key] for key in keys if key in parent}
-    frame = Frame(step.id, advance(cells, record.ops), log=[], shared=record.keys)
+    frame = Frame(step.id, advance(cells, record.ops), log=[], shared=record.keys, reduced=record.reduced)
     run.frames[step.id] = frame
     activate(frame, record.next)
 
@@ -305,16 +306,20 @@ def _finish_wave(run: RunState, record: WaveFinished, at: float) -> None:
     if ops:
         frame.cells = advance(frame.cells, ops)
         if frame.log is not None:
-            frame.log.extend(
-                op
-                for op in ops
-                if op.kind != "reduce" and (frame.shared == EVERY_KEY or op.key in frame.shared)
-            )
+            frame.log.extend(_handed_up(frame, steps, record))
     if steps:
         frame.last_node = steps[-1].node
     frame.waves += 1
     frame.waiting = dict(record.waiting) if record.waiting else {}
     activate(frame, record.next)
+
+
+def _handed_up(frame: Frame, steps: Iterable[Step], record: WaveFinished) -> Iterable[Op]:
+    """What a wave of a sub-graph changes for its parent."""
+    reduced = frame.reduced
+    ops = [op for step in steps for op in step.ops if op.kind != "reduce" or op.key in reduced]
+    ops += [op for op in record.ops if op.key not in reduced]
+    return ops if frame.shared == EVERY_KEY else [op for op in ops if op.key in frame.shared]
 
 
 def _fail(run: RunState, record: StepFailed, at: float) -> None:

@@ -62,13 +62,15 @@ class StepStarted(NamedTuple):
 class FrameOpened(NamedTuple):
     """A sub-graph's step began: its frame shares `keys` with its parent, gets `ops`, and is about to run `next`.
 
-    `keys` of `("*",)` means every key.
+    `keys` of `("*",)` means every key. Of `reduced` keys, for which both sides have a reducer of the user's,
+    the updates are handed to the parent, not what they resulted in.
     """
 
     step: str
     keys: tuple[str, ...]
     ops: Ops
     next: tuple[Target, ...]
+    reduced: tuple[str, ...] = ()
 
 
 class StepFinished(NamedTuple):

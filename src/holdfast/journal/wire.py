@@ -191,7 +191,7 @@ def _write_run_started(r: RunStarted, track: Track) -> list[Any]:
 
 def _write_frame(r: FrameOpened, track: Track) -> list[Any]:
     track.saw_items(r.step, r.next)
-    return [13, r.step, r.keys, _ops(r.ops, r.step, track), _targets(r.next)]
+    return [13, r.step, r.keys, _ops(r.ops, r.step, track), _targets(r.next), r.reduced]
 
 
 def _write_paused(r: Paused, track: Track) -> list[Any]:
@@ -257,7 +257,7 @@ def _read_wave(w: list[Any], track: Track, codec: Codec) -> Record:
 def _read_frame(w: list[Any], track: Track, codec: Codec) -> Record:
     next_ = _read_targets(w[4], codec)
     track.saw_items(w[1], next_)
-    return FrameOpened(w[1], tuple(w[2]), _read_ops(w[3], w[1], track, codec), next_)
+    return FrameOpened(w[1], tuple(w[2]), _read_ops(w[3], w[1], track, codec), next_, tuple(w[5]))
 
 
 def _read_forked(w: list[Any], track: Track, codec: Codec) -> Record:
@@ -359,11 +359,12 @@ def _frame_to_wire(frame: Frame, track: Track, codec: Codec) -> list[Any]:
     steps = [_step_to_wire(step) for step in frame.active.values()]
     log = None if frame.log is None else [_op_to_wire(op) for op in frame.log]
     waiting = list(frame.waiting.items())
-    return [frame.path, cells, steps, frame.visits, waiting, frame.waves, frame.last_node, log, frame.shared]
+    keys = [frame.shared, frame.reduced]
+    return [frame.path, cells, steps, frame.visits, waiting, frame.waves, frame.last_node, log, keys]
 
 
 def _frame_from_wire(wire: list[Any], track: Track, codec: Codec) -> Frame:
-    path, cells, steps, visits, waiting, waves, last_node, log, shared = wire
+    path, cells, steps, visits, waiting, waves, last_node, log, (shared, reduced) = wire
     frame = Frame(
         path,
         visits=visits,
@@ -371,6 +372,7 @@ def _frame_from_wire(wire: list[Any], track: Track, codec: Codec) -> Frame:
         waves=waves,
         last_node=last_node,
         shared=tuple(shared),
+        reduced=tuple(reduced),
     )
     for key, how, data in cells:
         base = track.bases.get((path, key))
