@@ -11,6 +11,7 @@ and one commit per step. Contenders take turns, and medians are compared, becaus
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import statistics
 import subprocess
@@ -94,7 +95,9 @@ def raw_loop(path: Path, synchronous: str, bodies: list[tuple[bytes, bytes, byte
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
-    connection.execute("CREATE TABLE entries (id INTEGER PRIMARY KEY, at REAL, chain BLOB, mark BLOB, body BLOB)")
+    connection.execute(
+        "CREATE TABLE entries (id INTEGER PRIMARY KEY, at REAL, chain BLOB, mark BLOB, body BLOB)"
+    )
     execute = connection.cursor().execute
     begun = time.perf_counter()
     for number, (link, mark, body) in enumerate(bodies):
@@ -126,11 +129,19 @@ def bench_chain(folder: Path) -> Iterator[Row]:
             begun = time.perf_counter()
             outcome = app.invoke({"n": 0})
             ours.append((time.perf_counter() - begun) / 200)
-            floor.append(raw_loop(folder / f"raw-{durability}{turn}.db", synchronous, rows_of(app, outcome.run_id)))
+            floor.append(
+                raw_loop(folder / f"raw-{durability}{turn}.db", synchronous, rows_of(app, outcome.run_id))
+            )
             app.store.close()
         mine, raw = statistics.median(ours), statistics.median(floor)
         ratio = statistics.median(a / b for a, b in zip(ours, floor, strict=True))
-        yield Row(f"chain of 200, {durability}", f"{mine * 1e6:.0f} µs/step", f"{raw * 1e6:.0f} µs raw", ratio, target)
+        yield Row(
+            f"chain of 200, {durability}",
+            f"{mine * 1e6:.0f} µs/step",
+            f"{raw * 1e6:.0f} µs raw",
+            ratio,
+            target,
+        )
 
 
 def bench_messages(folder: Path) -> Iterator[Row]:
@@ -147,14 +158,24 @@ def bench_messages(folder: Path) -> Iterator[Row]:
     path = folder / "messages.db"
     app = loop(work, steps).compile(f"sqlite:///{path}", durability="process")
     outcome = app.invoke({"n": 0})
-    gaps = [after - before for before, after in zip(stamps, stamps[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(stamps)]
     early, late = statistics.median(gaps[150:350]), statistics.median(gaps[3900:4100])
     yield Row(
-        "growing messages, step 4,000 v 250", f"{late * 1e6:.0f} µs", f"{early * 1e6:.0f} µs", late / early, 1.3
+        "growing messages, step 4,000 v 250",
+        f"{late * 1e6:.0f} µs",
+        f"{early * 1e6:.0f} µs",
+        late / early,
+        1.3,
     )
     held = sum(len(ormsgpack.packb(dict(message))) for message in outcome.state["messages"])
     stored = disk_bytes(app, path)
-    yield Row("growing messages, bytes on disk", f"{stored / 1e6:.1f} MB", f"{held / 1e6:.1f} MB", stored / held, 1.6)
+    yield Row(
+        "growing messages, bytes on disk",
+        f"{stored / 1e6:.1f} MB",
+        f"{held / 1e6:.1f} MB",
+        stored / held,
+        1.6,
+    )
 
 
 def random_text(seed: int, text: list[str]) -> str:
@@ -175,7 +196,14 @@ def bench_wave(folder: Path) -> Iterator[Row]:
         app = graph.compile(f"sqlite:///{folder / kind}.db")
         outcome = app.invoke({"n": 0})
         assert outcome.state["seen"] == list(range(200)), node
-        yield Row(f"wave of 200 {kind} steps", f"{outcome.figures.commits} commits", "", outcome.figures.commits, 5, "")
+        yield Row(
+            f"wave of 200 {kind} steps",
+            f"{outcome.figures.commits} commits",
+            "",
+            outcome.figures.commits,
+            5,
+            "",
+        )
         app.store.close()
 
 
@@ -206,7 +234,12 @@ def bench_concurrent(folder: Path) -> Iterator[Row]:
     app.store.close()
     one, hundred = statistics.median(alone), statistics.median(together)
     yield Row(
-        "100 runs at once v one, full", f"{hundred:.0f} steps/s", f"{one:.0f} steps/s", hundred / one, 4.0, better=">="
+        "100 runs at once v one, full",
+        f"{hundred:.0f} steps/s",
+        f"{one:.0f} steps/s",
+        hundred / one,
+        4.0,
+        better=">=",
     )
 
 
@@ -228,7 +261,9 @@ def bench_untouched(folder: Path) -> Iterator[Row]:
     snapshots = app.app.store.snapshot(outcome.run_id)
     after += len(snapshots.body) if snapshots else 0
     app.app.store.close()
-    yield Row("10 MB untouched, 100 steps after the first", f"{after / 1e6:.3f} MB", "", after / 1e6, 1.0, " MB")
+    yield Row(
+        "10 MB untouched, 100 steps after the first", f"{after / 1e6:.3f} MB", "", after / 1e6, 1.0, " MB"
+    )
 
 
 class _Sized:
@@ -272,7 +307,13 @@ def bench_cold_resume(folder: Path) -> Iterator[Row]:
         read_and_decode(folder / "copy.db")
         floor.append(time.perf_counter() - begun)
     mine, raw = statistics.median(ours), statistics.median(floor)
-    yield Row("cold resume, 1,000 steps and 1 MB", f"{mine * 1e3:.1f} ms", f"{raw * 1e3:.1f} ms read", mine / raw, 3.0)
+    yield Row(
+        "cold resume, 1,000 steps and 1 MB",
+        f"{mine * 1e3:.1f} ms",
+        f"{raw * 1e3:.1f} ms read",
+        mine / raw,
+        3.0,
+    )
 
 
 def read_and_decode(path: Path) -> None:
@@ -292,7 +333,9 @@ def bench_checkpoints(folder: Path) -> Iterator[Row]:
 
     def work(state: Any) -> dict[str, Any]:
         number = len(state["tasks"])
-        return {"tasks": [{"task_id": f"t{number}", "result": "done", "timestamp": time.time(), "duration": 0.1}]}
+        return {
+            "tasks": [{"task_id": f"t{number}", "result": "done", "timestamp": time.time(), "duration": 0.1}]
+        }
 
     graph = StateGraph(WorkflowState, name="tasks", max_iterations=2000)
     graph.add_node("work", work)
@@ -371,7 +414,10 @@ def main(arguments: list[str]) -> int:
                 missed += not row.good
                 verdict = "" if row.good else "  MISSED"
                 figure, target = f"{row.figure:.2f}{row.unit}", f"{row.better} {row.target:g}{row.unit}"
-                print(f"{row.name:44} {row.measured:>16} {row.floor:>16} {figure:>10} {target:>10}{verdict}", flush=True)
+                print(
+                    f"{row.name:44} {row.measured:>16} {row.floor:>16} {figure:>10} {target:>10}{verdict}",
+                    flush=True,
+                )
     print(f"{missed} target(s) missed" if missed else "every target met")
     return 1 if check and missed else 0
 

@@ -146,7 +146,6 @@ def test_the_state_can_be_edited_while_a_run_waits(store: Store) -> None:
     assert out.state == {"n": 7, "log": ["a", "edited", "b"]}
 
 
-@pytest.mark.xfail(strict=True, reason="an edit reaches the root's state only, not that of an open sub-graph")
 def test_an_edit_is_seen_by_a_sub_graph_that_waits() -> None:
     inner = chain("x", "y", nodes={"y": lambda s: {"log": [f"y saw {s['n']}"]}}, name="inner")
     graph = StateGraph(Log).add_node("sub", inner).add_edge(START, "sub")

@@ -72,7 +72,8 @@ def test_methods_callables_partials_and_built_ins_have_one() -> None:
     machine = Machine()
     assert fingerprint(machine.run) == fingerprint(Machine().run)
     assert fingerprint(machine) == fingerprint(Machine()) != fingerprint(machine.run)
-    assert fingerprint(functools.partial(says, "a")) == fingerprint(says)
+    assert fingerprint(functools.partial(says, "a")) == fingerprint(functools.partial(says, "a"))
+    assert fingerprint(functools.partial(says, "a")) != fingerprint(functools.partial(says, "b"))
     assert fingerprint(len).startswith("name:") and fingerprint(len) != fingerprint(max)
 
 

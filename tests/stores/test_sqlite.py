@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import apsw

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from pathlib import Path
 from typing import Any
 
+from holdfast.data.codec import Codec
 from holdfast.data.frozen import freeze
 from holdfast.data.ops import advance
 from holdfast.data.schema import as_mapping
@@ -45,7 +46,7 @@ from holdfast.errors import (
 from holdfast.events import Event, MultiObserver, Observer, resolve_observer, tell
 from holdfast.journal import records
 from holdfast.journal.checkpoints import Checkpoint, checkpoint_id, new_run_key, read_mark
-from holdfast.journal.fold import at_checkpoint
+from holdfast.journal.fold import EVERY_KEY, RunState, at_checkpoint
 from holdfast.journal.journal import Loaded, Writer
 from holdfast.journal.records import Target
 from holdfast.journal.wire import encode_run
@@ -433,9 +434,8 @@ class App:
             remap = tuple((options.remap or {}).items())
             writer.record(records.GraphChanged(settings.outline, remap), now)
         if options.update:
-            ops = settings.graph.schema.resolve(codec, run.root.cells, options.update)
-            ops += settings.graph.schema.reduce(codec, run.root.cells, [ops])
-            writer.record(records.StateEdited("", tuple(op for op in ops if op.kind != "reduce")), now)
+            for edit in _edits(settings.graph, run, options.update, codec):
+                writer.record(edit, now)
         driver = this_driver()
         approve = info.status == RunStatus.PAUSED
         writer.record(records.Resumed(driver, approve, codec.encode(config) if options.config else b""), now)
@@ -634,6 +634,19 @@ class _ResumeOptions:
         """Refuse answers where there is nothing to answer."""
         if self.answer is not None or self.answers:
             raise AnswerRejected(f"{what} takes no answers")
+
+
+def _edits(graph: Graph, run: RunState, update: Mapping[str, Any], codec: Codec) -> list[records.StateEdited]:
+    """An update of the state from outside: of the run's own, and of what open sub-graphs share of it."""
+    edits = []
+    for frame in run.frames.values():
+        own = not frame.path or frame.shared == EVERY_KEY
+        values = {key: value for key, value in update.items() if own or key in frame.shared}
+        schema = graph.at(frame.path).schema
+        ops = schema.resolve(codec, frame.cells, values)
+        ops += schema.reduce(codec, frame.cells, [ops])
+        edits.append(records.StateEdited(frame.path, tuple(op for op in ops if op.kind != "reduce")))
+    return edits
 
 
 def _as_journalled(loaded: Loaded) -> Loaded:

@@ -134,6 +134,7 @@ class Context:
                 prompt=prompt,
                 schema=self._host.codec.encode(described) if described is not None else b"",
                 expires_at=None if seconds is None else time.time() + seconds,
+                since=time.time(),
             )
         )
 

@@ -728,7 +728,14 @@ class Drive:
             return
         self._paths[f"{step.id}:{kind}"] = path
         self._record(
-            Paused(f"{step.id}:{kind}", kind, step.id, step.node, prompt=f"paused {kind} {step.node!r}")
+            Paused(
+                f"{step.id}:{kind}",
+                kind,
+                step.id,
+                step.node,
+                prompt=f"paused {kind} {step.node!r}",
+                since=time.time(),
+            )
         )
 
     def _save_file(self, step: Step, kind: str) -> str | None:
@@ -760,7 +767,8 @@ class Drive:
         else:
             prompt = f"step {step.id!r} was interrupted and may or may not have taken effect; rerun, skip or fail it?"
         schema = self.codec.encode({"enum": ["rerun", "skip", "fail"]})
-        self._record(Paused(f"{step.id}:{kind}", kind, step.id, step.node, INTERRUPTED, prompt, schema))
+        pause = f"{step.id}:{kind}"
+        self._record(Paused(pause, kind, step.id, step.node, INTERRUPTED, prompt, schema, since=time.time()))
 
     def _refuse(self, step: Step) -> None:
         error = HoldfastError(

@@ -343,7 +343,7 @@ def _pause(run: RunState, record: Paused, at: float) -> None:
         record.name,
         record.prompt,
         record.schema,
-        at,
+        record.since,
         record.expires_at,
     )
     if record.kind == "after":

@@ -29,7 +29,7 @@ SNAPSHOT_FLOOR = 64 * 1024
 """A snapshot is not worth its bytes before the journal since the last one has grown to this size."""
 
 _SEALED = 0xFF
-_PLACE = struct.Struct(">Qd")
+_PLACE = struct.Struct(">Qdi")
 
 
 def genesis(run: str, key: bytes) -> bytes:
@@ -40,7 +40,8 @@ def genesis(run: str, key: bytes) -> bytes:
 def link(previous: bytes, seq: int, at: float, mark: bytes | None, body: bytes) -> bytes:
     """The checksum of an entry, chained to its predecessor's."""
     return hashlib.blake2b(
-        b"".join((previous, _PLACE.pack(seq, at), mark or b"", b"|", body)), digest_size=16
+        b"".join((previous, _PLACE.pack(seq, at, -1 if mark is None else len(mark)), mark or b"", body)),
+        digest_size=16,
     ).digest()
 
 

@@ -123,6 +123,7 @@ class Paused(NamedTuple):
     prompt: str = ""
     schema: bytes = b""
     expires_at: float | None = None
+    since: float = 0.0
 
 
 class Answered(NamedTuple):

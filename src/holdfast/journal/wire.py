@@ -195,7 +195,8 @@ def _write_frame(r: FrameOpened, track: Track) -> list[Any]:
 
 
 def _write_paused(r: Paused, track: Track) -> list[Any]:
-    return [5, r.pause, r.kind, r.step, r.node, _text(r.name), _text(r.prompt), r.schema, r.expires_at]
+    texts = [_text(r.name), _text(r.prompt)]
+    return [5, r.pause, r.kind, r.step, r.node, *texts, r.schema, r.expires_at, r.since]
 
 
 def _write_forked(r: Forked, track: Track) -> list[Any]:
@@ -270,7 +271,7 @@ _READERS: dict[int, Callable[[list[Any], Track, Codec], Record]] = {
     2: _read_finished,
     3: _read_failed,
     4: _read_wave,
-    5: lambda w, track, codec: Paused(*w[1:9]),
+    5: lambda w, track, codec: Paused(*w[1:10]),
     6: lambda w, track, codec: Answered(*w[1:4]),
     7: lambda w, track, codec: Noted(*w[1:4]),
     8: lambda w, track, codec: StateEdited(w[1], _read_ops(w[2], w[1], track, codec), w[3]),

@@ -19,14 +19,16 @@ def fingerprint(subject: Any) -> str:
     """
     if subject is None or isinstance(subject, (str, dict)):
         return f"data:{_digest(repr(subject))}"
+    bound: list[str] = []
     while isinstance(subject, functools.partial):
+        bound += [*map(_simple, subject.args), *(f"{k}={_simple(v)}" for k, v in subject.keywords.items())]
         subject = subject.func
     function = getattr(subject, "__func__", subject)
     if not isinstance(function, types.FunctionType):
         function = getattr(type(subject), "__call__", None)  # noqa: B004
     if not isinstance(function, types.FunctionType):
         return f"name:{_digest(getattr(subject, '__qualname__', type(subject).__qualname__))}"
-    return f"{_PYTHON}:{_digest(_describe(function))}"
+    return f"{_PYTHON}:{_digest(_describe(function) + repr(bound) * bool(bound))}"
 
 
 def same_code(one: str, other: str) -> bool:
