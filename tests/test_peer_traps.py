@@ -42,8 +42,9 @@ from holdfast import (
 )
 from holdfast.data.codec import Codec
 from holdfast.engine.housekeeping import expire_runs
-from holdfast.journal.journal import Journal, Writer
+from holdfast.journal.journal import Journal
 from holdfast.journal.records import StateEdited
+from holdfast.journal.writer import Writer
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, raise_crash
 from tests.crash.running import ROOT, SOURCE, python
@@ -185,7 +186,7 @@ def test_of_two_writers_on_one_run_one_is_told_that_it_lost(tmp_path: Path) -> N
         journal = Journal(store)
         writers.append(Writer(journal, journal.load(journal.info("r"), Codec()), Codec(), durable=False))
     for writer in writers:
-        writer.record(StateEdited("", ()), time.time())
+        writer.record(StateEdited("", ()))
     writers[0].flush()
 
     with pytest.raises(RunConflict, match="advanced by another driver"):

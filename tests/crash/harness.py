@@ -23,7 +23,8 @@ from typing import Any
 from holdfast import CallbackObserver, Event, Observer, Outcome, Pause, RunNotFound, State, open_store
 from holdfast.data.codec import Codec
 from holdfast.journal.records import Noted, StepFinished
-from holdfast.journal.wire import Track, decode_records
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import decode_records
 from holdfast.stores.base import Store
 from holdfast.testing import POINTS, CrashingStore, Point, kill_process
 from tests.crash.workflows import WORKFLOWS, Ledger

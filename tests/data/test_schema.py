@@ -76,10 +76,10 @@ def values_of(cells: Cells) -> dict[str, Any]:
 def updated(schema: Any, cells: Cells, *updates: dict[str, Any]) -> tuple[list[Op], Cells]:
     """All the changes of one wave and the cells after it."""
     known = Schema.of(schema)
-    resolved = [known.resolve(CODEC, cells, update) for update in updates]
-    after = advance(cells, [op for ops in resolved for op in ops])
+    resolved = [op for update in updates for op in known.resolve(CODEC, cells, update)]
+    after = advance(cells, resolved)
     reduced = known.reduce(CODEC, after, resolved)
-    return [*(op for ops in resolved for op in ops), *reduced], advance(after, reduced)
+    return [*resolved, *reduced], advance(after, reduced)
 
 
 def kinds(ops: list[Op]) -> list[str]:

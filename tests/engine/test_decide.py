@@ -9,7 +9,7 @@ import pytest
 from holdfast import RunStatus, StateGraph
 from holdfast.data.codec import Codec
 from holdfast.engine.decide import MAX_CRASHES, Rules, decide, qualified
-from holdfast.journal.fold import RunState, fold
+from holdfast.journal.fold import fold
 from holdfast.journal.records import (
     Answered,
     Fault,
@@ -25,6 +25,7 @@ from holdfast.journal.records import (
     Target,
     WaveFinished,
 )
+from holdfast.journal.run_state import RunState
 from tests.graphs import Log, chain, says
 
 FAULT = Fault("ValueError", "bad")

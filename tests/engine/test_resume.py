@@ -35,7 +35,8 @@ from holdfast import (
 )
 from holdfast.data.codec import Codec
 from holdfast.journal.records import StepFinished
-from holdfast.journal.wire import Track, decode_records
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import decode_records
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, Point, raise_crash
 from tests.crash.running import python

@@ -25,7 +25,8 @@ from holdfast import (
 from holdfast.data.codec import Codec
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Record
-from holdfast.journal.wire import Track, decode_records
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import decode_records
 from holdfast.stores.base import Append, RunInfo, Store
 from tests.graphs import Log, chain, fan, one, says
 

@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 from holdfast import RunStatus
 from holdfast.data.codec import Codec
 from holdfast.data.ops import Op, make_op
-from holdfast.journal.fold import (
-    INTERRUPTED,
-    RunState,
-    apply,
-    at_checkpoint,
-    copy_run,
-    fold,
-    frame_of,
-    step_id,
-)
+from holdfast.journal.fold import apply, fold
 from holdfast.journal.journal import Loaded
 from holdfast.journal.records import (
     Answered,
@@ -41,7 +32,10 @@ from holdfast.journal.records import (
     Target,
     WaveFinished,
 )
-from holdfast.journal.wire import Track, decode_records, decode_run, encode_run
+from holdfast.journal.run_state import INTERRUPTED, RunState, at_checkpoint, copy_run, frame_of, step_id
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import decode_records
+from holdfast.journal.wire_runs import decode_run, encode_run
 from tests.journal.recorded import KINDS, History, history
 
 CODEC = Codec()

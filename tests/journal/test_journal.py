@@ -32,7 +32,7 @@ from holdfast import (
     union,
 )
 from holdfast.data.codec import Codec
-from holdfast.journal import journal as journal_module
+from holdfast.journal import writer as writer_module
 from holdfast.journal.checkpoints import (
     checkpoint_id,
     is_checkpoint_id,
@@ -40,8 +40,9 @@ from holdfast.journal.checkpoints import (
     new_run_key,
     read_mark,
 )
-from holdfast.journal.journal import Journal, Writer
+from holdfast.journal.journal import Journal
 from holdfast.journal.records import RunStarted, StateEdited, Target
+from holdfast.journal.writer import Writer
 from holdfast.stores.base import Append, Conflict, Entry, Mark, RunInfo, Snapshot, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
@@ -256,7 +257,7 @@ class CountingStore(MemoryStore):
 
 
 def test_a_growing_list_costs_linear_bytes_snapshots_included(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "SNAPSHOT_FLOOR", 4096)
+    monkeypatch.setattr(writer_module, "SNAPSHOT_FLOOR", 4096)
     written = {}
     for steps in (200, 800):
         store = CountingStore()
@@ -270,7 +271,7 @@ def test_a_growing_list_costs_linear_bytes_snapshots_included(monkeypatch: pytes
 def test_snapshots_cost_no_more_than_the_journal_and_bound_what_a_load_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(journal_module, "SNAPSHOT_FLOOR", 4096)
+    monkeypatch.setattr(writer_module, "SNAPSHOT_FLOOR", 4096)
     store = CountingStore()
     painter(400).compile(store).invoke({"n": 0}, run_id="r")
 
@@ -281,7 +282,7 @@ def test_snapshots_cost_no_more_than_the_journal_and_bound_what_a_load_reads(
 
 
 def test_snapshots_are_only_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "SNAPSHOT_FLOOR", 2048)
+    monkeypatch.setattr(writer_module, "SNAPSHOT_FLOOR", 2048)
     store = CountingStore()
     app = painter(60).compile(store)
     app.invoke({"n": 0}, run_id="r")
@@ -298,7 +299,7 @@ def test_snapshots_are_only_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_damaged_snapshot_is_passed_over_while_the_journal_reaches_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(journal_module, "SNAPSHOT_FLOOR", 1024)
+    monkeypatch.setattr(writer_module, "SNAPSHOT_FLOOR", 1024)
     store = MemoryStore()
     app = painter(20).compile(store)
     whole = app.invoke({"n": 0}, run_id="r").state
@@ -330,7 +331,7 @@ def test_an_entry_that_does_not_follow_is_corrupt_even_with_a_good_checksum(memo
     journal = Journal(memory)
     info = RunInfo("r", new_run_key(), "w", "running", 0.0, 0.0)
     writer = Writer.create(journal, info, CODEC, durable=False)
-    writer.record(RunStarted("w", (), (), b"", {}, ""), 1.0)
+    writer.record(RunStarted("w", (), (), b"", {}, ""))
     writer.flush()
     writer._pending.append(StateEdited("nowhere#1", ()))
     writer.flush()
@@ -397,7 +398,7 @@ async def test_a_conflict_of_one_run_does_not_touch_the_others_in_its_commit(mem
     for number in range(3):
         info = RunInfo(f"r{number}", new_run_key(), "w", "running", 0.0, 0.0)
         writer = Writer.create(journal, info, CODEC, durable=False)
-        writer.record(RunStarted("w", (), (Target("a"),), b"", {}, ""), 1.0)
+        writer.record(RunStarted("w", (), (Target("a"),), b"", {}, ""))
         writers.append(writer)
     made(memory, "r1")
 
@@ -418,7 +419,7 @@ async def test_whatever_a_store_raises_reaches_everybody_who_waits(error: Except
     for number in range(3):
         info = RunInfo(f"r{number}", new_run_key(), "w", "running", 0.0, 0.0)
         writers.append(Writer.create(journal, info, CODEC, durable=False))
-        writers[-1].record(RunStarted("w", (), (Target("a"),), b"", {}, ""), 1.0)
+        writers[-1].record(RunStarted("w", (), (Target("a"),), b"", {}, ""))
 
     results = await asyncio.gather(*(writer.flush_async() for writer in writers), return_exceptions=True)
 
@@ -478,7 +479,7 @@ def test_every_checkpoint_of_any_run_reads_as_it_was_also_across_snapshots_and_p
     nested: bool,
     data: st.DataObject,
 ) -> None:
-    monkeypatch.setattr(journal_module, "SNAPSHOT_FLOOR", floor)
+    monkeypatch.setattr(writer_module, "SNAPSHOT_FLOOR", floor)
     todo = iter(updates)
     graph = StateGraph(SCHEMA, name="any")
     for number in range(len(updates)):
@@ -512,7 +513,7 @@ def test_a_stale_writer_is_refused_and_changes_nothing(store: Store) -> None:
     journal = Journal(store)
     writers = [Writer(journal, load(journal), CODEC, durable=False) for _ in range(2)]
     for writer in writers:
-        writer.record(StateEdited("", ()), 1.0)
+        writer.record(StateEdited("", ()))
 
     writers[0].flush()
     before = list(store.read("r"))
@@ -545,11 +546,11 @@ def test_a_failed_append_is_sent_with_the_next_one(memory: Store) -> None:
     journal = Journal(flaky)
     info = RunInfo("r", new_run_key(), "w", "running", 0.0, 0.0)
     writer = Writer.create(journal, info, CODEC, durable=False)
-    writer.record(RunStarted("w", (), (Target("a"),), b"", {}, ""), 1.0)
+    writer.record(RunStarted("w", (), (Target("a"),), b"", {}, ""))
     writer.flush()
     flaky.broken = True
     for _ in range(2):
-        writer.record(StateEdited("", ()), 2.0)
+        writer.record(StateEdited("", ()))
         with pytest.raises(StoreError, match="disk is full"):
             writer.flush()
     assert writer.has_unsaved and writer.stored == 1

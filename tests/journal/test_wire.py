@@ -17,8 +17,9 @@ from holdfast import CodecError, HoldfastError, StateGraph, open_store
 from holdfast.data.codec import Codec
 from holdfast.data.ops import KINDS as OP_KINDS
 from holdfast.data.ops import Op, make_op
-from holdfast.journal import journal as journal_module
-from holdfast.journal.fold import RunState
+from holdfast.data.seal import Seal
+from holdfast.journal import writer as writer_module
+from holdfast.journal.journal import Journal
 from holdfast.journal.records import (
     Answered,
     Commanded,
@@ -39,7 +40,10 @@ from holdfast.journal.records import (
     Target,
     WaveFinished,
 )
-from holdfast.journal.wire import Track, decode_records, decode_run, encode_records, encode_run
+from holdfast.journal.run_state import RunState
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import decode_records, encode_records
+from holdfast.journal.wire_runs import decode_run, encode_run
 from tests.graphs import chain
 from tests.journal.recorded import KINDS, history
 
@@ -307,7 +311,7 @@ def test_without_a_key_the_secret_is_there_to_be_found(disk_url: str, tmp_path: 
 def test_an_encrypted_run_leaves_its_secrets_nowhere(
     disk_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "SNAPSHOT_FLOOR", -(1 << 30))
+    monkeypatch.setattr(writer_module, "SNAPSHOT_FLOOR", -(1 << 30))
     key = new_key()
     drive_secret_run(disk_url, key)
 
@@ -354,7 +358,7 @@ def test_ids_names_and_times_stay_readable_without_the_key(disk_url: str) -> Non
 
 
 def test_an_encrypted_entry_cannot_be_moved_to_another_place(sqlite_url: str) -> None:
-    journal = journal_module.Journal(open_store(sqlite_url), journal_module.Seal([b"k" * 32]))
+    journal = Journal(open_store(sqlite_url), Seal([b"k" * 32]))
     sealed = journal.seal_body("r", 1, b"\x01\x90")
 
     assert journal._open("r", 1, sealed) == b"\x01\x90"

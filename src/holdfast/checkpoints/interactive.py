@@ -16,9 +16,9 @@ from holdfast.engine.outcome import Outcome
 from holdfast.engine.resume import refuse_finished
 from holdfast.errors import HoldfastError, RunConflict
 from holdfast.journal.checkpoints import checkpoint_id, encode_mark
-from holdfast.journal.fold import FAILED, READY, RunState, Step
-from holdfast.journal.journal import Writer
 from holdfast.journal.records import Paused, RunEnded
+from holdfast.journal.run_state import FAILED, READY, RunState, Step
+from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
 
@@ -128,8 +128,8 @@ def _waiting_step(run: RunState, run_id: str, block_id: str) -> Step:
 
 def _record_pause(writer: Writer, step: Step, block_id: str, prompt: str) -> None:
     now, root = time.time(), writer.run.root
-    writer.record(Paused(f"{step.id}:{block_id}", "ask", step.id, step.node, block_id, prompt), now)
-    writer.record(RunEnded(RunStatus.PAUSED), now)
+    writer.record(Paused(f"{step.id}:{block_id}", "ask", step.id, step.node, block_id, prompt, since=now))
+    writer.record(RunEnded(RunStatus.PAUSED))
     writer.set_info(
         dataclasses.replace(writer.info, status=RunStatus.PAUSED.value, updated_at=now, driver="")
     )

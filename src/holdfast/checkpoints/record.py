@@ -12,9 +12,10 @@ from holdfast.data.ops import Op
 from holdfast.data.state import State
 from holdfast.engine.decide import qualified
 from holdfast.journal.checkpoints import checkpoint_id
-from holdfast.journal.fold import DONE, RUNNING, Pause, RunState, Step, apply
+from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Answered, Record, RunStarted, StepFinished
+from holdfast.journal.run_state import DONE, RUNNING, Pause, RunState, Step
 from holdfast.stores.base import Entry, RunInfo
 from holdfast.values import START, RunStatus
 

@@ -28,7 +28,7 @@ from holdfast.engine.policy import Retention
 from holdfast.engine.resume import find_checkpoint
 from holdfast.errors import CheckpointNotFound, RunConflict, RunExists
 from holdfast.journal.checkpoints import checkpoint_id, encode_mark, is_checkpoint_id, new_run_key
-from holdfast.journal.journal import Journal, Writer
+from holdfast.journal.journal import Journal
 from holdfast.journal.records import (
     Noted,
     RunEnded,
@@ -39,6 +39,7 @@ from holdfast.journal.records import (
     Target,
     WaveFinished,
 )
+from holdfast.journal.writer import Writer
 from holdfast.stores import open_store
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import START, RunStatus
@@ -230,22 +231,22 @@ class CheckpointStore:
 
 def _record_saving(writer: Writer, state: State) -> None:
     """Record that `state.checkpoint_node` has just finished and left this state; nothing follows it yet."""
-    codec, now, node = writer.codec, time.time(), state.checkpoint_node or START
+    codec, node = writer.codec, state.checkpoint_node or START
     if writer.seq == 0:
         ops = _ANY_KEY.replace(codec, {}, state)
         driver, config = "", codec.encode({})
-        writer.record(RunStarted(writer.info.workflow, tuple(ops), (Target(node),), config, {}, driver), now)
+        writer.record(RunStarted(writer.info.workflow, tuple(ops), (Target(node),), config, {}, driver))
     else:
         cells = writer.run.root.cells
         ops = _ANY_KEY.replace(codec, cells, state)
         ops += [Op("drop", key, b"") for key in cells if key not in state]
-        writer.record(WaveFinished("", (), (Target(node),)), now)
-        writer.record(StateEdited("", tuple(ops)), now)
+        writer.record(WaveFinished("", (), (Target(node),)))
+        writer.record(StateEdited("", tuple(ops)))
     (step,) = writer.run.root.active
-    writer.record(StepStarted(step, 1), now)
-    writer.record(Noted(step, SAVED_AT, codec.encode(state.timestamp.timestamp())), now)
-    writer.record(StepFinished(step), now)
-    writer.record(RunEnded(RunStatus.INTERRUPTED), now)
+    writer.record(StepStarted(step, 1))
+    writer.record(Noted(step, SAVED_AT, codec.encode(state.timestamp.timestamp())))
+    writer.record(StepFinished(step))
+    writer.record(RunEnded(RunStatus.INTERRUPTED))
     writer.mark(
         encode_mark(writer.run.root.waves, [state.checkpoint_node] if state.checkpoint_node else [], [], "")
     )

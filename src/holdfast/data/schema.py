@@ -153,23 +153,20 @@ class Schema:
                 ops.append(op)
         return ops
 
-    def reduce(self, codec: Codec, cells: Cells, updates: Iterable[list[Op]]) -> list[Op]:
-        """The changes that the custom reducers among these updates result in, in order."""
+    def reduce(self, codec: Codec, cells: Cells, ops: Iterable[Op]) -> list[Op]:
+        """The changes that the custom reducers among these changes result in, in order."""
         result: list[Op] = []
-        for ops in updates:
-            for op in ops:
-                if op.kind != "reduce":
-                    continue
-                reducer = self.channel(op.key).reducer
-                if reducer is None or isinstance(reducer, Reducer):
-                    change = _set_op(codec, op.key, cells.get(op.key), op.value)
-                else:
-                    slot = cells.get(op.key)
-                    value = reducer(slot.get() if slot else None, op.value)
-                    change = _set_op(codec, op.key, slot, value)
-                if change is not None:
-                    result.append(change)
-                    cells = advance(cells, [change])
+        for op in ops:
+            if op.kind != "reduce":
+                continue
+            reducer, slot = self.channel(op.key).reducer, cells.get(op.key)
+            value = op.value
+            if reducer is not None and not isinstance(reducer, Reducer):
+                value = reducer(slot.get() if slot else None, value)
+            change = _set_op(codec, op.key, slot, value)
+            if change is not None:
+                result.append(change)
+                cells = advance(cells, [change])
         return result
 
 

@@ -14,8 +14,8 @@ from holdfast.data.state import State
 from holdfast.engine.context import Context, PauseSignal, StopSignal
 from holdfast.engine.threads import workers
 from holdfast.errors import StepTimeout
-from holdfast.journal.fold import Step
 from holdfast.journal.records import Fault
+from holdfast.journal.run_state import Step
 from holdfast.plan.graph import Node
 
 

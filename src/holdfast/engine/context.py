@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from holdfast.data.codec import Codec
 from holdfast.engine.answers import answer_schema
 from holdfast.errors import HoldfastError
-from holdfast.journal.fold import Step
 from holdfast.journal.records import Noted, Paused
+from holdfast.journal.run_state import Step
 
 logger = logging.getLogger("holdfast.nodes")
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast.journal.fold import (
+from holdfast.journal.run_state import (
     DONE,
     FAILED,
     GATED,

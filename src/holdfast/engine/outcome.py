@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast.data.codec import Codec
 from holdfast.data.state import State
-from holdfast.journal.fold import Pause as FoldedPause
-from holdfast.journal.fold import RunState
+from holdfast.journal.run_state import Pause as FoldedPause
+from holdfast.journal.run_state import RunState
 from holdfast.values import RunStatus
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.data.codec import Codec
 from holdfast.engine.answers import misfit
 from holdfast.engine.decide import qualified
-from holdfast.engine.policy import Retention
+from holdfast.engine.policy import ON_CHANGE, Retention, one_of
 from holdfast.errors import (
     AnswerRejected,
     CheckpointNotFound,
@@ -22,10 +22,10 @@ from holdfast.errors import (
 )
 from holdfast.journal import records
 from holdfast.journal.checkpoints import is_checkpoint_id, locate_checkpoint
-from holdfast.journal.fold import Pause, RunState
+from holdfast.journal.run_state import EVERY_KEY, Pause, RunState
 from holdfast.plan.check import suggestion
 from holdfast.plan.fingerprint import same_code
-from holdfast.plan.graph import Edge, Graph, Join
+from holdfast.plan.graph import IF_INTERRUPTED, Edge, Graph, Join
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import START, RunStatus
 
@@ -223,3 +223,44 @@ def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:
         joins=tuple(Join(tuple(sources), target) for sources, target in outline["joins"]),
         exits=frozenset(outline["exits"]),
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResumeOptions:
+    """What a caller of `resume` may say."""
+
+    answer: Any = None
+    answers: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] | None = None
+    update: Mapping[str, Any] | None = None
+    if_interrupted: str | None = None
+    on_change: str | None = None
+    remap: Mapping[str, str] | None = None
+    takeover: bool = False
+
+    def check(self) -> None:
+        """Refuse values that mean nothing."""
+        if self.if_interrupted is not None:
+            one_of("if_interrupted", self.if_interrupted, IF_INTERRUPTED)
+        if self.on_change is not None:
+            one_of("on_change", self.on_change, ON_CHANGE)
+
+    def refuse_answers(self, what: str) -> None:
+        """Refuse answers where there is nothing to answer."""
+        if self.answer is not None or self.answers:
+            raise AnswerRejected(f"{what} takes no answers")
+
+
+def edits(graph: Graph, run: RunState, update: Mapping[str, Any], codec: Codec) -> list[records.StateEdited]:
+    """An update of the state from outside: of the run's own, and of what open sub-graphs share of it."""
+    if not update:
+        return []
+    found = []
+    for frame in run.frames.values():
+        own = not frame.path or frame.shared == EVERY_KEY
+        values = {key: value for key, value in update.items() if own or key in frame.shared}
+        schema = graph.at(frame.path).schema
+        ops = schema.resolve(codec, frame.cells, values)
+        ops += schema.reduce(codec, frame.cells, ops)
+        found.append(records.StateEdited(frame.path, tuple(op for op in ops if op.kind != "reduce")))
+    return found

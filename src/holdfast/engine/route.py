@@ -13,7 +13,7 @@ from holdfast.errors import StateInvalid
 from holdfast.journal.records import Target
 from holdfast.plan.check import suggestion
 from holdfast.plan.graph import Graph, Send
-from holdfast.values import END
+from holdfast.values import END, START
 
 Emit = Callable[..., None]
 
@@ -133,3 +133,9 @@ def merge_targets(graph: Graph, found: Iterable[tuple[str, list[Target]]]) -> tu
     if len(result) > 1:
         result.sort(key=lambda target: graph.order[target.node])
     return tuple(result)
+
+
+async def first_targets(graph: Graph, state: State, codec: Codec) -> tuple[Target, ...]:
+    """The nodes a graph begins with."""
+    chosen = await choose(graph, START, state, None)
+    return merge_targets(graph, [(START, to_targets(graph, START, chosen, codec))])

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import hashlib
 import itertools
 import logging
 import struct
-import threading
-import time
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from holdfast.data.codec import Codec
 from holdfast.data.seal import Seal
-from holdfast.errors import CodecError, CorruptJournal, RunConflict, RunExists, RunNotFound, StoreError
-from holdfast.journal.fold import RunState, apply
+from holdfast.errors import CodecError, CorruptJournal, RunNotFound
+from holdfast.journal.commit import Committer, committer_of
+from holdfast.journal.fold import apply
 from holdfast.journal.records import Record
-from holdfast.journal.wire import Track, decode_records, decode_run, encode_records, encode_run
-from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot, Store
+from holdfast.journal.run_state import RunState
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import decode_records
+from holdfast.journal.wire_runs import decode_run, encode_run
+from holdfast.stores.base import Entry, RunInfo, Snapshot, Store
 
 logger = logging.getLogger("holdfast")
-
-SNAPSHOT_FLOOR = 64 * 1024
-"""A snapshot is not worth its bytes before the journal since the last one has grown to this size."""
 
 _SEALED = 0xFF
 _PLACE = struct.Struct(">Qdi")
@@ -64,7 +59,7 @@ class Journal:
 
     def __init__(self, store: Store, seal: Seal | None = None) -> None:
         self.store, self.seal = store, seal
-        self.committer = _committer_of(store)
+        self.committer: Committer = committer_of(store)
 
     def info(self, run: str) -> RunInfo:
         """The plain facts of a run; an unknown run is refused."""
@@ -186,268 +181,3 @@ class Journal:
 
 def _aad(run: str, seq: int) -> bytes:
     return f"{run}\n{seq}".encode("utf-8", "surrogatepass")
-
-
-class Writer:
-    """Appends to one run. Records are folded at once and stored at the next `flush`.
-
-    Every method may be called from any thread. A refused append raises `RunConflict`; after a failed
-    one nothing is lost: what is unsent goes out with the next flush.
-    """
-
-    def __init__(self, journal: Journal, loaded: Loaded, codec: Codec, *, durable: bool) -> None:
-        self.journal, self.codec, self.durable = journal, codec, durable
-        self.info, self.run, self.track = loaded.info, loaded.run, loaded.track
-        self.seq, self.chain, self.stored = loaded.seq, loaded.chain, loaded.seq
-        self.weight, self.snapshot_size = loaded.weight, loaded.snapshot_size
-        self.commits = self.bytes_written = self.last_size = 0
-        self.lock = threading.RLock()
-        self._pending: list[Record] = []
-        self._unsent: list[Entry] = []
-        self._mark: bytes | None = None
-        self._new_info: RunInfo | None = None
-
-    @classmethod
-    def create(cls, journal: Journal, info: RunInfo, codec: Codec, *, durable: bool) -> Writer:
-        """A writer for a run that is not stored yet."""
-        loaded = Loaded(info, RunState(), Track(), 0, genesis(info.run, info.key), 0)
-        writer = cls(journal, loaded, codec, durable=durable)
-        writer._new_info = info
-        return writer
-
-    @property
-    def has_unsaved(self) -> bool:
-        """Whether something was recorded that is not stored."""
-        return bool(self._pending or self._unsent)
-
-    def record(self, record: Record, at: float) -> None:
-        """Fold a record in and keep it for the next flush."""
-        with self.lock:
-            apply(self.run, record, at)
-            self._pending.append(record)
-
-    def mark(self, mark: bytes) -> None:
-        """Make the next entry a checkpoint with these plain facts."""
-        self._mark = mark
-
-    def set_info(self, info: RunInfo) -> None:
-        """Store these facts of the run with the next flush."""
-        self.info = self._new_info = info
-
-    def flush(self) -> None:
-        """Store what was recorded. On return it is as durable as this writer promises."""
-        if self._pending or self._unsent:
-            self.journal.committer.commit(self)
-
-    async def flush_async(self) -> None:
-        """As `flush`, in a worker thread, together with the flushes of other runs."""
-        if self.has_unsaved:
-            await self.journal.committer.commit_async(self)
-
-    def build(self) -> Append:
-        """What has to be stored, as one append; called with the lock held."""
-        snapshots: tuple[Snapshot, ...] = ()
-        if self._pending:
-            self._seal_entry(time.time())
-            if self.weight > SNAPSHOT_FLOOR and self.weight > SNAPSHOT_FLOOR + 2 * self._live_size():
-                snapshots = (self._snapshot(),)
-        return Append(self.info.run, self.stored, self._unsent, self._new_info, snapshots, self.durable)
-
-    def _live_size(self) -> int:
-        return max(self.track.live, self.snapshot_size)
-
-    def _seal_entry(self, at: float) -> None:
-        seq = self.seq + 1
-        encoded = encode_records(self._pending, self.track)
-        body = self.journal.seal_body(self.info.run, seq, encoded)
-        self.chain = link(self.chain, seq, at, self._mark, body)
-        self._unsent.append(Entry(seq, at, self.chain, body, self._mark))
-        if self._mark is not None:
-            self.run.saved_seq = seq
-        self.seq, self._mark = seq, None
-        self.weight += len(body)
-        self._pending = []
-
-    def _snapshot(self) -> Snapshot:
-        loaded = Loaded(self.info, self.run, self.track, self.seq, self.chain, self.weight)
-        snapshot = self.journal.make_snapshot(loaded, self.codec)
-        self.weight, self.snapshot_size = 0, len(snapshot.body)
-        self.bytes_written += len(snapshot.body)
-        return snapshot
-
-    def settle(self, conflict: Conflict | None) -> None:
-        """Take the store's answer; called with the lock held."""
-        if conflict is not None:
-            self._unsent = []
-            if self.stored == 0:
-                raise RunExists(
-                    f"run {self.info.run!r} exists in {self.journal.store.url}; "
-                    "resume it, or give the new run another run_id"
-                )
-            raise RunConflict(
-                f"run {self.info.run!r} was advanced by another driver (it is at {conflict.head}, this one "
-                f"was at {self.stored}); this driver stopped before its next step and changed nothing"
-            )
-        self.commits += 1
-        self.last_size = sum([len(entry.body) for entry in self._unsent])
-        self.bytes_written += self.last_size
-        self.stored = self.seq
-        self._unsent = []
-        self._new_info = None
-
-
-@dataclass(slots=True)
-class _Job:
-    writer: Writer
-    done: bool = False
-    error: BaseException | None = None
-    future: Any = None
-
-
-class Committer:
-    """Group commit: while one transaction syncs, the appends of other runs gather for the next."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = weakref.ref(store) if hasattr(store, "__weakref__") else lambda: store
-        self._queue: list[_Job] = []
-        self._mutex = threading.Lock()
-        self._leader = threading.Lock()
-        self._scheduled: set[Any] = set()
-        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-
-    def commit(self, writer: Writer) -> None:
-        """Store a writer's records from this thread, with whatever else is waiting."""
-        if self._leader.acquire(blocking=False):
-            try:
-                if not self._queue:
-                    self._store_one(writer)
-                    return
-            finally:
-                self._leader.release()
-        job = _Job(writer)
-        with self._mutex:
-            self._queue.append(job)
-        self._lead(job)
-        if job.error is not None:
-            raise job.error
-
-    def _store_one(self, writer: Writer) -> None:
-        with writer.lock:
-            append = writer.build()
-            if append.entries:
-                writer.settle(self._open_store().commit((append,))[0])
-
-    def _open_store(self) -> Store:
-        store = self._store()
-        if store is None:
-            raise StoreError("the store is gone")
-        return store
-
-    async def commit_async(self, writer: Writer) -> None:
-        """Store a writer's records without blocking the event loop."""
-        loop = asyncio.get_running_loop()
-        job = _Job(writer, future=loop.create_future())
-        with self._mutex:
-            self._queue.append(job)
-        if loop not in self._scheduled:
-            self._scheduled.add(loop)
-            # After the callbacks that are ready now: their runs' appends join this commit.
-            loop.call_soon(self._send, loop)
-        await job.future
-
-    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._scheduled.discard(loop)
-        if self._pool is None:
-            self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
-        self._pool.submit(self._lead, None)
-
-    def _lead(self, own: _Job | None) -> None:
-        with self._leader:
-            if own is not None and own.done:
-                return
-            with self._mutex:
-                batch, self._queue = self._queue, []
-            if batch:
-                self._run(batch)
-
-    def _run(self, batch: Sequence[_Job]) -> None:
-        jobs = _first_per_writer(batch)
-        for job in jobs:
-            job.writer.lock.acquire()
-        try:
-            self._store_all(jobs)
-        except BaseException as error:  # Whatever a store raises: those who wait for it must hear of it.
-            for job in jobs:
-                job.error = job.error or error
-        finally:
-            for job in jobs:
-                job.writer.lock.release()
-        errors = {id(job.writer): job.error for job in jobs}
-        loops: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
-        for job in batch:
-            job.error = errors[id(job.writer)]
-            job.done = True
-            if job.future is not None:
-                loops.setdefault(job.future.get_loop(), []).append(job)
-        for loop, waiting in loops.items():
-            _call(loop, waiting)
-
-    def _store_all(self, jobs: Sequence[_Job]) -> None:
-        ready: list[tuple[_Job, Append]] = []
-        for job in jobs:
-            try:
-                append = job.writer.build()
-            except Exception as error:
-                job.error = error
-                continue
-            if append.entries:
-                ready.append((job, append))
-        if not ready:
-            return
-        try:
-            answers = self._open_store().commit([append for _, append in ready])
-        except StoreError as error:
-            for job, _ in ready:
-                job.error = error
-            return
-        for (job, _), conflict in zip(ready, answers, strict=True):
-            try:
-                job.writer.settle(conflict)
-            except (RunConflict, RunExists) as error:
-                job.error = error
-
-
-def _first_per_writer(batch: Sequence[_Job]) -> list[_Job]:
-    if len(batch) == 1:
-        return list(batch)
-    return list({id(job.writer): job for job in batch}.values())
-
-
-def _call(loop: asyncio.AbstractEventLoop, jobs: list[_Job]) -> None:
-    try:
-        loop.call_soon_threadsafe(_answer, jobs)
-    except RuntimeError:
-        logger.warning("an event loop was closed while %d appends were stored", len(jobs))
-
-
-def _answer(jobs: list[_Job]) -> None:
-    for job in jobs:
-        if job.future.done():
-            continue
-        if job.error is not None:
-            job.future.set_exception(job.error)
-        else:
-            job.future.set_result(None)
-
-
-_committers: weakref.WeakKeyDictionary[Any, Committer] = weakref.WeakKeyDictionary()
-_committers_lock = threading.Lock()
-
-
-def _committer_of(store: Store) -> Committer:
-    """The one committer of a store, shared by every journal on it."""
-    with _committers_lock:
-        committer = _committers.get(store)
-        if committer is None:
-            committer = _committers[store] = Committer(store)
-        return committer

@@ -1,0 +1,342 @@
+"""Beginning runs and taking them up again: what happens before and after a drive."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.data.frozen import freeze
+from holdfast.data.ops import advance
+from holdfast.data.schema import as_mapping
+from holdfast.data.state import State
+from holdfast.engine import files
+from holdfast.engine.drive import Drive
+from holdfast.engine.driver import active_runs, describe, is_alive, this_driver
+from holdfast.engine.housekeeping import janitor
+from holdfast.engine.outcome import Figures, Outcome, public_pauses
+from holdfast.engine.resume import (
+    ResumeOptions,
+    as_saved,
+    changes_between,
+    check_nodes,
+    edits,
+    find_run,
+    refuse_finished,
+    take_answers,
+)
+from holdfast.engine.route import first_targets
+from holdfast.engine.settings import Settings
+from holdfast.errors import (
+    ExecutionError,
+    GraphChanged,
+    HoldfastError,
+    RunConflict,
+    RunExists,
+    StateInvalid,
+)
+from holdfast.events import Event, Observer, tell
+from holdfast.journal import records
+from holdfast.journal.checkpoints import checkpoint_id, new_run_key
+from holdfast.journal.journal import Loaded
+from holdfast.journal.records import Target
+from holdfast.journal.run_state import DONE, at_checkpoint
+from holdfast.journal.wire_runs import encode_run
+from holdfast.journal.writer import Writer
+from holdfast.stores.base import RunInfo
+from holdfast.values import END, RunStatus
+
+logger = logging.getLogger("holdfast")
+
+
+def _ignore(drive: Drive) -> None:
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Caller:
+    """Who wants a run driven. `private` says that the event loop may be blocked; `hold` is given the drive."""
+
+    observer: Observer | None
+    private: bool = False
+    hold: Callable[[Drive], None] = _ignore
+
+
+class Runner:
+    """Starts, resumes and forks the runs of one compiled graph."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._journal, self._codec, self._store = settings.journal, settings.codec, settings.journal.store
+
+    async def invoke(
+        self,
+        input: Any,
+        run_id: str | None,
+        config: Mapping[str, Any] | None,
+        checkpoint: str | Path | None,
+        caller: Caller,
+        answers: Mapping[str, Any] | None = None,
+    ) -> Outcome:
+        """Start a run of an input, or go on from a checkpoint, with answers to what it waits for."""
+        options = ResumeOptions(answers=answers, config=config)
+        if checkpoint is None:
+            options.refuse_answers("a new run")
+            values = as_mapping(input, "the input")
+            return await self._start(values, run_id, dict(config or {}), caller)
+        if input is not None:
+            raise StateInvalid("give either an input or checkpoint=, not both; use resume(…, update=…)")
+        if files.is_file(checkpoint):
+            options.refuse_answers("a checkpoint file")
+            return await self._from_file(Path(checkpoint), run_id, config, caller)
+        if run_id is not None:
+            raise StateInvalid("give either run_id= or checkpoint=, not both")
+        return await self.resume(checkpoint, options, caller)
+
+    async def resume(self, target: str | Path, options: ResumeOptions, caller: Caller) -> Outcome:
+        """Take up what `target` names."""
+        if files.is_file(target):
+            options.refuse_answers("a checkpoint file")
+            return await self._from_file(Path(target), None, options.config, caller)
+        options.check()
+        info, seq = find_run(self._store, str(target))
+        loaded = as_journalled(self._journal.load(info, self._codec))
+        info, run = loaded.info, loaded.run
+        if seq is not None and seq != run.saved_seq:
+            return await self._fork(info, seq, options, caller)
+        refuse_finished(info)
+        self.refuse_driven(info, options.takeover)
+        answered = take_answers(
+            info, run, options.answer, options.answers, self._codec, self._settings.retention
+        )
+        gated = any(pause.kind in ("before", "after") for pause in run.pauses.values())
+        if info.status == RunStatus.PAUSED and not answered and not gated and not options.update:
+            return self._as_it_stands(loaded)
+        settings = self._reconciled(loaded, options, caller.observer)
+        writer = self.writer(loaded)
+        for record in answered:
+            writer.record(record)
+        return await self._go_on(loaded, writer, settings, options, caller)
+
+    def writer(self, loaded: Loaded) -> Writer:
+        """A writer that goes on where a loaded run ends."""
+        return Writer(self._journal, loaded, self._codec, durable=self._is_durable)
+
+    @property
+    def _is_durable(self) -> bool:
+        return self._settings.policy.durability == "full"
+
+    def refuse_driven(self, info: RunInfo, takeover: bool) -> None:
+        """Refuse a run that somebody is driving, as far as can be told from here."""
+        if active_runs.find(self._store, info.run) is not None:
+            raise RunConflict(f"run {info.run!r} is being driven by this process already")
+        if info.status == RunStatus.RUNNING and is_alive(info.driver) and not takeover:
+            raise RunConflict(
+                f"run {info.run!r} is being driven by {describe(info.driver)}; wait for it, cancel the run, "
+                "or, if that machine is known to be dead, resume with takeover=True"
+            )
+
+    async def _start(
+        self,
+        values: Mapping[str, Any],
+        run_id: str | None,
+        config: dict[str, Any],
+        caller: Caller,
+        nodes: tuple[str, ...] | None = None,
+        gate: str = "",
+    ) -> Outcome:
+        """Begin a new run: where the graph begins, or with `nodes`, past the gate before `gate`."""
+        graph, codec, run = self._settings.graph, self._codec, self._new_run_id(run_id)
+        ops = graph.schema.initial(codec, values)
+        cells, now, driver = advance({}, ops), time.time(), this_driver()
+        if nodes is None:
+            targets = await self._first_targets(State.view(cells, codec, run, "", "", now))
+        else:
+            targets = tuple(Target(node) for node in nodes if node != END)
+        info = RunInfo(run, new_run_key(), graph.name, RunStatus.RUNNING.value, now, now, driver)
+        writer = Writer.create(self._journal, info, codec, durable=self._is_durable)
+        encoded, outline = codec.encode(config), self._settings.outline
+        writer.record(records.RunStarted(graph.name, tuple(ops), targets, encoded, outline, driver))
+        if gate:
+            _pass_gate(writer, gate, driver)
+        if caller.observer is not None:
+            tell(caller.observer, Event("state.create", run, data={"keys": len(cells)}))
+            tell(caller.observer, Event("graph.start", run, data={"workflow": graph.name}))
+        return await self._drive(writer, self._settings, config, caller)
+
+    async def _first_targets(self, state: State) -> tuple[Target, ...]:
+        try:
+            return await first_targets(self._settings.graph, state, self._codec)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise ExecutionError(
+                f"the first node cannot be chosen: {error}", state=state, cause=error
+            ) from error
+
+    def _new_run_id(self, run_id: str | None) -> str:
+        if run_id is None:
+            return str(uuid.uuid4())
+        if not isinstance(run_id, str) or not run_id.strip() or not run_id.isprintable():
+            raise StateInvalid(f"a run id must be printable text, not {run_id!r}")
+        if self._store.runs(run=run_id):
+            raise RunExists(
+                f"run {run_id!r} exists in {self._store.url}; resume it, or give the new run another run_id"
+            )
+        return run_id
+
+    async def _from_file(
+        self, path: Path, run_id: str | None, config: Mapping[str, Any] | None, caller: Caller
+    ) -> Outcome:
+        content = files.load(path, self._codec)
+        nodes = tuple(content.get("next") or (content["node"],))
+        for node in nodes:
+            if node not in self._settings.graph.nodes and node != END:
+                raise GraphChanged(f"{path} is to go on with node {node!r}: node not found: {node}")
+        merged = {**content["config"], **(config or {})}
+        return await self._start(
+            content["state"], run_id, merged, caller, nodes, str(content.get("gate", ""))
+        )
+
+    async def _fork(self, info: RunInfo, seq: int, options: ResumeOptions, caller: Caller) -> Outcome:
+        """A new run from an older checkpoint of a run; that run is left as it is."""
+        options.refuse_answers("an older checkpoint, where nothing has been asked yet")
+        loaded = self._journal.load(info, self._codec, seq)
+        loaded.run = at_checkpoint(loaded.run)
+        settings = self._reconciled(loaded, options, caller.observer)
+        now, driver, run = time.time(), this_driver(), str(uuid.uuid4())
+        own = RunInfo(run, new_run_key(), info.workflow, RunStatus.RUNNING.value, now, now, driver)
+        writer = Writer.create(self._journal, own, self._codec, durable=self._is_durable)
+        body = encode_run(loaded.run, loaded.track, self._codec)
+        writer.record(records.Forked(info.run, seq, body, loaded.run, driver, b""))
+        forked = dataclasses.replace(loaded, info=own, run=writer.run)
+        return await self._go_on(forked, writer, settings, options, caller)
+
+    async def _go_on(
+        self, loaded: Loaded, writer: Writer, settings: Settings, options: ResumeOptions, caller: Caller
+    ) -> Outcome:
+        codec, run, info = self._codec, loaded.run, loaded.info
+        config, driver = {**codec.decode(run.config), **(options.config or {})}, this_driver()
+        if settings.outline != run.outline or options.remap:
+            writer.record(records.GraphChanged(settings.outline, tuple((options.remap or {}).items())))
+        for edit in edits(settings.graph, run, options.update or {}, codec):
+            writer.record(edit)
+        approve = info.status == RunStatus.PAUSED
+        writer.record(records.Resumed(driver, approve, codec.encode(config) if options.config else b""))
+        running, now = RunStatus.RUNNING.value, time.time()
+        writer.set_info(dataclasses.replace(info, status=running, updated_at=now, driver=driver))
+        if caller.observer is not None:
+            node = run.root.last_node
+            upcoming = ", ".join(step.node for step in run.active() if step.status != DONE)
+            place = {"node": node, "run_id": info.run}
+            tell(caller.observer, Event("checkpoint.load", info.run, node, place))
+            place = {"checkpoint_node": node, "resume_node": upcoming, "run_id": info.run}
+            tell(caller.observer, Event("checkpoint.resume", info.run, node, place))
+        return await self._drive(writer, settings, config, caller, run.steps_done, options.if_interrupted)
+
+    def _reconciled(self, loaded: Loaded, options: ResumeOptions, observer: Observer | None) -> Settings:
+        """The settings to go on with, after comparing the graph with the one that the run started with."""
+        settings, run, name = self._settings, loaded.run, loaded.info.run
+        on_change = options.on_change or settings.on_change
+        known = run.outline and run.outline != settings.outline
+        changes = changes_between(run.outline, settings.outline) if known else []
+        if changes:
+            listed = "; ".join(changes)
+            if on_change == "fail":
+                raise GraphChanged(f"the graph changed since run {name!r} was saved: {listed}")
+            if on_change == "use_saved":
+                saved = as_saved(settings.graph, run.outline)
+                return dataclasses.replace(settings, graph=saved, outline=run.outline)
+            logger.warning("run %s goes on with a changed graph: %s", name, listed)
+            if observer is not None:
+                tell(observer, Event("graph.changed", name, data={"changes": changes}))
+        check_nodes(name, run, settings.graph, options.remap or {})
+        return settings
+
+    async def _drive(
+        self,
+        writer: Writer,
+        settings: Settings,
+        config: Mapping[str, Any],
+        caller: Caller,
+        kept: int = 0,
+        if_interrupted: str | None = None,
+    ) -> Outcome:
+        drive = Drive(
+            settings,
+            writer,
+            config=freeze(dict(config))[0],
+            observer=caller.observer,
+            private=caller.private,
+            if_interrupted=if_interrupted,
+        )
+        run = writer.info.run
+        if not active_runs.enter(self._store, run, drive):
+            raise RunConflict(f"run {run!r} is being driven by this process already")
+        caller.hold(drive)
+        try:
+            status = await drive.drive()
+        finally:
+            active_runs.leave(self._store, run)
+            janitor.ran(settings, writer.info.workflow)
+        unwanted = status == RunStatus.COMPLETED and settings.policy.preserve == "none"
+        if unwanted or (status == RunStatus.FAILED and settings.policy.on_failure == "rollback"):
+            self._store.delete(run)
+        if drive.failure is not None:
+            raise drive.failure
+        return self._outcome(drive, status, kept)
+
+    def _outcome(self, drive: Drive, status: RunStatus, kept: int) -> Outcome:
+        run, saving = drive.run, drive.saving
+        warnings = []
+        if self._settings.policy.on_failure == "continue":
+            warnings = [f"step {step!r} failed and was passed over: {fault}" for step, fault in run.faults]
+        if saving.errors:
+            warnings.append(f"{saving.errors} checkpoint(s) could not be saved when they were due")
+        figures = Figures(
+            steps_run=drive.steps_run,
+            steps_kept=kept,
+            waves=run.root.waves,
+            retries=drive.retries,
+            seconds=run.seconds,
+            commits=saving.writer.commits,
+            bytes_written=saving.writer.bytes_written,
+            save_errors=saving.errors,
+        )
+        pauses = public_pauses(run, self._codec)
+        ident = saving.checkpoint_id
+        return Outcome(status, saving.state(), drive.run_id, ident, pauses, figures, tuple(warnings))
+
+    def _as_it_stands(self, loaded: Loaded) -> Outcome:
+        run, state = loaded.run, state_of(loaded, self._settings)
+        figures = Figures(steps_kept=run.steps_done, waves=run.root.waves, seconds=run.seconds)
+        pauses = public_pauses(run, self._codec)
+        return Outcome(RunStatus(run.status), state, loaded.info.run, state.checkpoint_id, pauses, figures)
+
+
+def as_journalled(loaded: Loaded) -> Loaded:
+    """A loaded run with the status and the driver that its journal tells.
+
+    Its plain facts were read a moment earlier, and another driver may have taken the run up in between.
+    """
+    facts = dataclasses.replace(loaded.info, status=str(loaded.run.status), driver=loaded.run.driver)
+    return dataclasses.replace(loaded, info=facts)
+
+
+def state_of(loaded: Loaded, settings: Settings) -> State:
+    """The state that a loaded run is in."""
+    run, frame = loaded.run, loaded.run.root
+    ident = checkpoint_id(loaded.info.key, run.saved_seq) if run.saved_seq else ""
+    return State.view(frame.cells, settings.codec, loaded.info.run, ident, frame.last_node, run.updated_at)
+
+
+def _pass_gate(writer: Writer, node: str, driver: str) -> None:
+    """Record that a run waited before `node` and was taken up again: resuming from a gate's file passes it."""
+    now = time.time()
+    for step in [step for step in writer.run.root.active.values() if step.node == node]:
+        writer.record(records.Paused(f"{step.id}:before", "before", step.id, node, since=now))
+    writer.record(records.Resumed(driver, approve=True))

@@ -1,0 +1,159 @@
+"""Keeping a run safe while it is driven: what is saved when, and what is told once it is."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import Any
+
+from holdfast.data.state import State
+from holdfast.engine.settings import Settings
+from holdfast.errors import ExecutionError, StoreError
+from holdfast.events import Event, Observer, tell
+from holdfast.journal.checkpoints import checkpoint_id, encode_mark
+from holdfast.journal.run_state import Frame
+from holdfast.journal.writer import Writer
+from holdfast.values import RunStatus
+
+logger = logging.getLogger("holdfast")
+
+LARGE_CHECKPOINT = 500 * 1024
+
+
+class Saving:
+    """One run's records on their way to the store, and its events on their way to the observers.
+
+    Events about what was recorded are told after it is saved, so whoever hears of a step may rely on it.
+    """
+
+    def __init__(self, settings: Settings, writer: Writer, observer: Observer | None) -> None:
+        self.settings, self.policy, self.writer, self.observer = settings, settings.policy, writer, observer
+        self.run, self.run_id, self.record = writer.run, writer.info.run, writer.record
+        self.errors = 0
+        self.marked = False
+        self.saves_every_wave = self.policy.interval == 1 and self.policy.durability != "exit"
+        self._errors_in_a_row = 0
+        self._wave_is_due = False
+        self._events: list[tuple[str, str, dict[str, Any]]] = []
+        self._mark_place = 0
+
+    def save_here(self) -> None:
+        """Save what is due, in this thread, then tell what was waiting for it."""
+        if (self.saves_every_wave and self.run.status == RunStatus.RUNNING) or self._is_due():
+            self.flush()
+        if self._events:
+            self.tell_saved()
+
+    async def save(self) -> None:
+        """As `save_here`, without blocking the event loop."""
+        if self._is_due():
+            try:
+                await self.writer.flush_async()
+            except StoreError as error:
+                self.failed(error)
+            else:
+                self._saved()
+        self.tell_saved()
+
+    def flush(self) -> None:
+        """Save everything now, whatever is due."""
+        try:
+            self.writer.flush()
+        except StoreError as error:
+            self.failed(error)
+        else:
+            if self.marked or self._errors_in_a_row:
+                self._saved()
+
+    def _is_due(self) -> bool:
+        status = self.run.status
+        if status == RunStatus.RUNNING:
+            return self.saves_every_wave or self._wave_is_due
+        leaves_nothing = status == RunStatus.FAILED and self.policy.on_failure == "rollback"
+        unsaved_end = leaves_nothing or (status == RunStatus.COMPLETED and self.policy.interval == 0)
+        return not unsaved_end or self.writer.stored > 0
+
+    def mark(self, frame: Frame, nodes: list[str], next_: list[str]) -> None:
+        """Make what is recorded so far a checkpoint, if one is due after this wave; without `nodes` it always is."""
+        if not self.saves_every_wave and nodes:
+            if self.policy.saves_wave(frame.waves):
+                self._wave_is_due = True
+            if self.policy.interval > 1 and frame.waves % self.policy.interval:
+                return
+        if len(next_) > 1:
+            next_ = list(dict.fromkeys(next_))
+        self.writer.mark(encode_mark(frame.waves, nodes, next_, frame.path))
+        self.marked, self._mark_place = True, len(self._events)
+
+    def _saved(self) -> None:
+        self._errors_in_a_row = 0
+        self._wave_is_due = False
+        if not self.marked:
+            return
+        self.marked = False
+        if self.writer.last_size > LARGE_CHECKPOINT:
+            logger.warning(
+                "run %s: a checkpoint of %d KB was saved; large values slow every resume",
+                self.run_id,
+                self.writer.last_size // 1024,
+            )
+        if self.observer is not None:
+            node = self.run.root.last_node
+            facts = {
+                "node": node,
+                "checkpoint_id": self.checkpoint_id,
+                "timestamp": time.time(),
+                "run_id": self.run_id,
+                "size": self.writer.last_size,
+            }
+            # Told where it was marked: after the wave that it saves, before what follows.
+            self._events.insert(self._mark_place, ("checkpoint.save", node, facts))
+
+    def failed(self, error: StoreError) -> None:
+        """A save failed: stop the run, or go on and save later, as the policy says."""
+        self.errors += 1
+        self._errors_in_a_row += 1
+        self.emit("checkpoint.fail", error=str(error), consecutive=self._errors_in_a_row)
+        if self.policy.on_save_error == "fail":
+            raise ExecutionError(
+                f"checkpoint save failed: {error}",
+                node=self.run.root.last_node,
+                state=self.state(),
+                path=self.run.path,
+                run_id=self.run_id,
+                cause=error,
+                resume_hint=f"what was saved before can be resumed with app.resume({self.run_id!r})",
+            ) from error
+        logger.warning("run %s: checkpoint save failed, going on without: %s", self.run_id, error)
+
+    def emit(self, type: str, node: str = "", /, **data: Any) -> None:
+        """Tell the observers now, if there are any."""
+        if self.observer is not None:
+            tell(self.observer, Event(type, self.run_id, node, data))
+
+    def say(self, type: str, node: str = "", /, **data: Any) -> None:
+        """Tell the observers once what was recorded is saved."""
+        if self.observer is not None:
+            self._events.append((type, node, data))
+
+    def tell_saved(self) -> None:
+        """Tell what was waiting to be saved."""
+        events, self._events, self._mark_place = self._events, [], 0
+        for type_, node, data in events:
+            self.emit(type_, node, **data)
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The newest checkpoint; empty before the first."""
+        seq = self.run.saved_seq
+        return checkpoint_id(self.writer.info.key, seq) if seq else ""
+
+    def state(self, frame: Frame | None = None) -> State:
+        """The state now."""
+        frame = self.run.root if frame is None else frame
+        seq = self.run.saved_seq
+        ident: Any = partial(checkpoint_id, self.writer.info.key, seq) if seq else ""
+        return State.view(
+            frame.cells, self.settings.codec, self.run_id, ident, frame.last_node, self.run.updated_at
+        )

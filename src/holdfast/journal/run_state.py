@@ -1,0 +1,172 @@
+"""A run as its records tell it: frames, steps and pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote
+
+from holdfast.data.ops import Cells, Op
+from holdfast.journal.records import Fault, Target
+from holdfast.values import RunStatus
+
+READY, RUNNING, IN_DOUBT, RETRYING, WAITING, GATED, FAILED, DONE = (
+    "ready",
+    "running",
+    "in_doubt",
+    "retrying",
+    "waiting",
+    "gated",
+    "failed",
+    "done",
+)
+INTERRUPTED = "if_interrupted"
+"""The name under which people answer what to do with an interrupted step."""
+
+STILL_IN_DOUBT = "in_doubt"
+"""The note of an interrupted step that failed without having been started again."""
+
+_PLAIN_KEY = "".join(map(chr, range(33, 127))).translate({ord(letter): None for letter in "%/[]#"}) + " "
+
+EVERY_KEY = ("*",)
+
+PATH_LENGTH = 200
+"""How many of the last visited nodes a run remembers for its error messages."""
+
+
+@dataclass(slots=True)
+class Step:
+    """One execution of one node, as far as it has come."""
+
+    id: str
+    node: str
+    frame: str
+    visit: int
+    key: str | None = None
+    item: tuple[Op, ...] = ()
+    status: str = READY
+    attempt: int = 0
+    tried: int = 0
+    """Attempts that count against the retry budget since the step was last (re)started by a resume."""
+    crashes: int = 0
+    passed: bool = False
+    ops: tuple[Op, ...] = ()
+    goto: tuple[Target, ...] | None = None
+    retry_at: float | None = None
+    fault: Fault | None = None
+    notes: dict[str, bytes] = field(default_factory=dict)
+    answers: dict[str, bytes] = field(default_factory=dict)
+    skipped: str = ""
+
+
+@dataclass(slots=True)
+class Pause:
+    """Something the run waits for. `id` is unique in the run; `name` is what people answer to."""
+
+    id: str
+    kind: str
+    step: str
+    node: str
+    name: str
+    prompt: str
+    schema: bytes
+    since: float
+    expires_at: float | None
+
+
+@dataclass(slots=True)
+class Frame:
+    """The part of a run that belongs to one (sub-)graph: its state and its place."""
+
+    path: str
+    cells: Cells = field(default_factory=dict)
+    active: dict[str, Step] = field(default_factory=dict)
+    visits: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    waves: int = 0
+    last_node: str = ""
+    log: list[Op] | None = None
+    """For a sub-graph: the changes made so far to keys that it shares, to be handed to the parent."""
+    shared: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class RunState:
+    """A run as its records tell it."""
+
+    workflow: str = ""
+    status: str = RunStatus.RUNNING
+    frames: dict[str, Frame] = field(default_factory=dict)
+    pauses: dict[str, Pause] = field(default_factory=dict)
+    config: bytes = b""
+    outline: dict[str, Any] = field(default_factory=dict)
+    path: list[str] = field(default_factory=list)
+    driver: str = ""
+    parent: tuple[str, int] | None = None
+    fault: Fault | None = None
+    fault_node: str = ""
+    faults: list[tuple[str, Fault]] = field(default_factory=list)
+    steps_done: int = 0
+    seconds: float = 0.0
+    inbox_seen: int = 0
+    started_at: float = 0.0
+    updated_at: float = 0.0
+    saved_seq: int = 0
+    """The entry of the newest checkpoint."""
+
+    @property
+    def root(self) -> Frame:
+        return self.frames[""]
+
+    def step(self, name: str) -> Step:
+        """A step that is still active."""
+        return self.frames[frame_of(name)].active[name]
+
+    def active(self) -> Iterable[Step]:
+        """Every active step of every frame."""
+        for frame in self.frames.values():
+            yield from frame.active.values()
+
+
+def step_id(frame: str, node: str, visit: int, key: str | None) -> str:
+    """The name of a step. Item keys are quoted, so that a slash always parts two frames."""
+    own = f"{node}#{visit}" if key is None else f"{node}#{visit}[{quote(key, safe=_PLAIN_KEY)}]"
+    return f"{frame}/{own}" if frame else own
+
+
+def frame_of(step: str) -> str:
+    """The path of the frame that a step belongs to: `outer#1` for `outer#1/inner#2[a]`."""
+    return step.rpartition("/")[0] if "/" in step else ""
+
+
+def copy_run(run: RunState) -> RunState:
+    """A copy that can be folded on without changing `run`."""
+    frames = {}
+    for path, frame in run.frames.items():
+        steps = {
+            name: replace(step, notes=dict(step.notes), answers=dict(step.answers))
+            for name, step in frame.active.items()
+        }
+        frames[path] = replace(
+            frame,
+            cells=dict(frame.cells),
+            active=steps,
+            visits=dict(frame.visits),
+            waiting=dict(frame.waiting),
+            log=None if frame.log is None else list(frame.log),
+        )
+    return replace(run, frames=frames, pauses=dict(run.pauses), path=list(run.path), faults=list(run.faults))
+
+
+def at_checkpoint(run: RunState) -> RunState:
+    """The run as it stood at its checkpoint: nothing under way, no question open, gates closed again."""
+    run = copy_run(run)
+    run.status, run.pauses, run.driver, run.fault, run.fault_node = RunStatus.RUNNING, {}, "", None, ""
+    for step in run.active():
+        if step.status == DONE or step.id in run.frames:
+            continue
+        step.status, step.tried, step.crashes, step.retry_at, step.fault = READY, 0, 0, None, None
+        step.passed = False
+    return run

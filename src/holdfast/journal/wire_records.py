@@ -1,0 +1,167 @@
+"""Records as bytes, and back: what an entry holds. Each record is a list that begins with its code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ormsgpack
+
+from holdfast.data.codec import Codec
+from holdfast.errors import CodecError
+from holdfast.journal.records import (
+    Answered,
+    Commanded,
+    Forked,
+    FrameOpened,
+    GraphChanged,
+    Noted,
+    Paused,
+    Record,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    StateEdited,
+    StepFailed,
+    StepFinished,
+    StepStarted,
+    WaveFinished,
+)
+from holdfast.journal.run_state import frame_of
+from holdfast.journal.wire import (
+    HEAD,
+    Track,
+    read_fault,
+    read_ops,
+    read_pairs,
+    read_targets,
+    safe_text,
+    unpack_body,
+    write_fault,
+    write_ops,
+    write_targets,
+)
+from holdfast.journal.wire_runs import decode_run
+
+
+def encode_records(records: Sequence[Record], track: Track) -> bytes:
+    """The body of an entry. `track` learns what the records hold."""
+    return HEAD + ormsgpack.packb([_WRITERS[type(record)](record, track) for record in records])
+
+
+def decode_records(body: bytes, track: Track, codec: Codec) -> list[Record]:
+    """The records of a body. Values are decoded with `codec` when they are first read."""
+    wires = unpack_body(body)
+    try:
+        return [_READERS[wire[0]](wire, track, codec) for wire in wires]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise CodecError(f"a record cannot be read: {type(error).__name__}: {error}") from None
+
+
+def _write_finished(r: StepFinished, track: Track) -> list[Any]:
+    if r.promoted:
+        track.closed(r.step)
+    goto = None if r.goto is None else write_targets(r.goto)
+    return [2, r.step, write_ops(r.ops, frame_of(r.step), track), goto, r.seconds, r.promoted, r.skipped]
+
+
+def _write_wave(r: WaveFinished, track: Track) -> list[Any]:
+    track.saw_items(r.frame, r.next)
+    return [4, r.frame, write_ops(r.ops, r.frame, track), write_targets(r.next), r.waiting, r.steps]
+
+
+def _write_run_started(r: RunStarted, track: Track) -> list[Any]:
+    track.saw_items("", r.next)
+    ops = write_ops(r.ops, "", track)
+    return [0, r.workflow, ops, write_targets(r.next), r.config, r.outline, r.driver, r.parent]
+
+
+def _write_frame(r: FrameOpened, track: Track) -> list[Any]:
+    track.saw_items(r.step, r.next)
+    return [13, r.step, r.keys, write_ops(r.ops, r.step, track), write_targets(r.next), r.reduced]
+
+
+def _write_paused(r: Paused, track: Track) -> list[Any]:
+    texts = [safe_text(r.name), safe_text(r.prompt)]
+    return [5, r.pause, r.kind, r.step, r.node, *texts, r.schema, r.expires_at, r.since]
+
+
+def _write_forked(r: Forked, track: Track) -> list[Any]:
+    decode_run(r.body, track, Codec())
+    return [14, r.parent, r.seq, r.body, r.driver, r.config]
+
+
+_WRITERS: dict[type[Record], Callable[[Any, Track], list[Any]]] = {
+    RunStarted: _write_run_started,
+    StepStarted: lambda r, track: [1, r.step, r.attempt],
+    StepFinished: _write_finished,
+    StepFailed: lambda r, track: [3, r.step, r.attempt, write_fault(r.fault), r.retry_at, r.seconds],
+    WaveFinished: _write_wave,
+    Paused: _write_paused,
+    Answered: lambda r, track: [6, r.pause, r.value, r.by],
+    Noted: lambda r, track: [7, r.step, r.key, r.value],
+    StateEdited: lambda r, track: [8, r.frame, write_ops(r.ops, r.frame, track), r.by],
+    GraphChanged: lambda r, track: [9, r.outline, r.remap],
+    Commanded: lambda r, track: [10, r.number, r.command, r.refused],
+    Resumed: lambda r, track: [11, r.driver, r.approve, r.config],
+    RunEnded: lambda r, track: [12, r.status, write_fault(r.fault), r.node],
+    FrameOpened: _write_frame,
+    Forked: _write_forked,
+}
+
+
+def _read_run_started(w: list[Any], track: Track, codec: Codec) -> Record:
+    next_ = read_targets(w[3], codec)
+    track.saw_items("", next_)
+    parent = tuple(w[7]) if w[7] else None
+    return RunStarted(w[1], read_ops(w[2], "", track, codec), next_, w[4], w[5], w[6], parent)
+
+
+def _read_finished(w: list[Any], track: Track, codec: Codec) -> Record:
+    goto = None if w[3] is None else read_targets(w[3], codec)
+    if w[5]:
+        track.closed(w[1])
+    return StepFinished(w[1], read_ops(w[2], frame_of(w[1]), track, codec), goto, w[4], w[5], w[6])
+
+
+def _read_failed(w: list[Any], track: Track, codec: Codec) -> Record:
+    fault = read_fault(w[3])
+    if fault is None:
+        raise ValueError("a failure without a reason")
+    return StepFailed(w[1], w[2], fault, w[4], w[5])
+
+
+def _read_wave(w: list[Any], track: Track, codec: Codec) -> Record:
+    next_ = read_targets(w[3], codec)
+    track.saw_items(w[1], next_)
+    steps = None if w[5] is None else tuple(w[5])
+    return WaveFinished(w[1], read_ops(w[2], w[1], track, codec), next_, read_pairs(w[4]), steps)
+
+
+def _read_frame(w: list[Any], track: Track, codec: Codec) -> Record:
+    next_ = read_targets(w[4], codec)
+    track.saw_items(w[1], next_)
+    return FrameOpened(w[1], tuple(w[2]), read_ops(w[3], w[1], track, codec), next_, tuple(w[5]))
+
+
+def _read_forked(w: list[Any], track: Track, codec: Codec) -> Record:
+    return Forked(w[1], w[2], w[3], decode_run(w[3], track, codec), w[4], w[5])
+
+
+_READERS: dict[int, Callable[[list[Any], Track, Codec], Record]] = {
+    0: _read_run_started,
+    1: lambda w, track, codec: StepStarted(w[1], w[2]),
+    2: _read_finished,
+    3: _read_failed,
+    4: _read_wave,
+    5: lambda w, track, codec: Paused(*w[1:10]),
+    6: lambda w, track, codec: Answered(*w[1:4]),
+    7: lambda w, track, codec: Noted(*w[1:4]),
+    8: lambda w, track, codec: StateEdited(w[1], read_ops(w[2], w[1], track, codec), w[3]),
+    9: lambda w, track, codec: GraphChanged(w[1], tuple((old, new) for old, new in w[2])),
+    10: lambda w, track, codec: Commanded(*w[1:4]),
+    11: lambda w, track, codec: Resumed(*w[1:4]),
+    12: lambda w, track, codec: RunEnded(w[1], read_fault(w[2]), w[3]),
+    13: _read_frame,
+    14: _read_forked,
+}

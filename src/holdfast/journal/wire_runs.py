@@ -1,0 +1,199 @@
+"""Folded runs as bytes, and back: what a snapshot holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ormsgpack
+
+from holdfast.data.codec import Codec
+from holdfast.data.compress import pack, unpack
+from holdfast.data.ops import KINDS, Op, Slot
+from holdfast.errors import CodecError
+from holdfast.journal.records import Fault, Target
+from holdfast.journal.run_state import Frame, Pause, RunState, Step
+from holdfast.journal.wire import (
+    HEAD,
+    KIND_CODE,
+    Track,
+    read_fault,
+    read_item,
+    read_pairs,
+    read_targets,
+    safe_text,
+    unpack_body,
+    write_fault,
+    write_item,
+    write_targets,
+)
+
+
+def encode_run(run: RunState, track: Track, codec: Codec) -> bytes:
+    """The body of a snapshot: a folded run, and the versions that later differences refer to."""
+    frames = [_frame_to_wire(frame, track, codec) for frame in run.frames.values()]
+    bases = [[frame, key, *pack(raw)] for (frame, key), raw in track.bases.items()]
+    pauses = [
+        [
+            p.id,
+            p.kind,
+            p.step,
+            p.node,
+            safe_text(p.name),
+            safe_text(p.prompt),
+            p.schema,
+            p.since,
+            p.expires_at,
+        ]
+        for p in run.pauses.values()
+    ]
+    wire = {
+        "workflow": run.workflow,
+        "status": run.status,
+        "frames": frames,
+        "bases": bases,
+        "pauses": pauses,
+        "config": run.config,
+        "outline": run.outline,
+        "path": run.path,
+        "driver": run.driver,
+        "parent": run.parent,
+        "fault": write_fault(run.fault),
+        "fault_node": run.fault_node,
+        "faults": [[step, write_fault(fault)] for step, fault in run.faults],
+        "steps_done": run.steps_done,
+        "seconds": run.seconds,
+        "inbox_seen": run.inbox_seen,
+        "started_at": run.started_at,
+        "updated_at": run.updated_at,
+        "saved_seq": run.saved_seq,
+    }
+    return HEAD + ormsgpack.packb(wire)
+
+
+def decode_run(body: bytes, track: Track, codec: Codec) -> RunState:
+    """A folded run from a snapshot's body; `track` is set to where it stood."""
+    wire = unpack_body(body)
+    try:
+        run = RunState(
+            workflow=wire["workflow"],
+            status=wire["status"],
+            config=wire["config"],
+            outline=wire["outline"],
+            path=wire["path"],
+            driver=wire["driver"],
+            parent=tuple(wire["parent"]) if wire["parent"] else None,
+            fault=read_fault(wire["fault"]),
+            fault_node=wire["fault_node"],
+            faults=[(step, Fault(*fault)) for step, fault in wire["faults"]],
+            steps_done=wire["steps_done"],
+            seconds=wire["seconds"],
+            inbox_seen=wire["inbox_seen"],
+            started_at=wire["started_at"],
+            updated_at=wire["updated_at"],
+            saved_seq=wire["saved_seq"],
+        )
+        for frame, key, how, data in wire["bases"]:
+            track.bases[(frame, key)] = unpack(how, data)
+        for frame_wire in wire["frames"]:
+            frame = _frame_from_wire(frame_wire, track, codec)
+            run.frames[frame.path] = frame
+        run.pauses = {pause[0]: Pause(*pause) for pause in wire["pauses"]}
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise CodecError(f"a snapshot cannot be read: {type(error).__name__}: {error}") from None
+    return run
+
+
+def _frame_to_wire(frame: Frame, track: Track, codec: Codec) -> list[Any]:
+    cells = []
+    for key, slot in frame.cells.items():
+        raw = slot.encoded(codec)
+        if track.bases.get((frame.path, key)) == raw:
+            cells.append([key, -1, b""])
+        else:
+            cells.append([key, *pack(raw)])
+    steps = [_step_to_wire(step) for step in frame.active.values()]
+    log = None if frame.log is None else [_op_to_wire(op) for op in frame.log]
+    waiting = list(frame.waiting.items())
+    keys = [frame.shared, frame.reduced]
+    return [frame.path, cells, steps, frame.visits, waiting, frame.waves, frame.last_node, log, keys]
+
+
+def _frame_from_wire(wire: list[Any], track: Track, codec: Codec) -> Frame:
+    path, cells, steps, visits, waiting, waves, last_node, log, (shared, reduced) = wire
+    frame = Frame(
+        path,
+        visits=visits,
+        waiting=dict(read_pairs(waiting)),
+        waves=waves,
+        last_node=last_node,
+        shared=tuple(shared),
+        reduced=tuple(reduced),
+    )
+    for key, how, data in cells:
+        base = track.bases.get((path, key))
+        raw = base if how < 0 and base is not None else unpack(how, data)
+        op = Op("set", key, raw, codec=codec)
+        frame.cells[key] = Slot(op, None)
+        known = track.bases.get((path, key))
+        track.saw(path, op)
+        if known is not None:
+            track.bases[(path, key)] = known
+        else:
+            track.bases.pop((path, key), None)
+    frame.active = {step.id: step for step in (_step_from_wire(path, w, codec) for w in steps)}
+    track.saw_items(path, [Target(step.node, step.key, step.item) for step in frame.active.values()])
+    frame.log = None if log is None else [_op_from_wire(w, codec) for w in log]
+    return frame
+
+
+def _op_to_wire(op: Op) -> list[Any]:
+    return [KIND_CODE[op.kind], op.key, *pack(op.raw), op.limit]
+
+
+def _op_from_wire(w: list[Any], codec: Codec) -> Op:
+    return Op(KINDS[w[0]], w[1], unpack(w[2], w[3]), limit=w[4], codec=codec)
+
+
+def _step_to_wire(step: Step) -> list[Any]:
+    return [
+        step.id,
+        step.node,
+        step.visit,
+        step.key,
+        write_item(step.item),
+        step.status,
+        step.attempt,
+        step.tried,
+        step.crashes,
+        step.passed,
+        [_op_to_wire(op) for op in step.ops],
+        None if step.goto is None else write_targets(step.goto),
+        step.retry_at,
+        write_fault(step.fault),
+        step.notes,
+        step.answers,
+        step.skipped,
+    ]
+
+
+def _step_from_wire(frame: str, w: list[Any], codec: Codec) -> Step:
+    return Step(
+        id=w[0],
+        node=w[1],
+        frame=frame,
+        visit=w[2],
+        key=w[3],
+        item=read_item(w[4], codec),
+        status=w[5],
+        attempt=w[6],
+        tried=w[7],
+        crashes=w[8],
+        passed=w[9],
+        ops=tuple(_op_from_wire(op, codec) for op in w[10]),
+        goto=None if w[11] is None else read_targets(w[11], codec),
+        retry_at=w[12],
+        fault=read_fault(w[13]),
+        notes=w[14],
+        answers=w[15],
+        skipped=w[16],
+    )

@@ -1,0 +1,127 @@
+"""Appending to one run: records are folded at once, and stored as one entry at the next flush."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from holdfast.data.codec import Codec
+from holdfast.errors import RunConflict, RunExists
+from holdfast.journal.fold import apply
+from holdfast.journal.journal import Journal, Loaded, genesis, link
+from holdfast.journal.records import Record
+from holdfast.journal.run_state import RunState
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import encode_records
+from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
+
+SNAPSHOT_FLOOR = 64 * 1024
+"""A snapshot is not worth its bytes before the journal since the last one has grown to this size."""
+
+
+class Writer:
+    """Appends to one run. Records are folded at once and stored at the next `flush`.
+
+    Every method may be called from any thread. A refused append raises `RunConflict`; after a failed
+    one nothing is lost: what is unsent goes out with the next flush.
+    """
+
+    def __init__(self, journal: Journal, loaded: Loaded, codec: Codec, *, durable: bool) -> None:
+        self.journal, self.codec, self.durable = journal, codec, durable
+        self.info, self.run, self.track = loaded.info, loaded.run, loaded.track
+        self.seq, self.chain, self.stored = loaded.seq, loaded.chain, loaded.seq
+        self.weight, self.snapshot_size = loaded.weight, loaded.snapshot_size
+        self.commits = self.bytes_written = self.last_size = 0
+        self.lock = threading.RLock()
+        self._pending: list[Record] = []
+        self._unsent: list[Entry] = []
+        self._mark: bytes | None = None
+        self._new_info: RunInfo | None = None
+
+    @classmethod
+    def create(cls, journal: Journal, info: RunInfo, codec: Codec, *, durable: bool) -> Writer:
+        """A writer for a run that is not stored yet."""
+        loaded = Loaded(info, RunState(), Track(), 0, genesis(info.run, info.key), 0)
+        writer = cls(journal, loaded, codec, durable=durable)
+        writer._new_info = info
+        return writer
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether something was recorded that is not stored."""
+        return bool(self._pending or self._unsent)
+
+    def record(self, record: Record) -> None:
+        """Fold a record in, as of now, and keep it for the next flush."""
+        with self.lock:
+            apply(self.run, record, time.time())
+            self._pending.append(record)
+
+    def mark(self, mark: bytes) -> None:
+        """Make the next entry a checkpoint with these plain facts."""
+        self._mark = mark
+
+    def set_info(self, info: RunInfo) -> None:
+        """Store these facts of the run with the next flush."""
+        self.info = self._new_info = info
+
+    def flush(self) -> None:
+        """Store what was recorded. On return it is as durable as this writer promises."""
+        if self._pending or self._unsent:
+            self.journal.committer.commit(self)
+
+    async def flush_async(self) -> None:
+        """As `flush`, in a worker thread, together with the flushes of other runs."""
+        if self.has_unsaved:
+            await self.journal.committer.commit_async(self)
+
+    def build(self) -> Append:
+        """What has to be stored, as one append; called with the lock held."""
+        snapshots: tuple[Snapshot, ...] = ()
+        if self._pending:
+            self._seal_entry(time.time())
+            if self.weight > SNAPSHOT_FLOOR and self.weight > SNAPSHOT_FLOOR + 2 * self._live_size():
+                snapshots = (self._snapshot(),)
+        return Append(self.info.run, self.stored, self._unsent, self._new_info, snapshots, self.durable)
+
+    def _live_size(self) -> int:
+        return max(self.track.live, self.snapshot_size)
+
+    def _seal_entry(self, at: float) -> None:
+        seq = self.seq + 1
+        encoded = encode_records(self._pending, self.track)
+        body = self.journal.seal_body(self.info.run, seq, encoded)
+        self.chain = link(self.chain, seq, at, self._mark, body)
+        self._unsent.append(Entry(seq, at, self.chain, body, self._mark))
+        if self._mark is not None:
+            self.run.saved_seq = seq
+        self.seq, self._mark = seq, None
+        self.weight += len(body)
+        self._pending = []
+
+    def _snapshot(self) -> Snapshot:
+        loaded = Loaded(self.info, self.run, self.track, self.seq, self.chain, self.weight)
+        snapshot = self.journal.make_snapshot(loaded, self.codec)
+        self.weight, self.snapshot_size = 0, len(snapshot.body)
+        self.bytes_written += len(snapshot.body)
+        return snapshot
+
+    def settle(self, conflict: Conflict | None) -> None:
+        """Take the store's answer; called with the lock held."""
+        if conflict is not None:
+            self._unsent = []
+            if self.stored == 0:
+                raise RunExists(
+                    f"run {self.info.run!r} exists in {self.journal.store.url}; "
+                    "resume it, or give the new run another run_id"
+                )
+            raise RunConflict(
+                f"run {self.info.run!r} was advanced by another driver (it is at {conflict.head}, this one "
+                f"was at {self.stored}); this driver stopped before its next step and changed nothing"
+            )
+        self.commits += 1
+        self.last_size = sum([len(entry.body) for entry in self._unsent])
+        self.bytes_written += self.last_size
+        self.stored = self.seq
+        self._unsent = []
+        self._new_info = None
