@@ -9,6 +9,17 @@ from typing import Any
 class HoldfastError(Exception):
     """The root of all errors that Holdfast raises on purpose."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuilt, (type(self), self.args, self.__dict__))
+
+
+def _rebuilt(kind: type[HoldfastError], args: tuple[Any, ...], facts: dict[str, Any]) -> HoldfastError:
+    """An error as it was before it was pickled, whatever its constructor takes."""
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
 
 class GraphInvalid(HoldfastError):
     """A graph cannot be compiled; `problems` lists every reason at once."""

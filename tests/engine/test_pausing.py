@@ -214,13 +214,44 @@ def test_answers_are_matched_by_name_not_by_order_of_calls() -> None:
 
 def test_a_node_may_ask_several_questions_one_after_the_other() -> None:
     def ask(state: Any, ctx: Context) -> dict[str, Any]:
-        return {"log": [ctx.ask("name?"), ctx.ask("colour?"), ctx.ask("name?")]}
+        return {"log": [ctx.ask("name?"), ctx.ask("colour?")]}
 
     app = one(ask).compile("memory://")
     app.invoke(run_id="r")
     app.resume("r", "ann")
 
-    assert app.resume("r", "blue").state["log"] == ["ann", "blue", "ann"]
+    assert app.resume("r", "blue").state["log"] == ["ann", "blue"]
+
+
+def test_a_node_may_ask_again_until_the_answer_is_good() -> None:
+    def ask(state: Any, ctx: Context) -> dict[str, Any]:
+        while not str(age := ctx.ask("age?")).isdigit():
+            ctx.emit("that is no age")
+        return {"log": [age]}
+
+    app = one(ask).compile("memory://")
+    app.invoke(run_id="r")
+
+    assert [pause.name for pause in app.resume("r", "old").pauses] == ["age?#2"]
+    assert app.resume("r", "42").state["log"] == ["42"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_node_that_swallows_its_pause_fails_loudly(is_async: bool) -> None:
+    def ask(state: Any, ctx: Context) -> dict[str, Any]:
+        try:
+            return {"log": [ctx.ask("well?")]}
+        except:  # noqa: E722
+            return {"log": ["swallowed"]}
+
+    async def ask_async(state: Any, ctx: Context) -> dict[str, Any]:
+        return ask(state, ctx)
+
+    app = one(ask_async if is_async else ask).compile("memory://")
+
+    with pytest.raises(ExecutionError, match=r"went on although it waits for an answer to 'well\?'; a bare"):
+        app.invoke(run_id="r")
+    assert app.get_state("r")["log"] == []
 
 
 async def test_async_nodes_ask_too() -> None:

@@ -19,6 +19,7 @@ from holdfast import (
     Context,
     Event,
     ExecutionError,
+    GraphChanged,
     HoldfastError,
     MaxIterationsExceeded,
     NotPaused,
@@ -231,11 +232,28 @@ def test_a_new_run_cannot_take_a_stored_id(ran: list[str]) -> None:
     store = crashed(abc(ran), at=2)
     app = abc(ran).compile(store)
 
-    with pytest.raises(
-        RunExists, match=r"run 'r' exists in memory://; resume it, or give the new run another"
-    ):
+    with pytest.raises(RunExists, match=r"run 'r' exists in memory:// and is running; resume it with"):
         app.invoke({}, run_id="r")
     assert ran == ["a"]
+    app.resume("r")
+    with pytest.raises(RunExists, match=r"is completed; read it with app.get_state\('r'\), remove it with"):
+        app.invoke({}, run_id="r")
+
+
+def test_a_run_of_another_workflow_is_left_alone(ran: list[str]) -> None:
+    graph = abc(ran)
+    graph.name = "billing"
+    billing = graph.compile("memory://", interrupt_before=["b"])
+    billing.invoke({}, run_id="r")
+    graph.name = "mail"
+    mail = graph.compile(billing.store)
+
+    for touch in (mail.resume, mail.cancel, mail.delete):
+        with pytest.raises(GraphChanged, match="run 'r' is of workflow 'billing', and this graph is 'mail'"):
+            touch("r")
+    with pytest.raises(GraphChanged, match="is of workflow 'billing'"):
+        mail.resume("billing")
+    assert ran == ["a"] and billing.resume("r").status == RunStatus.COMPLETED
 
 
 def test_an_input_and_a_checkpoint_cannot_be_given_together(ran: list[str]) -> None:

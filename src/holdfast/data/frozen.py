@@ -23,7 +23,7 @@ class ReadOnly(StateInvalid, TypeError):
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
     raise ReadOnly(
         "state is read-only: return an update such as {'key': new_value} instead of changing it in place "
-        "(copy first: list(value), dict(value))"
+        "(copy first: list(value), dict(value), or copy.deepcopy(value) for what is nested)"
     )
 
 

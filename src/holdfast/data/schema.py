@@ -27,6 +27,26 @@ class Channel:
     default: Callable[[], Any] | None = None
     validate: Callable[[Any], Any] | None = None
 
+    def empty(self) -> Any:
+        """What a custom reducer of this key meets first: an empty value of the declared type, else `None`."""
+        kind = get_origin(self.annotation) or self.annotation
+        return kind() if kind in _EMPTY else None
+
+
+_EMPTY = frozenset({list, dict, set, tuple, frozenset, str, bytes, int, float, complex})
+
+
+def _reduced(channel: Channel, old: Any, new: Any) -> Any:
+    assert channel.reducer is not None
+    try:
+        return channel.reducer(old, new)
+    except Exception as error:
+        name = getattr(channel.reducer, "__name__", repr(channel.reducer))
+        raise StateInvalid(
+            f"the reducer {name!r} of state key {channel.name!r} failed on {old!r:.60} and the update "
+            f"{new!r:.60}: {type(error).__name__}: {error}"
+        ) from error
+
 
 _COMPARED = frozenset({str, int, bool, bytes})
 
@@ -159,10 +179,10 @@ class Schema:
         for op in ops:
             if op.kind != "reduce":
                 continue
-            reducer, slot = self.channel(op.key).reducer, cells.get(op.key)
+            channel, slot = self.channel(op.key), cells.get(op.key)
             value = op.value
-            if reducer is not None and not isinstance(reducer, Reducer):
-                value = reducer(slot.get() if slot else None, value)
+            if channel.reducer is not None and not isinstance(channel.reducer, Reducer):
+                value = _reduced(channel, slot.get() if slot else channel.empty(), value)
             change = _set_op(codec, op.key, slot, value)
             if change is not None:
                 result.append(change)

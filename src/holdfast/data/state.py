@@ -107,7 +107,10 @@ class State(_Core, Mapping[str, Any]):
         return dt.datetime.fromtimestamp(self._time, dt.UTC)
 
     def __getitem__(self, key: str) -> Any:
-        slot = self._cells[key]
+        try:
+            slot = self._cells[key]
+        except KeyError:
+            raise KeyError(self._lacks(key)) from None
         value = slot.get()
         return value if slot.care != GUARDED else self._private(key, value)
 
@@ -126,9 +129,12 @@ class State(_Core, Mapping[str, Any]):
         try:
             return self[name]
         except KeyError:
-            close = difflib.get_close_matches(name, self._cells, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise AttributeError(f"the state has no key {name!r}{hint}") from None
+            raise AttributeError(self._lacks(name)) from None
+
+    def _lacks(self, key: object) -> str:
+        close = difflib.get_close_matches(str(key), self._cells, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        return f"the state has no key {key!r}{hint}"
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _Core.__slots__:

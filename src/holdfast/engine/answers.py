@@ -93,6 +93,10 @@ def _refuse_unknown(schema: Mapping[str, Any]) -> None:
             raise HoldfastError(
                 f"an answer's schema cannot use {key!r}; it knows {', '.join(sorted(_KNOWN))}"
             )
+    named = schema.get("type", [])
+    for kind in named if isinstance(named, list) else [named]:
+        if kind not in _TYPES:
+            raise HoldfastError(f"an answer's schema names the type {kind!r}; it knows {', '.join(_TYPES)}")
     for part in (*schema.get("properties", {}).values(), *schema.get("anyOf", ())):
         _refuse_unknown(part)
     if "items" in schema:

@@ -16,6 +16,7 @@ from holdfast.engine.drive import Drive
 from holdfast.engine.driver import active_runs, is_alive
 from holdfast.engine.inbox import cancel_message
 from holdfast.engine.outcome import Outcome, Pause, public_pauses
+from holdfast.engine.policy import one_of
 from holdfast.engine.resume import ResumeOptions, find_checkpoint, refuse_finished
 from holdfast.engine.runner import Caller, Runner, as_journalled, state_of
 from holdfast.engine.settings import Settings
@@ -95,7 +96,8 @@ class App:
         `answer` answers the only pause, `answers` several by name or id. `config` overrides the saved
         config, `update` changes the state first. `if_interrupted` overrides what the nodes say for steps
         that were running when the process died. `on_change` and `remap` say what to do about a graph that
-        changed. `takeover` takes a run from a driver on another machine that is known to be dead.
+        changed. `takeover` takes a run from a driver that is known to be dead or to hang; if it is alive
+        after all, its next save is refused and it stops.
         """
         options = ResumeOptions(answer, answers, config, update, if_interrupted, on_change, remap, takeover)
         return Blocking(
@@ -166,6 +168,7 @@ class App:
         """
         store, journal = self._settings.journal.store, self._settings.journal
         info = journal.info(run_id)
+        self._runner.refuse_foreign(info)
         refuse_finished(info)
         drive = active_runs.find(store, run_id)
         if drive is not None:
@@ -178,7 +181,7 @@ class App:
             return RunStatus.CANCELLED
         loaded = as_journalled(journal.load(info, self._settings.codec))
         refuse_finished(loaded.info)
-        self._runner.refuse_driven(loaded.info, takeover=False)
+        self._runner.refuse_driven(loaded.info)
         writer = self._runner.writer(loaded)
         writer.record(records.RunEnded(RunStatus.CANCELLED))
         writer.set_info(
@@ -219,6 +222,8 @@ class App:
 
     def runs(self, *, status: str | None = None, limit: int | None = None) -> list[RunInfo]:
         """This workflow's runs, last touched first."""
+        if status is not None:
+            one_of("status", status, tuple(RunStatus))
         wanted = None if status is None else [status]
         return self.store.runs(workflow=self.name, status=wanted, limit=limit)
 
@@ -246,7 +251,10 @@ class App:
         return public_pauses(loaded.run, self._settings.codec)
 
     def delete(self, run_id: str) -> bool:
-        """Remove a run and all its checkpoints; `False` if there is none."""
+        """Remove a run and all its checkpoints; `False` if there is none. A run that is driven is refused."""
+        for info in self.store.runs(run=run_id):
+            self._runner.refuse_foreign(info)
+            self._runner.refuse_driven(info)
         return self.store.delete(run_id)
 
     # Checkpoint files.

@@ -51,6 +51,7 @@ def attempt_here(node: Node, step: Step, state: State, context: Context, config:
         if type(value) is not dict and inspect.isawaitable(value):
             return Result(step, value=value, state=state, seconds=-1.0)
         state.check_untouched()
+        context.check_left()
     except (Exception, PauseSignal, StopSignal) as error:
         return Result(step, error=error, seconds=time.perf_counter() - begun, state=state)
     finally:
@@ -77,6 +78,7 @@ async def attempt_async(
             if inspect.isawaitable(value):
                 value = await _within(node, context, value)
         state.check_untouched()
+        context.check_left()
     except (Exception, PauseSignal, StopSignal) as error:
         failure = error.error if isinstance(error, _Escaped) else error
         return Result(step, error=failure, seconds=time.perf_counter() - begun, state=state)

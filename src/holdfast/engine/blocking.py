@@ -26,7 +26,10 @@ class RunInterrupted(KeyboardInterrupt):
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        super().__init__(f"run {run_id!r} was interrupted and saved; resume with app.resume({run_id!r})")
+        super().__init__(run_id)
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} was interrupted and saved; resume with app.resume({self.run_id!r})"
 
 
 class RunTerminated(SystemExit):
@@ -73,10 +76,14 @@ class Blocking:
                 with asyncio.Runner() as runner:
                     outcome = runner.run(self._main(True, self._hold))
             except KeyboardInterrupt:
-                raise RunInterrupted(self._drive.run_id) if self._drive else KeyboardInterrupt from None
+                raise self.interrupted() from None
         if self._signal is not None and outcome.status == RunStatus.INTERRUPTED:
             raise self._signalled(outcome.run_id)
         return outcome
+
+    def interrupted(self) -> KeyboardInterrupt:
+        """What to raise after Ctrl+C: with the run that was saved, if there was one."""
+        return RunInterrupted(self._drive.run_id) if self._drive is not None else KeyboardInterrupt()
 
     def _signalled(self, run_id: str) -> BaseException:
         return RunTerminated(run_id) if self._signal == signal.SIGTERM else RunInterrupted(run_id)
@@ -161,6 +168,10 @@ class StreamQueue:
         try:
             while (event := self._events.get()) is not None:
                 yield event
+        except KeyboardInterrupt:
+            blocking.stop()
+            thread.join()
+            raise blocking.interrupted() from None
         finally:
             blocking.stop()
             thread.join()

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from holdfast.data.codec import Codec
 from holdfast.engine.answers import answer_schema
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StateInvalid
 from holdfast.journal.records import Noted, Paused
 from holdfast.journal.run_state import Step
 
@@ -41,7 +41,7 @@ class Host(Protocol):
 class Context:
     """One attempt of one step, as its node sees it."""
 
-    __slots__ = ("_beat", "_host", "_is_async", "_sleeps", "_step", "attempt", "config")
+    __slots__ = ("_asked", "_beat", "_host", "_is_async", "_sleeps", "_step", "attempt", "config", "left")
 
     def __init__(self, host: Host, step: Step, config: Mapping[str, Any], is_async: bool) -> None:
         self._host, self._step, self._is_async = host, step, is_async
@@ -49,6 +49,9 @@ class Context:
         self.attempt = step.attempt
         self._beat = time.monotonic()
         self._sleeps = 0
+        self._asked: dict[str, int] | None = None
+        self.left: PauseSignal | None = None
+        """The pause that left the node, which it must not swallow."""
 
     @property
     def run_id(self) -> str:
@@ -114,17 +117,18 @@ class Context:
         """Wait for somebody's answer: the answer if it is there, else the run pauses and the node is left.
 
         After the answer the node runs again from its beginning and this call returns. Answers are matched
-        by `name` (the prompt, if none is given), not by the order of calls. Use `once` for effects that
-        must not be repeated. `schema` (a JSON Schema or a type) and `choices` say which answers fit;
-        `timeout` (seconds) how long one is taken.
+        by `name` (the prompt, if none is given), not by the order of calls; a name that is asked again in
+        one attempt, as when an answer was not good enough, becomes `name#2` and so on. Use `once` for
+        effects that must not be repeated. `schema` (a JSON Schema or a type) and `choices` say which
+        answers fit; `timeout` (seconds) how long one is taken.
         """
-        name = prompt if name is None else name
+        name = self._counted(prompt if name is None else name)
         raw = self._step.answers.get(name)
         if raw is not None:
             return self._host.codec.decode(raw)
         seconds = timeout.total_seconds() if isinstance(timeout, dt.timedelta) else timeout
         described = answer_schema(schema, choices)
-        raise PauseSignal(
+        self.left = PauseSignal(
             Paused(
                 pause=f"{self._step.id}:{name}",
                 kind="ask",
@@ -137,6 +141,21 @@ class Context:
                 since=time.time(),
             )
         )
+        raise self.left
+
+    def _counted(self, name: str) -> str:
+        if self._asked is None:
+            self._asked = {}
+        times = self._asked[name] = self._asked.get(name, 0) + 1
+        return name if times == 1 else f"{name}#{times}"
+
+    def check_left(self) -> None:
+        """Refuse a node that was to be left for a pause and went on instead."""
+        if self.left is not None:
+            raise StateInvalid(
+                f"node {self.node!r} went on although it waits for an answer to {self.left.paused.prompt!r}; "
+                "a bare `except:` around ctx.ask swallows the pause, use `except Exception:`"
+            )
 
     def once(self, key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`function(*args, **kwargs)`, run at most once in this step and remembered under `key`.

@@ -60,6 +60,13 @@ POLL = 0.25
 """How often, in seconds, a run looks into its inbox."""
 
 
+REFUSED = "finished steps are kept; look what became of it, then resume with if_interrupted='rerun' or 'skip'"
+
+
+class _Refused(HoldfastError):
+    """An interrupted step may not be repeated unasked."""
+
+
 class Drive:
     """One process's work on one run, from taking it up to leaving it.
 
@@ -406,9 +413,9 @@ class Drive:
         self._say("node.complete", step.node, step=step.id, error=True, seconds=seconds)
 
     def _refuse(self, step: Step) -> None:
-        error = HoldfastError(
+        error = _Refused(
             f"step {step.id!r} was interrupted and may or may not have taken effect, and its node may not be "
-            "repeated unasked; look, then resume with if_interrupted='rerun' or 'skip'"
+            "repeated unasked"
         )
         self._failed(step, error, 0.0, repeatable=False)
 
@@ -433,12 +440,20 @@ class Drive:
 
     def _exceed(self, frame: Frame, limit: int) -> None:
         node = next(iter(frame.active.values())).node
-        self._fail(f"max iterations ({limit}) exceeded", node, None, MaxIterationsExceeded)
+        hint = (
+            f"finished steps are kept; compile with a larger max_iterations, then app.resume({self.run_id!r})"
+        )
+        self._fail(f"max iterations ({limit}) exceeded", node, None, MaxIterationsExceeded, hint)
 
     def _fail(
-        self, reason: str, node: str, cause: BaseException | None, kind: type[ExecutionError] = ExecutionError
+        self,
+        reason: str,
+        node: str,
+        cause: BaseException | None,
+        kind: type[ExecutionError] = ExecutionError,
+        hint: str = "",
     ) -> None:
-        self.failure = self._execution_error(reason, node, cause, kind)
+        self.failure = self._execution_error(reason, node, cause, kind, hint)
         self._end(RunStatus.FAILED, reason, node)
 
     def _end(self, status: RunStatus, reason: str = "", node: str = "") -> None:
@@ -446,8 +461,11 @@ class Drive:
         if status == RunStatus.FAILED and self.failure is None:
             step = next(step for step in run.active() if step.status == FAILED)
             node, reason = step.node, str(step.fault)
-            message = f"node {qualified(step)!r} failed: {step.fault}"
-            self.failure = self._execution_error(message, node, self._causes.get(step.id))
+            cause = self._causes.get(step.id)
+            item = "" if step.key is None else f" (item {step.key!r})"
+            hint = REFUSED if isinstance(cause, _Refused) else ""
+            message = f"node {qualified(step)!r}{item} failed: {step.fault}"
+            self.failure = self._execution_error(message, node, cause, hint=hint)
         if status != RunStatus.COMPLETED and not self.saving.marked:
             self.saving.mark(run.root, [], [step.node for step in run.active() if step.status != DONE])
         fault = fault_of(self.failure) if status == RunStatus.FAILED and self.failure else None
@@ -488,8 +506,9 @@ class Drive:
         node: str,
         cause: BaseException | None,
         kind: type[ExecutionError] = ExecutionError,
+        hint: str = "",
     ) -> ExecutionError:
-        hint = f"finished steps are kept, resume with app.resume({self.run_id!r})"
+        hint = hint or f"finished steps are kept, resume with app.resume({self.run_id!r})"
         if self.settings.policy.on_failure == "rollback":
             hint = "the run was rolled back: nothing of it is kept"
         error = kind(

@@ -83,6 +83,12 @@ def is_alive(driver: str) -> bool:
     return _started(pid) == facts.get("started") and not _is_zombie(pid)
 
 
+def is_here(driver: str) -> bool:
+    """Whether that driver's process can be seen from here, so that `is_alive` is certain."""
+    facts, here = _facts(driver), _host()
+    return all(facts.get(key) == here[key] for key in here)
+
+
 def _is_zombie(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"

@@ -78,8 +78,8 @@ class Retention:
         one_of("per", self.per, ("workflow", "run"))
         for name in ("max_age", "pause_ttl"):
             value = getattr(self, name)
-            if value is not None and value <= dt.timedelta(0):
-                raise HoldfastError(f"{name} must be more than zero or None, not {value!r}")
+            if value is not None and not (isinstance(value, dt.timedelta) and value > dt.timedelta(0)):
+                raise HoldfastError(f"{name} must be a timedelta of more than zero, or None, not {value!r}")
 
     @classmethod
     def recent(cls, count: int = 5) -> Retention:

@@ -19,6 +19,7 @@ from holdfast.errors import (
     NotPaused,
     RunFinished,
     RunNotFound,
+    StateInvalid,
 )
 from holdfast.journal import records
 from holdfast.journal.checkpoints import is_checkpoint_id, locate_checkpoint
@@ -166,9 +167,12 @@ def changes_between(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: st
 
 def check_nodes(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, str]) -> None:
     """Refuse a graph that lacks a node which the run is to run, or to follow the edges of, next."""
-    for new in remap.values():
+    saved = run.outline.get("nodes", {})
+    for old, new in remap.items():
         if new not in graph.nodes:
             raise GraphChanged(f"remap leads to {new!r}, which is not a node{suggestion(new, graph.nodes)}")
+        if saved and old not in saved:
+            raise GraphChanged(f"remap renames {old!r}, which run {run_id!r} has not{suggestion(old, saved)}")
     missing: dict[str, Graph] = {}
     for step in run.active():
         if step.node == START or (step.status == "done" and step.goto is not None):
@@ -240,6 +244,10 @@ class ResumeOptions:
 
     def check(self) -> None:
         """Refuse values that mean nothing."""
+        for name in ("answers", "config", "update", "remap"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Mapping):
+                raise StateInvalid(f"{name} must be a mapping such as {{'name': value}}, not {value!r:.80}")
         if self.if_interrupted is not None:
             one_of("if_interrupted", self.if_interrupted, IF_INTERRUPTED)
         if self.on_change is not None:

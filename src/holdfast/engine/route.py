@@ -51,13 +51,15 @@ async def choose(graph: Graph, node: str, state: State, emit: Emit | None) -> li
             return [edge.target]
     plain: list[str | Send] = [edge.target for edge in edges if edge.when is None]
     if conditional and not plain:
-        raise RouteFailed(node, f"no valid edge transition from node: {node}")
+        raise RouteFailed(
+            node,
+            f"no valid edge transition from node: {node} (no condition was true; "
+            "add an edge without `when` as the fallback)",
+        )
     return plain
 
 
 def _listed(chosen: Any) -> Iterable[Any]:
-    if chosen is None:
-        return ()
     if isinstance(chosen, (str, Send)) or not isinstance(chosen, Iterable):
         return (chosen,)
     return chosen

@@ -16,7 +16,7 @@ from holdfast.data.schema import as_mapping
 from holdfast.data.state import State
 from holdfast.engine import files
 from holdfast.engine.drive import Drive
-from holdfast.engine.driver import active_runs, describe, is_alive, this_driver
+from holdfast.engine.driver import active_runs, describe, is_alive, is_here, this_driver
 from holdfast.engine.housekeeping import janitor
 from holdfast.engine.outcome import Figures, Outcome, public_pauses
 from holdfast.engine.resume import (
@@ -32,6 +32,7 @@ from holdfast.engine.resume import (
 from holdfast.engine.route import first_targets
 from holdfast.engine.settings import Settings
 from holdfast.errors import (
+    CodecError,
     ExecutionError,
     GraphChanged,
     HoldfastError,
@@ -84,6 +85,7 @@ class Runner:
     ) -> Outcome:
         """Start a run of an input, or go on from a checkpoint, with answers to what it waits for."""
         options = ResumeOptions(answers=answers, config=config)
+        options.check()
         if checkpoint is None:
             options.refuse_answers("a new run")
             values = as_mapping(input, "the input")
@@ -99,13 +101,15 @@ class Runner:
 
     async def resume(self, target: str | Path, options: ResumeOptions, caller: Caller) -> Outcome:
         """Take up what `target` names."""
-        if files.is_file(target):
+        options.check()
+        if files.is_file(target) and not self._store.runs(run=str(target)):
             options.refuse_answers("a checkpoint file")
             return await self._from_file(Path(target), None, options.config, caller)
-        options.check()
         info, seq = find_run(self._store, str(target))
         loaded = as_journalled(self._journal.load(info, self._codec))
         info, run = loaded.info, loaded.run
+        if run.outline:
+            self.refuse_foreign(info)
         if seq is not None and seq != run.saved_seq:
             return await self._fork(info, seq, options, caller)
         refuse_finished(info)
@@ -130,15 +134,28 @@ class Runner:
     def _is_durable(self) -> bool:
         return self._settings.policy.durability == "full"
 
-    def refuse_driven(self, info: RunInfo, takeover: bool) -> None:
+    def refuse_foreign(self, info: RunInfo) -> None:
+        """Refuse a run of another workflow: its gates, code and state are not this graph's."""
+        own = self._settings.graph.name
+        if info.workflow != own:
+            raise GraphChanged(
+                f"run {info.run!r} is of workflow {info.workflow!r}, and this graph is {own!r}; if the workflow "
+                f"was renamed, go on with it by giving the graph its old name: StateGraph(…, name={info.workflow!r})"
+            )
+
+    def refuse_driven(self, info: RunInfo, takeover: bool = False) -> None:
         """Refuse a run that somebody is driving, as far as can be told from here."""
         if active_runs.find(self._store, info.run) is not None:
             raise RunConflict(f"run {info.run!r} is being driven by this process already")
-        if info.status == RunStatus.RUNNING and is_alive(info.driver) and not takeover:
-            raise RunConflict(
-                f"run {info.run!r} is being driven by {describe(info.driver)}; wait for it, cancel the run, "
-                "or, if that machine is known to be dead, resume with takeover=True"
-            )
+        if takeover or info.status != RunStatus.RUNNING or not is_alive(info.driver):
+            return
+        certain, hopeless = ", as far as can be told from here", "is known to be dead"
+        if is_here(info.driver):
+            certain, hopeless = ", which is alive", "hangs for good"
+        raise RunConflict(
+            f"run {info.run!r} is being driven by {describe(info.driver)}{certain}; wait for it, cancel the "
+            f"run, or, if that process {hopeless}, resume with takeover=True"
+        )
 
     async def _start(
         self,
@@ -159,7 +176,7 @@ class Runner:
             targets = tuple(Target(node) for node in nodes if node != END)
         info = RunInfo(run, new_run_key(), graph.name, RunStatus.RUNNING.value, now, now, driver)
         writer = Writer.create(self._journal, info, codec, durable=self._is_durable)
-        encoded, outline = codec.encode(config), self._settings.outline
+        encoded, outline = self._encoded_config(config), self._settings.outline
         writer.record(records.RunStarted(graph.name, tuple(ops), targets, encoded, outline, driver))
         if gate:
             _pass_gate(writer, gate, driver)
@@ -167,6 +184,12 @@ class Runner:
             tell(caller.observer, Event("state.create", run, data={"keys": len(cells)}))
             tell(caller.observer, Event("graph.start", run, data={"workflow": graph.name}))
         return await self._drive(writer, self._settings, config, caller)
+
+    def _encoded_config(self, config: Mapping[str, Any]) -> bytes:
+        try:
+            return self._codec.encode(dict(config))
+        except CodecError as error:
+            raise CodecError(f"config: {error}") from None
 
     async def _first_targets(self, state: State) -> tuple[Target, ...]:
         try:
@@ -183,9 +206,13 @@ class Runner:
             return str(uuid.uuid4())
         if not isinstance(run_id, str) or not run_id.strip() or not run_id.isprintable():
             raise StateInvalid(f"a run id must be printable text, not {run_id!r}")
-        if self._store.runs(run=run_id):
+        if known := self._store.runs(run=run_id):
+            way_out = f"resume it with app.resume({run_id!r})"
+            if known[0].status == RunStatus.COMPLETED:
+                way_out = f"read it with app.get_state({run_id!r}), remove it with app.delete({run_id!r})"
             raise RunExists(
-                f"run {run_id!r} exists in {self._store.url}; resume it, or give the new run another run_id"
+                f"run {run_id!r} exists in {self._store.url} and is {known[0].status}; {way_out}, "
+                "or give the new run another run_id"
             )
         return run_id
 
@@ -226,7 +253,8 @@ class Runner:
         for edit in edits(settings.graph, run, options.update or {}, codec):
             writer.record(edit)
         approve = info.status == RunStatus.PAUSED
-        writer.record(records.Resumed(driver, approve, codec.encode(config) if options.config else b""))
+        encoded = self._encoded_config(config) if options.config else b""
+        writer.record(records.Resumed(driver, approve, encoded))
         running, now = RunStatus.RUNNING.value, time.time()
         writer.set_info(dataclasses.replace(info, status=running, updated_at=now, driver=driver))
         if caller.observer is not None:
@@ -244,17 +272,16 @@ class Runner:
         on_change = options.on_change or settings.on_change
         known = run.outline and run.outline != settings.outline
         changes = changes_between(run.outline, settings.outline) if known else []
+        if changes and on_change == "fail":
+            raise GraphChanged(f"the graph changed since run {name!r} was saved: {'; '.join(changes)}")
+        if changes and on_change == "use_saved":
+            saved = as_saved(settings.graph, run.outline)
+            return dataclasses.replace(settings, graph=saved, outline=run.outline)
+        check_nodes(name, run, settings.graph, options.remap or {})
         if changes:
-            listed = "; ".join(changes)
-            if on_change == "fail":
-                raise GraphChanged(f"the graph changed since run {name!r} was saved: {listed}")
-            if on_change == "use_saved":
-                saved = as_saved(settings.graph, run.outline)
-                return dataclasses.replace(settings, graph=saved, outline=run.outline)
-            logger.warning("run %s goes on with a changed graph: %s", name, listed)
+            logger.warning("run %s goes on with a changed graph: %s", name, "; ".join(changes))
             if observer is not None:
                 tell(observer, Event("graph.changed", name, data={"changes": changes}))
-        check_nodes(name, run, settings.graph, options.remap or {})
         return settings
 
     async def _drive(

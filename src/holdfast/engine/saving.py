@@ -123,7 +123,9 @@ class Saving:
                 path=self.run.path,
                 run_id=self.run_id,
                 cause=error,
-                resume_hint=f"what was saved before can be resumed with app.resume({self.run_id!r})",
+                resume_hint=f"what was saved before can be resumed with app.resume({self.run_id!r})"
+                if self.writer.stored
+                else "nothing of this run was saved",
             ) from error
         logger.warning("run %s: checkpoint save failed, going on without: %s", self.run_id, error)
 

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 
 from holdfast.plan.graph import IF_INTERRUPTED, Graph
+from holdfast.plan.retry import Retry
 from holdfast.values import END, START
 
 _FORBIDDEN = set("/#[]")
@@ -14,13 +15,12 @@ _FORBIDDEN = set("/#[]")
 def check(graph: Graph) -> list[str]:
     """Every problem of the graph, in the order of its nodes; empty if it can run."""
     problems = [*_names(graph), *_options(graph), *graph.schema.problems()]
-    missing = list(_missing(graph))
-    problems += missing
-    if graph.max_iterations < 1:
-        problems.append(f"max_iterations must be at least 1, not {graph.max_iterations}")
+    problems += _missing(graph)
+    if not isinstance(graph.max_iterations, int) or graph.max_iterations < 1:
+        problems.append(f"max_iterations must be a whole number of at least 1, not {graph.max_iterations!r}")
     if not graph.nodes:
         problems.append("there is no node; add one with add_node(name, function)")
-    elif not missing:
+    else:
         problems += _reachability(graph)
     for node in graph.nodes.values():
         if node.graph is not None:
@@ -44,8 +44,11 @@ def _names(graph: Graph) -> Iterator[str]:
 
 def _options(graph: Graph) -> Iterator[str]:
     for node in graph.nodes.values():
-        if node.timeout is not None and not node.timeout > 0:
-            yield f"node {node.name!r} has a timeout of {node.timeout!r}; it must be more than 0 seconds"
+        timeout = node.timeout
+        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
+            yield f"node {node.name!r} has a timeout of {timeout!r}; it must be a number of seconds above 0"
+        if node.retry is not None and not isinstance(node.retry, Retry):
+            yield f"node {node.name!r} has retry={node.retry!r}; it must be a Retry(attempts=…)"
         if isinstance(node.if_interrupted, str) and node.if_interrupted not in IF_INTERRUPTED:
             values = ", ".join(IF_INTERRUPTED)
             yield (
@@ -92,12 +95,13 @@ def _successors(graph: Graph) -> dict[str, set[str]]:
     anywhere = {*graph.nodes, END}
     result: dict[str, set[str]] = {name: set() for name in (START, *graph.nodes)}
     for edge in graph.edges:
-        result[edge.source].add(edge.target)
+        result.setdefault(edge.source, set()).add(edge.target)
     for route in graph.routes:
-        result[route.source] |= anywhere if route.mapping is None else set(route.mapping.values())
+        targets = anywhere if route.mapping is None else route.mapping.values()
+        result.setdefault(route.source, set()).update(targets)
     for join in graph.joins:
         for source in join.sources:
-            result[source].add(join.target)
+            result.setdefault(source, set()).add(join.target)
     for node in graph.nodes.values():
         result[node.name] |= set(node.goto)
         if node.name in graph.exits:

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.errors import GraphInvalid
+from holdfast.errors import HoldfastError
 
 Reasons = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 
@@ -26,12 +26,17 @@ class Retry:
     on: Reasons = Exception
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise GraphInvalid("Retry", [f"attempts must be at least 1, not {self.attempts!r}"])
+        if not isinstance(self.attempts, int) or self.attempts < 1:
+            raise HoldfastError(f"Retry: attempts must be at least 1, not {self.attempts!r}")
         if self.backoff not in ("exponential", "fixed"):
-            raise GraphInvalid("Retry", [f"backoff must be 'exponential' or 'fixed', not {self.backoff!r}"])
-        if self._base() < 0 or self.max_delay < 0:
-            raise GraphInvalid("Retry", ["delays cannot be negative"])
+            raise HoldfastError(f"Retry: backoff must be 'exponential' or 'fixed', not {self.backoff!r}")
+        if not isinstance(self.delay, (int, float, dt.timedelta)) or self._base() < 0 or self.max_delay < 0:
+            raise HoldfastError(
+                f"Retry: delays must be seconds or timedeltas and not negative: {self.delay!r}"
+            )
+        kinds = self.on if isinstance(self.on, tuple) else (self.on,)
+        if not callable(self.on) and not all(isinstance(kind, type) for kind in kinds):
+            raise HoldfastError(f"Retry: on must be exception types or a function, not {self.on!r}")
 
     def delay_after(self, tried: int, error: BaseException) -> float | None:
         """Seconds to wait before the next attempt, or `None` to give up after `tried` attempts."""

@@ -68,6 +68,8 @@ def open_store(
         return _from_environment(environ)
     if isinstance(url, Store):
         return url
+    if not isinstance(url, (str, os.PathLike)) or not os.fspath(url):
+        raise StoreError(f"{url!r} names no store; give a URL such as sqlite:///runs.db, or a store")
     text = os.fspath(url)
     if not isinstance(url, str):
         return _at_path(text)
