@@ -32,18 +32,18 @@ EVENT_TYPES: Mapping[str, str] = MappingProxyType(
         "node.retry": "a failed attempt will be repeated; data: step, attempt, delay",
         "node.warning": "a step failed and the run goes on without it; data: step, error",
         "node.message": "what a node said with ctx.emit; data: as given",
-        "state.create": "a state was made",
+        "state.create": "a state was made; data: keys",
         "state.clone": "a state was copied; data: keys",
         "state.update": "a wave changed the state; data: keys",
         "edge.evaluate": "a condition was looked at; data: from, to, result",
         "edge.transition": "an edge was taken; data: from, to",
         "cycle.detected": "a node is visited again; data: node, visit_count, iteration, path_length",
         "join.incomplete": "a run ended while a join still waited; data: node, arrived",
-        "checkpoint.save": "a checkpoint is stored; data: checkpoint_id, timestamp, node, run_id",
+        "checkpoint.save": "a checkpoint is stored; data: checkpoint_id, timestamp, node, run_id, size",
         "checkpoint.fail": "a checkpoint could not be stored; data: error, consecutive",
         "checkpoint.load": "a run was loaded; data: node, run_id",
         "checkpoint.resume": "a run goes on; data: checkpoint_node, resume_node, run_id",
-        "pause": "a run waits; data: pauses, state",
+        "pause": "a run waits; data: kind, pause, name, prompt, state, checkpoint_path",
         "graph.changed": "the graph differs from the one the run started with; data: changes",
     }
 )
@@ -94,9 +94,10 @@ class Event:
 
 @runtime_checkable
 class Observer(Protocol):
-    """Is told of every event, in order, on the run's thread; it should return quickly.
+    """Is told of every event as it happens, most of them on the run's own thread; it should return quickly.
 
-    What an observer raises is logged and never reaches the run.
+    What nodes emit while they run side by side comes from their threads. What an observer raises is logged
+    and never reaches the run.
     """
 
     def on_event(self, event: Event) -> None: ...

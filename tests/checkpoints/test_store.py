@@ -232,7 +232,7 @@ def test_a_save_is_one_transaction(tmp_path):
 
 
 def test_checkpoints_are_listed_newest_first_and_by_workflow(store, checkpoints):
-    """S1.11, S2.9, R0.11: all, those of one workflow, and its latest."""
+    """S1.11, S2.9: all, those of one workflow, and its latest."""
     for name in ("one", "two", "one"):
         chain("a", "b", name=name).compile(store).invoke({})
 

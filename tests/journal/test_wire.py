@@ -361,10 +361,10 @@ def test_an_encrypted_entry_cannot_be_moved_to_another_place(sqlite_url: str) ->
     journal = Journal(open_store(sqlite_url), Seal([b"k" * 32]))
     sealed = journal.seal_body("r", 1, b"\x01\x90")
 
-    assert journal._open("r", 1, sealed) == b"\x01\x90"
+    assert journal.open_body("r", 1, sealed) == b"\x01\x90"
     for run, seq in (("r", 2), ("s", 1), ("r", -1)):
         with pytest.raises(CodecError, match="belongs to another place"):
-            journal._open(run, seq, sealed)
+            journal.open_body(run, seq, sealed)
     journal.store.close()
 
 

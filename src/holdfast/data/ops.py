@@ -111,6 +111,7 @@ class Slot:
 def settle(known: bool, value: Any, care: int, ops: Iterable[Op]) -> tuple[Any, int]:
     """Apply changes of one key in order; answer the frozen value and its care."""
     shape = "frozen"
+    known = known and value is not None
     for op in ops:
         operand = op.value
         care = max(care, op.care) if op.kind != "set" else op.care
@@ -135,7 +136,7 @@ def settle(known: bool, value: Any, care: int, ops: Iterable[Op]) -> tuple[Any, 
                 value = value + operand if known else operand
             case _:
                 raise CodecError(f"state key {op.key!r}: cannot apply a {op.kind!r} change")
-        known = True
+        known = value is not None
     if shape == "list":
         return frozen_list(value, care), care
     if shape == "dict":

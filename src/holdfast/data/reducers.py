@@ -24,12 +24,21 @@ class Reducer:
 
     def check(self, key: str, update: Any) -> None:
         """Refuse an update that this reducer cannot apply."""
-        if not isinstance(update, self.accepts):
+        kinds: Any = self.accepts
+        if not isinstance(update, kinds):
             wanted = " or ".join(kind.__name__ for kind in self.accepts)
             raise StateInvalid(
                 f"state key {key!r} has the reducer {self!r}, which needs a {wanted}, "
                 f"not {type(update).__name__}: {update!r:.80}"
             )
+        if self.kind == "union":
+            for item in update:
+                try:
+                    hash(item)
+                except TypeError as error:
+                    raise StateInvalid(
+                        f"state key {key!r} is a set, which cannot hold {item!r:.80}: {error}"
+                    ) from None
 
     def __call__(self, old: Any, new: Any) -> Any:
         return combine(self.kind, self.identity() if old is None else old, new, self.limit)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 from holdfast.data.codec import Codec
+from holdfast.data.frozen import ReadOnlyDict, ReadOnlyList, ReadOnlySet
 from holdfast.data.ops import Cells, Op, Slot, advance, growth, make_op
 from holdfast.data.reducers import Reducer, ReducerFunction, reducer_problem
 from holdfast.data.types import Types, declared_types
@@ -32,6 +33,14 @@ class Channel:
         kind = get_origin(self.annotation) or self.annotation
         return kind() if kind in _EMPTY else None
 
+
+def _check_whole(channel: Channel, value: Any) -> None:
+    """Refuse a whole value that its key's reducer could not be applied to later; `None` counts as empty."""
+    if isinstance(channel.reducer, Reducer) and value is not None:
+        channel.reducer.check(channel.name, value)
+
+
+_COLLECTING = ("union", "append", "keep")
 
 _EMPTY = frozenset({list, dict, set, tuple, frozenset, str, bytes, int, float, complex})
 
@@ -124,24 +133,29 @@ class Schema:
             if key in values:
                 continue
             if channel.default is not None:
-                ops.append(make_op(codec, "set", key, channel.default()))
+                value = channel.default()
+                _check_whole(channel, value)
+                ops.append(make_op(codec, "set", key, value))
             elif isinstance(channel.reducer, Reducer):
                 ops.append(make_op(codec, "set", key, channel.reducer.identity()))
         for key, value in values.items():
             channel = self.channel(key)
             if channel.validate is not None:
                 value = channel.validate(value)
-            if isinstance(channel.reducer, Reducer):
-                channel.reducer.check(key, value)
-                if channel.reducer.kind in ("union", "append", "keep"):
-                    value = channel.reducer(None, value)
+            _check_whole(channel, value)
+            reducer = channel.reducer
+            if isinstance(reducer, Reducer) and reducer.kind in _COLLECTING and value is not None:
+                value = reducer(None, value)
             ops.append(make_op(codec, "set", key, value))
         return ops
 
-    def resolve(self, codec: Codec, cells: Cells, update: Mapping[str, Any]) -> list[Op]:
+    def resolve(
+        self, codec: Codec, cells: Cells, update: Mapping[str, Any], *, alone: bool = True
+    ) -> list[Op]:
         """The changes that an update asks for, in its order. A value that did not change costs nothing.
 
-        The update of a custom reducer becomes a `reduce` change, to be settled with its wave.
+        The update of a custom reducer becomes a `reduce` change, to be settled with its wave. A step that
+        is not `alone` may find other cells when its wave ends, so its values are then set as they are.
         """
         ops = []
         for key, value in update.items():
@@ -150,7 +164,8 @@ class Schema:
                 value = channel.validate(value)
             reducer = channel.reducer
             if reducer is None:
-                op = _set_op(codec, key, cells.get(key), value)
+                slot = cells.get(key)
+                op = _set_op(codec, key, slot, value) if alone else _plain_set_op(codec, key, slot, value)
                 if op is not None:
                     ops.append(op)
             elif isinstance(reducer, Reducer):
@@ -168,6 +183,7 @@ class Schema:
             channel = self.channel(key)
             if channel.validate is not None:
                 value = channel.validate(value)
+            _check_whole(channel, value)
             op = _set_op(codec, key, cells.get(key), value)
             if op is not None:
                 ops.append(op)
@@ -188,6 +204,19 @@ class Schema:
                 result.append(change)
                 cells = advance(cells, [change])
         return result
+
+
+def _plain_set_op(codec: Codec, key: str, slot: Slot | None, value: Any) -> Op | None:
+    """A set, unless the value is the very container or text that the state holds: it was only passed on."""
+    if slot is not None and slot.get() is value and _is_weighty(value):
+        return None
+    return make_op(codec, "set", key, value)
+
+
+def _is_weighty(value: Any) -> bool:
+    if isinstance(value, (ReadOnlyList, ReadOnlyDict, ReadOnlySet)):
+        return True
+    return isinstance(value, (str, bytes)) and len(value) >= 64
 
 
 def _set_op(codec: Codec, key: str, slot: Slot | None, value: Any) -> Op | None:
@@ -290,15 +319,18 @@ def _pydantic_default(field: Any) -> Callable[[], Any]:
 
 
 def _validator(source: Any, name: str, field: Any) -> Callable[[Any], Any]:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
-    metadata = [extra for extra in field.metadata if not callable(extra)]
-    annotation: Any = Annotated[(field.annotation, *metadata)] if metadata else field.annotation
-    adapter: Any = TypeAdapter(annotation)
+    if source.__pydantic_decorators__.model_validators:
+        raise StateInvalid(
+            f"{source.__name__} has a model validator, which needs a whole model; a state is updated key by key, "
+            "so use field validators"
+        )
 
     def validate(value: Any) -> Any:
         try:
-            return adapter.validate_python(value)
+            checked = source.__pydantic_validator__.validate_assignment(source.model_construct(), name, value)
+            return getattr(checked, name)
         except ValidationError as error:
             first = error.errors()[0]
             raise StateInvalid(

@@ -87,7 +87,8 @@ def _key(text: str, place: int) -> bytes:
     key = _from_hex(text) or _from_base64(text)
     if len(key) != KEY_BYTES:
         raise CodecError(
-            f"key {place} of {VARIABLE} is not {KEY_BYTES} bytes in base64 or hexadecimal; {HOW_TO_MAKE_ONE}"
+            f"encryption key {place} (of {VARIABLE}, or as given) is not {KEY_BYTES} bytes in base64 or "
+            f"hexadecimal; {HOW_TO_MAKE_ONE}"
         )
     return key
 

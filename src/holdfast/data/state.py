@@ -202,6 +202,11 @@ class State(_Core, Mapping[str, Any]):
         """A new state with an item's cells over these."""
         return self._with({**self._cells, **item})
 
+    def changed_since(self, other: State) -> dict[str, Any]:
+        """The keys and values that are not the very same in `other`."""
+        before = other._cells
+        return {key: self[key] for key, slot in self._cells.items() if before.get(key) is not slot}
+
     def with_observer(self, observer: Observer | None) -> State:
         """A new state that tells `observer`."""
         state = self._with(self._cells)

@@ -107,8 +107,9 @@ class StateGraph:
                         f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes"
                     )
         elif callable(function):
+            wants, named = self._wants(name, function)
             self._nodes[name] = Node(
-                name, function, wants=self._wants(name, function), is_async=_is_async(function), **options
+                name, function, wants=wants, named=named, is_async=_is_async(function), **options
             )
         else:
             self._problems.append(f"node {name!r} needs a function or a graph, not {function!r}")
@@ -257,10 +258,15 @@ class StateGraph:
         elif durability is not None and durability != policy.durability:
             raise HoldfastError("durability is given twice, and differently: as itself and in policy")
         directory = checkpoint_dir if checkpoint_dir is not None else self._checkpoint_dir
+        seal = _seal(encryption_key)
+        if seal is not None and directory is not None:
+            raise HoldfastError(
+                "checkpoint files are not encrypted: give either an encryption key or checkpoint_dir"
+            )
         return App(
             Settings(
                 graph=graph,
-                journal=Journal(open_store(store), _seal(encryption_key)),
+                journal=Journal(open_store(store), seal),
                 codec=Codec(_types(graph)),
                 policy=policy,
                 retention=retention,
@@ -274,32 +280,30 @@ class StateGraph:
             )
         )
 
-    def _wants(self, name: str, function: Callable[..., Any]) -> tuple[str, ...]:
-        """Which of state, ctx and config a node's function takes, in its order."""
+    def _wants(self, name: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Which of state, ctx and config a node's function takes, by position and by name."""
         try:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
-            return ("state",)
+            return ("state",), ()
         wants: list[str] = []
+        named: list[str] = []
+        by_name = False
         for index, parameter in enumerate(parameters):
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
-            if parameter.kind == parameter.KEYWORD_ONLY:
-                if parameter.default is parameter.empty:
-                    self._problems.append(
-                        f"node {name!r}: its keyword-only parameter {parameter.name!r} has no default"
-                    )
-            elif parameter.name in _GIVEN:
-                wants.append(parameter.name)
-            elif index == 0:
+            if parameter.name in _GIVEN:
+                is_named = by_name or parameter.kind == parameter.KEYWORD_ONLY
+                (named if is_named else wants).append(parameter.name)
+            elif index == 0 and parameter.kind != parameter.KEYWORD_ONLY:
                 wants.append("state")
             elif parameter.default is parameter.empty:
                 self._problems.append(
                     f"node {name!r}: its parameter {parameter.name!r} is none of {', '.join(_GIVEN)} and has no default"
                 )
             else:
-                break
-        return tuple(wants)
+                by_name = True
+        return tuple(wants), tuple(named)
 
 
 def _nothing(state: Any) -> None:

@@ -167,15 +167,15 @@ class App:
         Answers the status the run then has: `running` if its driver has still to notice.
         """
         store, journal = self._settings.journal.store, self._settings.journal
-        info = journal.info(run_id)
-        self._runner.refuse_foreign(info)
-        refuse_finished(info)
         drive = active_runs.find(store, run_id)
         if drive is not None:
             drive.request_stop(RunStatus.CANCELLED, reason)
             return RunStatus.RUNNING
+        info = journal.info(run_id)
+        self._runner.refuse_foreign(info)
+        refuse_finished(info)
         if info.status == RunStatus.RUNNING and is_alive(info.driver):
-            store.post(run_id, cancel_message(reason))
+            store.post(run_id, journal.seal_body(run_id, 0, cancel_message(reason)))
             return RunStatus.RUNNING
         if info.status == RunStatus.CANCELLED:
             return RunStatus.CANCELLED

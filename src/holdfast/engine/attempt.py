@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.data.state import State
-from holdfast.engine.context import Context, PauseSignal, StopSignal
+from holdfast.engine.context import Context
 from holdfast.engine.threads import workers
 from holdfast.errors import StepTimeout
 from holdfast.journal.records import Fault
@@ -35,10 +35,10 @@ def call(node: Node, state: State, context: Context, config: Mapping[str, Any]) 
     function = node.function
     assert function is not None
     wants = node.wants
-    if wants == ("state",):
+    if wants == ("state",) and not node.named:
         return function(state)
     given = {"state": state, "ctx": context, "config": config}
-    return function(*(given[want] for want in wants))
+    return function(*(given[want] for want in wants), **{name: given[name] for name in node.named})
 
 
 def attempt_here(node: Node, step: Step, state: State, context: Context, config: Mapping[str, Any]) -> Result:
@@ -52,7 +52,9 @@ def attempt_here(node: Node, step: Step, state: State, context: Context, config:
             return Result(step, value=value, state=state, seconds=-1.0)
         state.check_untouched()
         context.check_left()
-    except (Exception, PauseSignal, StopSignal) as error:
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
         return Result(step, error=error, seconds=time.perf_counter() - begun, state=state)
     finally:
         asyncio._set_running_loop(loop)
@@ -79,7 +81,12 @@ async def attempt_async(
                 value = await _within(node, context, value)
         state.check_untouched()
         context.check_left()
-    except (Exception, PauseSignal, StopSignal) as error:
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
         failure = error.error if isinstance(error, _Escaped) else error
         return Result(step, error=failure, seconds=time.perf_counter() - begun, state=state)
     return Result(step, value, seconds=time.perf_counter() - begun, state=state)
@@ -154,5 +161,8 @@ async def _watch(task: asyncio.Future[Any], node: Node, context: Context) -> Any
 
 def fault_of(error: BaseException) -> Fault:
     """An exception as data, for the journal."""
-    trace = "".join(traceback.format_exception(error))
-    return Fault(type(error).__qualname__, str(error), trace[-4000:])
+    try:
+        message, trace = str(error), "".join(traceback.format_exception(error))
+    except Exception as trouble:
+        message, trace = f"(its message cannot be shown: {type(trouble).__name__})", ""
+    return Fault(type(error).__qualname__, message, trace[-4000:])

@@ -77,13 +77,18 @@ class Blocking:
                     outcome = runner.run(self._main(True, self._hold))
             except KeyboardInterrupt:
                 raise self.interrupted() from None
-        if self._signal is not None and outcome.status == RunStatus.INTERRUPTED:
+        if self._signal is None:
+            return outcome
+        if outcome.status == RunStatus.INTERRUPTED:
             raise self._signalled(outcome.run_id)
-        return outcome
+        # The run was over before the signal could stop it; the process is to stop all the same.
+        raise KeyboardInterrupt if self._signal == signal.SIGINT else SystemExit(143)
 
-    def interrupted(self) -> KeyboardInterrupt:
-        """What to raise after Ctrl+C: with the run that was saved, if there was one."""
-        return RunInterrupted(self._drive.run_id) if self._drive is not None else KeyboardInterrupt()
+    def interrupted(self, terminated: bool = False) -> BaseException:
+        """What to raise after Ctrl+C or SIGTERM: with the run that was saved, if there was one."""
+        if self._drive is None:
+            return SystemExit(143) if terminated else KeyboardInterrupt()
+        return RunTerminated(self._drive.run_id) if terminated else RunInterrupted(self._drive.run_id)
 
     def _signalled(self, run_id: str) -> BaseException:
         return RunTerminated(run_id) if self._signal == signal.SIGTERM else RunInterrupted(run_id)
@@ -137,6 +142,28 @@ class Blocking:
             raise KeyboardInterrupt if number == signal.SIGINT else RunTerminated(drive.run_id)
 
 
+class _Terminated(SystemExit):
+    """SIGTERM arrived."""
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Let SIGTERM raise here, so that what is under way is saved; where nobody else handles it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _Terminated(143)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 class StreamQueue:
     """An observer whose events somebody else takes, at their own pace. It never makes the run wait."""
 
@@ -166,12 +193,13 @@ class StreamQueue:
         thread = threading.Thread(target=work, name="holdfast-stream", daemon=True)
         thread.start()
         try:
-            while (event := self._events.get()) is not None:
-                yield event
-        except KeyboardInterrupt:
+            with _sigterm_raises():
+                while (event := self._events.get()) is not None:
+                    yield event
+        except (KeyboardInterrupt, _Terminated) as error:
             blocking.stop()
             thread.join()
-            raise blocking.interrupted() from None
+            raise blocking.interrupted(isinstance(error, _Terminated)) from None
         finally:
             blocking.stop()
             thread.join()

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from holdfast.data.codec import Codec
 from holdfast.engine.answers import answer_schema
-from holdfast.errors import HoldfastError, StateInvalid
+from holdfast.errors import CodecError, StateInvalid
 from holdfast.journal.records import Noted, Paused
-from holdfast.journal.run_state import Step
+from holdfast.journal.run_state import INTERRUPTED, Step
 
 logger = logging.getLogger("holdfast.nodes")
 
@@ -34,6 +34,7 @@ class Host(Protocol):
     codec: Codec
 
     def note(self, record: Noted) -> None: ...
+    async def note_async(self, record: Noted) -> None: ...
     def emit(self, type: str, node: str = "", /, **data: Any) -> None: ...
     def stop_wanted(self) -> bool: ...
 
@@ -123,6 +124,10 @@ class Context:
         answers fit; `timeout` (seconds) how long one is taken.
         """
         name = self._counted(prompt if name is None else name)
+        if name == INTERRUPTED:
+            raise StateInvalid(
+                f"a question cannot be named {name!r}; that is how interrupted steps are answered"
+            )
         raw = self._step.answers.get(name)
         if raw is not None:
             return self._host.codec.decode(raw)
@@ -179,10 +184,12 @@ class Context:
         known, value = self._remembered(f"once:{key}")
         if known:
             return value
-        return self._remember(f"once:{key}", await function(*args, **kwargs))
+        return await self._remember_async(f"once:{key}", function(*args, **kwargs))
 
     async def _remember_async(self, key: str, awaitable: Any) -> Any:
-        return self._remember(key, await awaitable)
+        value = await awaitable
+        await self._host.note_async(self._noted(key, value))
+        return value
 
     def sleep(
         self, seconds: float | dt.timedelta, *, name: str | None = None
@@ -193,22 +200,27 @@ class Context:
         """
         self._sleeps += 1
         key = f"sleep:{self._sleeps if name is None else name}"
+        length = seconds.total_seconds() if isinstance(seconds, dt.timedelta) else seconds
+        if self._is_async:
+            return self._sleep_async(key, time.time() + length)
         known, until = self._remembered(key)
         if not known:
-            length = seconds.total_seconds() if isinstance(seconds, dt.timedelta) else seconds
             until = self._remember(key, time.time() + length)
-        if self._is_async:
-            return self._sleep_async(until)
         while (left := until - time.time()) > 0:
             if self.cancelled:
                 raise StopSignal
-            self._beat = time.monotonic()
+            self._beat = time.monotonic() + min(left, 0.2)
             time.sleep(min(left, 0.2))
         return None
 
-    async def _sleep_async(self, until: float) -> None:
+    async def _sleep_async(self, key: str, until: float) -> None:
+        known, earlier = self._remembered(key)
+        if known:
+            until = earlier
+        else:
+            await self._host.note_async(self._noted(key, until))
         while (left := until - time.time()) > 0:
-            self._beat = time.monotonic()
+            self._beat = time.monotonic() + min(left, 1.0)
             await asyncio.sleep(min(left, 1.0))
 
     def _remembered(self, key: str) -> tuple[bool, Any]:
@@ -216,12 +228,14 @@ class Context:
         return (False, None) if raw is None else (True, self._host.codec.decode(raw))
 
     def _remember(self, key: str, value: Any) -> Any:
-        try:
-            raw = self._host.codec.encode(value)
-        except HoldfastError as error:
-            raise type(error)(f"{key} of step {self.step!r}: {error}") from None
-        self._host.note(Noted(self.step, key, raw))
+        self._host.note(self._noted(key, value))
         return value
+
+    def _noted(self, key: str, value: Any) -> Noted:
+        try:
+            return Noted(self.step, key, self._host.codec.encode(value))
+        except CodecError as error:
+            raise CodecError(f"{key} of step {self.step!r}: {error}") from None
 
 
 async def _ready(value: Any) -> Any:

@@ -213,11 +213,24 @@ def _frame(
             if not isinstance(decision, Start) or room > 0:
                 room -= isinstance(decision, Start)
                 decisions.append(decision)
-    if done and not failed and (len(done) == len(frame.active) or not rules.barrier):
-        decisions.append(RouteOn(frame, None if len(done) == len(frame.active) else tuple(done)))
+    if done and not failed:
+        if len(done) == len(frame.active):
+            decisions.append(RouteOn(frame, None))
+        elif not rules.barrier and (ready := _settled(frame)):
+            decisions.append(RouteOn(frame, ready))
     elif frame.path and not frame.active and not gated:
         decisions.append(CloseFrame(run.step(frame.path)))
     return decisions
+
+
+def _settled(frame: Frame) -> tuple[str, ...]:
+    """The finished steps whose node has no unfinished item left: what follows it may begin."""
+    unfinished = {(step.node, step.visit) for step in frame.active.values() if step.status != DONE}
+    return tuple(
+        step.id
+        for step in frame.active.values()
+        if step.status == DONE and (step.node, step.visit) not in unfinished
+    )
 
 
 def qualified(step: Step) -> str:

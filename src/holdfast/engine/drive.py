@@ -41,12 +41,11 @@ from holdfast.errors import (
     ExecutionError,
     HoldfastError,
     MaxIterationsExceeded,
-    StateInvalid,
     StoreError,
 )
 from holdfast.events import Observer
 from holdfast.journal.records import Commanded, Noted, RunEnded, StepFailed, StepFinished, StepStarted
-from holdfast.journal.run_state import DONE, FAILED, INTERRUPTED, Frame, RunState, Step
+from holdfast.journal.run_state import DONE, FAILED, INTERRUPTED, Frame, RunState, Step, frame_of
 from holdfast.journal.writer import Writer
 from holdfast.plan.graph import Graph, Node
 from holdfast.values import RunStatus
@@ -108,6 +107,7 @@ class Drive:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[Any] | None = None
         self._awaiting = False
+        self._commands: dict[int, str] = {}
         self._polled = time.monotonic()
         self._poll_handle: asyncio.TimerHandle | None = None
 
@@ -119,6 +119,15 @@ class Drive:
         if self.settings.policy.saves_wave(0):
             self.saving.flush()
 
+    async def note_async(self, record: Noted) -> None:
+        """As `note`, without blocking an event loop that is not this drive's own."""
+        if self.private:
+            self.note(record)
+            return
+        self._record(record)
+        if self.settings.policy.saves_wave(0):
+            await self.saving.flush_async()
+
     def emit(self, type: str, node: str = "", /, **data: Any) -> None:
         """Tell the observers, if there are any."""
         self.saving.emit(type, node, **data)
@@ -126,7 +135,7 @@ class Drive:
     def stop_wanted(self) -> bool:
         """Whether the run is to stop; looks into the inbox now and then."""
         if self.stop is None and time.monotonic() - self._polled > POLL:
-            self._read_inbox(record=False)
+            self._read_inbox()
         return self.stop is not None
 
     # Being stopped.
@@ -156,8 +165,8 @@ class Drive:
         self.saving.flush()
         self.saving.tell_saved()
 
-    def _read_inbox(self, *, record: bool) -> None:
-        """Look for a wish to cancel; take messages in only where records may be written."""
+    def _read_inbox(self) -> None:
+        """Look for a wish to cancel."""
         self._polled = time.monotonic()
         try:
             messages = self.settings.journal.store.inbox(self.run_id, self.run.inbox_seen)
@@ -165,12 +174,23 @@ class Drive:
             logger.warning("run %s: the inbox cannot be read: %s", self.run_id, error)
             return
         for message in messages:
-            command, reason = read_message(message.body)
-            if record:
-                refused = "" if command == "cancel" else f"unknown command {command!r}"
-                self._record(Commanded(message.number, command, refused))
+            try:
+                body = self.settings.journal.open_body(self.run_id, 0, message.body)
+            except CodecError as error:
+                logger.warning("run %s: a message cannot be read: %s", self.run_id, error)
+                body = b""
+            command, reason = read_message(body)
+            self._commands[message.number] = command
             if command == "cancel" and self.stop is None:
                 self.stop, self.stop_reason = RunStatus.CANCELLED, reason
+
+    def _record_commands(self) -> None:
+        """Record which messages were taken in, so that no later drive obeys them again."""
+        commands, self._commands = self._commands, {}
+        for number, command in sorted(commands.items()):
+            if number > self.run.inbox_seen:
+                refused = "" if command == "cancel" else f"unknown command {command!r}"
+                self._record(Commanded(number, command, refused))
 
     def _schedule_poll(self) -> None:
         if self._poll_handle is None and self._loop is not None:
@@ -180,10 +200,10 @@ class Drive:
         self._poll_handle = None
         if self._loop is None:
             return
-        self._read_inbox(record=False)
+        self._read_inbox()
         if self.stop is not None:
             self._cancel_running()
-        elif self._tasks or self._awaiting:
+        elif self._tasks or self._awaiting or self._wake_at is not None:
             self._schedule_poll()
 
     # The loop.
@@ -222,7 +242,9 @@ class Drive:
         """Record every decision that can be made now; the steps that are to be run."""
         launches: list[Step] = []
         if time.monotonic() - self._polled > POLL:
-            self._read_inbox(record=True)
+            self._read_inbox()
+        if self._commands:
+            self._record_commands()
         if self.stop is not None:
             self._take_results()
             self._end(self.stop, self.stop_reason)
@@ -364,8 +386,13 @@ class Drive:
                 await _wait(self._wake, timeout)
         if self._tasks and self._results and self.stop is None:
             self._idle.clear()
-            await _wait(self._idle, LINGER)
+            await _wait(self._idle, self._linger())
         self._take_results()
+
+    def _linger(self) -> float:
+        """Short while further steps wait for a place, unless there are so many that deciding takes its time."""
+        full = len(self._tasks) + len(self._results) >= self.rules.max_parallel
+        return LINGER / 10 if full and sum(len(f.active) for f in self.run.frames.values()) < 2000 else LINGER
 
     # What came of an attempt.
 
@@ -377,10 +404,12 @@ class Drive:
     def _take(self, result: Result) -> None:
         step, error = result.step, result.error
         if error is None:
-            cells = self.run.frames[step.frame].cells
+            cells, alone = self.run.frames[step.frame].cells, self._is_alone(step)
             try:
-                ops, goto = meaning(self._graph_of(step), self.codec, cells, step, result.value)
-            except (StateInvalid, CodecError, RouteFailed) as problem:
+                ops, goto = meaning(
+                    self._graph_of(step), self.codec, cells, step, result.value, result.state, alone
+                )
+            except Exception as problem:
                 self._failed(step, problem, result.seconds, repeatable=False)
                 return
             self._record(StepFinished(step.id, ops, goto, result.seconds))
@@ -394,10 +423,17 @@ class Drive:
         else:
             self._failed(step, error, result.seconds)
 
+    def _is_alone(self, step: Step) -> bool:
+        """Whether nothing else can change the state that this step changes before its wave ends."""
+        frame = self.run.frames[step.frame]
+        while frame.path and len(frame.active) == 1:
+            frame = self.run.frames[frame_of(frame.path)]
+        return len(frame.active) == 1
+
     def _failed(self, step: Step, error: BaseException, seconds: float, repeatable: bool = True) -> None:
         node = self._graph_of(step).nodes[step.node]
         fault = fault_of(error)
-        delay = node.retry.delay_after(step.tried, error) if node.retry and repeatable else None
+        delay = _delay(node, step, error) if repeatable else None
         retry_at = None if delay is None else time.time() + delay
         self._causes[step.id] = error
         self._record(StepFailed(step.id, step.attempt, fault, retry_at, seconds))
@@ -424,7 +460,9 @@ class Drive:
         node, state, context = self._prepare(step)
         look = node.if_interrupted
         assert callable(look)
-        looking = dataclasses.replace(node, function=look, wants=("ctx",), is_async=False, timeout=None)
+        looking = dataclasses.replace(
+            node, function=look, wants=("ctx",), named=(), is_async=False, timeout=None
+        )
         result = attempt_here(looking, step, state, context, self.config)
         if result.seconds < 0:
             result = await attempt_async(looking, step, state, context, self.config, result.value)
@@ -458,6 +496,7 @@ class Drive:
 
     def _end(self, status: RunStatus, reason: str = "", node: str = "") -> None:
         run, writer = self.run, self.saving.writer
+        self._record_commands()
         if status == RunStatus.FAILED and self.failure is None:
             step = next(step for step in run.active() if step.status == FAILED)
             node, reason = step.node, str(step.fault)
@@ -522,6 +561,17 @@ class Drive:
         )
         error.__cause__ = cause
         return error
+
+
+def _delay(node: Node, step: Step, error: BaseException) -> float | None:
+    """Seconds until a failed attempt is repeated, or `None`; a retry rule that fails repeats nothing."""
+    if node.retry is None:
+        return None
+    try:
+        return node.retry.delay_after(step.tried, error)
+    except Exception:
+        logger.exception("the retry rule of node %r failed", node.name)
+        return None
 
 
 async def _wait(event: asyncio.Event, timeout: float | None) -> None:

@@ -104,6 +104,12 @@ class ActiveRuns:
     """The runs that this process is driving now."""
 
     def __init__(self) -> None:
+        self.reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        """Begin anew: a forked child drives none of its parent's runs."""
         self._lock = threading.Lock()
         self._drives: dict[tuple[str, str], Any] = {}
 

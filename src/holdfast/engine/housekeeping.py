@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import os
 import threading
 import time
 from typing import Any
@@ -163,6 +164,12 @@ class Janitor:
     """Applies the retention of finished drives in one background thread; its failures are only logged."""
 
     def __init__(self) -> None:
+        self.reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        """Begin anew: a forked child leaves cleaning up after the parent's runs to the parent."""
         self._lock = threading.Lock()
         self._todo: dict[tuple[int, str], tuple[Settings, str]] = {}
         self._aged: dict[str, float] = {}

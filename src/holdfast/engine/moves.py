@@ -127,7 +127,7 @@ class Moves:
                 )
         if not targets and not frame.active:
             for join, arrived in frame.waiting.items():
-                say("join.incomplete", node=join.rpartition(">")[2], arrived=list(arrived))
+                say("join.incomplete", node=join.partition("/")[0], arrived=list(arrived))
 
     async def open_frame(self, step: Step) -> None:
         """Begin the sub-graph that a step is: it shares the keys that both graphs declare."""

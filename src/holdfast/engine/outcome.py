@@ -42,6 +42,7 @@ class Figures:
     steps_kept: int = 0
     """Steps that were finished before this drive and did not run again."""
     waves: int = 0
+    """Waves completed, over all drives of the run."""
     retries: int = 0
     seconds: float = 0.0
     """Time spent in steps, over all drives of the run."""

@@ -26,7 +26,7 @@ from holdfast.journal.checkpoints import is_checkpoint_id, locate_checkpoint
 from holdfast.journal.run_state import EVERY_KEY, Pause, RunState
 from holdfast.plan.check import suggestion
 from holdfast.plan.fingerprint import same_code
-from holdfast.plan.graph import IF_INTERRUPTED, Edge, Graph, Join
+from holdfast.plan.graph import IF_INTERRUPTED, Edge, Graph, Join, Node
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import START, RunStatus
 
@@ -61,7 +61,7 @@ def find_checkpoint(store: Store, ident: str) -> tuple[RunInfo, int]:
     key, seq = locate_checkpoint(ident)
     found = store.runs(key=key)
     if not found or not store.marks(found[0].run, before=seq + 1, limit=1):
-        raise CheckpointNotFound(f"checkpoint not found: {ident} (in {store.url})")
+        raise CheckpointNotFound(f"checkpoint not found: {ident} (nor is there such a run in {store.url})")
     if store.marks(found[0].run, before=seq + 1, limit=1)[0].seq != seq:
         raise CheckpointNotFound(
             f"checkpoint not found: {ident} (run {found[0].run!r} has pruned or never had it)"
@@ -184,11 +184,27 @@ def check_nodes(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, st
             continue
         if remap.get(step.node, step.node) not in inner.nodes:
             missing[qualified(step)] = inner
+    for frame in run.frames.values():
+        for join in frame.waiting:
+            _check_join(run_id, graph, frame.path, join, remap)
     if missing:
         names = ", ".join(f"{name!r}{suggestion(name, inner.nodes)}" for name, inner in missing.items())
         raise GraphChanged(
             f"run {run_id!r} is to go on with node {names}, which the graph no longer has; "
             "put it back, or resume with remap={'old': 'new'}"
+        )
+
+
+def _check_join(run_id: str, graph: Graph, path: str, join: str, remap: Mapping[str, str]) -> None:
+    target, *sources = (remap.get(node, node) for node in join.split("/"))
+    try:
+        joins = graph.at(path).joins
+    except KeyError:
+        return
+    if not any(known.target == target and sorted(known.sources) == sorted(sources) for known in joins):
+        raise GraphChanged(
+            f"run {run_id!r} waits at the join of {', '.join(map(repr, sources))} before {target!r}, which the "
+            "graph no longer has; put it back, or resume with remap={'old': 'new'}"
         )
 
 
@@ -221,12 +237,18 @@ def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:
         routes.append(graph.route_from[source])
     return dataclasses.replace(
         graph,
-        nodes={name: graph.nodes[name] for name in outline["nodes"]},
+        nodes={name: _node_as_saved(graph.nodes[name], saved) for name, saved in outline["nodes"].items()},
         edges=tuple(edges),
         routes=tuple(routes),
         joins=tuple(Join(tuple(sources), target) for sources, target in outline["joins"]),
         exits=frozenset(outline["exits"]),
     )
+
+
+def _node_as_saved(node: Node, saved: Mapping[str, Any]) -> Node:
+    if node.graph is None or "graph" not in saved:
+        return node
+    return dataclasses.replace(node, graph=as_saved(node.graph, saved["graph"]))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -86,6 +86,10 @@ def to_targets(graph: Graph, node: str, chosen: Iterable[str | Send], codec: Cod
     for item in chosen:
         if isinstance(item, Send):
             targets.append(_item_target(graph, node, item, codec))
+        elif not isinstance(item, str):
+            raise RouteFailed(
+                node, f"the route from {node!r} leads to {item!r}; give node names, Sends or END"
+            )
         elif item in graph.nodes:
             targets.append(Target(item))
         elif item != END:

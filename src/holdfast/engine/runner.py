@@ -250,6 +250,9 @@ class Runner:
         config, driver = {**codec.decode(run.config), **(options.config or {})}, this_driver()
         if settings.outline != run.outline or options.remap:
             writer.record(records.GraphChanged(settings.outline, tuple((options.remap or {}).items())))
+        fresh = [op for op in settings.graph.schema.initial(codec, {}) if op.key not in run.root.cells]
+        if fresh and run.outline:
+            writer.record(records.StateEdited("", tuple(fresh)))
         for edit in edits(settings.graph, run, options.update or {}, codec):
             writer.record(edit)
         approve = info.status == RunStatus.PAUSED
@@ -319,9 +322,11 @@ class Runner:
 
     def _outcome(self, drive: Drive, status: RunStatus, kept: int) -> Outcome:
         run, saving = drive.run, drive.saving
-        warnings = []
-        if self._settings.policy.on_failure == "continue":
-            warnings = [f"step {step!r} failed and was passed over: {fault}" for step, fault in run.faults]
+        warnings = [f"step {step!r} failed and was passed over: {fault}" for step, fault in run.faults]
+        for join, arrived in run.root.waiting.items() if status == RunStatus.COMPLETED else ():
+            node, *sources = join.split("/")
+            missing = ", ".join(repr(source) for source in sources if source not in arrived)
+            warnings.append(f"node {node!r} did not run: it waits for {missing}, which did not run either")
         if saving.errors:
             warnings.append(f"{saving.errors} checkpoint(s) could not be saved when they were due")
         figures = Figures(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from functools import partial
@@ -48,23 +49,50 @@ class Saving:
     async def save(self) -> None:
         """As `save_here`, without blocking the event loop."""
         if self._is_due():
+            await self.flush_async()
+        self.tell_saved()
+
+    async def flush_async(self) -> None:
+        """As `flush`, without blocking the event loop."""
+        for pause in self._patience():
             try:
                 await self.writer.flush_async()
             except StoreError as error:
-                self.failed(error)
+                self.failed(error, last=pause is None)
+                if pause is not None:
+                    await asyncio.sleep(pause)
             else:
                 self._saved()
-        self.tell_saved()
+                return
 
     def flush(self) -> None:
         """Save everything now, whatever is due."""
         try:
             self.writer.flush()
         except StoreError as error:
-            self.failed(error)
+            self._flush_again(error)
         else:
             if self.marked or self._errors_in_a_row:
                 self._saved()
+
+    def _flush_again(self, error: StoreError) -> None:
+        for pause in self._patience():
+            self.failed(error, last=pause is None)
+            if pause is None:
+                return
+            time.sleep(pause)
+            try:
+                self.writer.flush()
+            except StoreError as again:
+                error = again
+            else:
+                self._saved()
+                return
+
+    def _patience(self) -> tuple[float | None, ...]:
+        """How long to wait before each further try: a run that goes on saves later, one that ends tries again."""
+        ends = self.run.status != RunStatus.RUNNING and self.policy.on_save_error == "continue"
+        return (0.05, 0.2, 1.0, None) if ends else (None,)
 
     def _is_due(self) -> bool:
         status = self.run.status
@@ -110,12 +138,16 @@ class Saving:
             # Told where it was marked: after the wave that it saves, before what follows.
             self._events.insert(self._mark_place, ("checkpoint.save", node, facts))
 
-    def failed(self, error: StoreError) -> None:
-        """A save failed: stop the run, or go on and save later, as the policy says."""
+    def failed(self, error: StoreError, *, last: bool = True) -> None:
+        """A save failed: stop the run, or go on and save later, as the policy says.
+
+        A pause that cannot be saved, after the `last` try, is no pause: nobody could answer it.
+        """
         self.errors += 1
         self._errors_in_a_row += 1
         self.emit("checkpoint.fail", error=str(error), consecutive=self._errors_in_a_row)
-        if self.policy.on_save_error == "fail":
+        lost = last and self.run.status == RunStatus.PAUSED
+        if self.policy.on_save_error == "fail" or lost:
             raise ExecutionError(
                 f"checkpoint save failed: {error}",
                 node=self.run.root.last_node,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -14,6 +15,12 @@ class Workers:
     """Runs functions in threads, reusing idle ones. How many run at once is the caller's business."""
 
     def __init__(self) -> None:
+        self.reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        """Begin anew: a forked child has none of its parent's threads."""
         self._jobs: queue.SimpleQueue[tuple[contextvars.Context, Callable[[], None]]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._idle = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -39,6 +40,10 @@ class Committer:
 
     def __init__(self, store: Store) -> None:
         self._store = weakref.ref(store) if hasattr(store, "__weakref__") else lambda: store
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: a forked child has neither its parent's threads nor what they hold."""
         self._queue: list[_Job] = []
         self._mutex = threading.Lock()
         self._leader = threading.Lock()
@@ -172,6 +177,17 @@ def _answer(jobs: list[_Job]) -> None:
 
 _committers: weakref.WeakKeyDictionary[Any, Committer] = weakref.WeakKeyDictionary()
 _committers_lock = threading.Lock()
+
+
+def _reset_after_fork() -> None:
+    global _committers_lock
+    _committers_lock = threading.Lock()
+    for committer in list(_committers.values()):
+        committer.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def committer_of(store: Store) -> Committer:

@@ -133,6 +133,9 @@ def _open_frame(run: RunState, record: FrameOpened, at: float) -> None:
 def _finish(run: RunState, record: StepFinished, at: float) -> None:
     step = run.step(record.step)
     step.status, step.goto, step.skipped = DONE, record.goto, record.skipped
+    if record.skipped and step.fault is not None:
+        run.faults.append((step.id, step.fault))
+        del run.faults[:-PATH_LENGTH]
     step.fault = None
     if record.promoted:
         step.ops = tuple(run.frames.pop(step.id).log or ())
@@ -163,12 +166,20 @@ def _finish_wave(run: RunState, record: WaveFinished, at: float) -> None:
     if ops:
         frame.cells = advance(frame.cells, ops)
         if frame.log is not None:
-            frame.log.extend(_handed_up(frame, steps, record))
+            _keep(frame.log, _handed_up(frame, steps, record))
     if steps:
         frame.last_node = steps[-1].node
     frame.waves += 1
     frame.waiting = dict(record.waiting) if record.waiting else {}
     activate(frame, record.next)
+
+
+def _keep(log: list[Op], ops: Iterable[Op]) -> None:
+    """Add changes to a log; what is set anew makes the earlier changes of its key pointless."""
+    for op in ops:
+        if op.kind in ("set", "drop"):
+            log[:] = [earlier for earlier in log if earlier.key != op.key]
+        log.append(op)
 
 
 def _handed_up(frame: Frame, steps: Iterable[Step], record: WaveFinished) -> Iterable[Op]:
@@ -187,8 +198,6 @@ def _fail(run: RunState, record: StepFailed, at: float) -> None:
     step.fault, step.retry_at = record.fault, record.retry_at
     step.status = RETRYING if record.retry_at is not None else FAILED
     run.seconds += record.seconds
-    run.faults.append((step.id, record.fault))
-    del run.faults[:-PATH_LENGTH]
 
 
 def _pause(run: RunState, record: Paused, at: float) -> None:
@@ -256,9 +265,14 @@ def _change_graph(run: RunState, record: GraphChanged, at: float) -> None:
             if old in frame.visits:
                 frame.visits[new] = max(frame.visits.pop(old), frame.visits.get(new, 0))
         frame.waiting = {
-            join: tuple(renamed.get(node, node) for node in arrived)
+            _renamed_join(join, renamed): tuple(renamed.get(node, node) for node in arrived)
             for join, arrived in frame.waiting.items()
         }
+
+
+def _renamed_join(join: str, renamed: dict[str, str]) -> str:
+    target, *sources = (renamed.get(node, node) for node in join.split("/"))
+    return "/".join([target, *sorted(sources)])
 
 
 def _end(run: RunState, record: RunEnded, at: float) -> None:

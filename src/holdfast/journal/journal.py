@@ -95,6 +95,8 @@ class Journal:
             self._take(run, entry, name, track, codec)
             seq, chain = entry.seq, entry.chain
             weight += len(entry.body)
+        weight += track.work
+        track.work = 0
         if seq == 0:
             raise CorruptJournal(f"run {name!r} has no entries", run=name, seq=1)
         return Loaded(info, run, track, seq, chain, weight, len(snapshot.body) if snapshot else 0)
@@ -121,7 +123,7 @@ class Journal:
         self, name: str, seq: int, chain: bytes, upto: int | None, track: Track, codec: Codec
     ) -> Iterator[tuple[Entry, list[Record]]]:
         for entry in self._verified(name, seq, chain, upto):
-            yield entry, decode_records(self._open(name, entry.seq, entry.body), track, codec)
+            yield entry, decode_records(self.open_body(name, entry.seq, entry.body), track, codec)
 
     def _verified(self, name: str, seq: int, chain: bytes, upto: int | None) -> Iterator[Entry]:
         """The entries after `seq`, each checked against its predecessor."""
@@ -140,7 +142,7 @@ class Journal:
 
     def _take(self, run: RunState, entry: Entry, name: str, track: Track, codec: Codec) -> None:
         try:
-            for record in decode_records(self._open(name, entry.seq, entry.body), track, codec):
+            for record in decode_records(self.open_body(name, entry.seq, entry.body), track, codec):
                 apply(run, record, entry.at)
         except (KeyError, AttributeError) as error:
             raise CorruptJournal(
@@ -157,7 +159,7 @@ class Journal:
             raise CorruptJournal(
                 f"run {name!r}: the snapshot at {snapshot.seq} is damaged", run=name, seq=snapshot.seq
             )
-        return decode_run(self._open(name, -snapshot.seq, body), track, codec)
+        return decode_run(self.open_body(name, -snapshot.seq, body), track, codec)
 
     def make_snapshot(self, loaded: Loaded, codec: Codec) -> Snapshot:
         """A snapshot of a run as loaded."""
@@ -171,7 +173,8 @@ class Journal:
             return body
         return bytes([_SEALED]) + self.seal.seal(body, _aad(run, seq))
 
-    def _open(self, run: str, seq: int, body: bytes) -> bytes:
+    def open_body(self, run: str, seq: int, body: bytes) -> bytes:
+        """A body as it was before `seal_body`."""
         if body[:1] != bytes([_SEALED]):
             return body
         if self.seal is None:

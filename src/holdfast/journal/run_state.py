@@ -108,6 +108,7 @@ class RunState:
     fault: Fault | None = None
     fault_node: str = ""
     faults: list[tuple[str, Fault]] = field(default_factory=list)
+    """The last failures that were passed over."""
     steps_done: int = 0
     seconds: float = 0.0
     inbox_seen: int = 0

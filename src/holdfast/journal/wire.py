@@ -20,6 +20,9 @@ from holdfast.journal.records import Fault, Target
 VERSION = 1
 HEAD = bytes([VERSION])
 KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
+_UNDOING = 16
+"""How many bytes of a difference's result cost a reader about as much as one byte read."""
+
 _LARGE = 1024
 """From this size on a value is remembered, so that its next version can be stored as a difference."""
 
@@ -27,13 +30,20 @@ _LARGE = 1024
 class Track:
     """What reading and writing a journal keep in step: the last versions of large values, and sizes."""
 
-    __slots__ = ("_items", "_sizes", "bases", "live")
+    __slots__ = ("_items", "_sizes", "bases", "live", "work")
 
     def __init__(self) -> None:
         self.bases: dict[tuple[str, str], bytes] = {}
         self._sizes: dict[tuple[str, str], int] = {}
         self._items: dict[str, int] = {}
         self.live = 0
+        self.work = 0
+        """What undoing differences costs a reader, in bytes, beside the bytes read."""
+
+    def measured(self, sizes: dict[tuple[str, str], int]) -> None:
+        """Take the true sizes of what the keys hold now."""
+        self._sizes = dict(sizes)
+        self.live = sum(sizes.values()) + sum(self._items.values())
 
     def saw(self, frame: str, op: Op) -> None:
         """Count an op, and remember a large value that was set."""
@@ -83,6 +93,8 @@ def write_ops(ops: Sequence[Op], frame: str, track: Track) -> list[Any]:
     for op in ops:
         base = track.bases.get((frame, op.key)) if op.kind == "set" else None
         how, data = pack(op.raw, base)
+        if how == 2:
+            track.work += len(op.raw) // _UNDOING
         wire: list[Any] = [KIND_CODE[op.kind], op.key, how, data]
         if op.limit:
             wire.append(op.limit)
@@ -96,6 +108,8 @@ def read_ops(wires: list[Any], frame: str, track: Track, codec: Codec) -> tuple[
     for wire in wires:
         kind, key, how, data = KINDS[wire[0]], wire[1], wire[2], wire[3]
         raw = unpack(how, data, track.bases.get((frame, key)) if how == 2 else None) if how else data
+        if how == 2:
+            track.work += len(raw) // _UNDOING
         op = Op(kind, key, raw, limit=wire[4] if len(wire) > 4 else 0, codec=codec)
         track.saw(frame, op)
         ops.append(op)

@@ -29,8 +29,13 @@ from holdfast.journal.wire import (
 
 
 def encode_run(run: RunState, track: Track, codec: Codec) -> bytes:
-    """The body of a snapshot: a folded run, and the versions that later differences refer to."""
-    frames = [_frame_to_wire(frame, track, codec) for frame in run.frames.values()]
+    """The body of a snapshot: a folded run, and the versions that later differences refer to.
+
+    `track` learns the true sizes of what the run holds.
+    """
+    sizes: dict[tuple[str, str], int] = {}
+    frames = [_frame_to_wire(frame, track, codec, sizes) for frame in run.frames.values()]
+    track.measured(sizes)
     bases = [[frame, key, *pack(raw)] for (frame, key), raw in track.bases.items()]
     pauses = [
         [
@@ -103,10 +108,11 @@ def decode_run(body: bytes, track: Track, codec: Codec) -> RunState:
     return run
 
 
-def _frame_to_wire(frame: Frame, track: Track, codec: Codec) -> list[Any]:
+def _frame_to_wire(frame: Frame, track: Track, codec: Codec, sizes: dict[tuple[str, str], int]) -> list[Any]:
     cells = []
     for key, slot in frame.cells.items():
         raw = slot.encoded(codec)
+        sizes[(frame.path, key)] = len(raw)
         if track.bases.get((frame.path, key)) == raw:
             cells.append([key, -1, b""])
         else:

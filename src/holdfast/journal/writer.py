@@ -80,12 +80,17 @@ class Writer:
         snapshots: tuple[Snapshot, ...] = ()
         if self._pending:
             self._seal_entry(time.time())
-            if self.weight > SNAPSHOT_FLOOR and self.weight > SNAPSHOT_FLOOR + 2 * self._live_size():
-                snapshots = (self._snapshot(),)
+            if self._is_heavy():
+                snapshots = self._snapshot()
         return Append(self.info.run, self.stored, self._unsent, self._new_info, snapshots, self.durable)
 
-    def _live_size(self) -> int:
-        return max(self.track.live, self.snapshot_size)
+    def _is_heavy(self) -> bool:
+        """Whether the journal since the last snapshot seems, or may well be, to outweigh what the run holds."""
+        if self.weight <= SNAPSHOT_FLOOR:
+            return False
+        seems = self.weight > SNAPSHOT_FLOOR + 2 * max(self.track.live, self.snapshot_size)
+        # Merged and trimmed keys hold less than was written to them: look again every so often.
+        return seems or self.weight > 4 * (SNAPSHOT_FLOOR + self.snapshot_size)
 
     def _seal_entry(self, at: float) -> None:
         seq = self.seq + 1
@@ -96,15 +101,20 @@ class Writer:
         if self._mark is not None:
             self.run.saved_seq = seq
         self.seq, self._mark = seq, None
-        self.weight += len(body)
+        self.weight += len(body) + self.track.work
+        self.track.work = 0
         self._pending = []
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> tuple[Snapshot, ...]:
+        """A snapshot, unless the run turns out to hold too much for one to be worth its bytes yet."""
         loaded = Loaded(self.info, self.run, self.track, self.seq, self.chain, self.weight)
         snapshot = self.journal.make_snapshot(loaded, self.codec)
-        self.weight, self.snapshot_size = 0, len(snapshot.body)
+        self.snapshot_size = len(snapshot.body)
+        if self.weight <= SNAPSHOT_FLOOR + 2 * self.snapshot_size:
+            return ()
+        self.weight = 0
         self.bytes_written += len(snapshot.body)
-        return snapshot
+        return (snapshot,)
 
     def settle(self, conflict: Conflict | None) -> None:
         """Take the store's answer; called with the lock held."""

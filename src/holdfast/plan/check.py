@@ -102,6 +102,9 @@ def _successors(graph: Graph) -> dict[str, set[str]]:
     for join in graph.joins:
         for source in join.sources:
             result.setdefault(source, set()).add(join.target)
+    for found in result.values():
+        if not found <= anywhere:
+            found.add(END)  # A name that is wrong is reported as such; where it would lead is not known.
     for node in graph.nodes.values():
         result[node.name] |= set(node.goto)
         if node.name in graph.exits:

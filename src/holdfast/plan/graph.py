@@ -49,12 +49,13 @@ class Node:
     version: str | None = None
     goto: tuple[str, ...] = ()
     wants: tuple[str, ...] = ("state",)
+    """What its function is given by position."""
+    named: tuple[str, ...] = ()
+    """What its function is given by name."""
     is_async: bool = False
 
     def fingerprint(self) -> str:
         """Changes when what the node does changes, as far as can be told."""
-        if self.graph is not None:
-            return fingerprint(self.graph.outline())
         return fingerprint(self.version if self.version is not None else self.function)
 
 
@@ -86,7 +87,7 @@ class Join:
 
     @property
     def id(self) -> str:
-        return f"{'+'.join(self.sources)}>{self.target}"
+        return "/".join([self.target, *sorted(self.sources)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,9 +152,11 @@ class Graph:
         """The graph as plain data: what a run needs to be drawn and compared where its code is not installed."""
         nodes: dict[str, Any] = {}
         for name, node in self.nodes.items():
-            nodes[name] = {"fingerprint": node.fingerprint()}
-            if node.graph is not None:
-                nodes[name]["graph"] = node.graph.outline()
+            if node.graph is None:
+                nodes[name] = {"fingerprint": node.fingerprint()}
+            else:
+                inner = node.graph.outline()
+                nodes[name] = {"fingerprint": fingerprint(inner), "graph": inner}
         return {
             "name": self.name,
             "nodes": nodes,

@@ -44,7 +44,7 @@ class FileStore:
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.directory = Path(directory).expanduser().absolute()
+        self.directory = Path(directory).expanduser().resolve()
         self.url = f"file://{self.directory}"
         self._states: dict[str, State] = {}
         self._closed = False

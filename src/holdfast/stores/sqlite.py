@@ -41,7 +41,7 @@ class SqliteStore:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, patience: float = 60.0) -> None:
-        self.path = Path(path).expanduser().absolute()
+        self.path = Path(path).expanduser().resolve()
         self.url = f"sqlite:///{self.path}"
         self._patience = patience
         self._closed = False
