@@ -239,7 +239,6 @@ def test_several_plain_edges_fan_out() -> None:
         ("b", None, ["a", "b"]),
         (["b", "c"], None, ["a", "b", "c"]),
         (END, None, ["a"]),
-        (None, None, ["a"]),
         ([], None, ["a"]),
         (True, {True: "b", False: "c"}, ["a", "b"]),
         (["yes", "no"], {"yes": "c", "no": END}, ["a", "c"]),
@@ -259,6 +258,7 @@ def test_a_route_chooses_what_follows(chosen: Any, mapping: Any, expected: list[
 @pytest.mark.parametrize(
     ("chosen", "mapping", "reason"),
     [
+        (None, None, "returned None; return node names, Sends or END"),
         ("nowhere", None, "node not found: nowhere"),
         ("maybe", {"yes": "b"}, "returned 'maybe', which is not in its mapping"),
         (3, None, "returned 3; return node names, Sends or END"),

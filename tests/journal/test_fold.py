@@ -130,7 +130,16 @@ def test_failures_wait_for_a_retry_or_are_final() -> None:
 
     assert statuses(retrying) == {"a#1": "retrying"} and retrying.step("a#1").retry_at == 9.0
     assert statuses(failed) == {"a#1": "failed"} and failed.step("a#1").fault == FAULT
-    assert retrying.seconds == 2.0 and retrying.faults == [("a#1", FAULT)]
+    assert retrying.seconds == 2.0 and retrying.faults == failed.faults == []
+
+
+def test_a_failure_that_was_passed_over_is_remembered() -> None:
+    failed = [*begun("a"), StepStarted("a#1", 1), StepFailed("a#1", 1, FAULT)]
+
+    assert folded([*failed, StepFinished("a#1", skipped="bad")]).faults == [("a#1", FAULT)]
+    assert (
+        folded([*begun("a"), StepStarted("a#1", 1), StepFinished("a#1", skipped="interrupted")]).faults == []
+    )
 
 
 @pytest.mark.parametrize(

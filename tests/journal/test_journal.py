@@ -466,7 +466,7 @@ def expected(states: list[dict[str, Any]], update: dict[str, Any]) -> dict[str, 
     new["tags"] = {*old["tags"], *update.get("tags", ())}
     new["recent"] = [*old["recent"], *update.get("recent", [])][-2:]
     if "top" in update:
-        new["top"] = max(old.get("top", update["top"]), update["top"])
+        new["top"] = max(old.get("top", 0), update["top"])
     return new
 
 
@@ -528,7 +528,7 @@ def test_a_run_id_is_given_only_once(store: Store) -> None:
     app.invoke(run_id="r")
 
     with pytest.raises(
-        RunExists, match=r"run 'r' exists in .*; resume it, or give the new run another run_id"
+        RunExists, match=r"run 'r' exists in .* and is completed; .* give the new run another"
     ):
         app.invoke(run_id="r")
 

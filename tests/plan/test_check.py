@@ -104,7 +104,10 @@ PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
         lambda: graph("a").add_conditional_edges("a", nothing).add_conditional_edges("a", nothing),
         "node 'a' has two routing functions",
     ),
-    "no iterations": (lambda: chain("a", max_iterations=0), "max_iterations must be at least 1"),
+    "no iterations": (
+        lambda: chain("a", max_iterations=0),
+        "max_iterations must be a whole number of at least 1",
+    ),
     "no function": (
         lambda: StateGraph(Log).add_node("a").add_edge(START, "a"),
         "node 'a' needs a function or a graph",
@@ -115,7 +118,7 @@ PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
     ),
     "keyword-only parameter": (
         lambda: StateGraph(Log).add_node("a", _keyword_only).add_edge(START, "a"),
-        "its keyword-only parameter 'db' has no default",
+        "its parameter 'db' is none of state, ctx, config and has no default",
     ),
     "condition on a join": (
         lambda: graph("a", "b").add_edge(["a", "b"], END, when=nothing),
@@ -161,8 +164,10 @@ def test_every_problem_is_reported_at_once() -> None:
         bad.compile("memory://", interrupt_before=["nobody"])
 
     text = str(caught.value)
-    assert text.startswith("graph 'bad' has 8 problem(s):")
+    assert text.startswith("graph 'bad' has 10 problem(s):")
     for part in (
+        "node 'b/c' cannot be reached",
+        "no outgoing edges from node: b/c",
         "added twice",
         "b/c",
         "timeout of -1",

@@ -54,45 +54,49 @@ class Saving:
 
     async def flush_async(self) -> None:
         """As `flush`, without blocking the event loop."""
-        for pause in self._patience():
-            try:
-                await self.writer.flush_async()
-            except StoreError as error:
-                self.failed(error, last=pause is None)
-                if pause is not None:
-                    await asyncio.sleep(pause)
-            else:
-                self._saved()
-                return
+        try:
+            await self.writer.flush_async()
+        except StoreError as error:
+            self.failed(error)
+            for pause in self._patience():
+                await asyncio.sleep(pause)
+                if self._flushed_at_last():
+                    return
+            self._refuse_lost_pause(error)
+        else:
+            self._saved()
 
     def flush(self) -> None:
         """Save everything now, whatever is due."""
         try:
             self.writer.flush()
         except StoreError as error:
-            self._flush_again(error)
+            self.failed(error)
+            for pause in self._patience():
+                time.sleep(pause)
+                if self._flushed_at_last():
+                    return
+            self._refuse_lost_pause(error)
         else:
             if self.marked or self._errors_in_a_row:
                 self._saved()
 
-    def _flush_again(self, error: StoreError) -> None:
-        for pause in self._patience():
-            self.failed(error, last=pause is None)
-            if pause is None:
-                return
-            time.sleep(pause)
-            try:
-                self.writer.flush()
-            except StoreError as again:
-                error = again
-            else:
-                self._saved()
-                return
+    def _patience(self) -> tuple[float, ...]:
+        """How long to wait before each further try: a run that goes on saves later, one that ends cannot."""
+        return (0.05, 0.2, 1.0) if self.run.status != RunStatus.RUNNING else ()
 
-    def _patience(self) -> tuple[float | None, ...]:
-        """How long to wait before each further try: a run that goes on saves later, one that ends tries again."""
-        ends = self.run.status != RunStatus.RUNNING and self.policy.on_save_error == "continue"
-        return (0.05, 0.2, 1.0, None) if ends else (None,)
+    def _flushed_at_last(self) -> bool:
+        try:
+            self.writer.flush()
+        except StoreError:
+            return False
+        self._saved()
+        return True
+
+    def _refuse_lost_pause(self, error: StoreError) -> None:
+        """A pause that is not saved is none: nobody could answer it."""
+        if self.run.status == RunStatus.PAUSED:
+            raise self._error(error) from error
 
     def _is_due(self) -> bool:
         status = self.run.status
@@ -138,28 +142,28 @@ class Saving:
             # Told where it was marked: after the wave that it saves, before what follows.
             self._events.insert(self._mark_place, ("checkpoint.save", node, facts))
 
-    def failed(self, error: StoreError, *, last: bool = True) -> None:
-        """A save failed: stop the run, or go on and save later, as the policy says.
-
-        A pause that cannot be saved, after the `last` try, is no pause: nobody could answer it.
-        """
+    def failed(self, error: StoreError) -> None:
+        """A save failed: stop the run, or go on and save later, as the policy says."""
         self.errors += 1
         self._errors_in_a_row += 1
         self.emit("checkpoint.fail", error=str(error), consecutive=self._errors_in_a_row)
-        lost = last and self.run.status == RunStatus.PAUSED
-        if self.policy.on_save_error == "fail" or lost:
-            raise ExecutionError(
-                f"checkpoint save failed: {error}",
-                node=self.run.root.last_node,
-                state=self.state(),
-                path=self.run.path,
-                run_id=self.run_id,
-                cause=error,
-                resume_hint=f"what was saved before can be resumed with app.resume({self.run_id!r})"
-                if self.writer.stored
-                else "nothing of this run was saved",
-            ) from error
+        if self.policy.on_save_error == "fail":
+            raise self._error(error) from error
         logger.warning("run %s: checkpoint save failed, going on without: %s", self.run_id, error)
+
+    def _error(self, error: StoreError) -> ExecutionError:
+        hint = "nothing of this run was saved"
+        if self.writer.stored:
+            hint = f"what was saved before can be resumed with app.resume({self.run_id!r})"
+        return ExecutionError(
+            f"checkpoint save failed: {error}",
+            node=self.run.root.last_node,
+            state=self.state(),
+            path=self.run.path,
+            run_id=self.run_id,
+            cause=error,
+            resume_hint=hint,
+        )
 
     def emit(self, type: str, node: str = "", /, **data: Any) -> None:
         """Tell the observers now, if there are any."""
