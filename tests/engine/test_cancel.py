@@ -408,3 +408,95 @@ def test_a_keyboard_interrupt_raised_by_a_node_saves_the_run(store: Store) -> No
 
     assert app.runs()[0].status == "interrupted"
     assert chain("a", "b").compile(store).resume("r").state["log"] == ["a", "b"]
+
+
+def test_a_cancelled_run_that_is_resumed_is_not_cancelled_again(memory: Store) -> None:
+    from holdfast.engine.inbox import cancel_message
+
+    steps: list[str] = []
+
+    async def slow(state: Any, ctx: Context) -> dict[str, Any]:
+        steps.append(ctx.node)
+        if len(steps) == 1:
+            memory.post("r", cancel_message("enough"))
+        await asyncio.sleep(0.6)
+        return {"log": [ctx.node]}
+
+    app = chain("a", "b", nodes={"a": slow, "b": slow}).compile(memory)
+
+    assert app.invoke(run_id="r").status == RunStatus.CANCELLED
+    assert app.resume("r").status == RunStatus.COMPLETED and steps == ["a", "a", "b"]
+
+
+def test_a_run_that_is_not_stored_yet_can_be_cancelled(memory: Store) -> None:
+    from holdfast import CheckpointPolicy
+
+    running = threading.Event()
+
+    def busy(state: Any, ctx: Context) -> None:
+        running.set()
+        until(lambda: ctx.cancelled)
+
+    app = one(busy).compile(memory, policy=CheckpointPolicy(durability="exit"))
+    thread, result = in_thread(lambda: app.invoke(run_id="r"))
+    assert running.wait(30)
+
+    assert app.cancel("r") == RunStatus.RUNNING
+    thread.join()
+    assert result[0].status == RunStatus.CANCELLED
+
+
+def test_a_cancel_is_heeded_while_a_retry_is_awaited(memory: Store) -> None:
+    from holdfast import Retry
+    from holdfast.engine.inbox import cancel_message
+
+    def fails(state: Any) -> None:
+        memory.post("r", cancel_message("enough"))
+        raise ValueError("again")
+
+    app = one(fails, retry=Retry(attempts=3, delay=600, max_delay=600)).compile(memory)
+
+    assert app.invoke(run_id="r").status == RunStatus.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_during_the_last_save_still_stops_the_process(
+    number: signal.Signals, expected: type[BaseException]
+) -> None:
+    class Signalling(MemoryStore):
+        commits = 0
+
+        def commit(self, appends: Any) -> Any:
+            self.commits += 1
+            if self.commits == 2:
+                os.kill(os.getpid(), number)
+                time.sleep(0.05)
+            return super().commit(appends)
+
+    app = one(says("done")).compile(Signalling())
+
+    with pytest.raises(expected):
+        app.invoke(run_id="r")
+    assert app.get_state("r")["log"] == ["done"]
+
+
+def test_sigterm_saves_a_run_that_is_streamed(tmp_path: Path) -> None:
+    script = f"""
+import os, signal, sys
+from holdfast import START, StateGraph
+graph = StateGraph(dict).add_node("a", lambda s: {{"a": 1}}).add_node("b", lambda s, ctx: ctx.sleep(60))
+app = graph.add_edge(START, "a").add_edge("a", "b").compile("sqlite:///{tmp_path}/r.db", durability="exit")
+for event in app.stream({{}}, run_id="r"):
+    if event.type == "node.start" and event.node == "b":
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(SOURCE)}, timeout=60
+    )
+
+    assert done.returncode == 143
+    store = open_store(f"sqlite:///{tmp_path}/r.db")
+    assert [info.status for info in store.runs()] == [RunStatus.INTERRUPTED]
+    store.close()

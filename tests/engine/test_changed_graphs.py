@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import pytest
 
-from holdfast import END, START, Event, ExecutionError, GraphChanged, HoldfastError, RunStatus, StateGraph
+from holdfast import (
+    END,
+    START,
+    Event,
+    ExecutionError,
+    GraphChanged,
+    HoldfastError,
+    RunStatus,
+    StateGraph,
+    append,
+)
 from holdfast.stores.memory import MemoryStore
 
 Step = tuple[str, Callable[..., Any]]
@@ -43,6 +54,11 @@ def store() -> MemoryStore:
     with pytest.raises(ExecutionError):
         chain(says("a"), fails("b"), says("c")).compile(store).invoke({}, run_id="r")
     return store
+
+
+@pytest.fixture
+def empty() -> MemoryStore:
+    return MemoryStore()
 
 
 def log_of(outcome: Any) -> list[str]:
@@ -231,3 +247,98 @@ def test_a_route_that_is_no_longer_there_is_not_silently_lost() -> None:
     outcome = graph(says("b"), lambda state: "other").compile(store).resume("r")
 
     assert log_of(outcome) == ["a", "b"] and asked == ["asked"]
+
+
+def joined(first: str, sources: list[str], *, broken: bool) -> StateGraph:
+    def work(state: Any) -> dict[str, Any]:
+        if broken:
+            raise ValueError("429")
+        return {"log": ["b"]}
+
+    graph = StateGraph({"log": Annotated[list[str], append]}, name="joined")
+    graph.add_node(first, lambda s: {"log": ["a"]}).add_node("wait", lambda s: None).add_node("b", work)
+    graph.add_node("c", lambda s: {"log": ["c"]})
+    graph.add_edge(START, first).add_edge(START, "wait").add_edge("wait", "b")
+    return graph.add_edge(sources, "c")
+
+
+def half_joined(empty: MemoryStore) -> None:
+    with pytest.raises(ExecutionError):
+        joined("a", ["a", "b"], broken=True).compile(empty).invoke({}, run_id="r")
+
+
+def test_a_half_arrived_join_survives_another_order_of_its_sources(empty: MemoryStore) -> None:
+    half_joined(empty)
+
+    out = joined("a", ["b", "a"], broken=False).compile(empty).resume("r")
+
+    assert out.state["log"] == ["a", "b", "c"] and out.warnings == ()
+
+
+def test_a_half_arrived_join_survives_a_renamed_source(empty: MemoryStore) -> None:
+    half_joined(empty)
+
+    out = joined("a2", ["a2", "b"], broken=False).compile(empty).resume("r", remap={"a": "a2"})
+
+    assert out.state["log"] == ["a", "b", "c"]
+
+
+def test_a_half_arrived_join_that_is_gone_is_an_error_not_an_early_end(empty: MemoryStore) -> None:
+    half_joined(empty)
+
+    with pytest.raises(
+        GraphChanged, match="waits at the join of 'a', 'b' before 'c', which the graph no longer"
+    ):
+        joined("a", ["a", "b", "wait"], broken=False).compile(empty).resume("r")
+
+
+def test_a_join_that_never_filled_is_warned_of() -> None:
+    graph = StateGraph(dict).add_node("a", lambda s: None).add_node("b", lambda s: None)
+    graph.add_node("c", lambda s: None).add_edge(START, "a").add_edge("a", "b", when=lambda s: False)
+    out = graph.add_edge("a", END).add_edge(["a", "b"], "c").compile("memory://").invoke()
+
+    assert out.warnings == ("node 'c' did not run: it waits for 'b', which did not run either",)
+
+
+def test_the_saved_structure_covers_sub_graphs(empty: MemoryStore) -> None:
+    ok = [False]
+
+    def last(state: Any) -> dict[str, Any]:
+        if not ok[0]:
+            raise ValueError("429")
+        return {"log": ["last"]}
+
+    def build(*inner: str) -> StateGraph:
+        sub = StateGraph({"log": Annotated[list[str], append]}, name="sub")
+        for before, name in zip((START, *inner), inner, strict=False):
+            sub.add_node(name, last if name == "i3" else lambda s, name=name: {"log": [name]}).add_edge(
+                before, name
+            )
+        outer = StateGraph({"log": Annotated[list[str], append]}, name="outer")
+        return outer.add_node("sub", sub).add_edge(START, "sub")
+
+    with pytest.raises(ExecutionError):
+        build("i1", "i3").compile(empty).invoke({}, run_id="r")
+    ok[0] = True
+    changed = build("i1", "i3", "new").compile(empty)
+
+    assert changed.resume("r", on_change="use_saved").state["log"] == ["i1", "last"]
+
+
+def test_a_key_that_the_schema_gained_has_its_default_after_a_resume(empty: MemoryStore) -> None:
+    @dataclass
+    class Before:
+        n: int = 1
+
+    @dataclass
+    class After:
+        n: int = 1
+        tries: int = 5
+
+    def build(schema: type) -> StateGraph:
+        graph = StateGraph(schema, name="grown").add_node("a", lambda s: None)
+        return graph.add_node("b", lambda s: {"n": s["tries"]}).add_edge(START, "a").add_edge("a", "b")
+
+    build(Before).compile(empty, interrupt_before=["b"]).invoke({}, run_id="r")
+
+    assert build(After).compile(empty).resume("r").state["n"] == 5

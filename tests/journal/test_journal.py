@@ -607,3 +607,49 @@ def test_a_damaged_mark_is_located() -> None:
         ) as caught:
             read_mark(b"12345678", Mark(3, 1.0, bad, 9), "r")
         assert (caught.value.run, caught.value.seq) == ("r", 3)
+
+
+@pytest.mark.parametrize("kind", ["keep", "merge", "set"])
+def test_what_a_load_reads_does_not_grow_with_the_length_of_a_run(
+    kind: str, memory: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "SNAPSHOT_FLOOR", 4096)
+    schema = {
+        "n": int,
+        "keep": Annotated[list[str], keep_last(3)],
+        "merge": Annotated[dict[str, str], merge],
+        "set": str,
+    }
+
+    def work(state: Any) -> dict[str, Any]:
+        text = f"{state['n']:04d}" * 200
+        values: dict[str, Any] = {"keep": [text], "merge": {"k": text}, "set": text}
+        return {"n": state["n"] + 1, kind: values[kind]}
+
+    graph = StateGraph(schema, max_iterations=500).add_node("work", work).add_edge(START, "work")
+    graph.add_edge("work", "work", when=lambda s: s["n"] < 400).add_edge("work", END)
+    app = graph.compile(memory)
+    app.invoke({"n": 0}, run_id="r")
+
+    snapshot = memory.snapshot("r")
+    assert snapshot is not None
+    behind = sum(len(entry.body) for entry in memory.read("r", snapshot.seq))
+    assert behind < 4 * (4096 + len(snapshot.body)) + 2048
+    assert app.get_state("r")["n"] == 400
+
+
+def test_undoing_many_differences_of_a_large_value_is_bounded(memory: Store) -> None:
+    large = "".join(f"{number:08d}" for number in range(40_000))
+
+    def work(state: Any) -> dict[str, Any]:
+        n = state["n"]
+        return {"n": n + 1, "text": f"{large[: n * 16]}edit{large[n * 16 + 4 :]}"}
+
+    graph = StateGraph({"n": int, "text": str}, max_iterations=500).add_node("work", work)
+    graph.add_edge(START, "work").add_edge("work", "work", when=lambda s: s["n"] < 120).add_edge("work", END)
+    app = graph.compile(memory)
+    app.invoke({"n": 0, "text": large}, run_id="r")
+
+    snapshot = memory.snapshot("r")
+    assert snapshot is not None and snapshot.seq > 30
+    assert app.get_state("r")["text"] == f"{large[: 119 * 16]}edit{large[119 * 16 + 4 :]}"

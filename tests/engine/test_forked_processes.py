@@ -1,0 +1,75 @@
+"""An app that a process had before `os.fork` works in the child."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.graphs import chain, fan
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """How a forked child ends: 0 if `work` returned; 99 if it took longer than half a minute."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return 99
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_the_committers_thread_is_made_anew(tmp_path: Path) -> None:
+    app = chain("a", "b").compile(f"sqlite:///{tmp_path}/r.db")
+    asyncio.run(app.ainvoke())
+
+    assert in_child(lambda: asyncio.run(app.ainvoke())) == 0
+    assert app.invoke().status == "completed"
+    app.store.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_worker_threads_are_made_anew(tmp_path: Path) -> None:
+    graph = fan("a", "b", "c", nodes={name: lambda s: time.sleep(0.02) for name in "abc"})
+    app = graph.compile(f"sqlite:///{tmp_path}/r.db")
+    app.invoke()
+
+    assert in_child(app.invoke) == 0
+    app.store.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_what_other_threads_hold_does_not_matter(tmp_path: Path) -> None:
+    app = chain(*"abcdef").compile(f"sqlite:///{tmp_path}/r.db")
+    stop = threading.Event()
+
+    def busy() -> None:
+        while not stop.is_set():
+            app.invoke()
+
+    threads = [threading.Thread(target=busy) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert [in_child(app.invoke) for _ in range(4)] == [0, 0, 0, 0]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        app.store.close()

@@ -1,0 +1,124 @@
+"""Steps that run side by side: their updates apply in node order, and none is lost or made up."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+from holdfast import END, START, Command, Send, State, StateGraph, append
+
+
+class S(TypedDict, total=False):
+    x: int
+    last: int
+    items: list[Any]
+    total: Annotated[int, operator.add]
+    log: Annotated[list[Any], append]
+
+
+def side_by_side(**nodes: Any) -> StateGraph:
+    graph = StateGraph(S)
+    for name, node in nodes.items():
+        graph.add_node(name, node).add_edge(START, name)
+    return graph
+
+
+def for_each(work: Any, numbers: tuple[int, ...]) -> StateGraph:
+    graph = StateGraph(S).add_node("plan", lambda s: None).add_node("work", work).add_edge(START, "plan")
+    return graph.add_conditional_edges("plan", lambda s: [Send("work", {"x": n}) for n in numbers])
+
+
+def test_the_last_writer_wins_also_when_it_writes_what_was_there_before() -> None:
+    graph = side_by_side(a=lambda s: {"x": 1}, b=lambda s: {"x": 0})
+
+    assert graph.compile("memory://").invoke({"x": 0}).state["x"] == 0
+
+
+@pytest.mark.parametrize("start", [0, 5])
+def test_the_last_item_wins_whatever_was_there_before(start: int) -> None:
+    graph = for_each(lambda s: {"last": s["x"]}, (2, 1, 0))
+
+    assert graph.compile("memory://").invoke({"last": start}).state["last"] == 0
+
+
+@pytest.mark.parametrize("start", [[], ["z"]])
+def test_lists_without_a_reducer_are_replaced_not_joined(start: list[str]) -> None:
+    graph = side_by_side(a=lambda s: {"items": [*s["items"], "a"]}, b=lambda s: {"items": [*s["items"], "b"]})
+
+    assert graph.compile("memory://").invoke({"items": start}).state["items"] == [*start, "b"]
+
+
+def test_sub_graphs_side_by_side_follow_the_same_rule() -> None:
+    def inner(name: str, node: Any) -> StateGraph:
+        return StateGraph(S, name=name).add_node("n", node).add_edge(START, "n").add_edge("n", END)
+
+    graph = StateGraph(S)
+    graph.add_node("a", inner("a", lambda s: {"x": 1, "items": [*s["items"], "a"]})).add_edge(START, "a")
+    graph.add_node("b", inner("b", lambda s: {"x": 0, "items": [*s["items"], "b"]})).add_edge(START, "b")
+    out = graph.compile("memory://").invoke({"x": 0, "items": ["z"]})
+
+    assert out.state["x"] == 0 and out.state["items"] == ["z", "b"]
+
+
+def test_a_value_that_a_sibling_merely_passes_on_is_not_written() -> None:
+    graph = side_by_side(a=lambda s: {"items": ["new"]}, b=lambda s: {"items": s["items"], "x": 1})
+
+    assert graph.compile("memory://").invoke({"items": ["old"]}).state["items"] == ["new"]
+
+
+def test_a_node_that_returns_a_state_changes_only_what_it_changed() -> None:
+    async def slow(state: State) -> State:
+        await asyncio.sleep(0.1)
+        return state.set("x", 1)
+
+    graph = side_by_side(slow=slow, fast=lambda s: {"last": 7}).add_node(
+        "after", lambda s: {"log": ["after"]}
+    )
+    graph.add_edge("fast", "after")
+    out = graph.compile("memory://", barrier=False).invoke({"x": 0, "last": 0})
+
+    assert (out.state["x"], out.state["last"], out.state["log"]) == (1, 7, ["after"])
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_without_a_barrier_a_node_waits_for_all_items_of_its_predecessor(joined: bool) -> None:
+    async def work(state: Any) -> dict[str, Any]:
+        await asyncio.sleep(0.03 * state["x"])
+        return {"log": [state["x"]]}
+
+    graph = for_each(work, (1, 2, 3)).add_node("other", lambda s: None).add_edge(START, "other")
+    graph.add_node("collect", lambda s: {"log": [f"collected {len(s['log'])}"]})
+    graph.add_edge(["work", "other"] if joined else "work", "collect")
+    out = graph.compile("memory://", barrier=False).invoke()
+
+    assert out.state["log"] == [1, 2, 3, "collected 3"]
+
+
+def test_items_may_each_send_further_items() -> None:
+    graph = for_each(lambda s: Command(goto=Send("next", {"x": s["x"]})), (2, 1, 0))
+    graph.add_node("next", lambda s: {"log": [s["x"]]})
+
+    assert graph.compile("memory://").invoke().state["log"] == [2, 1, 0]
+
+
+def test_a_reducer_from_the_standard_library_starts_with_an_empty_value() -> None:
+    graph = side_by_side(a=lambda s: {"total": 2}, b=lambda s: {"total": 3})
+
+    assert graph.compile("memory://").invoke().state["total"] == 5
+
+
+def test_a_for_each_with_few_places_refills_them_without_waiting_long() -> None:
+    running, most = [0], [0]
+
+    async def work(state: Any) -> None:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        await asyncio.sleep(0.001 * (1 + state["x"] % 5))
+        running[0] -= 1
+
+    out = for_each(work, tuple(range(60))).compile("memory://", max_parallel=4).invoke()
+
+    assert most[0] == 4 and out.figures.steps_run == 61
