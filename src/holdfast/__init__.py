@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from holdfast.plan.graph import Command, Send
     from holdfast.plan.retry import Retry
     from holdfast.stores import get_store, open_store, register_store
+    from holdfast.stores.base import RunInfo
     from holdfast.values import END, START, RunStatus
 
 _NAMES = {
@@ -141,6 +142,7 @@ _NAMES = {
         "Send",
     ),
     "holdfast.plan.retry": ("Retry",),
+    "holdfast.stores.base": ("RunInfo",),
     "holdfast.stores": (
         "get_store",
         "open_store",
@@ -156,6 +158,10 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("holdfast")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
@@ -205,6 +211,7 @@ __all__ = [
     "RunConflict",
     "RunExists",
     "RunFinished",
+    "RunInfo",
     "RunInterrupted",
     "RunNotFound",
     "RunStatus",
