@@ -213,6 +213,11 @@ class State(_Core, Mapping[str, Any]):
         state._observer = observer
         return state
 
+    @property
+    def was_handed_out(self) -> bool:
+        """Whether a reader got a private copy of something, which it may have changed."""
+        return self._handed is not None
+
     def check_untouched(self) -> None:
         """Refuse the changes that a reader made in place to a value that could not be made read-only."""
         if not self._handed:

@@ -50,8 +50,10 @@ def attempt_here(node: Node, step: Step, state: State, context: Context, config:
         value = call(node, state, context, config)
         if type(value) is not dict and inspect.isawaitable(value):
             return Result(step, value=value, state=state, seconds=-1.0)
-        state.check_untouched()
-        context.check_left()
+        if state.was_handed_out:
+            state.check_untouched()
+        if context.left is not None:
+            context.check_left()
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:
@@ -79,8 +81,10 @@ async def attempt_async(
             value = await _within(node, context, _in_thread(lambda: call(node, state, context, config)))
             if inspect.isawaitable(value):
                 value = await _within(node, context, value)
-        state.check_untouched()
-        context.check_left()
+        if state.was_handed_out:
+            state.check_untouched()
+        if context.left is not None:
+            context.check_left()
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:

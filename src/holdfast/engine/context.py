@@ -45,11 +45,8 @@ class Context:
     __slots__ = ("_asked", "_beat", "_host", "_is_async", "_sleeps", "_step", "attempt", "config", "left")
 
     def __init__(self, host: Host, step: Step, config: Mapping[str, Any], is_async: bool) -> None:
-        self._host, self._step, self._is_async = host, step, is_async
-        self.config = config
-        self.attempt = step.attempt
-        self._beat = time.monotonic()
-        self._sleeps = 0
+        self._host, self._step, self._is_async, self.config = host, step, is_async, config
+        self.attempt, self._beat, self._sleeps = step.attempt, time.monotonic(), 0
         self._asked: dict[str, int] | None = None
         self.left: PauseSignal | None = None
         """The pause that left the node, which it must not swallow."""

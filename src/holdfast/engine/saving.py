@@ -32,6 +32,7 @@ class Saving:
         self.settings, self.policy, self.writer, self.observer = settings, settings.policy, writer, observer
         self.run, self.run_id, self.record = writer.run, writer.info.run, writer.record
         self.errors = 0
+        self._codec = settings.codec
         self.marked = False
         self.saves_every_wave = self.policy.interval == 1 and self.policy.durability != "exit"
         self._errors_in_a_row = 0
@@ -189,9 +190,7 @@ class Saving:
 
     def state(self, frame: Frame | None = None) -> State:
         """The state now."""
-        frame = self.run.root if frame is None else frame
-        seq = self.run.saved_seq
-        ident: Any = partial(checkpoint_id, self.writer.info.key, seq) if seq else ""
-        return State.view(
-            frame.cells, self.settings.codec, self.run_id, ident, frame.last_node, self.run.updated_at
-        )
+        run = self.run
+        frame = run.root if frame is None else frame
+        ident: Any = partial(checkpoint_id, self.writer.info.key, run.saved_seq) if run.saved_seq else ""
+        return State.view(frame.cells, self._codec, self.run_id, ident, frame.last_node, run.updated_at)

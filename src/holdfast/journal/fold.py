@@ -110,13 +110,13 @@ def activate(frame: Frame, targets: Iterable[Target]) -> None:
     """Make steps of targets, each node's visit counted once per wave."""
     counted: set[str] = set()
     for target in targets:
-        node = target.node
+        node, key, item = target
         if node not in counted:
             counted.add(node)
             frame.visits[node] = frame.visits.get(node, 0) + 1
         visit = frame.visits[node]
-        name = step_id(frame.path, node, visit, target.key)
-        frame.active[name] = Step(name, node, frame.path, visit, target.key, target.item)
+        name = step_id(frame.path, node, visit, key)
+        frame.active[name] = Step(name, node, frame.path, visit, key, item)
 
 
 def _open_frame(run: RunState, record: FrameOpened, at: float) -> None:

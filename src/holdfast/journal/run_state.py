@@ -35,9 +35,9 @@ PATH_LENGTH = 200
 """How many of the last visited nodes a run remembers for its error messages."""
 
 
-@dataclass(slots=True)
+@dataclass(init=False)
 class Step:
-    """One execution of one node, as far as it has come."""
+    """One execution of one node, as far as it has come. Most fields keep their defaults, on the class."""
 
     id: str
     node: str
@@ -58,6 +58,21 @@ class Step:
     notes: dict[str, bytes] = field(default_factory=dict)
     answers: dict[str, bytes] = field(default_factory=dict)
     skipped: str = ""
+
+    def __init__(
+        self,
+        id: str,
+        node: str,
+        frame: str,
+        visit: int,
+        key: str | None = None,
+        item: tuple[Op, ...] = (),
+        **progress: Any,
+    ) -> None:
+        self.id, self.node, self.frame, self.visit, self.key, self.item = id, node, frame, visit, key, item
+        self.notes, self.answers = {}, {}
+        if progress:
+            self.__dict__.update(progress)
 
 
 @dataclass(slots=True)

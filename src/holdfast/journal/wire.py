@@ -63,10 +63,12 @@ class Track:
         """Count what the items of a wave hold, in place of those of the wave before."""
         size = 64 * len(targets)
         for target in targets:
-            for op in target.item:
-                size += len(op.raw)
-        self.live += size - self._items.get(frame, 0)
-        self._items[frame] = size
+            if target.item:
+                size += sum([len(op.raw) for op in target.item])
+        known = self._items.get(frame, 0)
+        if size != known:
+            self.live += size - known
+            self._items[frame] = size
 
     def closed(self, frame: str) -> None:
         """Forget a frame that has ended."""
