@@ -500,3 +500,35 @@ for event in app.stream({{}}, run_id="r"):
     store = open_store(f"sqlite:///{tmp_path}/r.db")
     assert [info.status for info in store.runs()] == [RunStatus.INTERRUPTED]
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(signal.SIGINT, RunInterrupted), (signal.SIGTERM, RunTerminated)]
+)
+def test_a_signal_while_a_node_remembers_something_saves_the_run(
+    number: signal.Signals, expected: type[BaseException]
+) -> None:
+    class Signalling(MemoryStore):
+        commits = 0
+
+        def commit(self, appends: Any) -> Any:
+            self.commits += 1
+            answers = super().commit(appends)
+            if self.commits == 3:
+                os.kill(os.getpid(), number)
+                time.sleep(0.05)
+            return answers
+
+    done: list[int] = []
+
+    def work(state: Any, ctx: Context) -> dict[str, Any]:
+        for index in range(5):
+            ctx.once(f"k{index}", done.append, index)
+        return {"log": ["done"]}
+
+    app = one(work).compile(Signalling())
+
+    with pytest.raises(expected):
+        app.invoke(run_id="r")
+    assert [info.status for info in app.runs()] == [RunStatus.INTERRUPTED] and done == [0, 1]
+    assert app.resume("r").state["log"] == ["done"] and done == [0, 1, 2, 3, 4]

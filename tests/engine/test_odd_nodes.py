@@ -19,6 +19,7 @@ from holdfast import (
     HoldfastError,
     Retry,
     RunStatus,
+    Send,
     StateGraph,
     StateInvalid,
     append,
@@ -65,6 +66,12 @@ ODD = {
     "an exception without words": (raises(Speechless()), "Speechless: .its message cannot be shown"),
     "a goto to a number": (lambda s: Command(goto=123), "leads to 123; give node names"),  # type: ignore[arg-type]
     "a goto to a list in a list": (lambda s: Command(goto=[["a"]]), r"leads to \['a'\]; give"),  # type: ignore[list-item]
+    "a Send": (lambda s: Send("a", {}), r"returned a Send; return Command\(goto="),
+    "a name that is no text": (lambda state, ctx: ctx.once("\ud800", list), "cannot be stored as a name"),
+    "a question marked as asked again": (
+        lambda state, ctx: ctx.ask("?", name="q#2"),
+        "cannot be named 'q#2'",
+    ),
     "an unhashable member of a set": (
         lambda s: {"tags": [{"k": 1}]},
         "state key 'tags' is a set, which cannot",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import operator
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from holdfast import END, START, Command, Send, State, StateGraph, append
+from holdfast import END, START, Command, ExecutionError, Send, State, StateGraph, append
 
 
 class S(TypedDict, total=False):
@@ -122,3 +123,65 @@ def test_a_for_each_with_few_places_refills_them_without_waiting_long() -> None:
     out = for_each(work, tuple(range(60))).compile("memory://", max_parallel=4).invoke()
 
     assert most[0] == 4 and out.figures.steps_run == 61
+
+
+def sub_graph(node: Any, schema: Any = S) -> StateGraph:
+    return StateGraph(schema, name="sub").add_node("i", node).add_edge(START, "i")
+
+
+def test_a_sub_graph_sets_what_it_returns_also_if_the_parent_moved_on() -> None:
+    async def slow(state: Any) -> dict[str, Any]:
+        await asyncio.sleep(0.1)
+        return {"x": 0, "items": [*state["items"], "i"]}
+
+    graph = StateGraph(S).add_node("w", sub_graph(slow)).add_edge(START, "w")
+    graph.add_node("o", lambda s: {"x": 5, "items": ["o"]}).add_edge(START, "o")
+    out = graph.compile("memory://", barrier=False).invoke({"x": 0, "items": ["z"]})
+
+    assert out.state["x"] == 0 and out.state["items"] == ["z", "i"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_sub_graph_hands_up_what_it_got_with_its_item(count: int) -> None:
+    def node(state: Any) -> dict[str, Any]:
+        return {"x": state["x"], "items": [*state["items"], "new"]}
+
+    graph = (
+        StateGraph(S).add_node("plan", lambda s: None).add_node("w", sub_graph(node)).add_edge(START, "plan")
+    )
+    item = {"x": 5, "items": ["i"]}
+    graph.add_conditional_edges("plan", lambda s: [Send("w", item, key=str(n)) for n in range(count)])
+    out = graph.compile("memory://").invoke({"x": 0, "items": ["p"]})
+
+    assert out.state["x"] == 5 and out.state["items"] == ["i", "new"]
+
+
+def test_a_sub_graph_hands_up_the_defaults_that_it_returns() -> None:
+    @dataclass
+    class Inner:
+        items: list[str] = field(default_factory=lambda: ["d"])
+        x: int = 5
+
+    graph = StateGraph(S).add_node("w", sub_graph(lambda s: {"items": [*s["items"], "new"], "x": 5}, Inner))
+    out = graph.add_edge(START, "w").compile("memory://").invoke()
+
+    assert out.state["x"] == 5 and out.state["items"] == ["d", "new"]
+
+
+def test_an_edit_on_resume_is_not_undone_by_an_open_sub_graph() -> None:
+    ok = [False]
+
+    def last(state: Any) -> dict[str, Any]:
+        if not ok[0]:
+            raise ValueError("429")
+        return {"items": [state["x"]]}
+
+    inner = StateGraph(S, name="sub").add_node("a", lambda s: {"x": 1}).add_node("b", last)
+    app = StateGraph(S).add_node("w", inner.add_edge(START, "a").add_edge("a", "b")).add_edge(START, "w")
+    app = app.compile("memory://")
+    with pytest.raises(ExecutionError):
+        app.invoke({"x": 0}, run_id="r")
+    ok[0] = True
+    out = app.resume("r", update={"x": 7})
+
+    assert out.state["x"] == 7 and out.state["items"] == [7]

@@ -19,6 +19,7 @@ from holdfast import (
     END,
     START,
     CheckpointNotFound,
+    CheckpointPolicy,
     CorruptJournal,
     RunConflict,
     RunExists,
@@ -32,6 +33,7 @@ from holdfast import (
     union,
 )
 from holdfast.data.codec import Codec
+from holdfast.data.ops import make_op
 from holdfast.journal import writer as writer_module
 from holdfast.journal.checkpoints import (
     checkpoint_id,
@@ -638,7 +640,10 @@ def test_what_a_load_reads_does_not_grow_with_the_length_of_a_run(
     assert app.get_state("r")["n"] == 400
 
 
-def test_undoing_many_differences_of_a_large_value_is_bounded(memory: Store) -> None:
+def test_undoing_many_differences_of_a_large_value_is_bounded(
+    memory: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "WORK_FLOOR", 4_000_000)
     large = "".join(f"{number:08d}" for number in range(40_000))
 
     def work(state: Any) -> dict[str, Any]:
@@ -653,3 +658,38 @@ def test_undoing_many_differences_of_a_large_value_is_bounded(memory: Store) -> 
     snapshot = memory.snapshot("r")
     assert snapshot is not None and snapshot.seq > 30
     assert app.get_state("r")["text"] == f"{large[: 119 * 16]}edit{large[119 * 16 + 4 :]}"
+
+
+def test_a_commit_whose_acknowledgement_was_lost_is_no_conflict() -> None:
+    class Lossy(MemoryStore):
+        commits = 0
+
+        def commit(self, appends: Any) -> Any:
+            self.commits += 1
+            answers = super().commit(appends)
+            if self.commits in (1, 3):
+                raise StoreError("the line is dead")
+            return answers
+
+    policy = CheckpointPolicy(on_save_error="continue")
+    app = chain("a", "b", "c").compile(Lossy(), policy=policy)
+
+    assert app.invoke(run_id="r").status == "completed"
+    assert app.get_state("r")["log"] == ["a", "b", "c"] and [info.status for info in app.runs()] == [
+        "completed"
+    ]
+
+
+def test_records_that_could_not_be_encoded_leave_the_versions_as_they_were(memory: Store) -> None:
+    codec = Codec()
+    info = RunInfo("r", b"k" * 8, "w", "running", 1.0, 1.0)
+    writer = Writer.create(Journal(memory), info, codec, durable=True)
+    large = [make_op(codec, "set", "x", "long " * 1000)]
+    writer.record(RunStarted("w", tuple(large), (Target("a"),), b"", {}, ""))
+    writer.record(StateEdited("", (), by="\ud800"))
+    with pytest.raises(TypeError):
+        writer.flush()
+    writer._pending.pop()
+    writer.flush()
+
+    assert Journal(memory).load(info, codec).run.root.cells["x"].get() == "long " * 1000

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 from holdfast.data.codec import Codec
@@ -58,6 +59,21 @@ def _reduced(channel: Channel, old: Any, new: Any) -> Any:
 
 
 _COMPARED = frozenset({str, int, bool, bytes})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Certain:
+    """For which keys it is certain what a change will meet: `None` means all.
+
+    Elsewhere, `passed_on` says that a container or a long text which is the very one that the state holds
+    was only passed on, and need not be written.
+    """
+
+    keys: Collection[str] | None
+    passed_on: bool = False
+
+
+EVERYWHERE = Certain(None)
 
 
 class Schema:
@@ -150,12 +166,12 @@ class Schema:
         return ops
 
     def resolve(
-        self, codec: Codec, cells: Cells, update: Mapping[str, Any], *, alone: bool = True
+        self, codec: Codec, cells: Cells, update: Mapping[str, Any], certain: Certain = EVERYWHERE
     ) -> list[Op]:
         """The changes that an update asks for, in its order. A value that did not change costs nothing.
 
-        The update of a custom reducer becomes a `reduce` change, to be settled with its wave. A step that
-        is not `alone` may find other cells when its wave ends, so its values are then set as they are.
+        The update of a custom reducer becomes a `reduce` change, to be settled with its wave. Where the
+        cells that the changes will meet are not `certain`, values are set as they are.
         """
         ops = []
         for key, value in update.items():
@@ -165,7 +181,7 @@ class Schema:
             reducer = channel.reducer
             if reducer is None:
                 slot = cells.get(key)
-                op = _set_op(codec, key, slot, value) if alone else _plain_set_op(codec, key, slot, value)
+                op = _set_op(codec, key, slot, value, certain)
                 if op is not None:
                     ops.append(op)
             elif isinstance(reducer, Reducer):
@@ -184,7 +200,7 @@ class Schema:
             if channel.validate is not None:
                 value = channel.validate(value)
             _check_whole(channel, value)
-            op = _set_op(codec, key, cells.get(key), value)
+            op = _set_op(codec, key, cells.get(key), value, EVERYWHERE)
             if op is not None:
                 ops.append(op)
         return ops
@@ -199,18 +215,11 @@ class Schema:
             value = op.value
             if channel.reducer is not None and not isinstance(channel.reducer, Reducer):
                 value = _reduced(channel, slot.get() if slot else channel.empty(), value)
-            change = _set_op(codec, op.key, slot, value)
+            change = _set_op(codec, op.key, slot, value, EVERYWHERE)
             if change is not None:
                 result.append(change)
                 cells = advance(cells, [change])
         return result
-
-
-def _plain_set_op(codec: Codec, key: str, slot: Slot | None, value: Any) -> Op | None:
-    """A set, unless the value is the very container or text that the state holds: it was only passed on."""
-    if slot is not None and slot.get() is value and _is_weighty(value):
-        return None
-    return make_op(codec, "set", key, value)
 
 
 def _is_weighty(value: Any) -> bool:
@@ -219,11 +228,15 @@ def _is_weighty(value: Any) -> bool:
     return isinstance(value, (str, bytes)) and len(value) >= 64
 
 
-def _set_op(codec: Codec, key: str, slot: Slot | None, value: Any) -> Op | None:
+def _set_op(codec: Codec, key: str, slot: Slot | None, value: Any, certain: Certain) -> Op | None:
     """The cheapest change that makes `value` of what is there: none, an append, or a set."""
     if slot is None:
         return make_op(codec, "set", key, value)
     old = slot.get()
+    if certain.keys is not None and key not in certain.keys:
+        if certain.passed_on and old is value and _is_weighty(value):
+            return None
+        return make_op(codec, "set", key, value)
     kind = type(value)
     if old is value or (kind in _COMPARED and type(old) is kind and old == value):
         return None
@@ -326,6 +339,13 @@ def _validator(source: Any, name: str, field: Any) -> Callable[[Any], Any]:
             f"{source.__name__} has a model validator, which needs a whole model; a state is updated key by key, "
             "so use field validators"
         )
+
+    for validator in source.__pydantic_decorators__.field_validators.values():
+        if validator.info.mode != "wrap" and len(inspect.signature(validator.func).parameters) > 1:
+            raise StateInvalid(
+                f"{source.__name__} has a field validator that looks at other fields; a state is updated key by "
+                "key, so validators may look at their own value only"
+            )
 
     def validate(value: Any) -> Any:
         try:

@@ -6,25 +6,27 @@ from typing import Any
 
 from holdfast.data.codec import Codec
 from holdfast.data.ops import Cells, Op
-from holdfast.data.schema import as_mapping
+from holdfast.data.schema import EVERYWHERE, Certain, as_mapping
 from holdfast.data.state import State
 from holdfast.engine.route import to_targets
+from holdfast.errors import StateInvalid
 from holdfast.journal.records import Target
-from holdfast.journal.run_state import Step
-from holdfast.plan.graph import Command, Graph
+from holdfast.journal.run_state import Frame, Step
+from holdfast.plan.graph import Command, Graph, Send
 
 Meaning = tuple[tuple[Op, ...], tuple[Target, ...] | None]
 
 
-def meaning(
-    graph: Graph, codec: Codec, cells: Cells, step: Step, value: Any, given: State | None, alone: bool
-) -> Meaning:
+def meaning(graph: Graph, codec: Codec, frame: Frame, step: Step, value: Any, given: State | None) -> Meaning:
     """The changes and the next nodes that `value`, returned for `step`, asks for; nonsense is refused.
 
-    `given` is the state that the step received; `alone` says that nothing else changes the state meanwhile.
+    `given` is the state that the step received.
     """
+    cells, certain = frame.cells, _certain(frame)
     if type(value) is dict:
-        return tuple(graph.schema.resolve(codec, cells, value, alone=alone)), None
+        return tuple(graph.schema.resolve(codec, cells, value, certain)), None
+    if isinstance(value, Send):
+        raise StateInvalid(f"node {step.node!r} returned a Send; return Command(goto=Send(…)) instead")
     goto: tuple[Target, ...] | None = None
     if isinstance(value, Command):
         if value.goto is not None:
@@ -34,13 +36,30 @@ def meaning(
     if value is None:
         return (), goto
     if isinstance(value, State):
-        return tuple(_between(graph, codec, given or State(), value)), goto
+        known = cells if certain is EVERYWHERE and not step.item else {}
+        return tuple(_between(graph, codec, known, given or State(), value)), goto
     update = as_mapping(value, f"what node {step.node!r} returns")
-    return tuple(graph.schema.resolve(codec, cells, update, alone=alone)), goto
+    return tuple(graph.schema.resolve(codec, cells, update, certain)), goto
 
 
-def _between(graph: Graph, codec: Codec, given: State, state: State) -> list[Op]:
+def _certain(frame: Frame) -> Certain:
+    """For which keys it is certain what a step of this frame will change when its wave ends.
+
+    A sub-graph's changes end up in its parent, which may hold something else by then; what the sub-graph
+    itself has set before is certain.
+    """
+    if len(frame.active) > 1:
+        return _SIBLINGS if frame.log is None else _NOWHERE
+    if frame.log is None:
+        return EVERYWHERE
+    return Certain({key for key, ops in frame.log.items() if ops[0].kind == "set"})
+
+
+_SIBLINGS, _NOWHERE = Certain((), passed_on=True), Certain(())
+
+
+def _between(graph: Graph, codec: Codec, cells: Cells, given: State, state: State) -> list[Op]:
     """The changes from the state that a step was given to the one it returned."""
-    ops = graph.schema.replace(codec, {}, state.changed_since(given))
+    ops = graph.schema.replace(codec, cells, state.changed_since(given))
     ops += [Op("drop", key, b"") for key in given if key not in state]
     return ops

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import inspect
 import logging
+import re
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
@@ -120,7 +121,10 @@ class Context:
         effects that must not be repeated. `schema` (a JSON Schema or a type) and `choices` say which
         answers fit; `timeout` (seconds) how long one is taken.
         """
-        name = self._counted(prompt if name is None else name)
+        name = prompt if name is None else name
+        if _NUMBERED.search(name):
+            raise StateInvalid(f"a question cannot be named {name!r}: #2, #3 … mark questions asked again")
+        name = self._counted(_text(name))
         if name == INTERRUPTED:
             raise StateInvalid(
                 f"a question cannot be named {name!r}; that is how interrupted steps are answered"
@@ -164,6 +168,7 @@ class Context:
 
         Later attempts and resumes get the remembered result. With a coroutine function, `await` it.
         """
+        key = _text(key)
         if inspect.iscoroutinefunction(function):
             return self._once_async(key, function, *args, **kwargs)
         known, value = self._remembered(f"once:{key}")
@@ -233,6 +238,18 @@ class Context:
             return Noted(self.step, key, self._host.codec.encode(value))
         except CodecError as error:
             raise CodecError(f"{key} of step {self.step!r}: {error}") from None
+
+
+_NUMBERED = re.compile(r"#\d+$")
+
+
+def _text(name: str) -> str:
+    """A name that can be stored."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise StateInvalid(f"{name!r} cannot be stored as a name: it is not valid text") from None
+    return name
 
 
 async def _ready(value: Any) -> Any:

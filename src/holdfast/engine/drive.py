@@ -45,7 +45,7 @@ from holdfast.errors import (
 )
 from holdfast.events import Observer
 from holdfast.journal.records import Commanded, Noted, RunEnded, StepFailed, StepFinished, StepStarted
-from holdfast.journal.run_state import DONE, FAILED, INTERRUPTED, Frame, RunState, Step, frame_of
+from holdfast.journal.run_state import DONE, FAILED, INTERRUPTED, Frame, RunState, Step
 from holdfast.journal.writer import Writer
 from holdfast.plan.graph import Graph, Node
 from holdfast.values import RunStatus
@@ -115,9 +115,15 @@ class Drive:
 
     def note(self, record: Noted) -> None:
         """Record what a step must remember, and store it before returning."""
-        self._record(record)
-        if self.settings.policy.saves_wave(0):
-            self.saving.flush()
+        inline, self.inline = self.inline, False  # A signal must not part a commit from its acknowledgement.
+        try:
+            self._record(record)
+            if self.settings.policy.saves_wave(0):
+                self.saving.flush()
+        finally:
+            self.inline = inline
+        if inline and self.stop is not None:
+            raise StopSignal
 
     async def note_async(self, record: Noted) -> None:
         """As `note`, without blocking an event loop that is not this drive's own."""
@@ -404,11 +410,9 @@ class Drive:
     def _take(self, result: Result) -> None:
         step, error = result.step, result.error
         if error is None:
-            cells, alone = self.run.frames[step.frame].cells, self._is_alone(step)
+            frame = self.run.frames[step.frame]
             try:
-                ops, goto = meaning(
-                    self._graph_of(step), self.codec, cells, step, result.value, result.state, alone
-                )
+                ops, goto = meaning(self._graph_of(step), self.codec, frame, step, result.value, result.state)
             except Exception as problem:
                 self._failed(step, problem, result.seconds, repeatable=False)
                 return
@@ -422,13 +426,6 @@ class Drive:
             self.stop = self.stop or RunStatus.INTERRUPTED
         else:
             self._failed(step, error, result.seconds)
-
-    def _is_alone(self, step: Step) -> bool:
-        """Whether nothing else can change the state that this step changes before its wave ends."""
-        frame = self.run.frames[step.frame]
-        while frame.path and len(frame.active) == 1:
-            frame = self.run.frames[frame_of(frame.path)]
-        return len(frame.active) == 1
 
     def _failed(self, step: Step, error: BaseException, seconds: float, repeatable: bool = True) -> None:
         node = self._graph_of(step).nodes[step.node]

@@ -329,6 +329,8 @@ class Runner:
             warnings.append(f"node {node!r} did not run: it waits for {missing}, which did not run either")
         if saving.errors:
             warnings.append(f"{saving.errors} checkpoint(s) could not be saved when they were due")
+        if saving.writer.has_unsaved and saving.writer.stored:
+            warnings.append("the end of this run could not be saved; a resume would repeat its last steps")
         figures = Figures(
             steps_run=drive.steps_run,
             steps_kept=kept,

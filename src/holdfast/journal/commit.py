@@ -25,6 +25,7 @@ class Appender(Protocol):
 
     def build(self) -> Append: ...
     def settle(self, conflict: Conflict | None) -> None: ...
+    def adopt(self, conflict: Conflict) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -70,7 +71,15 @@ class Committer:
         with writer.lock:
             append = writer.build()
             if append.entries:
-                writer.settle(self._open_store().commit((append,))[0])
+                conflict = self._open_store().commit((append,))[0]
+                writer.settle(conflict if conflict is None else self._commit_rest(writer, conflict))
+
+    def _commit_rest(self, writer: Appender, conflict: Conflict) -> Conflict | None:
+        """If the conflict is with the writer's own earlier commit, commit what that one lacked."""
+        if not writer.adopt(conflict):
+            return conflict
+        rest = writer.build()
+        return self._open_store().commit((rest,))[0] if rest.entries or rest.info else None
 
     def _open_store(self) -> Store:
         store = self._store()
@@ -147,8 +156,10 @@ class Committer:
             return
         for (job, _), conflict in zip(ready, answers, strict=True):
             try:
+                if conflict is not None:
+                    conflict = self._commit_rest(job.writer, conflict)
                 job.writer.settle(conflict)
-            except (RunConflict, RunExists) as error:
+            except (RunConflict, RunExists, StoreError) as error:
                 job.error = error
 
 

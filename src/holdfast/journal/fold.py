@@ -79,6 +79,8 @@ def _note(run: RunState, record: Noted, at: float) -> None:
 def _edit(run: RunState, record: StateEdited, at: float) -> None:
     frame = run.frames[record.frame]
     frame.cells = advance(frame.cells, record.ops)
+    if frame.log is not None:
+        keep_ops(frame.log, [op for op in record.ops if op.kind in ("set", "drop") and op.key in frame.log])
 
 
 def _command(run: RunState, record: Commanded, at: float) -> None:
@@ -125,7 +127,7 @@ def _open_frame(run: RunState, record: FrameOpened, at: float) -> None:
     parent = run.frames[step.frame].cells
     keys = tuple(parent) if record.keys == EVERY_KEY else record.keys
     cells = {key: parent[key] for key in keys if key in parent}
-    frame = Frame(step.id, advance(cells, record.ops), log=[], shared=record.keys, reduced=record.reduced)
+    frame = Frame(step.id, advance(cells, record.ops), log={}, shared=record.keys, reduced=record.reduced)
     run.frames[step.id] = frame
     activate(frame, record.next)
 
@@ -138,7 +140,8 @@ def _finish(run: RunState, record: StepFinished, at: float) -> None:
         del run.faults[:-PATH_LENGTH]
     step.fault = None
     if record.promoted:
-        step.ops = tuple(run.frames.pop(step.id).log or ())
+        log = run.frames.pop(step.id).log or {}
+        step.ops = tuple(op for ops in log.values() for op in ops)
     else:
         step.ops = record.ops
     run.steps_done += 1
@@ -166,7 +169,7 @@ def _finish_wave(run: RunState, record: WaveFinished, at: float) -> None:
     if ops:
         frame.cells = advance(frame.cells, ops)
         if frame.log is not None:
-            _keep(frame.log, _handed_up(frame, steps, record))
+            keep_ops(frame.log, _handed_up(frame, steps, record))
     if steps:
         frame.last_node = steps[-1].node
     frame.waves += 1
@@ -174,12 +177,13 @@ def _finish_wave(run: RunState, record: WaveFinished, at: float) -> None:
     activate(frame, record.next)
 
 
-def _keep(log: list[Op], ops: Iterable[Op]) -> None:
-    """Add changes to a log; what is set anew makes the earlier changes of its key pointless."""
+def keep_ops(log: dict[str, list[Op]], ops: Iterable[Op]) -> None:
+    """Add changes to a log by key; what is set anew makes the earlier changes of its key pointless."""
     for op in ops:
         if op.kind in ("set", "drop"):
-            log[:] = [earlier for earlier in log if earlier.key != op.key]
-        log.append(op)
+            log[op.key] = [op]
+        else:
+            log.setdefault(op.key, []).append(op)
 
 
 def _handed_up(frame: Frame, steps: Iterable[Step], record: WaveFinished) -> Iterable[Op]:

@@ -95,8 +95,6 @@ class Journal:
             self._take(run, entry, name, track, codec)
             seq, chain = entry.seq, entry.chain
             weight += len(entry.body)
-        weight += track.work
-        track.work = 0
         if seq == 0:
             raise CorruptJournal(f"run {name!r} has no entries", run=name, seq=1)
         return Loaded(info, run, track, seq, chain, weight, len(snapshot.body) if snapshot else 0)

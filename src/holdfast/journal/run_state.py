@@ -101,7 +101,7 @@ class Frame:
     waiting: dict[str, tuple[str, ...]] = field(default_factory=dict)
     waves: int = 0
     last_node: str = ""
-    log: list[Op] | None = None
+    log: dict[str, list[Op]] | None = None
     """For a sub-graph: the changes made so far to keys that it shares, to be handed to the parent."""
     shared: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ def copy_run(run: RunState) -> RunState:
             active=steps,
             visits=dict(frame.visits),
             waiting=dict(frame.waiting),
-            log=None if frame.log is None else list(frame.log),
+            log=None if frame.log is None else {key: list(ops) for key, ops in frame.log.items()},
         )
     return replace(run, frames=frames, pauses=dict(run.pauses), path=list(run.path), faults=list(run.faults))
 

@@ -20,9 +20,6 @@ from holdfast.journal.records import Fault, Target
 VERSION = 1
 HEAD = bytes([VERSION])
 KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
-_UNDOING = 16
-"""How many bytes of a difference's result cost a reader about as much as one byte read."""
-
 _LARGE = 1024
 """From this size on a value is remembered, so that its next version can be stored as a difference."""
 
@@ -38,7 +35,7 @@ class Track:
         self._items: dict[str, int] = {}
         self.live = 0
         self.work = 0
-        """What undoing differences costs a reader, in bytes, beside the bytes read."""
+        """How many bytes a reader since the last snapshot has to rebuild from differences."""
 
     def measured(self, sizes: dict[tuple[str, str], int]) -> None:
         """Take the true sizes of what the keys hold now."""
@@ -96,7 +93,7 @@ def write_ops(ops: Sequence[Op], frame: str, track: Track) -> list[Any]:
         base = track.bases.get((frame, op.key)) if op.kind == "set" else None
         how, data = pack(op.raw, base)
         if how == 2:
-            track.work += len(op.raw) // _UNDOING
+            track.work += len(op.raw)
         wire: list[Any] = [KIND_CODE[op.kind], op.key, how, data]
         if op.limit:
             wire.append(op.limit)
@@ -111,7 +108,7 @@ def read_ops(wires: list[Any], frame: str, track: Track, codec: Codec) -> tuple[
         kind, key, how, data = KINDS[wire[0]], wire[1], wire[2], wire[3]
         raw = unpack(how, data, track.bases.get((frame, key)) if how == 2 else None) if how else data
         if how == 2:
-            track.work += len(raw) // _UNDOING
+            track.work += len(raw)
         op = Op(kind, key, raw, limit=wire[4] if len(wire) > 4 else 0, codec=codec)
         track.saw(frame, op)
         ops.append(op)

@@ -62,7 +62,15 @@ def _write_finished(r: StepFinished, track: Track) -> list[Any]:
     if r.promoted:
         track.closed(r.step)
     goto = None if r.goto is None else write_targets(r.goto)
-    return [2, r.step, write_ops(r.ops, frame_of(r.step), track), goto, r.seconds, r.promoted, r.skipped]
+    return [
+        2,
+        r.step,
+        write_ops(r.ops, frame_of(r.step), track),
+        goto,
+        r.seconds,
+        r.promoted,
+        safe_text(r.skipped),
+    ]
 
 
 def _write_wave(r: WaveFinished, track: Track) -> list[Any]:

@@ -118,7 +118,7 @@ def _frame_to_wire(frame: Frame, track: Track, codec: Codec, sizes: dict[tuple[s
         else:
             cells.append([key, *pack(raw)])
     steps = [_step_to_wire(step) for step in frame.active.values()]
-    log = None if frame.log is None else [_op_to_wire(op) for op in frame.log]
+    log = None if frame.log is None else [_op_to_wire(op) for ops in frame.log.values() for op in ops]
     waiting = list(frame.waiting.items())
     keys = [frame.shared, frame.reduced]
     return [frame.path, cells, steps, frame.visits, waiting, frame.waves, frame.last_node, log, keys]
@@ -148,7 +148,10 @@ def _frame_from_wire(wire: list[Any], track: Track, codec: Codec) -> Frame:
             track.bases.pop((path, key), None)
     frame.active = {step.id: step for step in (_step_from_wire(path, w, codec) for w in steps)}
     track.saw_items(path, [Target(step.node, step.key, step.item) for step in frame.active.values()])
-    frame.log = None if log is None else [_op_from_wire(w, codec) for w in log]
+    if log is not None:
+        frame.log = {}
+        for op in (_op_from_wire(w, codec) for w in log):
+            frame.log.setdefault(op.key, []).append(op)
     return frame
 
 

@@ -18,6 +18,9 @@ from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
 SNAPSHOT_FLOOR = 64 * 1024
 """A snapshot is not worth its bytes before the journal since the last one has grown to this size."""
 
+WORK_FLOOR = 64 * 1024 * 1024
+"""How many bytes a reader may have to rebuild from differences before a snapshot spares it the rest."""
+
 
 class Writer:
     """Appends to one run. Records are folded at once and stored at the next `flush`.
@@ -33,6 +36,8 @@ class Writer:
         self.weight, self.snapshot_size = loaded.weight, loaded.snapshot_size
         self.commits = self.bytes_written = self.last_size = 0
         self.lock = threading.RLock()
+        self._looked_at = 0
+        """The weight below which another look whether a snapshot is worth it would be too early."""
         self._pending: list[Record] = []
         self._unsent: list[Entry] = []
         self._mark: bytes | None = None
@@ -80,8 +85,9 @@ class Writer:
         snapshots: tuple[Snapshot, ...] = ()
         if self._pending:
             self._seal_entry(time.time())
-            if self._is_heavy():
-                snapshots = self._snapshot()
+            laborious = self._is_laborious()
+            if laborious or (self.weight > self._looked_at and self._is_heavy()):
+                snapshots = self._snapshot(laborious)
         return Append(self.info.run, self.stored, self._unsent, self._new_info, snapshots, self.durable)
 
     def _is_heavy(self) -> bool:
@@ -92,27 +98,36 @@ class Writer:
         # Merged and trimmed keys hold less than was written to them: look again every so often.
         return seems or self.weight > 4 * (SNAPSHOT_FLOOR + self.snapshot_size)
 
+    def _is_laborious(self) -> bool:
+        """Whether undoing the differences since the last snapshot has become more than a moment's work."""
+        return self.track.work > WORK_FLOOR + 8 * self.snapshot_size
+
     def _seal_entry(self, at: float) -> None:
         seq = self.seq + 1
-        encoded = encode_records(self._pending, self.track)
+        bases = dict(self.track.bases)
+        try:
+            encoded = encode_records(self._pending, self.track)
+        except BaseException:
+            self.track.bases = bases
+            raise
         body = self.journal.seal_body(self.info.run, seq, encoded)
         self.chain = link(self.chain, seq, at, self._mark, body)
         self._unsent.append(Entry(seq, at, self.chain, body, self._mark))
         if self._mark is not None:
             self.run.saved_seq = seq
         self.seq, self._mark = seq, None
-        self.weight += len(body) + self.track.work
-        self.track.work = 0
+        self.weight += len(body)
         self._pending = []
 
-    def _snapshot(self) -> tuple[Snapshot, ...]:
+    def _snapshot(self, wanted: bool) -> tuple[Snapshot, ...]:
         """A snapshot, unless the run turns out to hold too much for one to be worth its bytes yet."""
         loaded = Loaded(self.info, self.run, self.track, self.seq, self.chain, self.weight)
         snapshot = self.journal.make_snapshot(loaded, self.codec)
         self.snapshot_size = len(snapshot.body)
-        if self.weight <= SNAPSHOT_FLOOR + 2 * self.snapshot_size:
+        if not wanted and self.weight <= SNAPSHOT_FLOOR + 2 * self.snapshot_size:
+            self._looked_at = self.weight * 5 // 4
             return ()
-        self.weight = 0
+        self.weight = self._looked_at = self.track.work = 0
         self.bytes_written += len(snapshot.body)
         return (snapshot,)
 
@@ -135,3 +150,18 @@ class Writer:
         self.stored = self.seq
         self._unsent = []
         self._new_info = None
+
+    def adopt(self, conflict: Conflict) -> bool:
+        """Whether the store has the first of what is unsent: it was stored, but the acknowledgement got lost.
+
+        Then only the rest is still to be sent.
+        """
+        ours = [entry for entry in self._unsent if entry.seq == conflict.head]
+        if not ours:
+            return False
+        stored = list(self.journal.store.read(self.info.run, ours[0].seq - 1))
+        if not stored or stored[0].chain != ours[0].chain:
+            return False
+        self._unsent = [entry for entry in self._unsent if entry.seq > ours[0].seq]
+        self.stored = ours[0].seq
+        return True
