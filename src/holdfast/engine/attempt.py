@@ -30,7 +30,7 @@ class Result:
     state: State | None = None
 
 
-def call(node: Node, state: State, context: Context, config: Mapping[str, Any]) -> Any:
+def call(node: Node, state: State, context: Context | None, config: Mapping[str, Any]) -> Any:
     """Call a node's function with what it names."""
     function = node.function
     assert function is not None
@@ -41,7 +41,9 @@ def call(node: Node, state: State, context: Context, config: Mapping[str, Any]) 
     return function(*(given[want] for want in wants), **{name: given[name] for name in node.named})
 
 
-def attempt_here(node: Node, step: Step, state: State, context: Context, config: Mapping[str, Any]) -> Result:
+def attempt_here(
+    node: Node, step: Step, state: State, context: Context | None, config: Mapping[str, Any]
+) -> Result:
     """Run a sync node in this thread. `KeyboardInterrupt` and the like are passed on."""
     begun, loop = time.perf_counter(), asyncio._get_running_loop()
     # A sync node may run an event loop of its own here just as it may in a worker thread.
@@ -52,7 +54,7 @@ def attempt_here(node: Node, step: Step, state: State, context: Context, config:
             return Result(step, value=value, state=state, seconds=-1.0)
         if state.was_handed_out:
             state.check_untouched()
-        if context.left is not None:
+        if context is not None and context.left is not None:
             context.check_left()
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
@@ -67,7 +69,7 @@ async def attempt_async(
     node: Node,
     step: Step,
     state: State,
-    context: Context,
+    context: Context | None,
     config: Mapping[str, Any],
     awaitable: Any = None,
 ) -> Result:
@@ -83,7 +85,7 @@ async def attempt_async(
                 value = await _within(node, context, value)
         if state.was_handed_out:
             state.check_untouched()
-        if context.left is not None:
+        if context is not None and context.left is not None:
             context.check_left()
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
@@ -130,10 +132,10 @@ class _Escaped(Exception):
         self.error = error
 
 
-async def _within(node: Node, context: Context, work: Any) -> Any:
+async def _within(node: Node, context: Context | None, work: Any) -> Any:
     """The result of `work`, unless it takes longer than the node's timeout since its last heartbeat."""
     try:
-        if node.timeout is None:
+        if node.timeout is None or context is None:
             return await work
         return await _watch(asyncio.ensure_future(work), node, context)
     except _Escaped as escaped:

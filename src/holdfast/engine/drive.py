@@ -98,6 +98,8 @@ class Drive:
         self._gates = Gates(self.saving, config)
         self._moves = Moves(self.graph, self.saving, self._gates)
         self._record, self._say = self.saving.record, self.saving.say
+        gated = self.rules.interrupt_before or settings.interrupt_after
+        self._may_glide = private and not gated and observer is None
         self._causes: dict[str, BaseException] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._results: list[Result] = []
@@ -277,6 +279,29 @@ class Drive:
                 self._say_start(step)
         return launches
 
+    def _glide_on(self) -> Step | None:
+        """Record and save the commonest move in one go: from a lone finished step to the only node after it.
+
+        It records what `decide` would have recorded, without the detour; wherever there is anything to decide
+        or to look at it stops, and the loop goes on from there.
+        """
+        run = self.run
+        if not self._may_glide or self.stop is not None or len(run.frames) != 1 or run.pauses:
+            return None
+        if time.monotonic() - self._polled > POLL:
+            return None
+        root = run.frames[""]
+        if len(root.active) != 1 or next(iter(root.active.values())).status != DONE:
+            return None
+        if not self._moves.plainly(root) or len(root.active) != 1 or root.waves >= self.graph.max_iterations:
+            return None
+        (step,) = root.active.values()
+        if self.graph.nodes[step.node].graph is not None:
+            return None
+        self._record(StepStarted(step.id, 1))
+        self.saving.save_here()
+        return step
+
     def _begin(self, step: Step, at: float | None) -> bool:
         """Record the intent to run a step, unless it is to wait until `at`."""
         if at is not None and at > time.time():
@@ -329,7 +354,10 @@ class Drive:
 
     async def _execute(self, launches: list[Step]) -> None:
         if len(launches) == 1 and not self._tasks and self._wake_at is None:
-            self._take(await self._attempt_alone(launches[0]))
+            step: Step | None = launches[0]
+            while step is not None:
+                self._take(await self._attempt_alone(step))
+                step = self._glide_on()
             return
         assert self._loop is not None
         if self._wake is None:
@@ -358,13 +386,14 @@ class Drive:
         finally:
             self._awaiting = False
 
-    def _prepare(self, step: Step) -> tuple[Node, State, Context]:
+    def _prepare(self, step: Step) -> tuple[Node, State, Context | None]:
         self.steps_run += 1
         node = self._graph_of(step).nodes[step.node]
         state = self.saving.state(self.run.frames[step.frame])
         if step.item:
             state = state.overlaid(advance({}, step.item))
-        return node, state, Context(self, step, self.config, node.is_async)
+        wanted = "ctx" in node.wants or "ctx" in node.named or node.timeout is not None
+        return node, state, Context(self, step, self.config, node.is_async) if wanted else None
 
     def _graph_of(self, step: Step) -> Graph:
         return self.graph.at(step.frame) if step.frame else self.graph
@@ -454,7 +483,8 @@ class Drive:
 
     async def _reconcile(self, step: Step) -> None:
         """Let the node's own function look at the world and say whether the step was done."""
-        node, state, context = self._prepare(step)
+        node, state, _ = self._prepare(step)
+        context = Context(self, step, self.config, False)
         look = node.if_interrupted
         assert callable(look)
         looking = dataclasses.replace(

@@ -38,7 +38,8 @@ class Moves:
             if op.kind == "reduce":
                 return False
         targets = (Target(only),) if only in graph.nodes else ()
-        self._saving.record(WaveFinished(frame.path, (), targets, tuple(frame.waiting.items())))
+        waiting = tuple(frame.waiting.items()) if frame.waiting else ()
+        self._saving.record(WaveFinished(frame.path, (), targets, waiting))
         self._saving.mark(frame, [step.node], [only] if targets else [])
         if self._interrupt_after or self._saving.observer is not None:
             self._after_wave(frame, [step], targets)

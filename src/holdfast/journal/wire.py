@@ -12,7 +12,7 @@ from typing import Any
 import ormsgpack
 
 from holdfast.data.codec import Codec
-from holdfast.data.compress import pack, unpack
+from holdfast.data.compress import SMALLEST, pack, unpack
 from holdfast.data.ops import KINDS, Op
 from holdfast.errors import CodecError
 from holdfast.journal.records import Fault, Target
@@ -90,10 +90,12 @@ def unpack_body(body: bytes) -> Any:
 def write_ops(ops: Sequence[Op], frame: str, track: Track) -> list[Any]:
     wires: list[Any] = []
     for op in ops:
-        base = track.bases.get((frame, op.key)) if op.kind == "set" else None
-        how, data = pack(op.raw, base)
-        if how == 2:
-            track.work += len(op.raw)
+        how, data = 0, op.raw
+        if len(data) >= SMALLEST:
+            base = track.bases.get((frame, op.key)) if op.kind == "set" else None
+            how, data = pack(data, base)
+            if how == 2:
+                track.work += len(op.raw)
         wire: list[Any] = [KIND_CODE[op.kind], op.key, how, data]
         if op.limit:
             wire.append(op.limit)

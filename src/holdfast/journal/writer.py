@@ -104,7 +104,7 @@ class Writer:
 
     def _seal_entry(self, at: float) -> None:
         seq = self.seq + 1
-        bases = dict(self.track.bases)
+        bases = dict(self.track.bases) if self.track.bases else {}
         try:
             encoded = encode_records(self._pending, self.track)
         except BaseException:
