@@ -59,7 +59,7 @@ def fold(records: Iterable[tuple[Record, float]]) -> RunState:
 def apply(run: RunState, record: Record, at: float) -> None:
     """Take one more record into `run`, in place."""
     run.updated_at = at
-    _APPLY[type(record)](run, record, at)
+    APPLY[type(record)](run, record, at)
 
 
 def _start_step(run: RunState, record: StepStarted, at: float) -> None:
@@ -283,7 +283,7 @@ def _end(run: RunState, record: RunEnded, at: float) -> None:
     run.status, run.fault, run.fault_node, run.driver = record.status, record.fault, record.node, ""
 
 
-_APPLY: dict[type[Record], Callable[[RunState, Any, float], None]] = {
+APPLY: dict[type[Record], Callable[[RunState, Any, float], None]] = {
     RunStarted: _start,
     Forked: _fork,
     StepStarted: _start_step,

@@ -7,7 +7,7 @@ import time
 
 from holdfast.data.codec import Codec
 from holdfast.errors import RunConflict, RunExists
-from holdfast.journal.fold import apply
+from holdfast.journal.fold import APPLY
 from holdfast.journal.journal import Journal, Loaded, genesis, link
 from holdfast.journal.records import Record
 from holdfast.journal.run_state import RunState
@@ -59,7 +59,8 @@ class Writer:
     def record(self, record: Record) -> None:
         """Fold a record in, as of now, and keep it for the next flush."""
         with self.lock:
-            apply(self.run, record, time.time())
+            self.run.updated_at = at = time.time()
+            APPLY[type(record)](self.run, record, at)
             self._pending.append(record)
 
     def mark(self, mark: bytes) -> None:
