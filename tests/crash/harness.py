@@ -22,7 +22,7 @@ from typing import Any
 
 from holdfast import CallbackObserver, Event, Observer, Outcome, Pause, RunNotFound, State, open_store
 from holdfast.data.codec import Codec
-from holdfast.journal.records import Noted, StepFinished
+from holdfast.journal.records import MovedOn, Noted, StepFinished
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import decode_records
 from holdfast.stores.base import Store
@@ -149,7 +149,7 @@ def note_what_is_stored(place: Place) -> None:
     store, codec, track = place.store(), Codec(), Track()
     for entry in store.read(RUN):
         for record in decode_records(entry.body, track, codec):
-            if isinstance(record, StepFinished):
+            if isinstance(record, (StepFinished, MovedOn)):
                 place.ledger.write("finished", record.step)
             elif isinstance(record, Noted):
                 place.ledger.write("finished", f"{record.step}:{record.key}")

@@ -35,7 +35,7 @@ from holdfast import (
     append,
 )
 from holdfast.data.codec import Codec
-from holdfast.journal.records import StepFinished
+from holdfast.journal.records import MovedOn, StepFinished
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import decode_records
 from holdfast.stores.memory import MemoryStore
@@ -531,7 +531,7 @@ def finished(store: MemoryStore) -> set[str]:
     """The steps that the journal holds as finished."""
     codec, track = Codec(), Track()
     records = [record for entry in store.read("r") for record in decode_records(entry.body, track, codec)]
-    return {record.step for record in records if isinstance(record, StepFinished)}
+    return {record.step for record in records if isinstance(record, (StepFinished, MovedOn))}
 
 
 def fan_out(straggler: Straggler) -> StateGraph:

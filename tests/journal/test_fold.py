@@ -19,6 +19,7 @@ from holdfast.journal.records import (
     Fault,
     FrameOpened,
     GraphChanged,
+    MovedOn,
     Noted,
     Paused,
     Record,
@@ -88,6 +89,20 @@ def test_changes_show_only_when_the_wave_ends_and_in_node_order() -> None:
     assert state(before) == {"n": 0} and statuses(before) == {"a#1": "done", "b#1": "done"}
     assert state(after) == {"n": 2} and statuses(after) == {"c#1": "ready"}
     assert after.root.waves == 1 and after.root.last_node == "b" and after.path == ["b", "a"]
+
+
+@pytest.mark.parametrize("visits", [0, 2])
+def test_moving_on_is_finishing_a_step_and_a_wave_and_starting_the_next(visits: int) -> None:
+    earlier = [*begun("a", n=1), StepStarted("a#1", 1)]
+    for visit in range(1, visits + 1):
+        earlier += MovedOn(f"a#{visit}", (), f"a#{visit + 1}", 0.5).parts()
+    moved = MovedOn(f"a#{visits + 1}", (put("n", 5), put("log", ["x"], "append")), "b#1", 0.25)
+
+    short, long = folded([*earlier, moved]), folded([*earlier, *moved.parts()])
+
+    short.updated_at = long.updated_at
+    assert encode_run(short, Track(), CODEC) == encode_run(long, Track(), CODEC)
+    assert statuses(short) == {"b#1": "running"} and state(short) == {"n": 5, "log": ["x"]}
 
 
 def test_what_a_wave_reduced_comes_after_the_steps_own_changes() -> None:

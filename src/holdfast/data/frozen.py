@@ -97,7 +97,7 @@ alias(ReadOnlySet, set)
 PLAIN, EXOTIC, GUARDED = 0, 1, 2
 """How much care a frozen value needs: none; a careful encoding; a private copy per reader."""
 
-_SCALARS = frozenset({str, int, float, bool, type(None), bytes})
+SCALARS = frozenset({str, int, float, bool, type(None), bytes})
 _IMMUTABLE = frozenset(
     {
         complex,
@@ -125,7 +125,7 @@ def freeze(value: Any) -> tuple[Any, int]:
     read-only (mutable dataclasses, deques, …) are kept as they are and reported as `GUARDED`.
     """
     kind = type(value)
-    if kind in _SCALARS:
+    if kind in SCALARS:
         return value, PLAIN
     if kind is dict:
         return _freeze_dict(value)
@@ -152,7 +152,7 @@ def _freeze_dict(value: dict[Any, Any]) -> tuple[ReadOnlyDict, int]:
     care = PLAIN
     frozen = {}
     for key, item in value.items():
-        if type(item) not in _SCALARS:
+        if type(item) not in SCALARS:
             item, item_care = freeze(item)
             if item_care > care:
                 care = item_care
@@ -185,7 +185,7 @@ def _freeze_all(values: Iterable[Any]) -> tuple[list[Any], int]:
     care = PLAIN
     items = []
     for item in values:
-        if type(item) not in _SCALARS:
+        if type(item) not in SCALARS:
             item, item_care = freeze(item)
             if item_care > care:
                 care = item_care

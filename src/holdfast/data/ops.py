@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.data.codec import Codec
-from holdfast.data.frozen import EXOTIC, GUARDED, PLAIN, ReadOnlySet, freeze, frozen_dict, frozen_list
+from holdfast.data.frozen import (
+    EXOTIC,
+    GUARDED,
+    PLAIN,
+    SCALARS,
+    ReadOnlySet,
+    freeze,
+    frozen_dict,
+    frozen_list,
+)
 from holdfast.errors import CodecError
 
 KINDS = ("set", "append", "merge", "add", "union", "keep", "drop", "reduce")
@@ -57,7 +66,7 @@ class Op:
 def make_op(codec: Codec, kind: str, key: str, value: Any, limit: int = 0) -> Op:
     """A change made of a live value: frozen, and encoded at once, so a bad value fails here."""
     try:
-        frozen, care = freeze(value)
+        frozen, care = (value, PLAIN) if type(value) in SCALARS else freeze(value)
         raw = codec.encode(frozen, plain=care == PLAIN)
     except CodecError as error:
         raise CodecError(f"state key {key!r}: {error}") from None

@@ -232,7 +232,7 @@ def _set_op(codec: Codec, key: str, slot: Slot | None, value: Any, certain: Cert
     """The cheapest change that makes `value` of what is there: none, an append, or a set."""
     if slot is None:
         return make_op(codec, "set", key, value)
-    old = slot.get()
+    old = slot.get() if slot._op is not None else slot._value
     if certain.keys is not None and key not in certain.keys:
         if certain.passed_on and old is value and _is_weighty(value):
             return None

@@ -27,7 +27,9 @@ class Result:
     value: Any = None
     error: BaseException | None = None
     seconds: float = 0.0
+    """How long it took; below zero if the value is yet to be awaited."""
     state: State | None = None
+    context: Context | None = None
 
 
 def call(node: Node, state: State, context: Context | None, config: Mapping[str, Any]) -> Any:
@@ -35,7 +37,7 @@ def call(node: Node, state: State, context: Context | None, config: Mapping[str,
     function = node.function
     assert function is not None
     wants = node.wants
-    if wants == ("state",) and not node.named:
+    if node.wants_state_only:
         return function(state)
     given = {"state": state, "ctx": context, "config": config}
     return function(*(given[want] for want in wants), **{name: given[name] for name in node.named})
@@ -45,14 +47,25 @@ def attempt_here(
     node: Node, step: Step, state: State, context: Context | None, config: Mapping[str, Any]
 ) -> Result:
     """Run a sync node in this thread. `KeyboardInterrupt` and the like are passed on."""
-    begun, loop = time.perf_counter(), asyncio._get_running_loop()
+    loop = asyncio._get_running_loop()
     # A sync node may run an event loop of its own here just as it may in a worker thread.
     asyncio._set_running_loop(None)
     try:
+        return attempt_inline(node, step, state, context, config)
+    finally:
+        asyncio._set_running_loop(loop)
+
+
+def attempt_inline(
+    node: Node, step: Step, state: State, context: Context | None, config: Mapping[str, Any]
+) -> Result:
+    """As `attempt_here`, where no event loop is seen to run."""
+    begun = time.perf_counter()
+    try:
         value = call(node, state, context, config)
         if type(value) is not dict and inspect.isawaitable(value):
-            return Result(step, value=value, state=state, seconds=-1.0)
-        if state.was_handed_out:
+            return Result(step, value, None, -1.0, state, context)
+        if state._handed is not None:
             state.check_untouched()
         if context is not None and context.left is not None:
             context.check_left()
@@ -60,9 +73,7 @@ def attempt_here(
         raise
     except BaseException as error:
         return Result(step, error=error, seconds=time.perf_counter() - begun, state=state)
-    finally:
-        asyncio._set_running_loop(loop)
-    return Result(step, value, seconds=time.perf_counter() - begun, state=state)
+    return Result(step, value, None, time.perf_counter() - begun, state)
 
 
 async def attempt_async(

@@ -31,6 +31,7 @@ from holdfast.engine.decide import (
     qualified,
 )
 from holdfast.engine.gates import Gates
+from holdfast.engine.glide import POLL, Glide
 from holdfast.engine.inbox import read_message
 from holdfast.engine.moves import Moves
 from holdfast.engine.route import RouteFailed
@@ -54,10 +55,6 @@ logger = logging.getLogger("holdfast")
 
 LINGER = 0.02
 """How long, in seconds, a finished step waits for its running siblings before it is saved without them."""
-
-POLL = 0.25
-"""How often, in seconds, a run looks into its inbox."""
-
 
 REFUSED = "finished steps are kept; look what became of it, then resume with if_interrupted='rerun' or 'skip'"
 
@@ -99,7 +96,7 @@ class Drive:
         self._moves = Moves(self.graph, self.saving, self._gates)
         self._record, self._say = self.saving.record, self.saving.say
         gated = self.rules.interrupt_before or settings.interrupt_after
-        self._may_glide = private and not gated and observer is None
+        self._glide = Glide(self, self.graph, self.saving, config) if private and not gated else None
         self._causes: dict[str, BaseException] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._results: list[Result] = []
@@ -110,7 +107,7 @@ class Drive:
         self._main: asyncio.Task[Any] | None = None
         self._awaiting = False
         self._commands: dict[int, str] = {}
-        self._polled = time.monotonic()
+        self.polled = time.perf_counter()
         self._poll_handle: asyncio.TimerHandle | None = None
 
     # What a context asks of its host.
@@ -142,7 +139,7 @@ class Drive:
 
     def stop_wanted(self) -> bool:
         """Whether the run is to stop; looks into the inbox now and then."""
-        if self.stop is None and time.monotonic() - self._polled > POLL:
+        if self.stop is None and time.perf_counter() - self.polled > POLL:
             self._read_inbox()
         return self.stop is not None
 
@@ -175,7 +172,7 @@ class Drive:
 
     def _read_inbox(self) -> None:
         """Look for a wish to cancel."""
-        self._polled = time.monotonic()
+        self.polled = time.perf_counter()
         try:
             messages = self.settings.journal.store.inbox(self.run_id, self.run.inbox_seen)
         except StoreError as error:
@@ -249,7 +246,7 @@ class Drive:
     async def _advance(self) -> list[Step]:
         """Record every decision that can be made now; the steps that are to be run."""
         launches: list[Step] = []
-        if time.monotonic() - self._polled > POLL:
+        if time.perf_counter() - self.polled > POLL:
             self._read_inbox()
         if self._commands:
             self._record_commands()
@@ -278,29 +275,6 @@ class Drive:
             for step in launches:
                 self._say_start(step)
         return launches
-
-    def _glide_on(self) -> Step | None:
-        """Record and save the commonest move in one go: from a lone finished step to the only node after it.
-
-        It records what `decide` would have recorded, without the detour; wherever there is anything to decide
-        or to look at it stops, and the loop goes on from there.
-        """
-        run = self.run
-        if not self._may_glide or self.stop is not None or len(run.frames) != 1 or run.pauses:
-            return None
-        if time.monotonic() - self._polled > POLL:
-            return None
-        root = run.frames[""]
-        if len(root.active) != 1 or next(iter(root.active.values())).status != DONE:
-            return None
-        if not self._moves.plainly(root) or len(root.active) != 1 or root.waves >= self.graph.max_iterations:
-            return None
-        (step,) = root.active.values()
-        if self.graph.nodes[step.node].graph is not None:
-            return None
-        self._record(StepStarted(step.id, 1))
-        self.saving.save_here()
-        return step
 
     def _begin(self, step: Step, at: float | None) -> bool:
         """Record the intent to run a step, unless it is to wait until `at`."""
@@ -354,10 +328,7 @@ class Drive:
 
     async def _execute(self, launches: list[Step]) -> None:
         if len(launches) == 1 and not self._tasks and self._wake_at is None:
-            step: Step | None = launches[0]
-            while step is not None:
-                self._take(await self._attempt_alone(step))
-                step = self._glide_on()
+            self._take(await self._run_alone(launches[0]))
             return
         assert self._loop is not None
         if self._wake is None:
@@ -366,19 +337,30 @@ class Drive:
             self._tasks[step.id] = self._loop.create_task(self._attempt_task(step))
         await self._gather()
 
+    async def _run_alone(self, step: Step) -> Result:
+        """What came of a lone step, or of the last of those that could be run at once after it."""
+        result: Result | None = None
+        if self._glide is not None and self._glide.may_begin():
+            step, result = self._glide.run_on(step)
+        if result is None:
+            result = await self._attempt_alone(step)
+        if result.seconds >= 0:
+            return result
+        node = self._graph_of(step).nodes[step.node]
+        state, context = result.state, result.context
+        assert state is not None
+        return await attempt_async(node, step, state, context, self.config, result.value)
+
     async def _attempt_alone(self, step: Step) -> Result:
-        node, state, context = self._prepare(step)
+        node, state, context = self.prepare(step)
         if self.private and not node.is_async and node.timeout is None:
             self.inline = True
             try:
                 if self.stop is not None:
                     return Result(step, error=StopSignal())
-                result = attempt_here(node, step, state, context, self.config)
+                return attempt_here(node, step, state, context, self.config)
             finally:
                 self.inline = False
-            if result.seconds >= 0:
-                return result
-            return await attempt_async(node, step, state, context, self.config, result.value)
         self._schedule_poll()
         self._awaiting = True
         try:
@@ -386,21 +368,22 @@ class Drive:
         finally:
             self._awaiting = False
 
-    def _prepare(self, step: Step) -> tuple[Node, State, Context | None]:
+    def prepare(self, step: Step) -> tuple[Node, State, Context | None]:
+        """What an attempt of a step is made with."""
         self.steps_run += 1
         node = self._graph_of(step).nodes[step.node]
         state = self.saving.state(self.run.frames[step.frame])
         if step.item:
             state = state.overlaid(advance({}, step.item))
-        wanted = "ctx" in node.wants or "ctx" in node.named or node.timeout is not None
-        return node, state, Context(self, step, self.config, node.is_async) if wanted else None
+        context = Context(self, step, self.config, node.is_async) if node.wants_context else None
+        return node, state, context
 
     def _graph_of(self, step: Step) -> Graph:
         return self.graph.at(step.frame) if step.frame else self.graph
 
     async def _attempt_task(self, step: Step) -> None:
         assert self._wake is not None and self._idle is not None
-        node, state, context = self._prepare(step)
+        node, state, context = self.prepare(step)
         try:
             result = await attempt_async(node, step, state, context, self.config)
             self._results.append(result)
@@ -483,7 +466,7 @@ class Drive:
 
     async def _reconcile(self, step: Step) -> None:
         """Let the node's own function look at the world and say whether the step was done."""
-        node, state, _ = self._prepare(step)
+        node, state, _ = self.prepare(step)
         context = Context(self, step, self.config, False)
         look = node.if_interrupted
         assert callable(look)

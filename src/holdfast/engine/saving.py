@@ -119,6 +119,12 @@ class Saving:
         self.writer.mark(encode_mark(frame.waves, nodes, next_, frame.path))
         self.marked, self._mark_place = True, len(self._events)
 
+    def save_move(self, left: str, node: str) -> None:
+        """Save a lone step's way from node `left` to `node` as a checkpoint of its own."""
+        self.writer.mark(encode_mark(self.run.frames[""].waves, [left], [node], ""))
+        self.marked = True
+        self.flush()
+
     def _saved(self) -> None:
         self._errors_in_a_row = 0
         self._wave_is_due = False

@@ -53,10 +53,11 @@ class Committer:
 
     def commit(self, writer: Appender) -> None:
         """Store a writer's records from this thread, with whatever else is waiting."""
-        if self._leader.acquire(blocking=False):
+        if self._leader.acquire(False):
             try:
                 if not self._queue:
-                    self._store_one(writer)
+                    with writer.lock:
+                        self._store_one(writer)
                     return
             finally:
                 self._leader.release()
@@ -68,11 +69,12 @@ class Committer:
             raise job.error
 
     def _store_one(self, writer: Appender) -> None:
-        with writer.lock:
-            append = writer.build()
-            if append.entries:
-                conflict = self._open_store().commit((append,))[0]
-                writer.settle(conflict if conflict is None else self._commit_rest(writer, conflict))
+        append = writer.build()
+        if append.entries:
+            (conflict,) = self._open_store().commit((append,))
+            if conflict is not None:
+                conflict = self._commit_rest(writer, conflict)
+            writer.settle(conflict)
 
     def _commit_rest(self, writer: Appender, conflict: Conflict) -> Conflict | None:
         """If the conflict is with the writer's own earlier commit, commit what that one lacked."""

@@ -12,6 +12,7 @@ from holdfast.journal.records import (
     Forked,
     FrameOpened,
     GraphChanged,
+    MovedOn,
     Noted,
     Paused,
     Record,
@@ -177,6 +178,26 @@ def _finish_wave(run: RunState, record: WaveFinished, at: float) -> None:
     activate(frame, record.next)
 
 
+def _move_on(run: RunState, record: MovedOn, at: float) -> None:
+    ident, ops, name, seconds = record
+    frame = run.frames[""]
+    left = frame.active[ident].node
+    node, _, visit = name.rpartition("#")
+    if ops:
+        frame.cells = advance(frame.cells, ops)
+    frame.last_node = left
+    frame.waves += 1
+    frame.visits[node] = number = int(visit)
+    begun = Step(name, node, "", number)
+    begun.status, begun.attempt, begun.tried = RUNNING, 1, 1
+    frame.active = {name: begun}
+    run.steps_done += 1
+    run.seconds += seconds
+    run.path.append(left)
+    if len(run.path) > 2 * PATH_LENGTH:
+        del run.path[:-PATH_LENGTH]
+
+
 def keep_ops(log: dict[str, list[Op]], ops: Iterable[Op]) -> None:
     """Add changes to a log by key; what is set anew makes the earlier changes of its key pointless."""
     for op in ops:
@@ -291,6 +312,7 @@ APPLY: dict[type[Record], Callable[[RunState, Any, float], None]] = {
     StepFinished: _finish,
     StepFailed: _fail,
     WaveFinished: _finish_wave,
+    MovedOn: _move_on,
     Paused: _pause,
     Answered: _answer,
     Noted: _note,

@@ -14,7 +14,7 @@ from holdfast.data.seal import Seal
 from holdfast.errors import CodecError, CorruptJournal, RunNotFound
 from holdfast.journal.commit import Committer, committer_of
 from holdfast.journal.fold import apply
-from holdfast.journal.records import Record
+from holdfast.journal.records import MovedOn, Record
 from holdfast.journal.run_state import RunState
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import decode_records
@@ -121,7 +121,8 @@ class Journal:
         self, name: str, seq: int, chain: bytes, upto: int | None, track: Track, codec: Codec
     ) -> Iterator[tuple[Entry, list[Record]]]:
         for entry in self._verified(name, seq, chain, upto):
-            yield entry, decode_records(self.open_body(name, entry.seq, entry.body), track, codec)
+            records = decode_records(self.open_body(name, entry.seq, entry.body), track, codec)
+            yield entry, [part for record in records for part in _parts(record)]
 
     def _verified(self, name: str, seq: int, chain: bytes, upto: int | None) -> Iterator[Entry]:
         """The entries after `seq`, each checked against its predecessor."""
@@ -178,6 +179,10 @@ class Journal:
         if self.seal is None:
             raise CodecError(f"run {run!r} is encrypted; set HOLDFAST_KEY to its key")
         return self.seal.open(body[1:], _aad(run, seq))
+
+
+def _parts(record: Record) -> tuple[Record, ...]:
+    return record.parts() if isinstance(record, MovedOn) else (record,)
 
 
 def _aad(run: str, seq: int) -> bytes:

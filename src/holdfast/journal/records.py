@@ -112,6 +112,24 @@ class WaveFinished(NamedTuple):
     steps: tuple[str, ...] | None = None
 
 
+class MovedOn(NamedTuple):
+    """A lone step of the root graph ended well, and the step of the only node after it, `next`, is about to run.
+
+    The commonest thing that happens, so it has a record of its own; `parts` says what it stands for.
+    """
+
+    step: str
+    ops: Ops
+    next: str
+    seconds: float
+
+    def parts(self) -> tuple[StepFinished, WaveFinished, StepStarted]:
+        """The three records that this one stands for, if no join is waited for."""
+        finished = StepFinished(self.step, self.ops, None, self.seconds)
+        node = self.next.rpartition("#")[0]
+        return finished, WaveFinished("", (), (Target(node),)), StepStarted(self.next, 1)
+
+
 class Paused(NamedTuple):
     """A step, or the whole run, waits for an answer, an approval, or a repair."""
 
@@ -189,6 +207,7 @@ Record = (
     | StepFinished
     | StepFailed
     | WaveFinished
+    | MovedOn
     | Paused
     | Answered
     | Noted

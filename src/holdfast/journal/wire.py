@@ -46,11 +46,13 @@ class Track:
         """Count an op, and remember a large value that was set."""
         place, size = (frame, op.key), len(op.raw)
         if op.kind == "set":
-            self.live += size - self._sizes.get(place, 0)
-            self._sizes[place] = size
+            known = self._sizes.get(place, 0)
+            if size != known:
+                self.live += size - known
+                self._sizes[place] = size
             if size >= _LARGE:
                 self.bases[place] = op.raw
-            elif place in self.bases:
+            elif self.bases and place in self.bases:
                 del self.bases[place]
         elif op.kind != "reduce":
             self.live += size
@@ -90,13 +92,15 @@ def unpack_body(body: bytes) -> Any:
 def write_ops(ops: Sequence[Op], frame: str, track: Track) -> list[Any]:
     wires: list[Any] = []
     for op in ops:
-        how, data = 0, op.raw
-        if len(data) >= SMALLEST:
-            base = track.bases.get((frame, op.key)) if op.kind == "set" else None
-            how, data = pack(data, base)
+        kind, raw = op.kind, op.raw
+        if len(raw) >= SMALLEST:
+            base = track.bases.get((frame, op.key)) if kind == "set" else None
+            how, data = pack(raw, base)
             if how == 2:
-                track.work += len(op.raw)
-        wire: list[Any] = [KIND_CODE[op.kind], op.key, how, data]
+                track.work += len(raw)
+            wire: list[Any] = [KIND_CODE[kind], op.key, how, data]
+        else:
+            wire = [KIND_CODE[kind], op.key, 0, raw]
         if op.limit:
             wire.append(op.limit)
         wires.append(wire)

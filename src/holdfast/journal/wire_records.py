@@ -15,6 +15,7 @@ from holdfast.journal.records import (
     Forked,
     FrameOpened,
     GraphChanged,
+    MovedOn,
     Noted,
     Paused,
     Record,
@@ -25,6 +26,7 @@ from holdfast.journal.records import (
     StepFailed,
     StepFinished,
     StepStarted,
+    Target,
     WaveFinished,
 )
 from holdfast.journal.run_state import frame_of
@@ -78,6 +80,14 @@ def _write_wave(r: WaveFinished, track: Track) -> list[Any]:
     return [4, r.frame, write_ops(r.ops, r.frame, track), write_targets(r.next), r.waiting, r.steps]
 
 
+def _write_moved_on(r: MovedOn, track: Track) -> list[Any]:
+    track.saw_items("", _ONE)
+    return [15, r.step, write_ops(r.ops, "", track) if r.ops else r.ops, r.next, r.seconds]
+
+
+_ONE = (Target(""),)
+
+
 def _write_run_started(r: RunStarted, track: Track) -> list[Any]:
     track.saw_items("", r.next)
     ops = write_ops(r.ops, "", track)
@@ -115,6 +125,7 @@ _WRITERS: dict[type[Record], Callable[[Any, Track], list[Any]]] = {
     RunEnded: lambda r, track: [12, r.status, write_fault(r.fault), r.node],
     FrameOpened: _write_frame,
     Forked: _write_forked,
+    MovedOn: _write_moved_on,
 }
 
 
@@ -146,6 +157,11 @@ def _read_wave(w: list[Any], track: Track, codec: Codec) -> Record:
     return WaveFinished(w[1], read_ops(w[2], w[1], track, codec), next_, read_pairs(w[4]), steps)
 
 
+def _read_moved_on(w: list[Any], track: Track, codec: Codec) -> Record:
+    track.saw_items("", _ONE)
+    return MovedOn(w[1], read_ops(w[2], "", track, codec), w[3], w[4])
+
+
 def _read_frame(w: list[Any], track: Track, codec: Codec) -> Record:
     next_ = read_targets(w[4], codec)
     track.saw_items(w[1], next_)
@@ -172,4 +188,5 @@ _READERS: dict[int, Callable[[list[Any], Track, Codec], Record]] = {
     12: lambda w, track, codec: RunEnded(w[1], read_fault(w[2]), w[3]),
     13: _read_frame,
     14: _read_forked,
+    15: _read_moved_on,
 }

@@ -36,7 +36,7 @@ class Writer:
         self.weight, self.snapshot_size = loaded.weight, loaded.snapshot_size
         self.commits = self.bytes_written = self.last_size = 0
         self.lock = threading.RLock()
-        self._looked_at = 0
+        self._looked_at = SNAPSHOT_FLOOR
         """The weight below which another look whether a snapshot is worth it would be too early."""
         self._pending: list[Record] = []
         self._unsent: list[Entry] = []
@@ -85,16 +85,14 @@ class Writer:
         """What has to be stored, as one append; called with the lock held."""
         snapshots: tuple[Snapshot, ...] = ()
         if self._pending:
-            self._seal_entry(time.time())
-            laborious = self._is_laborious()
+            self._seal_entry(self.run.updated_at)
+            laborious = self.track.work > WORK_FLOOR and self._is_laborious()
             if laborious or (self.weight > self._looked_at and self._is_heavy()):
                 snapshots = self._snapshot(laborious)
         return Append(self.info.run, self.stored, self._unsent, self._new_info, snapshots, self.durable)
 
     def _is_heavy(self) -> bool:
         """Whether the journal since the last snapshot seems, or may well be, to outweigh what the run holds."""
-        if self.weight <= SNAPSHOT_FLOOR:
-            return False
         seems = self.weight > SNAPSHOT_FLOOR + 2 * max(self.track.live, self.snapshot_size)
         # Merged and trimmed keys hold less than was written to them: look again every so often.
         return seems or self.weight > 4 * (SNAPSHOT_FLOOR + self.snapshot_size)
@@ -104,19 +102,20 @@ class Writer:
         return self.track.work > WORK_FLOOR + 8 * self.snapshot_size
 
     def _seal_entry(self, at: float) -> None:
-        seq = self.seq + 1
-        bases = dict(self.track.bases) if self.track.bases else {}
+        seq, mark, track = self.seq + 1, self._mark, self.track
+        bases = dict(track.bases) if track.bases else {}
         try:
-            encoded = encode_records(self._pending, self.track)
+            body = encode_records(self._pending, track)
         except BaseException:
-            self.track.bases = bases
+            track.bases = bases
             raise
-        body = self.journal.seal_body(self.info.run, seq, encoded)
-        self.chain = link(self.chain, seq, at, self._mark, body)
-        self._unsent.append(Entry(seq, at, self.chain, body, self._mark))
-        if self._mark is not None:
-            self.run.saved_seq = seq
-        self.seq, self._mark = seq, None
+        if self.journal.seal is not None:
+            body = self.journal.seal_body(self.info.run, seq, body)
+        self.chain = chain = link(self.chain, seq, at, mark, body)
+        self._unsent.append(Entry(seq, at, chain, body, mark))
+        if mark is not None:
+            self.run.saved_seq, self._mark = seq, None
+        self.seq = seq
         self.weight += len(body)
         self._pending = []
 
@@ -128,7 +127,8 @@ class Writer:
         if not wanted and self.weight <= SNAPSHOT_FLOOR + 2 * self.snapshot_size:
             self._looked_at = self.weight * 5 // 4
             return ()
-        self.weight = self._looked_at = self.track.work = 0
+        self.weight = self.track.work = 0
+        self._looked_at = SNAPSHOT_FLOOR
         self.bytes_written += len(snapshot.body)
         return (snapshot,)
 
@@ -145,9 +145,12 @@ class Writer:
                 f"run {self.info.run!r} was advanced by another driver (it is at {conflict.head}, this one "
                 f"was at {self.stored}); this driver stopped before its next step and changed nothing"
             )
+        size = 0
+        for entry in self._unsent:
+            size += len(entry.body)
         self.commits += 1
-        self.last_size = sum([len(entry.body) for entry in self._unsent])
-        self.bytes_written += self.last_size
+        self.last_size = size
+        self.bytes_written += size
         self.stored = self.seq
         self._unsent = []
         self._new_info = None

@@ -53,6 +53,13 @@ class Node:
     named: tuple[str, ...] = ()
     """What its function is given by name."""
     is_async: bool = False
+    wants_state_only: bool = field(init=False, default=False)
+    wants_context: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        wanted = {*self.wants, *self.named}
+        object.__setattr__(self, "wants_state_only", self.wants == ("state",) and not self.named)
+        object.__setattr__(self, "wants_context", "ctx" in wanted or self.timeout is not None)
 
     def fingerprint(self) -> str:
         """Changes when what the node does changes, as far as can be told."""

@@ -171,9 +171,8 @@ class Store(Protocol):
 
 def check(append: Append) -> None:
     """Raise `StoreError` for an append that no store may accept, whatever the run's head is."""
-    head, entries = append.after, append.entries
-    plain = append.info is None and not append.snapshots
-    if plain and head > 0 and len(entries) == 1 and entries[0].seq == head + 1:
+    _, head, entries, info, snapshots, _ = append
+    if head > 0 and len(entries) == 1 and entries[0].seq == head + 1 and info is None and not snapshots:
         return
     for entry in entries:
         head += 1

@@ -56,14 +56,14 @@ class SqliteStore:
             _stores.add(self)
 
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
-        durable = False
         for append in appends:
             check(append)
-            durable = durable or append.durable
         with self._write_lock:
-            writer = self._open_writer()
+            writer = self._writer
+            if writer is None or self._closed or self._pid != os.getpid():
+                writer = self._open_writer()
             try:
-                return writer.commit(appends, durable)
+                return writer.commit(appends)
             except (apsw.Error, UnicodeError) as error:
                 raise failure(error, self.path, self._patience) from error
 

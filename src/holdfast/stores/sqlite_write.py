@@ -41,15 +41,15 @@ class Writer:
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
-        self._execute = connection.cursor().execute
+        self._execute, self._changes = connection.cursor().execute, connection.changes
         self._numbers: dict[str, int] = {}
         self._durable: bool | None = None
 
-    def commit(self, appends: Sequence[Append], durable: bool) -> list[Conflict | None]:
+    def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         """Write the appends in one transaction; answer for each as `Store.commit` promises."""
-        if len(appends) == 1 and self._written_alone(appends[0], durable):
+        if len(appends) == 1 and self._written_alone(appends[0]):
             return [None]
-        with self.transaction(durable):
+        with self.transaction(any(append.durable for append in appends)):
             return [self._apply(append) for append in appends]
 
     @contextmanager
@@ -74,7 +74,7 @@ class Writer:
         bounds = (number << 32, number << 32 | horizon.seq)
         self._execute("DELETE FROM snapshots WHERE id > ? AND id < ?", bounds)
         self._execute("DELETE FROM entries WHERE id > ? AND id < ?", bounds)
-        dropped = self.connection.changes()
+        dropped = self._changes()
         self._keep_snapshot(number, horizon)
         return dropped
 
@@ -98,15 +98,15 @@ class Writer:
         self._execute("INSERT INTO inbox (id, at, body) VALUES (?, ?, ?)", (number << 32 | message, at, body))
         return message
 
-    def _written_alone(self, append: Append, durable: bool) -> bool:
+    def _written_alone(self, append: Append) -> bool:
         """Whether `append` was one entry and stands now. One statement is its own transaction."""
-        if len(append.entries) != 1 or append.info is not None or append.snapshots:
+        run, after, entries, info, snapshots, durable = append
+        number = self._numbers.get(run)
+        if number is None or info is not None or len(entries) != 1 or snapshots:
             return False
-        number = self._numbers.get(append.run)
-        if number is None:
-            return False
-        self._sync(durable)
-        return self._fenced(number, append.after, append.entries[0])
+        if durable is not self._durable:
+            self._sync(durable)
+        return self._fenced(number, after, entries[0])
 
     def _apply(self, append: Append) -> Conflict | None:
         if append.after == 0:
@@ -139,13 +139,15 @@ class Writer:
 
     def _fenced(self, number: int, after: int, entry: Entry) -> bool:
         """Write `entry` if, and only if, `after` is the head: it exists and `entry` does not."""
-        self._execute(_FENCED_ENTRY, (*_row(number, entry), number << 32 | after))
-        return self.connection.changes() == 1
+        seq, at, chain, body, mark = entry
+        base = number << 32
+        self._execute(_FENCED_ENTRY, (base | seq, at, chain, mark, body, base | after))
+        return self._changes() == 1
 
     def _create(self, info: RunInfo) -> int | None:
         facts = (info.workflow, info.status, info.created_at, info.updated_at, info.driver)
         self._execute(_NEW_RUN, (info.run, info.key, *facts))
-        return self._look_up(info.run) if self.connection.changes() else None
+        return self._look_up(info.run) if self._changes() else None
 
     def _keep_snapshot(self, number: int, snapshot: Snapshot) -> None:
         row = (number << 32 | snapshot.seq, snapshot.at, snapshot.chain, snapshot.body)
