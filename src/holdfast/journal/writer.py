@@ -36,7 +36,8 @@ class Writer:
         self.weight, self.snapshot_size = loaded.weight, loaded.snapshot_size
         self.commits = self.bytes_written = self.last_size = 0
         self.lock = threading.RLock()
-        self._looked_at = SNAPSHOT_FLOOR
+        # Whoever wrote what was loaded has looked before: the first new step need not wait for that.
+        self._looked_at = max(SNAPSHOT_FLOOR, self.weight * 9 // 8)
         """The weight below which another look whether a snapshot is worth it would be too early."""
         self._pending: list[Record] = []
         self._unsent: list[Entry] = []
