@@ -55,6 +55,7 @@ class StateGraph:
         self._exits: set[str] = set()
         self._problems: list[str] = []
         self._is_dag = False
+        self._last: str | None = None
         self._checkpoint_dir = checkpoint_dir
 
     def add_node(
@@ -69,6 +70,8 @@ class StateGraph:
         idempotent: bool = True,
         version: str | None = None,
         goto: Iterable[str] = (),
+        on_error: Callable[[Any, BaseException], Any] | None = None,
+        max_parallel: int | None = None,
     ) -> StateGraph:
         """Add a node: a function, sync or async, or another graph.
 
@@ -82,6 +85,9 @@ class StateGraph:
           or an update (done). The default is "rerun", and "fail" for a node with `idempotent=False`.
         - `version`: names the node's code in place of its fingerprint.
         - `goto`: the nodes that its `Command`s may lead to, where no edge does.
+        - `on_error`: a function of the state and the error of a failure that is final; what it returns
+          stands in for the node's own result, the failure becomes a warning, and the run goes on.
+        - `max_parallel`: how many steps of this node (items of a for-each) run at once.
         """
         if callable(name) and not isinstance(name, str):
             function = name
@@ -97,11 +103,13 @@ class StateGraph:
             "if_interrupted": wish,
             "version": version,
             "goto": tuple(goto),
+            "on_error": on_error,
+            "max_parallel": max_parallel,
         }
         if isinstance(function, (StateGraph, App)):
             graph = function.graph if isinstance(function, App) else function.build()
             self._nodes[name] = Node(name, graph=graph, **options)
-            for option in ("retry", "timeout"):
+            for option in ("retry", "timeout", "on_error"):
                 if options[option] is not None:
                     self._problems.append(
                         f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes"
@@ -191,6 +199,11 @@ class StateGraph:
 
     set_finish_point = set_exit_point
 
+    def set_last_node(self, name: str) -> StateGraph:
+        """Run this node when nothing else is left to run, whichever way the run came to its end."""
+        self._last = name
+        return self
+
     def build(self) -> Graph:
         """The frozen graph, not yet checked."""
         edges = list(self._edges)
@@ -198,6 +211,7 @@ class StateGraph:
             entered = {edge.target for edge in edges} | {join.target for join in self._joins}
             routed = any(route.mapping is None for route in self._routes)
             entered |= {target for route in self._routes for target in (route.mapping or {}).values()}
+            entered |= {self._last} if self._last else set()
             if not routed:
                 edges += [Edge(START, name) for name in self._nodes if name not in entered]
         return Graph(
@@ -209,6 +223,7 @@ class StateGraph:
             joins=tuple(self._joins),
             exits=frozenset(self._exits),
             max_iterations=self.max_iterations,
+            last=self._last,
         )
 
     def problems(self) -> list[str]:

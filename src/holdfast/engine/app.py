@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.data.state import State
-from holdfast.engine import files
+from holdfast.engine import control, files
 from holdfast.engine.blocking import Blocking, StreamQueue
 from holdfast.engine.drive import Drive
-from holdfast.engine.driver import active_runs, is_alive
-from holdfast.engine.inbox import cancel_message
 from holdfast.engine.outcome import Outcome, Pause, public_pauses
 from holdfast.engine.policy import one_of
-from holdfast.engine.resume import ResumeOptions, find_checkpoint, refuse_finished
-from holdfast.engine.runner import Caller, Runner, as_journalled, state_of
+from holdfast.engine.resume import ResumeOptions, find_checkpoint
+from holdfast.engine.resume_plan import ResumePlan, plan_resume
+from holdfast.engine.runner import Caller, Runner, state_of
 from holdfast.engine.settings import Settings
 from holdfast.errors import CheckpointNotFound
 from holdfast.events import Event, MultiObserver, Observer, resolve_observer
-from holdfast.journal import records
 from holdfast.journal.checkpoints import Checkpoint, read_mark
 from holdfast.plan.draw import mermaid
 from holdfast.plan.graph import Graph
@@ -166,29 +162,40 @@ class App:
 
         Answers the status the run then has: `running` if its driver has still to notice.
         """
-        store, journal = self._settings.journal.store, self._settings.journal
-        drive = active_runs.find(store, run_id)
-        if drive is not None:
-            drive.request_stop(RunStatus.CANCELLED, reason)
-            return RunStatus.RUNNING
-        info = journal.info(run_id)
-        self._runner.refuse_foreign(info)
-        refuse_finished(info)
-        if info.status == RunStatus.RUNNING and is_alive(info.driver):
-            store.post(run_id, journal.seal_body(run_id, 0, cancel_message(reason)))
-            return RunStatus.RUNNING
-        if info.status == RunStatus.CANCELLED:
-            return RunStatus.CANCELLED
-        loaded = as_journalled(journal.load(info, self._settings.codec))
-        refuse_finished(loaded.info)
-        self._runner.refuse_driven(loaded.info)
-        writer = self._runner.writer(loaded)
-        writer.record(records.RunEnded(RunStatus.CANCELLED))
-        writer.set_info(
-            dataclasses.replace(info, status=RunStatus.CANCELLED.value, updated_at=time.time(), driver="")
+        self._refuse_foreign(run_id)
+        return control.cancel(self._settings.journal, run_id, reason, codec=self._settings.codec)
+
+    def pause(self, run_id: str, reason: str = "paused") -> RunStatus:
+        """Let a run that is driven, in any process, save itself and stop, so that `resume` goes on with it."""
+        self._refuse_foreign(run_id)
+        return control.pause(self._settings.journal, run_id, reason, codec=self._settings.codec)
+
+    def answer(
+        self, run_id: str, answer: Any = None, *, answers: Mapping[str, Any] | None = None, by: str = ""
+    ) -> tuple[str, ...]:
+        """Answer what a run waits for without driving it; the names answered.
+
+        A driver takes the answers soon, and if there is none, the next `resume` goes on with them.
+        """
+        self._refuse_foreign(run_id)
+        settings = self._settings
+        return control.answer(
+            settings.journal,
+            run_id,
+            answer,
+            answers=answers,
+            by=by,
+            codec=settings.codec,
+            retention=settings.retention,
         )
-        writer.flush()
-        return RunStatus.CANCELLED
+
+    def _refuse_foreign(self, run_id: str) -> None:
+        for info in self.store.runs(run=run_id):
+            self._runner.refuse_foreign(info)
+
+    def plan_resume(self, target: str, *, if_interrupted: str | None = None) -> ResumePlan:
+        """What `resume(target)` would do with every step, and why; it touches nothing."""
+        return plan_resume(self._settings, target, if_interrupted)
 
     # Looking.
 
@@ -252,8 +259,8 @@ class App:
 
     def delete(self, run_id: str) -> bool:
         """Remove a run and all its checkpoints; `False` if there is none. A run that is driven is refused."""
+        self._refuse_foreign(run_id)
         for info in self.store.runs(run=run_id):
-            self._runner.refuse_foreign(info)
             self._runner.refuse_driven(info)
         return self.store.delete(run_id)
 

@@ -187,6 +187,7 @@ def _frame(
     decisions: list[Decision] = []
     done: list[str] = []
     exhausted = frame.waves >= graph.max_iterations
+    places = _places(graph, frame) if graph.parallel_limits else None
     gated = any(pause.kind == "after" for pause in run.pauses.values()) if run.pauses else False
     for step in frame.active.values():
         status = step.status
@@ -199,19 +200,23 @@ def _frame(
         elif status == READY:
             if rules.interrupt_before and not step.passed and qualified(step) in rules.interrupt_before:
                 decisions.append(Gate(step))
+            elif places is not None and not _takes_place(places, step.node):
+                continue
             elif graph.nodes[step.node].graph is not None:
                 decisions.append(OpenFrame(step))
             elif room > 0:
                 room -= 1
                 decisions.append(Start(step))
         elif status == RETRYING:
-            if room > 0:
+            if room > 0 and (places is None or _takes_place(places, step.node)):
                 room -= 1
                 decisions.append(Start(step, step.retry_at))
         elif status == IN_DOUBT:
             decision = _in_doubt(graph, step, rules)
-            if not isinstance(decision, Start) or room > 0:
-                room -= isinstance(decision, Start)
+            if not isinstance(decision, Start):
+                decisions.append(decision)
+            elif room > 0 and (places is None or _takes_place(places, step.node)):
+                room -= 1
                 decisions.append(decision)
     if done and not failed:
         if len(done) == len(frame.active):
@@ -221,6 +226,24 @@ def _frame(
     elif frame.path and not frame.active and not gated:
         decisions.append(CloseFrame(run.step(frame.path)))
     return decisions
+
+
+def _places(graph: Graph, frame: Frame) -> dict[str, int]:
+    """How many more steps of each limited node may run."""
+    places = dict(graph.parallel_limits)
+    for step in frame.active.values():
+        if step.node in places and step.status == RUNNING:
+            places[step.node] -= 1
+    return places
+
+
+def _takes_place(places: dict[str, int], node: str) -> bool:
+    """Whether there is a place for one more step of a node, which is then taken."""
+    left = places.get(node)
+    if left is None:
+        return True
+    places[node] = left - 1
+    return left > 0
 
 
 def _settled(frame: Frame) -> tuple[str, ...]:

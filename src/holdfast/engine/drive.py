@@ -32,7 +32,7 @@ from holdfast.engine.decide import (
 )
 from holdfast.engine.gates import Gates
 from holdfast.engine.glide import POLL, Glide
-from holdfast.engine.inbox import read_message
+from holdfast.engine.inbox import ANSWER, CANCEL, PAUSE, Wish, read_message
 from holdfast.engine.moves import Moves
 from holdfast.engine.route import RouteFailed
 from holdfast.engine.saving import Saving
@@ -45,7 +45,15 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.events import Observer
-from holdfast.journal.records import Commanded, Noted, RunEnded, StepFailed, StepFinished, StepStarted
+from holdfast.journal.records import (
+    Answered,
+    Commanded,
+    Noted,
+    RunEnded,
+    StepFailed,
+    StepFinished,
+    StepStarted,
+)
 from holdfast.journal.run_state import DONE, FAILED, INTERRUPTED, Frame, RunState, Step
 from holdfast.journal.writer import Writer
 from holdfast.plan.graph import Graph, Node
@@ -55,6 +63,9 @@ logger = logging.getLogger("holdfast")
 
 LINGER = 0.02
 """How long, in seconds, a finished step waits for its running siblings before it is saved without them."""
+
+_STOPS = {CANCEL: RunStatus.CANCELLED, PAUSE: RunStatus.INTERRUPTED}
+_STALE = "it was meant for an earlier drive of this run"
 
 REFUSED = "finished steps are kept; look what became of it, then resume with if_interrupted='rerun' or 'skip'"
 
@@ -78,6 +89,7 @@ class Drive:
         observer: Observer | None,
         private: bool,
         if_interrupted: str | None = None,
+        resumed: bool = False,
     ) -> None:
         self.settings, self.config, self.private = settings, config, private
         self.graph, self.codec, self.rules = settings.graph, settings.codec, settings.rules
@@ -106,8 +118,9 @@ class Drive:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[Any] | None = None
         self._awaiting = False
-        self._commands: dict[int, str] = {}
-        self.polled = time.perf_counter()
+        self._wishes: dict[int, Wish] = {}
+        self.began = time.time()
+        self.polled = 0.0 if resumed else time.perf_counter()
         self._poll_handle: asyncio.TimerHandle | None = None
 
     # What a context asks of its host.
@@ -171,7 +184,7 @@ class Drive:
         self.saving.tell_saved()
 
     def _read_inbox(self) -> None:
-        """Look for a wish to cancel."""
+        """Look for wishes: to stop, and answers."""
         self.polled = time.perf_counter()
         try:
             messages = self.settings.journal.store.inbox(self.run_id, self.run.inbox_seen)
@@ -184,18 +197,29 @@ class Drive:
             except CodecError as error:
                 logger.warning("run %s: a message cannot be read: %s", self.run_id, error)
                 body = b""
-            command, reason = read_message(body)
-            self._commands[message.number] = command
-            if command == "cancel" and self.stop is None:
-                self.stop, self.stop_reason = RunStatus.CANCELLED, reason
+            wish = read_message(body)
+            stale = wish.command in _STOPS and message.at < self.began
+            self._wishes[message.number] = wish._replace(reason=_STALE) if stale else wish
+            if wish.command in _STOPS and not stale and self.stop is None:
+                self.stop, self.stop_reason = _STOPS[wish.command], wish.reason
 
     def _record_commands(self) -> None:
         """Record which messages were taken in, so that no later drive obeys them again."""
-        commands, self._commands = self._commands, {}
-        for number, command in sorted(commands.items()):
+        wishes, self._wishes = self._wishes, {}
+        for number, wish in sorted(wishes.items()):
             if number > self.run.inbox_seen:
-                refused = "" if command == "cancel" else f"unknown command {command!r}"
-                self._record(Commanded(number, command, refused))
+                self._record(Commanded(number, wish.command, self._obeyed(wish)))
+
+    def _obeyed(self, wish: Wish) -> str:
+        """Why a message is refused, or nothing; the answer that one brings is recorded."""
+        if wish.command == ANSWER:
+            if wish.pause not in self.run.pauses:
+                return f"nothing waits for {wish.pause!r} any more"
+            self._record(Answered(wish.pause, wish.value, wish.by))
+            return ""
+        if wish.command not in _STOPS:
+            return f"unknown command {wish.command!r}"
+        return _STALE if wish.reason == _STALE else ""
 
     def _schedule_poll(self) -> None:
         if self._poll_handle is None and self._loop is not None:
@@ -248,7 +272,7 @@ class Drive:
         launches: list[Step] = []
         if time.perf_counter() - self.polled > POLL:
             self._read_inbox()
-        if self._commands:
+        if self._wishes:
             self._record_commands()
         if self.stop is not None:
             self._take_results()
@@ -372,11 +396,13 @@ class Drive:
         """What an attempt of a step is made with."""
         self.steps_run += 1
         node = self._graph_of(step).nodes[step.node]
-        state = self.saving.state(self.run.frames[step.frame])
-        if step.item:
-            state = state.overlaid(advance({}, step.item))
+        state = self._state_for(step)
         context = Context(self, step, self.config, node.is_async) if node.wants_context else None
         return node, state, context
+
+    def _state_for(self, step: Step) -> State:
+        state = self.saving.state(self.run.frames[step.frame])
+        return state.overlaid(advance({}, step.item)) if step.item else state
 
     def _graph_of(self, step: Step) -> Graph:
         return self.graph.at(step.frame) if step.frame else self.graph
@@ -451,11 +477,31 @@ class Drive:
             self.retries += 1
             self._say("node.retry", step.node, step=step.id, attempt=step.attempt, delay=delay)
             return
+        if node.on_error is not None and self._stood_in(node, step, error, seconds):
+            return
         if self.settings.policy.on_failure == "continue":
             logger.warning("run %s: node %r failed, going on without: %s", self.run_id, step.node, fault)
             self._record(StepFinished(step.id, skipped=str(fault)))
             self._say("node.warning", step.node, step=step.id, error=str(fault))
         self._say("node.complete", step.node, step=step.id, error=True, seconds=seconds)
+
+    def _stood_in(self, node: Node, step: Step, error: BaseException, seconds: float) -> bool:
+        """Whether the node's `on_error` gave a result that stands in for the failed step's own."""
+        assert node.on_error is not None
+        state = self._state_for(step)
+        try:
+            value = node.on_error(state, error)
+            frame = self.run.frames[step.frame]
+            ops, goto = meaning(self._graph_of(step), self.codec, frame, step, value, state)
+        except Exception:
+            logger.exception("run %s: on_error of node %r failed", self.run_id, step.node)
+            return False
+        fault = str(fault_of(error))
+        logger.warning("run %s: node %r failed, going on: %s", self.run_id, step.node, fault)
+        self._record(StepFinished(step.id, ops, goto, 0.0, skipped=fault))
+        self._say("node.warning", step.node, step=step.id, error=fault)
+        self._say("node.complete", step.node, step=step.id, error=True, seconds=seconds)
+        return True
 
     def _refuse(self, step: Step) -> None:
         error = _Refused(

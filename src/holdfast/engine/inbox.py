@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
 import ormsgpack
 
-
-def cancel_message(reason: str) -> bytes:
-    """The wish that a run stop."""
-    return ormsgpack.packb({"command": "cancel", "reason": reason})
+CANCEL, PAUSE, ANSWER = "cancel", "pause", "answer"
 
 
-def read_message(body: bytes) -> tuple[str, str]:
-    """A message's command and reason; what cannot be read becomes an unknown command."""
+class Wish(NamedTuple):
+    """One message: a command, and what belongs to it. `value` is an encoded answer to `pause`."""
+
+    command: str
+    reason: str = ""
+    pause: str = ""
+    value: bytes = b""
+    by: str = ""
+
+
+def write_message(wish: Wish) -> bytes:
+    """A message as bytes."""
+    return ormsgpack.packb({key: value for key, value in wish._asdict().items() if value})
+
+
+def read_message(body: bytes) -> Wish:
+    """A message; what cannot be read becomes an unknown command."""
     try:
         message = ormsgpack.unpackb(body)
-        return str(message["command"]), str(message.get("reason", ""))
+        return _wish(message)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return "unreadable", ""
+        return Wish("unreadable")
+
+
+def _wish(message: Mapping[str, Any]) -> Wish:
+    value = message.get("value", b"")
+    return Wish(
+        command=str(message["command"]),
+        reason=str(message.get("reason", "")),
+        pause=str(message.get("pause", "")),
+        value=value if isinstance(value, bytes) else b"",
+        by=str(message.get("by", "")),
+    )

@@ -37,10 +37,10 @@ class Moves:
         for op in step.ops:
             if op.kind == "reduce":
                 return False
-        targets = (Target(only),) if only in graph.nodes else ()
+        targets = (Target(only),) if only in graph.nodes else _closing(graph, [step], 0)
         waiting = tuple(frame.waiting.items()) if frame.waiting else ()
         self._saving.record(WaveFinished(frame.path, (), targets, waiting))
-        self._saving.mark(frame, [step.node], [only] if targets else [])
+        self._saving.mark(frame, [step.node], [target.node for target in targets])
         if self._interrupt_after or self._saving.observer is not None:
             self._after_wave(frame, [step], targets)
         return True
@@ -58,6 +58,7 @@ class Moves:
                 cells = advance(cells, reduced)
             state = State.view(cells, self._codec, self._saving.run_id, "", steps[-1].node, time.time())
             targets, waiting = await self._find_next(graph, steps, state, frame.waiting)
+            targets = targets or _closing(graph, steps, len(frame.active) - len(steps))
         except RouteFailed:
             raise
         except Exception as error:
@@ -151,6 +152,13 @@ class Moves:
             raise RouteFailed(step.node, str(error)) from error
         reduced = tuple(key for key in shared if child.schema.reduces(key) and parent.schema.reduces(key))
         self._saving.record(FrameOpened(step.id, shared, (*fresh, *own), targets, reduced))
+
+
+def _closing(graph: Graph, steps: list[Step], others: int) -> tuple[Target, ...]:
+    """The last node, if nothing else is left to run and it has not run."""
+    if graph.last is None or others or any(step.node == graph.last for step in steps):
+        return ()
+    return (Target(graph.last),)
 
 
 def _shared_keys(parent: Graph, child: Graph) -> tuple[str, ...]:

@@ -159,8 +159,8 @@ def changes_between(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: st
             changes += changes_between(old[name]["graph"], new[name]["graph"], f"{prefix}{name}/")
         elif not same_code(old[name]["fingerprint"], new[name]["fingerprint"]):
             changes.append(f"the code of node {prefix + name!r} changed")
-    for part in ("edges", "routes", "joins", "exits"):
-        if saved.get(part) != now[part]:
+    for part in ("edges", "routes", "joins", "exits", "last"):
+        if saved.get(part) != now.get(part):
             changes.append(f"the {part} {'of ' + prefix.rstrip('/') + ' ' if prefix else ''}changed")
     return changes
 
@@ -242,6 +242,7 @@ def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:
         routes=tuple(routes),
         joins=tuple(Join(tuple(sources), target) for sources, target in outline["joins"]),
         exits=frozenset(outline["exits"]),
+        last=outline.get("last"),
     )
 
 

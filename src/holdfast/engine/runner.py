@@ -45,7 +45,7 @@ from holdfast.journal import records
 from holdfast.journal.checkpoints import checkpoint_id, new_run_key
 from holdfast.journal.journal import Loaded
 from holdfast.journal.records import Target
-from holdfast.journal.run_state import DONE, at_checkpoint
+from holdfast.journal.run_state import DONE, IN_DOUBT, READY, RunState, at_checkpoint
 from holdfast.journal.wire_runs import encode_run
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
@@ -118,13 +118,18 @@ class Runner:
             info, run, options.answer, options.answers, self._codec, self._settings.retention
         )
         gated = any(pause.kind in ("before", "after") for pause in run.pauses.values())
-        if info.status == RunStatus.PAUSED and not answered and not gated and not options.update:
+        answered_before = any(step.status in (READY, IN_DOUBT) for step in run.active())
+        moved = answered or answered_before or gated or options.update or self._has_messages(info.run, run)
+        if info.status == RunStatus.PAUSED and not moved:
             return self._as_it_stands(loaded)
         settings = self._reconciled(loaded, options, caller.observer)
         writer = self.writer(loaded)
         for record in answered:
             writer.record(record)
         return await self._go_on(loaded, writer, settings, options, caller)
+
+    def _has_messages(self, name: str, run: RunState) -> bool:
+        return bool(self._store.inbox(name, run.inbox_seen))
 
     def writer(self, loaded: Loaded) -> Writer:
         """A writer that goes on where a loaded run ends."""
@@ -267,7 +272,9 @@ class Runner:
             tell(caller.observer, Event("checkpoint.load", info.run, node, place))
             place = {"checkpoint_node": node, "resume_node": upcoming, "run_id": info.run}
             tell(caller.observer, Event("checkpoint.resume", info.run, node, place))
-        return await self._drive(writer, settings, config, caller, run.steps_done, options.if_interrupted)
+        return await self._drive(
+            writer, settings, config, caller, run.steps_done, options.if_interrupted, True
+        )
 
     def _reconciled(self, loaded: Loaded, options: ResumeOptions, observer: Observer | None) -> Settings:
         """The settings to go on with, after comparing the graph with the one that the run started with."""
@@ -295,6 +302,7 @@ class Runner:
         caller: Caller,
         kept: int = 0,
         if_interrupted: str | None = None,
+        resumed: bool = False,
     ) -> Outcome:
         drive = Drive(
             settings,
@@ -303,6 +311,7 @@ class Runner:
             observer=caller.observer,
             private=caller.private,
             if_interrupted=if_interrupted,
+            resumed=resumed,
         )
         run = writer.info.run
         if not active_runs.enter(self._store, run, drive):

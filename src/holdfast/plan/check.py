@@ -49,6 +49,9 @@ def _options(graph: Graph) -> Iterator[str]:
             yield f"node {node.name!r} has a timeout of {timeout!r}; it must be a number of seconds above 0"
         if node.retry is not None and not isinstance(node.retry, Retry):
             yield f"node {node.name!r} has retry={node.retry!r}; it must be a Retry(attempts=…)"
+        limit = node.max_parallel
+        if limit is not None and not (isinstance(limit, int) and limit >= 1):
+            yield f"node {node.name!r} has max_parallel={limit!r}; it must be a whole number of at least 1"
         if isinstance(node.if_interrupted, str) and node.if_interrupted not in IF_INTERRUPTED:
             values = ", ".join(IF_INTERRUPTED)
             yield (
@@ -77,6 +80,8 @@ def _missing(graph: Graph) -> Iterator[str]:
         yield from _known(join.target, ends, f"the join of {', '.join(map(repr, join.sources))}", graph)
     for name in sorted(graph.exits):
         yield from _known(name, set(graph.nodes), "the exit points", graph)
+    if graph.last is not None:
+        yield from _known(graph.last, set(graph.nodes), "the last node", graph)
     for node in graph.nodes.values():
         for target in node.goto:
             yield from _known(target, ends, f"goto of node {node.name!r}", graph)
@@ -120,6 +125,8 @@ def _reachability(graph: Graph) -> Iterator[str]:
         yield "there is no way in; add_edge(START, first_node)"
         return
     reached = _walk(START, after)
+    if graph.last is not None:
+        reached |= {graph.last, *_walk(graph.last, after)}
     for name in graph.nodes:
         if name not in reached:
             yield (

@@ -53,6 +53,10 @@ class Node:
     named: tuple[str, ...] = ()
     """What its function is given by name."""
     is_async: bool = False
+    on_error: Callable[..., Any] | None = None
+    """Given the state and the error of a final failure; what it returns stands in for the node's own result."""
+    max_parallel: int | None = None
+    """How many of its steps run at once."""
     wants_state_only: bool = field(init=False, default=False)
     wants_context: bool = field(init=False, default=False)
 
@@ -109,12 +113,15 @@ class Graph:
     joins: tuple[Join, ...] = ()
     exits: frozenset[str] = frozenset()
     max_iterations: int = 1000
+    last: str | None = None
+    """The node that runs when nothing else is left to run."""
     order: Mapping[str, int] = field(init=False, default_factory=dict)
     edges_from: Mapping[str, tuple[Edge, ...]] = field(init=False, default_factory=dict)
     route_from: Mapping[str, Route] = field(init=False, default_factory=dict)
     joins_from: Mapping[str, tuple[Join, ...]] = field(init=False, default_factory=dict)
     only_next: Mapping[str, str] = field(init=False, default_factory=dict)
     """The next node, `END` included, of each node after which there is no choice to make."""
+    parallel_limits: Mapping[str, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         edges: dict[str, list[Edge]] = {}
@@ -128,6 +135,8 @@ class Graph:
         object.__setattr__(self, "edges_from", {source: tuple(found) for source, found in edges.items()})
         object.__setattr__(self, "route_from", {route.source: route for route in self.routes})
         object.__setattr__(self, "joins_from", {source: tuple(found) for source, found in joins.items()})
+        limits = {name: node.max_parallel for name, node in self.nodes.items() if node.max_parallel}
+        object.__setattr__(self, "parallel_limits", limits)
         simple = {name: self._simple_next(name) for name in self.nodes}
         object.__setattr__(self, "only_next", {name: after for name, after in simple.items() if after})
 
@@ -172,6 +181,7 @@ class Graph:
             "joins": [[list(join.sources), join.target] for join in self.joins],
             "exits": sorted(self.exits),
             "max_iterations": self.max_iterations,
+            **({"last": self.last} if self.last else {}),
         }
 
 
