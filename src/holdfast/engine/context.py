@@ -182,6 +182,14 @@ class Context:
             return self._remember_async(f"awaited:{key}", value)
         return self._remember(f"once:{key}", value)
 
+    def recall(self, key: str, default: Any = None) -> Any:
+        """What `once` remembered under `key` in this step, or `default`."""
+        for kind in ("once", "awaited"):
+            known, value = self._remembered(f"{kind}:{_text(key)}")
+            if known:
+                return value
+        return default
+
     async def _once_async(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         known, value = self._remembered(f"once:{key}")
         if known:

@@ -232,7 +232,10 @@ class Drive:
         self._read_inbox()
         if self.stop is not None:
             self._cancel_running()
-        elif self._tasks or self._awaiting or self._wake_at is not None:
+            return
+        if self._wishes and self._wake is not None:
+            self._wake.set()
+        if self._tasks or self._awaiting or self._wake_at is not None:
             self._schedule_poll()
 
     # The loop.

@@ -16,7 +16,8 @@ class Retry:
     """How often and how patiently a step is tried. Attempts are journalled, so a crash does not reset them.
 
     `delay` seconds pass before the second attempt; `backoff="exponential"` doubles it each time, up to
-    `max_delay`. `on` says which failures are worth it: exception types, or a function of the exception.
+    `max_delay`. `on` says which failures are worth it: exception types, or a function of the exception. An
+    exception with a number `retry_after` asks for at least so many seconds.
     """
 
     attempts: int = 3
@@ -45,6 +46,9 @@ class Retry:
         delay = self._base()
         if self.backoff == "exponential":
             delay *= 2.0 ** min(tried - 1, 60)
+        wished = getattr(error, "retry_after", None)
+        if isinstance(wished, (int, float)) and wished > delay:
+            return float(min(wished, max(self.max_delay, 3600.0)))
         return min(delay, self.max_delay)
 
     def _base(self) -> float:

@@ -1,0 +1,93 @@
+"""`ask`: a question to a person, or several; every answer is kept as soon as it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.data.state import State
+from holdfast.engine.context import Context
+from holdfast.flows.errors import StepFailed
+from holdfast.flows.kinds.kind import Plain, Result
+from holdfast.flows.model import Ask, Choice, Question, Step
+from holdfast.flows.templates import Template
+from holdfast.flows.world import World
+
+
+class AskSomebody(Plain):
+    """Asks one thing after the other; the run pauses until each is answered."""
+
+    def __init__(self, step: Step, world: World) -> None:
+        super().__init__()
+        ask = step.ask if isinstance(step.ask, Ask) else Ask(prompt=step.ask or "")
+        self._world, self._step, self._ask = world, step, ask
+        self._prompts = [(question, self.texts.text(question.prompt)) for question in _questions(ask)]
+
+    def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
+        answers = {
+            question.name: self._answer(question, prompt, scope, ctx) for question, prompt in self._prompts
+        }
+        if self._ask.questions:
+            return {"output": answers, "answers": answers}
+        (answer,) = answers.values()
+        return {"output": answer, "answer": answer}
+
+    def _answer(self, question: Question, prompt: Template, scope: Mapping[str, Any], ctx: Context) -> Any:
+        if self._world.skip_gates:
+            return self._assumed(question)
+        choices = _choices(question.choices)
+        name = f"{self._step.name}.{question.name}" if self._ask.questions else self._step.name
+        return ctx.ask(
+            "\n".join([prompt.render(scope), *_described(choices)]),
+            name=name,
+            schema=None if question.type == "any" else {"type": question.type},
+            choices=None if choices is None else [choice.value for choice in choices],
+            timeout=self._ask.timeout,
+        )
+
+    def _assumed(self, question: Question) -> Any:
+        if question.default is not None:
+            return question.default
+        if question.choices:
+            found = _choices(question.choices)
+            assert found
+            return found[0].value
+        raise StepFailed(
+            f"gates are skipped, and question {question.name!r} of step {self._step.name!r} has neither choices nor a "
+            "default; give it a default"
+        )
+
+
+def _questions(ask: Ask) -> list[Question]:
+    if ask.questions:
+        return ask.questions
+    return [
+        Question(
+            name="answer",
+            prompt=ask.prompt,
+            choices=ask.choices,
+            type=ask.type,
+            default=ask.default,
+            multiline=ask.multiline,
+        )
+    ]
+
+
+def _choices(choices: list[Any] | None) -> list[Choice] | None:
+    """Choices in their long form."""
+    if choices is None:
+        return None
+    return [
+        Choice.model_validate(choice)
+        if isinstance(choice, dict) and "value" in choice
+        else Choice(value=choice)
+        for choice in choices
+    ]
+
+
+def _described(choices: list[Choice] | None) -> list[str]:
+    return [
+        f"  {choice.value}: {' - '.join(text for text in (choice.label, choice.description) if text)}"
+        for choice in choices or ()
+        if choice.label or choice.description
+    ]

@@ -1,0 +1,68 @@
+"""The kinds that need nothing but the state: set, wait, end."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.data.state import State
+from holdfast.engine.context import Context
+from holdfast.flows.errors import EndedInFailure, StepFailed
+from holdfast.flows.kinds.kind import Plain, Result, rendered
+from holdfast.flows.model import End, Step, Wait
+
+
+class SetValues(Plain):
+    """`set`: values made of values."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__()
+        self._values = self.texts.tree(step.set)
+
+    def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
+        return {"output": rendered(self._values, scope)}
+
+
+class WaitAWhile(Plain):
+    """`wait`: time passes, also while nobody runs."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__()
+        wait = step.wait if isinstance(step.wait, Wait) else Wait(seconds=step.wait)
+        self._seconds = wait.seconds
+        self._until = None if wait.until is None else self.texts.text(wait.until)
+
+    def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
+        seconds = self._seconds
+        if self._until is not None:
+            seconds = max(0.0, (_moment(self._until.render(scope)) - dt.datetime.now(dt.UTC)).total_seconds())
+        assert seconds is not None
+        ctx.sleep(seconds, name="wait")
+        return {"output": None}
+
+
+def _moment(text: str) -> dt.datetime:
+    try:
+        moment = dt.datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise StepFailed(
+            f"{text!r} is no date and time; write it as 2026-01-31T09:00:00+01:00, or without offset in UTC"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
+
+
+class EndHere(Plain):
+    """`end`: the run is over, well or not."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__()
+        end = step.end if isinstance(step.end, End) else End(status=step.end or "success")
+        self._fails = end.status == "failure"
+        self._reason = self.texts.text(end.reason)
+
+    def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
+        reason = self._reason.render(scope)
+        if self._fails:
+            raise EndedInFailure(reason or "the workflow ended in failure")
+        return {"output": reason or None, "reason": reason}

@@ -1,0 +1,50 @@
+"""Which class does the work of which kind of step."""
+
+from __future__ import annotations
+
+from holdfast.flows.kinds.ask import AskSomebody
+from holdfast.flows.kinds.kind import Kind
+from holdfast.flows.kinds.python_call import CallPython
+from holdfast.flows.kinds.simple import EndHere, SetValues, WaitAWhile
+from holdfast.flows.model import Step
+from holdfast.flows.world import World
+
+
+def kind_of(step: Step, world: World) -> Kind:
+    """The work of a step that is no group and no workflow."""
+    match step.kind:
+        case "python":
+            return CallPython(step, world)
+        case "set":
+            return SetValues(step)
+        case "wait":
+            return WaitAWhile(step)
+        case "end":
+            return EndHere(step)
+        case "ask":
+            return AskSomebody(step, world)
+        case _:
+            return _with_the_outside(step, world)
+
+
+def _with_the_outside(step: Step, world: World) -> Kind:
+    """The kinds that are imported only where they are used."""
+    match step.kind:
+        case "shell":
+            from holdfast.flows.kinds.shell import RunCommand
+
+            return RunCommand(step, world)
+        case "http":
+            from holdfast.flows.kinds.http_request import SendRequest
+
+            return SendRequest(step, world)
+        case "agent":
+            from holdfast.flows.kinds.agent import CallAgent
+
+            return CallAgent(step, world)
+        case "checkpoint":
+            from holdfast.flows.kinds.checkpoint_file import UseCheckpointFile
+
+            return UseCheckpointFile(step)
+        case kind:
+            raise AssertionError(f"a step of kind {kind!r} has no work of its own")

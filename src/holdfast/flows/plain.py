@@ -1,0 +1,269 @@
+"""Plain data as expressions and templates see it: what may be done with it, and how much of it.
+
+Only null, booleans, numbers, texts, lists, tuples and mappings are ever looked into, and always by the
+methods of the built-in types. Any other object may be handed on, but nothing of it is called or read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.errors import HoldfastError
+
+MAX_STEPS = 1_000_000
+"""What one evaluation may cost. Reading a value costs 1; handling many, or long texts, in proportion."""
+MAX_LENGTH = 1_000_000
+"""How many characters or items anything that is made may have."""
+MAX_BITS = 256
+"""The size of the largest whole number."""
+MAX_DEPTH = 100
+"""How deeply expressions, and values that are written as JSON, may be nested."""
+
+_ITEMS_PER_STEP, _CHARACTERS_PER_STEP = 8, 64
+_SHOWN_KEYS, _SHOWN_CHARACTERS = 12, 40
+
+
+class Misuse(HoldfastError):
+    """Values do not allow what was asked; `where` is the part of the source it was asked by."""
+
+    where: tuple[str, int] | None = None
+
+
+class Missing(Misuse):
+    """There is nothing of that name, key or index."""
+
+
+class Budget:
+    """How much one evaluation may still do. It depends on the data alone, so every replay agrees."""
+
+    def __init__(self, steps: int = MAX_STEPS) -> None:
+        self.left = steps
+
+    def charge(self, steps: int) -> None:
+        """Pay for work before it is done."""
+        self.left -= steps
+        if self.left < 0:
+            raise Misuse("this takes too many steps; do it in a python or shell step instead")
+
+    def items(self, count: int) -> None:
+        """Pay for handling so many items at once."""
+        self.charge(1 + count // _ITEMS_PER_STEP)
+
+    def characters(self, count: int) -> None:
+        """Pay for handling so many characters at once."""
+        self.charge(1 + count // _CHARACTERS_PER_STEP)
+
+    def new_text(self, length: int) -> None:
+        """Pay for making a text of that length, or refuse it."""
+        if length > MAX_LENGTH:
+            raise Misuse(f"the text would have {length:,} characters; the limit is {MAX_LENGTH:,}")
+        self.characters(length)
+
+    def new_list(self, length: int) -> None:
+        """Pay for making a list of that length, or refuse it."""
+        if length > MAX_LENGTH:
+            raise Misuse(f"the list would have {length:,} items; the limit is {MAX_LENGTH:,}")
+        self.items(length)
+
+
+def kind(value: Any) -> str:
+    """`null`, `boolean`, `number`, `text`, `list`, `mapping`, `lookup` (by key only) or `other`."""
+    return _kind_of(type(value))
+
+
+_KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("null", (type(None),)),
+    ("boolean", (bool,)),
+    ("number", (int, float)),
+    ("text", (str,)),
+    ("list", (list, tuple)),
+    ("mapping", (dict,)),
+    ("lookup", (Mapping,)),
+)
+_ARTICLES = {
+    "null": "nothing (null)",
+    "boolean": "true or false",
+    "number": "a number",
+    "text": "a text",
+    "list": "a list",
+    "mapping": "a mapping",
+    "lookup": "a mapping that cannot be listed",
+}
+SCALARS = frozenset({"null", "boolean", "number", "text"})
+NUMBERS = frozenset({"number", "boolean"})
+
+
+@functools.lru_cache(maxsize=512)
+def _kind_of(type_: type) -> str:
+    return next((name for name, bases in _KINDS if issubclass(type_, bases)), "other")
+
+
+def exact(value: Any) -> Any:
+    """The value as one of the built-in scalars if it is of a type derived from one, else the value."""
+    type_ = type(value)
+    if type_ in (str, int, float, bool, list, dict) or value is None:
+        return value
+    for base, convert in ((str, str.__str__), (int, int.__int__), (float, float.__float__)):
+        if issubclass(type_, base):
+            return convert(value)
+    return value
+
+
+def describe(value: Any) -> str:
+    """What a value is, in a few words that never run any of its code."""
+    found, value = kind(value), exact(value)
+    if found in ("null", "boolean"):
+        return {None: "nothing (null)", True: "true", False: "false"}[value]
+    if found == "number":
+        return f"the number {value}" if fits(value) else "a very large number"
+    if found == "text":
+        shown = value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…"
+        return f"the text {shown!r}"
+    if found in ("list", "mapping"):
+        return f"a {found} of {size(value)}"
+    return _ARTICLES.get(found) or f"an object of type {type(value).__name__}, which is not plain data"
+
+
+def a(found: str) -> str:
+    """A kind of value with its article."""
+    return _ARTICLES.get(found, "an object that is not plain data")
+
+
+def fits(value: Any) -> bool:
+    """Whether a number is small enough to be worked with."""
+    return not isinstance(value, int) or value.bit_length() <= MAX_BITS
+
+
+def size(value: Any) -> int:
+    """The length of a text, list or mapping, whatever its type says of it."""
+    for base in (str, list, tuple, dict):
+        if issubclass(type(value), base):
+            return int(base.__len__(value))
+    raise Misuse(f"{describe(value)} has no length; only texts, lists and mappings have one")
+
+
+def entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    """The keys and values of a mapping."""
+    if kind(value) != "mapping":
+        raise Misuse(f"a mapping is needed here, not {describe(value)}")
+    return dict.items(value)
+
+
+def elements(value: Any) -> Iterable[Any]:
+    """The items of a list, or the keys of a mapping. A text has no items: it would be a surprise."""
+    found = kind(value)
+    if found == "list":
+        return base_of(value).__iter__(value)  # type: ignore[no-any-return]
+    if found == "mapping":
+        return dict.__iter__(value)
+    hint = "; split(…) makes a list of a text" if found == "text" else ""
+    raise Misuse(f"a list is needed here, not {describe(value)}{hint}")
+
+
+def truth(value: Any) -> bool:
+    """Whether a value counts as true: not null, false, zero or empty."""
+    found = kind(value)
+    if found in SCALARS:
+        return bool(exact(value))
+    if found in ("list", "mapping"):
+        return size(value) > 0
+    raise Misuse(f"{describe(value)} is neither true nor false")
+
+
+def text(value: Any) -> str:
+    """The value, which must be a text."""
+    if kind(value) != "text":
+        raise Misuse(f"a text is needed here, not {describe(value)}; str(…) makes one")
+    return str.__str__(value)
+
+
+def whole(value: Any) -> int:
+    """The value, which must be a whole number of ordinary size."""
+    value = exact(value)
+    if type(value) is not int or not fits(value):
+        raise Misuse(f"a whole number is needed here, not {describe(value)}")
+    return value
+
+
+def look_up(value: Any, key: Any, name: str) -> Any:
+    """The item of a mapping or list; `name` is what the value is called in the source."""
+    found, key = kind(value), exact(key)
+    if found in ("mapping", "lookup"):
+        return _by_key(value, key, name, found)
+    if found in ("list", "text") and type(key) is int:
+        if not -size(value) <= key < size(value):
+            raise Missing(f"{name} has {size(value)} item(s), so there is no [{key}]")
+        return exact(base_of(value).__getitem__(value, key))
+    if found == "other":
+        raise Misuse(f"{name} is {describe(value)}; let the step return mappings, lists, texts and numbers")
+    if found == "list" and type(key) is str:
+        raise Missing(f"{name} is {describe(value)}; {key!r} needs an item of it first, such as {name}[0]")
+    shown = repr(key) if kind(key) in ("text", "number") and fits(key) else describe(key)
+    raise Missing(f"{name} is {describe(value)}; it has no {shown:.80}")
+
+
+def base_of(value: Any) -> Any:
+    """The built-in sequence type that a value is or is derived from."""
+    return next(base for base in (str, list, tuple) if issubclass(type(value), base))
+
+
+def _by_key(value: Any, key: Any, name: str, found: str) -> Any:
+    if kind(key) not in SCALARS:
+        raise Misuse(f"{describe(key)} cannot be a key of {name}; use a text or a number")
+    if found == "lookup":
+        return exact(value[key])
+    if not dict.__contains__(value, key):
+        raise Missing(missing_text(key, dict.__iter__(value), name))
+    return exact(dict.__getitem__(value, key))
+
+
+def missing_text(key: Any, known: Iterable[Any], name: str | None) -> str:
+    """That there is no such key (or no such name), what there is, and what may have been meant."""
+    texts = [str.__str__(other)[:_SHOWN_CHARACTERS] for other in known if kind(other) == "text"]
+    shown = ", ".join(map(repr, texts[:_SHOWN_KEYS])) + (", …" if len(texts) > _SHOWN_KEYS else "")
+    close = difflib.get_close_matches(key[:80], texts[:1000], 1) if type(key) is str else []
+    meant = f"; did you mean {close[0]!r}?" if close else ""
+    sought = repr(key) if kind(key) != "number" or fits(key) else "such key"
+    if name is None:
+        return f"there is no {sought:.80} here; there is {shown or 'nothing'}{meant}"
+    return f"there is no {sought:.80} in {name}; {f'it has {shown}' if texts else 'it is empty'}{meant}"
+
+
+def equal(budget: Budget, one: Any, other: Any) -> bool:
+    """Whether two values are equal, item by item; a list and a tuple of the same items are."""
+    pairs = [(one, other)]
+    while pairs:
+        left, right = pairs.pop()
+        budget.charge(1)
+        kinds = {kind(left), kind(right)}
+        if kinds & {"other", "lookup"}:
+            culprit = left if kind(left) in ("other", "lookup") else right
+            raise Misuse(f"{describe(culprit)} cannot be compared")
+        if kinds & SCALARS:
+            if kinds == {"text"}:
+                budget.characters(min(size(left), size(right)))
+            if (len(kinds) > 1 and not kinds <= NUMBERS) or exact(left) != exact(right):
+                return False
+        elif len(kinds) > 1 or not _pair_up(budget, left, right, pairs):
+            return False
+    return True
+
+
+def _pair_up(budget: Budget, left: Any, right: Any, pairs: list[tuple[Any, Any]]) -> bool:
+    """Queue the items of two lists or two mappings; `False` if their lengths or keys differ."""
+    if size(left) != size(right):
+        return False
+    if left is right:
+        return True
+    budget.new_list(size(left) + len(pairs))
+    if kind(left) == "list":
+        pairs.extend(zip(elements(left), elements(right), strict=True))
+        return True
+    for key, value in entries(left):
+        if kind(key) not in SCALARS or not dict.__contains__(right, key):
+            return False
+        pairs.append((value, dict.__getitem__(right, key)))
+    return True

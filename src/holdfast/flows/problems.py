@@ -1,0 +1,105 @@
+"""What is wrong with a workflow file, and where: problems that quote the place and name the cure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from holdfast.errors import HoldfastError
+
+_LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+_SHOWN_COLUMNS = 100
+_SHOWN_PROBLEMS = 50
+
+
+class Position(NamedTuple):
+    """A place in a file; the first line and the first column are 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: what, where, the line it is on, and the way out."""
+
+    message: str
+    position: Position
+    text: str = ""
+    hint: str = ""
+    width: int = 1
+
+    def __str__(self) -> str:
+        lines = [f"{self.position}: {self.message}"]
+        if self.text.strip():
+            lines += self._quoted()
+        if self.hint:
+            lines.append(f"  {self.hint}")
+        return "\n".join(lines)
+
+    def _quoted(self) -> list[str]:
+        """The line and, below it, a mark under the place; long lines are cut around it."""
+        start = self.position.column - 1
+        cut = max(0, start - _SHOWN_COLUMNS // 2) if len(self.text) > _SHOWN_COLUMNS else 0
+        shown = self.text[cut : cut + _SHOWN_COLUMNS]
+        shown = "".join(character if character.isprintable() else " " for character in shown)
+        room = max(1, len(shown.rstrip()) - (start - cut))
+        number = str(self.position.line)
+        mark = " " * (start - cut) + "^" * max(1, min(self.width, room))
+        return [f"    {number} | {shown.rstrip()}", f"    {' ' * len(number)} | {mark}"]
+
+
+class FlowInvalid(HoldfastError):
+    """A workflow file cannot be used; `problems` lists every reason at once, in the order of the file."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        found = dict.fromkeys(problems)
+        files = list(dict.fromkeys(problem.position.file for problem in found))
+        self.problems = tuple(
+            sorted(found, key=lambda problem: (files.index(problem.position.file), problem.position[1:]))
+        )
+        shown = [str(problem) for problem in self.problems[:_SHOWN_PROBLEMS]]
+        if len(self.problems) > len(shown):
+            shown.append(f"and {len(self.problems) - len(shown)} more problems")
+        super().__init__("\n".join(shown))
+
+
+class Page:
+    """The text of one file by lines, to quote from."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self.lines = _LINE_BREAK.split(text)
+
+    def line(self, number: int) -> str:
+        """The text of a line, nothing if there is no such line."""
+        return self.lines[number - 1] if 1 <= number <= len(self.lines) else ""
+
+    def problem(self, line: int, column: int, message: str, hint: str = "", width: int = 1) -> Problem:
+        """A problem at a place of this file."""
+        return Problem(message, Position(self.file, line, column), self.line(line), hint, width)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'?` if a known name is close, else nothing."""
+    names = list(dict.fromkeys(known))
+    close = difflib.get_close_matches(name, names, 1)
+    if not close:
+        folded = {known_name.lower().replace("-", "_"): known_name for known_name in names}
+        same = folded.get(name.lower().replace("-", "_"))
+        close = [same] if same is not None else []
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def listed(names: Iterable[str], limit: int = 40) -> str:
+    """Names one after the other, as text; a long list is cut."""
+    given = list(names)
+    more = f" and {len(given) - limit} more" if len(given) > limit else ""
+    return ", ".join(given[:limit]) + more

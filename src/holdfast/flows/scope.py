@@ -1,0 +1,125 @@
+"""What templates and expressions of a workflow see of a run's state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from holdfast.data.state import State
+from holdfast.flows.model import Definition, Parallel, Step
+
+Names = Collection[str] | None
+"""Which steps are looked at; `None` means all."""
+
+
+class Layout:
+    """Where a workflow keeps what in the state, and which steps it has, members of groups included.
+
+    A sub-workflow keeps its own things under a `prefix`, and what it shares with its parent under the parent's
+    step: `shared` is that step's key.
+    """
+
+    def __init__(
+        self, definition: Definition, prefix: str = "", shared: str = "", is_item: bool = False
+    ) -> None:
+        self.definition, self.prefix, self.shared, self.is_item = definition, prefix, shared, is_item
+        self.steps: dict[str, Step] = {}
+        for step in definition.steps:
+            self.steps[step.name] = step
+            for member in members(step):
+                self.steps[member.name] = member
+
+    def key(self, name: str) -> str:
+        """The state key of a step."""
+        return f"{self.prefix}{name}"
+
+    def items_key(self, name: str) -> str:
+        """The state key of what the items of a for-each step result in."""
+        return f"{self.prefix}{name}:items"
+
+    def each_key(self, name: str) -> str:
+        """The state key under which one item of a for-each step finds itself."""
+        return f"{self.prefix}{name}:each"
+
+    @property
+    def inputs_key(self) -> str:
+        return f"{self.prefix}inputs"
+
+    def inputs(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The inputs of this workflow."""
+        if not self.shared:
+            return state.get("inputs") or {}
+        holder = state[f"{self.shared}:each"] if self.is_item else state[self.shared]
+        return holder.get("inputs") or {}
+
+    def record(self, state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        """What a step has left in the state."""
+        return state.get(self.key(name)) or {}
+
+    def visits(self, state: Mapping[str, Any], name: str) -> int:
+        """How often the run has come to a step."""
+        return int(self.record(state, name).get("visits", 0))
+
+    def view(self, state: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """A step as templates see it."""
+        step, seen = self.steps[name], {"status": "pending", **self.record(state, name)}
+        if step.for_each is not None:
+            results = self.results(state, name)
+            seen["outputs"] = [result.get("output") for result in results.values() if "error" not in result]
+            seen["errors"] = {key: result["error"] for key, result in results.items() if "error" in result}
+            seen["output"] = seen["outputs"]
+        elif step.parallel is not None:
+            records = {member.name: self.record(state, member.name) for member in members(step)}
+            seen["outputs"] = {key: found["output"] for key, found in records.items() if "output" in found}
+            seen["errors"] = {key: found["error"] for key, found in records.items() if "error" in found}
+            seen["output"] = seen["outputs"]
+        return seen
+
+    def results(self, state: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """What the items of a for-each step's last visit resulted in, by item key, in the items' order."""
+        visit, found = self.visits(state, name), state.get(self.items_key(name)) or {}
+        current = [(key, value) for key, value in found.items() if value["visit"] == visit]
+        return dict(sorted(current, key=lambda pair: pair[1]["index"]))
+
+
+class Scope(Mapping[str, Any]):
+    """The names that one step, or one route, may use. Steps are looked at when they are asked for."""
+
+    def __init__(self, layout: Layout, state: State, names: Names = None, **more: Any) -> None:
+        definition = layout.definition
+        known = layout.steps if names is None else [name for name in layout.steps if name in names]
+        self._values: dict[str, Any] = {
+            "inputs": layout.inputs(state),
+            "steps": {name: layout.view(state, name) for name in known},
+            "visits": {name: layout.visits(state, name) for name in known},
+            "vars": definition.workflow.vars,
+            "workflow": {"name": definition.workflow.name, "run_id": state.run_id},
+            **more,
+        }
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def members(step: Step) -> list[Step]:
+    """The steps of a group; none for any other step."""
+    if step.parallel is None:
+        return []
+    return step.parallel.steps if isinstance(step.parallel, Parallel) else step.parallel
+
+
+def steps_named(paths: Collection[tuple[str, ...]]) -> Names:
+    """The steps that some paths lead to; `None` if they may lead to any."""
+    named: set[str] = set()
+    for path in paths:
+        if path[0] in ("steps", "visits"):
+            if len(path) < 2:
+                return None
+            named.add(path[1])
+    return named

@@ -1,0 +1,195 @@
+"""What another process may ask of a run: pause, cancel, answer; and the plan of a resume."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+from holdfast import (
+    END,
+    START,
+    AnswerRejected,
+    App,
+    ExecutionError,
+    NotPaused,
+    RunFinished,
+    StateGraph,
+    append,
+    open_store,
+)
+from holdfast.engine import control
+from holdfast.journal.journal import Journal
+
+
+class Work(TypedDict, total=False):
+    n: int
+    log: Annotated[list[str], append]
+
+
+def ask(state: Any, ctx: Any) -> Any:
+    return {"log": [ctx.ask("Go on?", name="go", choices=["yes", "no"])]}
+
+
+def asking(store: Any) -> App:
+    graph = StateGraph(Work, name="w")
+    graph.add_node("ask", ask).add_node("done", lambda state: {"log": ["done"]})
+    return graph.add_edge(START, "ask").add_edge("ask", "done").add_edge("done", END).compile(store)
+
+
+def test_an_answer_is_kept_until_the_run_is_resumed() -> None:
+    app = asking("memory://")
+    app.invoke({"n": 0}, run_id="r")
+
+    assert app.answer("r", "yes", by="ann") == ("go",)
+    assert app.pauses("r") == () and app.runs()[0].status == "paused"
+    assert app.resume("r").state["log"] == ["yes", "done"]
+
+
+def test_without_an_answer_a_resume_leaves_the_run_waiting() -> None:
+    app = asking("memory://")
+    app.invoke({"n": 0}, run_id="r")
+
+    assert app.resume("r").status == "paused"
+
+
+def test_wrong_answers_are_refused_and_nothing_is_kept() -> None:
+    app = asking("memory://")
+    app.invoke({"n": 0}, run_id="r")
+    journal = Journal(app.store)
+
+    with pytest.raises(AnswerRejected, match="must be one of 'yes', 'no'"):
+        control.answer(journal, "r", "perhaps")
+    with pytest.raises(AnswerRejected, match=r"no pause 'goo'.*did you mean 'go'"):
+        control.answer(journal, "r", answers={"goo": "yes"})
+    assert [pause.name for pause in control.waiting(journal, "r")] == ["go"]
+    control.answer(journal, "r", answers={"go": "no"})
+    with pytest.raises(NotPaused):
+        control.answer(journal, "r", "yes")
+    app.resume("r")
+    with pytest.raises(RunFinished):
+        control.answer(journal, "r", "yes")
+
+
+class Busy:
+    """A wave of a step that asks and a step that works until it is told to end."""
+
+    def __init__(self, store: Any) -> None:
+        self.working, self.release = threading.Event(), threading.Event()
+        graph = StateGraph(Work, name="w")
+        graph.add_node("ask", ask, after=[])
+        graph.add_node("work", self.work, after=[])
+        self.app = graph.compile(store, barrier=False)
+
+    def work(self, state: Any, ctx: Any) -> Any:
+        self.working.set()
+        while not self.release.wait(0.02):
+            if ctx.cancelled:
+                return {"log": ["left"]}
+        return {"log": ["worked"]}
+
+    def start(self) -> threading.Thread:
+        thread = threading.Thread(target=lambda: self.app.invoke({"n": 0}, run_id="r"))
+        thread.start()
+        assert self.working.wait(30)
+        return thread
+
+
+def test_a_run_that_is_driven_takes_an_answer_in(tmp_path: Path) -> None:
+    busy = Busy(f"sqlite:///{tmp_path / 'runs.db'}")
+    thread = busy.start()
+    store = open_store(f"sqlite:///{tmp_path / 'runs.db'}")
+    try:
+        journal = Journal(store)
+        while not control.waiting(journal, "r"):
+            threading.Event().wait(0.02)
+        assert control.answer(journal, "r", "yes") == ("go",)
+        while "yes" not in (busy.app.get_state("r").get("log") or ()):
+            threading.Event().wait(0.02)
+    finally:
+        busy.release.set()
+        thread.join()
+        store.close()
+    assert busy.app.runs()[0].status == "completed"
+
+
+def test_a_run_that_is_driven_can_be_paused_and_goes_on_later() -> None:
+    busy = Busy("memory://")
+    thread = busy.start()
+
+    assert busy.app.pause("r", "lunch") == "running"
+    thread.join()
+
+    assert busy.app.runs()[0].status == "interrupted"
+    busy.release.set()
+    assert busy.app.resume("r", answers={"go": "yes"}).status == "completed"
+
+
+def test_pausing_what_stands_still_changes_nothing() -> None:
+    app = asking("memory://")
+    app.invoke({"n": 0}, run_id="r")
+
+    assert app.pause("r") == "paused" and app.runs()[0].status == "paused"
+
+
+def failing(state: Any) -> Any:
+    raise ValueError("not yet")
+
+
+def test_a_plan_tells_what_a_resume_would_do_and_touches_nothing() -> None:
+    store = open_store("memory://")
+
+    def graph(second: Any) -> StateGraph:
+        made = StateGraph(Work, name="w")
+        made.add_node("first", lambda state: {"log": ["first"]}).add_node("second", second)
+        return made.add_edge(START, "first").add_edge("first", "second")
+
+    app = graph(failing).add_edge("second", END).compile(store)
+    with pytest.raises(ExecutionError):
+        app.invoke({"n": 0}, run_id="r")
+    changed = graph(lambda state: {"log": ["second"]}).add_node("third", lambda state: None)
+    changed.add_edge("second", "third").add_edge("third", END)
+    before = list(store.read("r"))
+
+    plan = changed.compile(store).plan_resume("w")
+
+    assert [(step.step, step.what, step.reason) for step in plan.steps] == [
+        ("first#1", "kept", "finished"),
+        ("second#1", "rerun", "it failed: ValueError: not yet"),
+        ("", "new", "the graph has it now"),
+    ]
+    assert plan.changes == (
+        "node 'third' was added",
+        "the code of node 'second' changed",
+        "the edges changed",
+    )
+    assert [step.node for step in plan.of("kept")] == ["first"] and list(store.read("r")) == before
+
+
+def test_a_plan_tells_what_is_asked() -> None:
+    app = asking("memory://")
+    app.invoke({"n": 0}, run_id="r")
+
+    (step,) = app.plan_resume("r").steps
+
+    assert (step.what, step.reason) == ("asked", "it waits for an answer: Go on?")
+
+
+def test_what_once_remembered_can_be_recalled() -> None:
+    seen: list[Any] = []
+
+    def work(state: Any, ctx: Any) -> Any:
+        seen.append(ctx.recall("paid", "nothing"))
+        ctx.once("paid", lambda: ctx.attempt)
+        if ctx.attempt == 1:
+            raise ValueError("after paying")
+
+    graph = StateGraph(Work, name="w").add_node("work", work).add_edge(START, "work").add_edge("work", END)
+    app = graph.compile("memory://")
+    with pytest.raises(ExecutionError):
+        app.invoke({"n": 0}, run_id="r")
+    app.resume("r")
+
+    assert seen == ["nothing", 1]
