@@ -7,7 +7,18 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from holdfast import END, START, Command, ExecutionError, GraphInvalid, Retry, Send, StateGraph, append
+from holdfast import (
+    END,
+    START,
+    Command,
+    ExecutionError,
+    GraphInvalid,
+    HoldfastError,
+    Retry,
+    Send,
+    StateGraph,
+    append,
+)
 
 
 class Work(TypedDict, total=False):
@@ -163,3 +174,31 @@ def test_an_error_may_say_how_long_to_wait() -> None:
     assert Retry(3, delay=30.0).delay_after(1, Busy()) == 30.0
     Busy.retry_after = 10**9
     assert Retry(3, delay=1.0).delay_after(1, Busy()) == 3600.0
+
+
+def test_a_run_fails_when_its_time_is_used_up_and_a_resume_has_it_anew() -> None:
+    visits: list[int] = []
+
+    def slow(state: Any, ctx: Any) -> Any:
+        visits.append(1)
+        while len(visits) == 1 and not ctx.cancelled:
+            threading.Event().wait(0.01)
+        return {"log": ["slow"]}
+
+    graph = StateGraph(Work, name="g")
+    graph.add_node("first", note("first")).add_node("slow", slow).add_node("last", note("last"))
+    graph.add_edge(START, "first").add_edge("first", "slow").add_edge("slow", "last").add_edge("last", END)
+    app = graph.compile("memory://", time_limit=0.1)
+
+    with pytest.raises(ExecutionError, match=r"the time limit of 0\.1 s is used up"):
+        app.invoke({"n": 0}, run_id="r")
+
+    assert app.runs()[0].status == "failed"
+    assert graph.compile(app.store, time_limit=60).resume("r").state["log"][-2:] == ["slow", "last"]
+
+
+def test_a_time_limit_of_nothing_is_refused() -> None:
+    graph = StateGraph(Work, name="g").add_node("a", broken).add_edge(START, "a")
+
+    with pytest.raises(HoldfastError, match="time_limit must be more than 0"):
+        graph.compile("memory://", time_limit=0)

@@ -244,6 +244,7 @@ class StateGraph:
         max_parallel: int = 256,
         on_change: str = "warn",
         checkpoint_dir: str | Path | None = None,
+        time_limit: float | dt.timedelta | None = None,
         observer: Observer | str | Callable[[Event], object] | None = None,
         encryption_key: str | bytes | None = None,
     ) -> App:
@@ -257,6 +258,7 @@ class StateGraph:
         - `max_parallel`: how many steps run at once.
         - `on_change`: what a resume does when the graph changed: "warn", "fail" or "use_saved".
         - `checkpoint_dir`: where a checkpoint file is written at every interrupt.
+        - `time_limit`: seconds that one drive of a run may take; then it fails, and a resume has them anew.
         - `encryption_key`: encrypts everything but ids, kinds, names and times; by default `HOLDFAST_KEY`.
         """
         graph = self.build()
@@ -268,6 +270,9 @@ class StateGraph:
         one_of("on_change", on_change, ON_CHANGE)
         if max_parallel < 1:
             raise HoldfastError(f"max_parallel must be at least 1, not {max_parallel!r}")
+        limit = time_limit.total_seconds() if isinstance(time_limit, dt.timedelta) else time_limit
+        if limit is not None and not limit > 0:
+            raise HoldfastError(f"time_limit must be more than 0 seconds, not {limit!r}")
         if policy is None:
             policy = CheckpointPolicy(durability=durability or "full")
         elif durability is not None and durability != policy.durability:
@@ -291,6 +296,7 @@ class StateGraph:
                 checkpoint_dir=None if directory is None else Path(directory),
                 observer=resolve_observer(observer),
                 on_change=on_change,
+                time_limit=limit,
                 outline=graph.outline(),
             )
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, assert_never
@@ -243,6 +244,7 @@ class Drive:
     async def drive(self) -> RunStatus:
         """Advance the run as far as it goes; the status it then has. Why it failed is left in `failure`."""
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+        timer = self._timer()
         try:
             while True:
                 launches = await self._advance()
@@ -264,11 +266,24 @@ class Drive:
             raise
         finally:
             self._awaiting = False
+            if timer is not None:
+                timer.cancel()
             if self._poll_handle is not None:
                 self._poll_handle.cancel()
             for task in self._tasks.values():
                 task.cancel()
             self._loop = None
+
+    def _timer(self) -> threading.Timer | None:
+        """Stops the run when its time is used up, whatever it is doing then."""
+        limit = self.settings.time_limit
+        if limit is None:
+            return None
+        reason = f"the time limit of {limit:g} s is used up; what was running is in doubt"
+        timer = threading.Timer(limit, self.request_stop, (RunStatus.FAILED, reason))
+        timer.daemon = True
+        timer.start()
+        return timer
 
     async def _advance(self) -> list[Step]:
         """Record every decision that can be made now; the steps that are to be run."""
@@ -279,7 +294,10 @@ class Drive:
             self._record_commands()
         if self.stop is not None:
             self._take_results()
-            self._end(self.stop, self.stop_reason)
+            if self.stop == RunStatus.FAILED:
+                self._fail(self.stop_reason, self.run.root.last_node, None)
+            else:
+                self._end(self.stop, self.stop_reason)
             return launches
         self._wake_at = None
         progress = True

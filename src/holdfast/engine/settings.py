@@ -28,4 +28,6 @@ class Settings:
     checkpoint_dir: Path | None = None
     observer: Observer | None = None
     on_change: str = "warn"
+    time_limit: float | None = None
+    """Seconds that one drive may take."""
     outline: dict[str, object] = field(default_factory=dict)
