@@ -114,6 +114,10 @@ class State(_Core, Mapping[str, Any]):
         value = slot.get()
         return value if slot.care != GUARDED else self._private(key, value)
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, or `default`; what is missing is not searched for similar names."""
+        return self[key] if key in self._cells else default
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._cells)
 
