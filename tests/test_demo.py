@@ -68,7 +68,7 @@ def test_the_demo_keeps_its_runs_where_it_is_told_to(
 def test_a_failure_is_a_message_and_an_exit_code_and_no_traceback(holdfast: Any) -> None:
     done = holdfast("demo", "--store", "nowhere://x")
 
-    assert done.returncode == 1 and done.stdout == ""
+    assert done.returncode == 3 and done.stdout == ""
     assert done.stderr.startswith("holdfast: no store is known for 'nowhere://x'")
     assert "Traceback" not in done.stderr
 
@@ -86,7 +86,7 @@ def test_a_bad_key_in_the_environment_is_a_message_too(
 def test_a_wrong_command_is_refused_with_the_usage(holdfast: Any) -> None:
     for arguments in ([], ["dmeo"], ["demo", "--sotre", "x"]):
         done = holdfast(*arguments)
-        assert done.returncode == 2 and "usage: holdfast" in done.stderr and "Traceback" not in done.stderr
+        assert done.returncode == 2 and "Usage: holdfast" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_every_command_and_option_has_help(holdfast: Any) -> None:
@@ -112,7 +112,7 @@ def test_what_stops_the_demo_is_told_in_words(
     def stops(url: str) -> None:
         raise error
 
-    monkeypatch.setattr("holdfast.__main__.play", stops)
+    monkeypatch.setattr("holdfast.cli.demo_command.play", stops)
 
     assert main(["demo"]) == code
 

@@ -44,9 +44,10 @@ class Trial:
         return f"sqlite:///{self.folder / 'runs.db'}"
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
+        manners = ["--no-interactive"] if arguments[0] != "show" else []
         environment = {**os.environ, "EXAMPLE_LEDGER": str(self.folder / "ledger")}
         return subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *arguments, "--store", self.url, "--json", "--no-interactive"],
+            [sys.executable, "-m", "holdfast", *arguments, "--store", self.url, "--json", *manners],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -55,12 +56,14 @@ class Trial:
         )
 
     def command(self) -> list[str]:
-        """What has to be called next: the run itself, a resume, or a resume with the answer."""
+        """What has to be called next: the run itself, a resume, a resume with the answer, or a look at its end."""
         store = open_store(self.url)
         try:
             known = store.runs(run="r")
             if not known:
                 return ["run", str(EXAMPLES / f"{self.name}.yaml"), "--run-id", "r"]
+            if known[0].status == "completed":
+                return ["show", "r"]
             answer = ANSWERS.get(self.name)
             given = ["--answer", answer] if known[0].status == "paused" and answer else []
             return ["resume", "r", *given]
@@ -84,13 +87,13 @@ class Trial:
         path = self.folder / "ledger"
         return [line.removeprefix("r:") for line in path.read_text().splitlines()] if path.exists() else []
 
-    def until_done(self, kills: int, chance: random.Random) -> object:
-        """The run's output, after so many kills at random moments."""
+    def until_done(self, kills: int, chance: random.Random, seconds: float = 1.0) -> object:
+        """The run's output, after so many kills at random moments; undisturbed it takes about `seconds`."""
         while True:
             before, known = len(self.ledger()), self.finished()
             process = self.start(*self.command())
             if self.kills < kills:
-                time.sleep(chance.uniform(0.3, 1.6))
+                time.sleep(chance.uniform(0.4, 1.0) * seconds)
                 if process.poll() is None:
                     self.kills += 1
                 process.send_signal(signal.SIGKILL)
@@ -107,9 +110,11 @@ def trial(name: str, kills: int, seed: int, folder: Path) -> Trial:
     chance = random.Random(seed)
     (folder / "calm").mkdir(parents=True)
     (folder / "wild").mkdir()
+    begun = time.monotonic()
     wanted = Trial(name, folder / "calm").until_done(0, chance)
+    seconds = time.monotonic() - begun
     wild = Trial(name, folder / "wild")
-    found = wild.until_done(kills, chance)
+    found = wild.until_done(kills, chance, seconds)
     if found != wanted:
         raise AssertionError(f"{name} (seed {seed}): {found!r} instead of {wanted!r}")
     if wild.twice:

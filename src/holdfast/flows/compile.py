@@ -1,82 +1,109 @@
-"""A workflow's definition as a graph: every step becomes a node or a few, every route an edge."""
+"""A workflow's definition as a graph: every step becomes a node or a few."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from holdfast.data.reducers import append, merge
-from holdfast.data.state import State
 from holdfast.define.builder import StateGraph
 from holdfast.errors import HoldfastError
+from holdfast.flows.ending import OUTPUT, Ending, ended_early, failure_key
 from holdfast.flows.for_each import Items
-from holdfast.flows.groups import Group, Member
-from holdfast.flows.inputs import read_inputs
-from holdfast.flows.kinds.kind import Kind, Plain, Texts, rendered
+from holdfast.flows.groups import Group, on_error_of
+from holdfast.flows.kinds.kind import Kind, Plain
 from holdfast.flows.kinds.table import kind_of
-from holdfast.flows.model import END_ROUTE, After, Definition, Step, SubWorkflow
+from holdfast.flows.model import Definition, Step, SubWorkflow
+from holdfast.flows.nested import Inputs, Nested
 from holdfast.flows.retrying import retry_of
-from holdfast.flows.scope import Layout, Scope, members
-from holdfast.flows.work import Router, Work
+from holdfast.flows.scope import Layout, members
+from holdfast.flows.ways import Ways, follow_by_order
+from holdfast.flows.work import Work, work_of
 from holdfast.flows.world import World
 from holdfast.plan.fingerprint import fingerprint
-from holdfast.values import END, START
 
 MAX_DEPTH = 10
 """How deep sub-workflows may be nested."""
 
-OUTPUT = "output"
-"""The last node, which makes the workflow's output."""
-
-Load = Callable[[Path], tuple[Path, Definition]]
-"""Reads another workflow file: its folder, and what it says."""
+Load = Callable[[Path], Definition]
+"""Reads another workflow file."""
 
 
-def compile_flow(definition: Definition, world: World, load: Load) -> StateGraph:
-    """The graph of a workflow."""
-    return _Compiler(definition, Layout(definition), world, load, ()).graph()
+class StepInvalid(HoldfastError):
+    """A step cannot be made ready; `step` is its name, with those of the steps that it is nested in."""
+
+    def __init__(self, step: str, reason: str) -> None:
+        self.step, self.reason = step, reason
+        super().__init__(f"step {step!r}: {reason}")
+
+
+@dataclass
+class Compiled:
+    """A workflow's graph, and its steps' first and last nodes; steps of sub-workflows are named `outer/inner`."""
+
+    graph: StateGraph
+    first: dict[str, str] = field(default_factory=dict)
+    last: dict[str, str] = field(default_factory=dict)
+    before: list[str] = field(default_factory=list)
+    """The steps that the files say a run pauses before."""
+    after: list[str] = field(default_factory=list)
+
+
+def compile_flow(definition: Definition, world: World, load: Load, path: Path) -> Compiled:
+    """The graph of the workflow that was read from `path`."""
+    return _Compiler(definition, Layout(definition), world, load, (path.resolve(),)).compiled()
 
 
 class _Compiler:
-    """One workflow on its way to a graph. `outer` are the files that it is nested in."""
+    """One workflow on its way to a graph.
+
+    `files` are the workflow's own file and those that it is nested in. With `ends_early`, a step that fails ends
+    this workflow, which then is a failed step of another, and not the run.
+    """
 
     def __init__(
-        self, definition: Definition, layout: Layout, world: World, load: Load, outer: tuple[Path, ...]
+        self,
+        definition: Definition,
+        layout: Layout,
+        world: World,
+        load: Load,
+        files: tuple[Path, ...],
+        ends_early: bool = False,
     ) -> None:
-        self.definition, self.layout, self.world, self.load, self.outer = (
-            definition,
-            layout,
-            world,
-            load,
-            outer,
-        )
-        self.by_order = not any(step.after for step in definition.steps)
-        limits = definition.workflow.limits
-        self._graph = StateGraph(
-            self._schema(), name=definition.workflow.name, max_iterations=limits.max_iterations
-        )
-        self._exits: dict[str, str] = {}
+        self.definition, self.layout, self.world = definition, layout, world
+        self._load, self._files, self._ends_early = load, files, ends_early
+        self._inner: dict[str, tuple[Nested, _Compiler]] = {}
+        for step in definition.steps:
+            for each, group in [(step, None), *((member, step) for member in members(step))]:
+                if each.workflow is not None:
+                    self._inner[each.name] = self._nested(each, group)
+        own = any(step.agent is not None for step in layout.steps.values())
+        self.pays: bool = own or any(inner.pays for _, inner in self._inner.values())
+        limit = definition.workflow.limits.max_iterations
+        self._graph = StateGraph(self._schema(), name=definition.workflow.name, max_iterations=limit)
+        self._result = Compiled(self._graph)
 
-    def graph(self) -> StateGraph:
+    def compiled(self) -> Compiled:
         for step in self.definition.steps:
-            self._exits[step.name] = self._add(step)
-        for index, step in enumerate(self.definition.steps):
-            self._lead_on(index, step)
-        self._lead_in()
-        if self.definition.output is not None or self.layout.shared:
-            self._add_output()
-        return self._graph
-
-    # The state.
+            self._add(step)
+        Ways(self._graph, self.layout, self._result.last).add()
+        by_order = follow_by_order(self.definition.steps)
+        if self.definition.output is not None or self.layout.shared or not by_order:
+            self._add_ending(by_order)
+        self._note_gates()
+        return self._result
 
     def _schema(self) -> dict[str, Any]:
+        """The state's keys. Those with reducers, which cost every step something, only where they are needed."""
         layout = self.layout
-        keys: dict[str, Any] = {"ledger": Annotated[list, append]}
+        keys: dict[str, Any] = {"ledger": Annotated[list, append]} if self.pays else {}
         if layout.shared:
-            keys[layout.shared] = dict
+            keys |= {layout.shared: dict, failure_key(layout): dict}
             if layout.is_item:
                 keys[f"{layout.shared}:each"] = dict
                 keys[f"{layout.shared}:items"] = Annotated[dict, merge]
@@ -89,21 +116,25 @@ class _Compiler:
                 keys[layout.items_key(name)] = Annotated[dict, merge]
         return keys
 
-    # Nodes.
+    # Steps.
 
-    def _add(self, step: Step) -> str:
-        """Add the nodes of a step; the one that its routes leave from."""
+    def _add(self, step: Step, group: Step | None = None) -> None:
+        """Add the nodes of a step."""
+        self._result.first[step.name] = step.name
         if step.parallel is not None:
-            return self._add_group(step)
-        if step.workflow is not None:
-            return self._add_workflow(step)
-        work = Work(step, self._kind(step), self.layout, self.world)
-        if step.for_each is not None:
-            items = Items(work)
-            self._add_node(items.item_node, work, step)
-            return self._surround(items)
-        self._add_node(step.name, work, step)
-        return step.name
+            self._add_group(step)
+        elif step.workflow is not None:
+            self._add_workflow(step, group)
+        else:
+            work = work_of(step, self._kind(step), self.layout, self.world, group.name if group else "")
+            if step.for_each is None:
+                self._add_work(step.name, work, self._goes_on(step, group), is_part=group is not None)
+                self._result.last[step.name] = step.name
+                return
+            items = Items(work, goes_on=self._goes_on(step, group))
+            goes_on = step.for_each.on_error != "fail_fast" or self._goes_on(step, group)
+            self._add_work(items.item_node, work, goes_on, is_part=True)
+            self._surround(items, self._goes_on(step, group))
 
     def _kind(self, step: Step) -> Kind:
         try:
@@ -111,14 +142,8 @@ class _Compiler:
         except HoldfastError as error:
             raise StepInvalid(step.name, str(error)) from error
 
-    def _add_node(self, name: str, work: Work, step: Step, tolerant: bool = False) -> None:
-        each = step.for_each
-        goes_on = (
-            tolerant
-            or step.on_error == "continue"
-            or (each is not None and each.on_error != "fail_fast")
-            or self.definition.workflow.checkpoint.on_failure == "continue"
-        )
+    def _add_work(self, name: str, work: Work, goes_on: bool, is_part: bool) -> None:
+        step = work.step
         self._graph.add_node(
             name,
             work,
@@ -126,8 +151,8 @@ class _Compiler:
             timeout=step.timeout if step.python is not None else None,
             if_interrupted=self._if_interrupted(step),
             version=_version(step, work.kind),
-            on_error=work.failed if goes_on else None,
-            max_parallel=None if each is None else 1 if each.mode == "sequential" else each.max_parallel,
+            on_error=work.failed if goes_on or (is_part and self._ends_early) else self._stand_in(work),
+            max_parallel=_max_parallel(step),
         )
 
     def _if_interrupted(self, step: Step) -> str:
@@ -135,204 +160,137 @@ class _Compiler:
             return step.if_interrupted
         return "rerun" if step.idempotent else "ask" if self.world.interactive else "fail"
 
-    def _surround(self, items: Items) -> str:
+    def _goes_on(self, step: Step, group: Step | None = None) -> bool:
+        """Whether the run goes on after a failure of this step as a whole."""
+        if step.on_error == "continue" or self.definition.workflow.checkpoint.on_failure == "continue":
+            return True
+        wish = on_error_of(group) if group is not None else "fail_fast"
+        # A sub-workflow that fails unless all succeed fails where it is, so that a resume goes on from there.
+        return wish == "continue" or (wish == "all_or_nothing" and step.workflow is None)
+
+    def _stand_in(self, work: Work, goes_on: bool = False) -> Callable[[Any, BaseException], Any] | None:
+        """What stands in for a failed node: its failure as data, the end of the workflow, or nothing."""
+        if goes_on:
+            return work.failed
+        return functools.partial(ended_early, work) if self._ends_early else None
+
+    # Steps of several nodes.
+
+    def _surround(self, items: Items, goes_on: bool) -> None:
         """The nodes before and after the items of a for-each."""
-        name = items.step.name
-        self._graph.add_node(name, items.begin, version="begin")
+        name, stand_in = items.step.name, self._stand_in(items.work, goes_on)
+        self._graph.add_node(name, items.begin, version="begin", on_error=stand_in)
         self._graph.add_conditional_edges(name, items.hand_out, [items.item_node, items.done_node])
-        self._graph.add_node(items.done_node, items.gather, version="gather", goto=[items.item_node])
-        self._graph.add_edge(items.item_node, items.done_node)
-        return items.done_node
-
-    def _add_group(self, step: Step) -> str:
-        group = Group(Work(step, Plain(), self.layout, self.world))  # type: ignore[arg-type]
-        self._graph.add_node(step.name, group.begin, version="begin")
-        exits = [self._add_member(member, group) for member in members(step)]
-        self._graph.add_conditional_edges(step.name, group.fan_out, [*group.names, group.done_node])
-        self._graph.add_node(group.done_node, group.gather, version="gather", goto=group.names)
-        self._graph.add_edge(exits, group.done_node)
-        return group.done_node
-
-    def _add_member(self, member: Step, group: Group) -> str:
-        if member.for_each is not None or member.workflow is not None:
-            return self._add(member)
-        work = Member(member, self._kind(member), self.layout, self.world)
-        work.group = group
-        self._add_node(member.name, work, member, tolerant=group.on_error != "fail_fast")
-        return member.name
-
-    # Sub-workflows.
-
-    def _add_workflow(self, step: Step) -> str:
-        nested = _Nested(step, self)
-        if step.for_each is not None:
-            items = Items(nested.work, nested.inputs)
-            self._graph.add_node(items.item_node, nested.graph(), max_parallel=step.for_each.max_parallel)
-            return self._surround(items)
-        flow, done = f"{step.name}:flow", f"{step.name}:done"
-        self._graph.add_node(step.name, nested.begin, version=_version(step, nested.work.kind))
-        self._graph.add_conditional_edges(step.name, nested.enter, [flow, done])
-        self._graph.add_node(flow, nested.graph())
-        self._graph.add_node(done, _nothing, version="nothing")
-        self._graph.add_edge(flow, done)
-        return done
-
-    # Edges.
-
-    def _lead_in(self) -> None:
-        steps, entry = self.definition.steps, self.definition.workflow.entry
-        if self.by_order:
-            self._graph.add_edge(START, entry or steps[0].name)
-            return
-        routed = {route.to for step in steps for route in step.routes or ()}
-        for step in steps:
-            if not step.after and (step.name not in routed or step.name == entry):
-                self._graph.add_edge(START, step.name)
-            sources = [self._exits[name] for name in _waited_for(step)]
-            if len(sources) > 1:
-                self._graph.add_edge(sources, step.name)
-
-    def _lead_on(self, index: int, step: Step) -> None:
-        """The edges out of a step."""
-        leave, followers = self._exits[step.name], self._followers(index, step)
-        if step.routes:
-            following = self._open_end(step, followers)
-            router = Router(step, self.layout, following, lambda name: END if name == END_ROUTE else name)
-            self._graph.add_conditional_edges(leave, router, router.targets())
-            return
-        joined = any(
-            len(_waited_for(other)) > 1 and step.name in _waited_for(other) for other in self.definition.steps
+        self._graph.add_node(
+            items.done_node, items.gather, version="gather", goto=[items.item_node], on_error=stand_in
         )
-        if step.end is not None or (not followers and not joined):
-            followers = [END]
-        for name in followers:
-            self._graph.add_edge(leave, name)
+        self._graph.add_edge(items.item_node, items.done_node)
+        self._result.last[name] = items.done_node
 
-    def _followers(self, index: int, step: Step) -> list[str]:
-        """The nodes that follow a step if no route of its own is taken, those that wait for several left out."""
-        steps = self.definition.steps
-        if self.by_order:
-            return [steps[index + 1].name] if index + 1 < len(steps) else []
-        return [other.name for other in steps if _waited_for(other) == [step.name]]
+    def _add_group(self, step: Step) -> None:
+        work = Work(step, Plain(), self.layout, self.world)
+        goes_on = self._goes_on(step)
+        group, stand_in = Group(work, goes_on), self._stand_in(work, goes_on)
+        self._graph.add_node(step.name, group.begin, version="begin", on_error=stand_in)
+        for member in members(step):
+            self._add(member, step)
+        self._graph.add_conditional_edges(step.name, group.fan_out, [*group.names, group.done_node])
+        self._graph.add_node(
+            group.done_node, group.gather, version="gather", goto=group.names, on_error=stand_in
+        )
+        meeting = group.done_node
+        if any(_is_composite(member) for member in members(step)):
+            meeting = group.meeting_node
+            self._graph.add_node(meeting, _nothing, version="nothing")
+            self._graph.add_conditional_edges(meeting, group.meet, [group.done_node])
+        for member in members(step):
+            self._graph.add_edge(self._result.last[member.name], meeting)
+        self._result.last[step.name] = group.done_node
 
-    def _open_end(self, step: Step, followers: list[str]) -> str | None:
-        """Where a step with routes leads to if none of them holds; `None` if one of them has to."""
-        if self.by_order:
-            return None
-        waiting = [other for other in self.definition.steps if step.name in _waited_for(other)]
-        if not waiting:
-            return None
-        name = f"{step.name}:on"
-        self._graph.add_node(name, _nothing, version="nothing")
-        for follower in followers:
-            self._graph.add_edge(name, follower)
-        self._exits[step.name] = name
-        return name
+    def _nested(self, step: Step, group: Step | None) -> tuple[Nested, _Compiler]:
+        """Another workflow as a step of this one, and its own way to a graph."""
+        file = step.workflow.file if isinstance(step.workflow, SubWorkflow) else step.workflow or ""
+        path = (self.world.base / file).resolve()
+        if path in self._files:
+            raise StepInvalid(step.name, f"{file} contains itself; use a route back to repeat something")
+        if len(self._files) > MAX_DEPTH:
+            raise StepInvalid(step.name, f"workflows are nested more than {MAX_DEPTH} deep")
+        work = Work(step, Inputs(step.with_), self.layout, self.world, group.name if group else "")
+        goes_on = self._goes_on(step, group)
+        nested = Nested(work, self._load(path), file, goes_on)
+        each = step.for_each
+        ends_early = goes_on or self._ends_early or (each is not None and each.on_error == "continue")
+        world = dataclasses.replace(self.world, base=path.parent)
+        try:
+            inner = _Compiler(
+                nested.definition, nested.layout(), world, self._load, (*self._files, path), ends_early
+            )
+        except StepInvalid as error:
+            raise StepInvalid(f"{step.name}/{error.step}", error.reason) from error
+        return nested, inner
 
-    # The end.
+    def _add_workflow(self, step: Step, group: Step | None) -> None:
+        nested, inner = self._inner[step.name]
+        goes_on = self._goes_on(step, group)
+        try:
+            compiled = inner.compiled()
+        except StepInvalid as error:
+            raise StepInvalid(f"{step.name}/{error.step}", error.reason) from error
+        if step.for_each is not None:
+            items = Items(nested.work, nested.inputs, goes_on)
+            self._take_in(step.name, items.item_node, compiled)
+            self._graph.add_node(items.item_node, compiled.graph, max_parallel=_max_parallel(step))
+            self._surround(items, goes_on)
+            return
+        flow, done, stand_in = f"{step.name}:flow", f"{step.name}:done", self._stand_in(nested.work, goes_on)
+        self._take_in(step.name, flow, compiled)
+        version = _version(step, nested.work.kind)
+        self._graph.add_node(step.name, nested.begin, version=version, on_error=stand_in)
+        self._graph.add_conditional_edges(step.name, nested.enter, [flow, done])
+        self._graph.add_node(flow, compiled.graph)
+        self._graph.add_node(done, nested.done, version="done", on_error=stand_in)
+        self._graph.add_edge(flow, done)
+        self._result.last[step.name] = done
 
-    def _add_output(self) -> None:
-        texts = Texts()
-        compiled = texts.tree(self.definition.output)
-        layout, scrub = self.layout, self.world.scrubber.scrub
+    def _take_in(self, name: str, node: str, inner: Compiled) -> None:
+        """Know the steps of a sub-workflow by the names that they have from here."""
+        result = self._result
+        result.first |= {f"{name}/{step}": f"{node}/{first}" for step, first in inner.first.items()}
+        result.last |= {f"{name}/{step}": f"{node}/{last}" for step, last in inner.last.items()}
+        result.before += [f"{name}/{step}" for step in inner.before]
+        result.after += [f"{name}/{step}" for step in inner.after]
 
-        def finish(state: State) -> Mapping[str, Any]:
-            if self.definition.output is None:
-                result = last_output(layout, state)
-            else:
-                result = rendered(compiled, Scope(layout, state))
-            return _result(layout, state, scrub(result))
+    # The whole.
 
+    def _add_ending(self, by_order: bool) -> None:
+        ending = Ending(self.layout, self.world, by_order)
         version = json.dumps(self.definition.output, sort_keys=True, default=str)
-        self._graph.add_node(OUTPUT, finish, version=version)
+        self._graph.add_node(
+            OUTPUT, ending.finish, version=version, goto=[step.name for step in ending.expected]
+        )
         self._graph.set_last_node(OUTPUT)
 
-
-class StepInvalid(HoldfastError):
-    """A step cannot be made ready; `step` is its name."""
-
-    def __init__(self, step: str, reason: str) -> None:
-        self.step, self.reason = step, reason
-        super().__init__(f"step {step!r}: {reason}")
-
-
-class _Nested:
-    """Another workflow as a step of this one."""
-
-    def __init__(self, step: Step, parent: _Compiler) -> None:
-        self.step, self.parent = step, parent
-        target = step.workflow.file if isinstance(step.workflow, SubWorkflow) else step.workflow or ""
-        self.path = (parent.world.base / target).resolve()
-        if self.path in parent.outer or len(parent.outer) >= MAX_DEPTH:
-            raise StepInvalid(step.name, f"{target} contains itself, or is nested more than {MAX_DEPTH} deep")
-        self.base, self.definition = parent.load(self.path)
-        self.texts = Texts()
-        self._with = self.texts.tree(step.with_)
-        self.work = Work(step, _Inputs(self.texts), parent.layout, parent.world)
-
-    def graph(self) -> StateGraph:
-        step, parent = self.step, self.parent
-        layout = Layout(
-            self.definition,
-            prefix=f"{parent.layout.key(step.name)}/",
-            shared=parent.layout.key(step.name),
-            is_item=step.for_each is not None,
-        )
-        world = dataclasses.replace(parent.world, base=self.base)
-        return _Compiler(self.definition, layout, world, parent.load, (*parent.outer, self.path)).graph()
-
-    def inputs(self, scope: Mapping[str, Any]) -> dict[str, Any]:
-        """What the other workflow is given."""
-        return read_inputs(self.definition.workflow, rendered(self._with, scope))
-
-    def begin(self, state: State) -> dict[str, Any]:
-        """The step's first node: the other workflow's inputs."""
-        reason = self.work.why_skipped(state)
-        record: dict[str, Any] = {"status": "skipped", "reason": reason}
-        if not reason:
-            record = {"status": "running", "inputs": self.inputs(self.work.scope(state))}
-        return self.work.update(state, record)
-
-    def enter(self, state: State) -> str:
-        """What follows the first node."""
-        skipped = self.parent.layout.record(state, self.step.name).get("status") == "skipped"
-        return f"{self.step.name}:{'done' if skipped else 'flow'}"
+    def _note_gates(self) -> None:
+        workflow, steps = self.definition.workflow, self.layout.steps.values()
+        self._result.before += [
+            *workflow.interrupt_before,
+            *(s.name for s in steps if s.interrupt == "before"),
+        ]
+        self._result.after += [*workflow.interrupt_after, *(s.name for s in steps if s.interrupt == "after")]
 
 
-class _Inputs(Plain):
-    """The work of handing inputs to another workflow, which is none in itself."""
-
-    def __init__(self, texts: Texts) -> None:
-        self.texts = texts
-
-    def run(self, scope: Mapping[str, Any], state: State, ctx: Any) -> dict[str, Any]:
-        raise AssertionError("the other workflow does the work")
+def _is_composite(step: Step) -> bool:
+    return step.for_each is not None or step.workflow is not None
 
 
-def _nothing(state: State) -> None:
+def _max_parallel(step: Step) -> int | None:
+    if step.for_each is None:
+        return None
+    return 1 if step.for_each.mode == "sequential" else step.for_each.max_parallel
+
+
+def _nothing(state: Any) -> None:
     """A node that only stands for a place."""
-
-
-def last_output(layout: Layout, state: State) -> Any:
-    """The output of the step that ran last."""
-    name = state.checkpoint_node.partition(":")[0]
-    return layout.view(state, name).get("output") if name in layout.steps else None
-
-
-def _result(layout: Layout, state: State, result: Any) -> dict[str, Any]:
-    if not layout.shared:
-        return {OUTPUT: result}
-    if not layout.is_item:
-        visits = int(state[layout.shared].get("visits", 1))
-        return {layout.shared: {"status": "completed", "output": result, "visits": visits}}
-    each = state[f"{layout.shared}:each"]
-    found = {"index": each["index"], "visit": each["visit"], "status": "completed", "output": result}
-    return {f"{layout.shared}:items": {each["key"]: found}}
-
-
-def _waited_for(step: Step) -> list[str]:
-    after: Iterable[Any] = step.after if isinstance(step.after, list) else [step.after] if step.after else []
-    return list(dict.fromkeys(entry.step if isinstance(entry, After) else entry for entry in after))
 
 
 def _version(step: Step, kind: Kind) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.engine.route import RouteFailed
 from holdfast.errors import HoldfastError
 
 
@@ -20,12 +21,12 @@ class StepTimedOut(StepFailed):
         super().__init__(message, transient=True)
 
 
-class NoRoute(HoldfastError):
-    """None of a step's routes holds."""
+class NoRoute(HoldfastError, RouteFailed):
+    """None of a step's routes holds, or one cannot be evaluated; `node` is the step's name."""
 
 
 class BudgetExceeded(HoldfastError):
-    """The agents of a run have spent what the workflow allows."""
+    """The agents of a run have spent what the workflow allows. No step goes on without its result."""
 
 
 class EndedInFailure(HoldfastError):

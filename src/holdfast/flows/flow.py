@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -14,15 +15,18 @@ from holdfast.engine.app import App
 from holdfast.engine.policy import CheckpointPolicy, Retention
 from holdfast.errors import GraphInvalid, HoldfastError
 from holdfast.events import Event, Observer
-from holdfast.flows.compile import StepInvalid, compile_flow, last_output
+from holdfast.flows.compile import StepInvalid, compile_flow
+from holdfast.flows.ending import last_output
 from holdfast.flows.inputs import read_inputs
-from holdfast.flows.model import Definition, Step
+from holdfast.flows.model import Definition, Parallel
 from holdfast.flows.parse import parse
-from holdfast.flows.problems import FlowInvalid
+from holdfast.flows.problems import FlowInvalid, Problem, did_you_mean, listed
+from holdfast.flows.purse import Purse, entries_of
 from holdfast.flows.scope import Layout, members
 from holdfast.flows.secrets import Scrubber, Secrets
 from holdfast.flows.source import Source, read_source
-from holdfast.flows.world import Purse, World
+from holdfast.flows.ways import follow_by_order
+from holdfast.flows.world import World
 from holdfast.stores.base import Store
 
 _FILES = {"sqlite": ("sqlite:///", "runs.db"), "files": ("file:///", "runs")}
@@ -100,7 +104,7 @@ class Flow:
 
     def output(self, state: State) -> Any:
         """What a run resulted in: its `output`, or else the output of the step that ran last."""
-        if self.definition.output is not None:
+        if self.definition.output is not None or not follow_by_order(self.definition.steps):
             return state.get("output")
         return last_output(Layout(self.definition), state)
 
@@ -129,46 +133,62 @@ class Flow:
         `interactive` says that somebody can be asked about interrupted steps that may not simply be repeated.
         """
         workflow = self.definition.workflow
-        world = dataclasses.replace(self._world, skip_gates=skip_gates, interactive=interactive)
+        world = dataclasses.replace(
+            self._world, skip_gates=skip_gates, interactive=interactive, purse=Purse.of(workflow.limits)
+        )
         try:
-            graph = compile_flow(self.definition, world, self._load)
-            return graph.compile(
+            compiled = compile_flow(self.definition, world, self._load, self.path)
+            app = compiled.graph.compile(
                 self.store_url() if store is None else store,
-                interrupt_before=self._gates("before", [*workflow.interrupt_before, *interrupt_before]),
-                interrupt_after=self._gates("after", [*workflow.interrupt_after, *interrupt_after]),
+                interrupt_before=self._nodes(compiled.first, [*compiled.before, *interrupt_before], "before"),
+                interrupt_after=self._nodes(compiled.last, [*compiled.after, *interrupt_after], "after"),
                 policy=self._policy(durability),
                 retention=self._retention(),
                 max_parallel=workflow.limits.max_parallel,
                 on_change=workflow.on_change,
+                time_limit=workflow.limits.timeout,
                 observer=observer,
             )
         except StepInvalid as error:
-            raise FlowInvalid([self._problem(error.step, error.reason)]) from error
+            raise FlowInvalid([self._problem(error)]) from error
         except GraphInvalid as error:
             raise FlowInvalid(
                 [self._source.problem(("steps",), problem) for problem in error.problems]
             ) from error
+        world.purse.look = functools.partial(_spent_before, app)
+        return app
 
-    def _load(self, path: Path) -> tuple[Path, Definition]:
-        return path.parent, parse(read_source(path, env=self._env))
+    def _load(self, path: Path) -> Definition:
+        return parse(read_source(path, env=self._env))
 
-    def _problem(self, step: str, reason: str) -> Any:
-        for index, found in enumerate(self.definition.steps):
-            if step == found.name or step in [member.name for member in members(found)]:
-                return self._source.problem(("steps", index), f"step {step!r}: {reason}")
-        return self._source.problem(("steps",), f"step {step!r}: {reason}")
+    def _problem(self, error: StepInvalid) -> Problem:
+        """What keeps a step from being made ready, at its place in the file."""
+        name = error.step.partition("/")[0]
+        message = f"step {error.step!r}: {error.reason}"
+        for index, step in enumerate(self.definition.steps):
+            if step.name == name:
+                return self._source.problem(("steps", index, step.kind), message)
+            inner = ("steps",) if isinstance(step.parallel, Parallel) else ()
+            for place, member in enumerate(members(step)):
+                if member.name == name:
+                    path = ("steps", index, "parallel", *inner, place, member.kind)
+                    return self._source.problem(path, message)
+        return self._source.problem(("steps",), message)
 
-    def _gates(self, where: str, names: Iterable[str]) -> list[str]:
-        """The nodes to pause at: those of the steps named, and of the steps that say so themselves."""
-        steps = Layout(self.definition).steps
-        own = [step.name for step in steps.values() if step.interrupt == where]
-        found = []
-        for name in dict.fromkeys([*own, *names]):
-            step = steps.get(name)
-            found.append(
-                f"{name}:done" if step is not None and where == "after" and _is_composite(step) else name
+    def _nodes(self, known: Mapping[str, str], names: Iterable[str], when: str) -> list[str]:
+        """The nodes to pause at for these steps; steps of sub-workflows are named `outer/inner`."""
+        wanted = list(dict.fromkeys(names))
+        unknown = [name for name in wanted if name not in known]
+        if unknown:
+            raise FlowInvalid(
+                self._source.problem(
+                    ("steps",),
+                    f"a pause is wanted {when} {name!r}, but there is no such step",
+                    did_you_mean(name, known) or f"the steps are {listed(known)}",
+                )
+                for name in unknown
             )
-        return found
+        return [known[name] for name in wanted]
 
     def _policy(self, durability: str | None) -> CheckpointPolicy:
         checkpoint = self.definition.workflow.checkpoint
@@ -193,5 +213,9 @@ class Flow:
         )
 
 
-def _is_composite(step: Step) -> bool:
-    return step.for_each is not None or step.parallel is not None or step.workflow is not None
+def _spent_before(app: App, run_id: str) -> list[Mapping[str, Any]]:
+    """What the agents of a run have spent by its journal."""
+    journal, codec = app.settings.journal, app.settings.codec
+    if not journal.store.runs(run=run_id):
+        return []
+    return list(entries_of(journal.load(journal.info(run_id), codec).run, codec))

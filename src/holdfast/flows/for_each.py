@@ -10,9 +10,10 @@ from holdfast.data.state import State
 from holdfast.engine.context import Context
 from holdfast.flows.errors import StepFailed
 from holdfast.flows.expressions import compile_expression
-from holdfast.flows.kinds.kind import Texts, rendered
+from holdfast.flows.kinds.kind import Texts
+from holdfast.flows.plain import a, kind
 from holdfast.flows.scope import Scope, steps_named
-from holdfast.flows.work import Work
+from holdfast.flows.work import Work, evaluated
 from holdfast.plan.graph import Command, Send
 
 MAX_ITEMS = 100_000
@@ -21,14 +22,19 @@ Inputs = Callable[[Scope], Mapping[str, Any]]
 
 
 class Items:
-    """The nodes around the work: the one that counts, the one that hands out, the one that gathers."""
+    """The nodes around the work: the one that begins, the routes to the items, the one that gathers.
 
-    def __init__(self, work: Work, inputs: Inputs | None = None) -> None:
-        self.step, self.layout, self._work, self._inputs = work.step, work.layout, work, inputs
+    `inputs` makes what a sub-workflow is given for an item. With `goes_on`, failed items make a failed step and not
+    a failed run.
+    """
+
+    def __init__(self, work: Work, inputs: Inputs | None = None, goes_on: bool = False) -> None:
+        self.step, self.layout, self.work = work.step, work.layout, work
+        self._inputs, self._goes_on = inputs, goes_on
         assert self.step.for_each is not None
         self._each = self.step.for_each
         texts = Texts()
-        self._in = texts.tree(self._each.in_)
+        self._in = texts.tree("for_each.in", self._each.in_)
         self._key = None if self._each.key is None else compile_expression(self._each.key)
         paths = texts.paths() | (set() if self._key is None else self._key.names())
         self._names = steps_named(paths) if inputs is None else None
@@ -42,31 +48,52 @@ class Items:
         return f"{self.step.name}:done"
 
     def begin(self, state: State) -> dict[str, Any]:
-        """The step's first node: it begins another visit, or is skipped."""
-        reason = self._work.why_skipped(state)
-        record = {"status": "skipped", "reason": reason} if reason else {"status": "running"}
-        visits = self.layout.visits(state, self.step.name) + 1
-        return {self.layout.key(self.step.name): {**record, "visits": visits}}
+        """The step's first node: it begins another visit, is skipped, or goes back to items that failed."""
+        reason = self.work.why_skipped(state)
+        if reason:
+            return self.work.begun(state, {"status": "skipped", "reason": reason})
+        if self._is_second_try(state):
+            record = thaw(self.layout.record(state, self.step.name))
+            return {self.layout.key(self.step.name): {**record, "status": "running"}}
+        self._items(state)  # What is wrong with them is this step's failure.
+        return self.work.begun(state, {"status": "running"})
 
     def hand_out(self, state: State) -> list[Any]:
         """What follows the first node: every item on its own."""
-        if self.layout.record(state, self.step.name).get("status") == "skipped":
+        if self.layout.status(state, self.step.name) != "running":
             return [self.done_node]
-        return list(self._sends(state)) or [self.done_node]
+        failed = self._failed(state)
+        return list(self._again(failed) if failed else self._sends(state)) or [self.done_node]
 
     def gather(self, state: State, ctx: Context) -> Any:
         """The step's last node: what became of the items."""
-        name, record = self.step.name, self.layout.record(state, self.step.name)
-        if record.get("status") == "skipped":
+        if self.layout.status(state, self.step.name) != "running":
             return None
-        results = self.layout.results(state, name)
-        failed = {key: result["error"] for key, result in results.items() if "error" in result}
-        if failed and self._each.on_error == "all_or_nothing":
-            if ctx.attempt == 1:
-                raise StepFailed(_told(len(results), failed))
-            return Command(goto=[send for send in self._sends(state) if send.key in failed])
-        status = "failed" if results and len(failed) == len(results) else "completed"
-        return {self.layout.key(name): {**thaw(record), "status": status, "count": len(results)}}
+        results, failed = self.layout.results(state, self.step.name), self._failed(state)
+        if not failed or self._each.on_error == "continue":
+            all_failed = bool(failed) and len(failed) == len(results)
+            return self._end(state, len(results), "every item failed" if all_failed else "")
+        told = _told(len(results), failed)
+        if self._goes_on:
+            return self._end(state, len(results), told)
+        if ctx.attempt == 1:
+            raise StepFailed(f"{told}; a resume tries those again")
+        return Command(goto=list(self._again(failed)))
+
+    def _end(self, state: State, count: int, error: str) -> dict[str, Any]:
+        record = thaw(self.layout.record(state, self.step.name))
+        record |= {"status": "failed", "error": error} if error else {"status": "completed"}
+        return {self.layout.key(self.step.name): {**record, "count": count}}
+
+    def _is_second_try(self, state: State) -> bool:
+        """Whether the group that this is a member of comes back to it within one and the same round."""
+        record, group = self.layout.record(state, self.step.name), self.work.group
+        is_same = bool(group) and record.get("round") == self.layout.visits(state, group)
+        return is_same and record.get("status") == "failed" and bool(self._failed(state))
+
+    def _failed(self, state: State) -> dict[str, Mapping[str, Any]]:
+        results = self.layout.results(state, self.step.name)
+        return {key: result for key, result in results.items() if "error" in result}
 
     def _sends(self, state: State) -> Iterator[Send]:
         visit = self.layout.visits(state, self.step.name)
@@ -74,53 +101,57 @@ class Items:
             each: dict[str, Any] = {"item": item, "index": index, "key": key, "visit": visit}
             if self._inputs is not None:
                 each["inputs"] = self._inputs(self._scope(state, item, index, key))
-            yield Send(self.item_node, {self.layout.each_key(self.step.name): each}, key)
+            yield self._send(key, each)
+
+    def _again(self, failed: Mapping[str, Mapping[str, Any]]) -> Iterator[Send]:
+        """Items that failed once more, as they were: the list they came from may have changed."""
+        for key, result in failed.items():
+            kept = {name: result[name] for name in ("item", "inputs", "index", "visit") if name in result}
+            yield self._send(key, {**kept, "key": key})
+
+    def _send(self, key: str, each: dict[str, Any]) -> Send:
+        return Send(self.item_node, {self.layout.each_key(self.step.name): each}, key)
 
     def _items(self, state: State) -> list[tuple[str, Any]]:
-        found = rendered(self._in, Scope(self.layout, state, self._names))
+        found = self._in.look(Scope(self.layout, state, self._names))
         if isinstance(found, dict):
             pairs = [(str(key), value) for key, value in found.items()]
         elif isinstance(found, (list, tuple)):
             pairs = [(str(index), value) for index, value in enumerate(found)]
         else:
-            kind = type(found).__name__
-            raise StepFailed(
-                f"for_each of step {self.step.name!r} needs a list or a dict, and `in` gives {kind}: {found!r:.80}"
-            )
+            raise StepFailed(f"for_each.in: a list or fields are needed, and this gives {a(kind(found))}")
         if len(pairs) > MAX_ITEMS:
-            raise StepFailed(
-                f"for_each of step {self.step.name!r} has {len(pairs)} items; at most {MAX_ITEMS} are taken"
-            )
+            raise StepFailed(f"for_each.in: there are {len(pairs):,} items; at most {MAX_ITEMS:,} are taken")
         if self._key is not None:
             pairs = [(self._named(state, value, index), value) for index, (_, value) in enumerate(pairs)]
-        self._refuse_twins(pairs)
+        _refuse_twins(pairs)
         return pairs
 
     def _named(self, state: State, item: Any, index: int) -> str:
         assert self._key is not None
-        key = str(self._key.evaluate(self._scope(state, item, index, str(index))))
-        if not key:
+        scope = self._scope(state, item, index, str(index))
+        key = evaluated(self._key, scope, f"for_each.key of item {index}")
+        if kind(key) not in ("text", "number") or not str(key):
             raise StepFailed(
-                f"the key of item {index} of step {self.step.name!r} is empty ({self._each.key})"
+                f"for_each.key of item {index}: a text or a number is needed, not {a(kind(key))}"
             )
-        return key
+        return str(key)
 
     def _scope(self, state: State, item: Any, index: int, key: str) -> Scope:
         return Scope(self.layout, state, self._names, **{"index": index, "key": key, self._each.as_: item})
 
-    def _refuse_twins(self, pairs: list[tuple[str, Any]]) -> None:
-        seen: dict[str, int] = {}
-        for index, (key, _) in enumerate(pairs):
-            if key in seen:
-                raise StepFailed(
-                    f"items {seen[key]} and {index} of step {self.step.name!r} have one key, {key!r}; "
-                    "give `key` an expression that tells them apart"
-                )
-            seen[key] = index
+
+def _refuse_twins(pairs: list[tuple[str, Any]]) -> None:
+    seen: dict[str, int] = {}
+    for index, (key, _) in enumerate(pairs):
+        if key in seen:
+            raise StepFailed(
+                f"for_each.key: items {seen[key]} and {index} have one key, {key!r}; "
+                "give `key` an expression that tells them apart"
+            )
+        seen[key] = index
 
 
-def _told(count: int, failed: Mapping[str, str]) -> str:
-    first = "; ".join(f"{key}: {error}" for key, error in list(failed.items())[:3])
-    return (
-        f"{len(failed)} of {count} failed, and all or nothing is wanted ({first}); a resume tries those again"
-    )
+def _told(count: int, failed: Mapping[str, Mapping[str, Any]]) -> str:
+    first = "; ".join(f"{key}: {result['error']}" for key, result in list(failed.items())[:3])
+    return f"{len(failed)} of {count} items failed ({first}{'; …' if len(failed) > 3 else ''})"

@@ -8,22 +8,26 @@ from holdfast.data.frozen import thaw
 from holdfast.data.state import State
 from holdfast.engine.context import Context
 from holdfast.flows.errors import StepFailed
-from holdfast.flows.model import OnError, Parallel
+from holdfast.flows.model import OnError, Parallel, Step
 from holdfast.flows.scope import members
 from holdfast.flows.work import Work
 from holdfast.plan.graph import Command
 
 
 class Group:
-    """The nodes around the members: the one that begins, and the one that gathers."""
+    """The nodes around the members: the one that begins, the one where they meet, the one that gathers.
 
-    def __init__(self, work: Work) -> None:
-        self.step, self.layout, self._work = work.step, work.layout, work
+    With `goes_on`, failed members make a failed step and not a failed run.
+    """
+
+    def __init__(self, work: Work, goes_on: bool = False) -> None:
+        self.step, self.layout, self._work, self._goes_on = work.step, work.layout, work, goes_on
         self.names = [member.name for member in members(self.step)]
+        self._excused = {member.name for member in members(self.step) if member.on_error == "continue"}
 
     @property
-    def on_error(self) -> OnError:
-        return self.step.parallel.on_error if isinstance(self.step.parallel, Parallel) else "fail_fast"
+    def meeting_node(self) -> str:
+        return f"{self.step.name}:met"
 
     @property
     def done_node(self) -> str:
@@ -33,50 +37,44 @@ class Group:
         """The group's first node: it begins another visit, or is skipped."""
         reason = self._work.why_skipped(state)
         record = {"status": "skipped", "reason": reason} if reason else {"status": "running"}
-        visits = self.layout.visits(state, self.step.name) + 1
-        return {self.layout.key(self.step.name): {**record, "visits": visits}}
+        return self._work.begun(state, record)
 
     def fan_out(self, state: State) -> list[str]:
         """What follows the first node: every member."""
-        if self.layout.record(state, self.step.name).get("status") == "skipped":
-            return [self.done_node]
-        return self.names
+        runs = self.layout.status(state, self.step.name) == "running"
+        return self.names if runs else [self.done_node]
+
+    def meet(self, state: State) -> list[str]:
+        """What follows when some members are through: nothing while others are under way."""
+        under_way = [name for name in self.names if self.layout.status(state, name) == "running"]
+        return [] if under_way else [self.done_node]
 
     def gather(self, state: State, ctx: Context) -> Any:
-        """The group's last node: what became of its members."""
-        record = self.layout.record(state, self.step.name)
-        if record.get("status") == "skipped":
+        """The group's last node: what became of its members. One that the file has now is begun."""
+        if self.layout.status(state, self.step.name) != "running":
             return None
-        failed = {
-            name: found["error"]
-            for name in self.names
-            if "error" in (found := self.layout.record(state, name))
-        }
-        if failed and self.on_error == "all_or_nothing":
-            if ctx.attempt == 1:
-                told = "; ".join(f"{name}: {error}" for name, error in failed.items())
-                raise StepFailed(
-                    f"{len(failed)} of {len(self.names)} failed, and all or nothing is wanted ({told}); "
-                    "a resume tries those again"
-                )
-            return Command(goto=list(self.names))
-        status = "failed" if len(failed) == len(self.names) else "completed"
-        return {self.layout.key(self.step.name): {**thaw(record), "status": status}}
+        results = self.layout.results_of_members(state, self.step.name)
+        new = [name for name in self.names if name not in results]
+        if new:
+            return Command(goto=tuple(new))
+        failed = {name: found for name, found in results.items() if found["status"] == "failed"}
+        blamed = {name: found for name, found in failed.items() if name not in self._excused}
+        if not blamed or on_error_of(self.step) == "continue":
+            return self._end(state, "every member failed" if len(failed) == len(results) else "")
+        told = "; ".join(f"{name}: {found.get('error')}" for name, found in blamed.items())
+        told = f"{len(blamed)} of {len(results)} members failed ({told})"
+        if self._goes_on:
+            return self._end(state, told)
+        if ctx.attempt == 1:
+            raise StepFailed(f"{told}; a resume tries those again")
+        return Command(goto=list(blamed))
+
+    def _end(self, state: State, error: str) -> dict[str, Any]:
+        record = thaw(self.layout.record(state, self.step.name))
+        record |= {"status": "failed", "error": error} if error else {"status": "completed"}
+        return {self.layout.key(self.step.name): record}
 
 
-class Member(Work):
-    """The work of one member. What has completed in this visit of its group is not done again."""
-
-    group: Group
-
-    def __call__(self, state: State, ctx: Context) -> Any:
-        record, round_ = self.layout.record(state, self.step.name), self._round(state)
-        if record.get("status") == "completed" and record.get("round") == round_:
-            return None
-        return super().__call__(state, ctx)
-
-    def update(self, state: State, record: dict[str, Any]) -> dict[str, Any]:
-        return super().update(state, {**record, "round": self._round(state)})
-
-    def _round(self, state: State) -> int:
-        return self.layout.visits(state, self.group.step.name)
+def on_error_of(group: Step) -> OnError:
+    """What a group does when members fail."""
+    return group.parallel.on_error if isinstance(group.parallel, Parallel) else "fail_fast"

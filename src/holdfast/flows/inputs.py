@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.flows.errors import InputInvalid
 from holdfast.flows.model import Input, Workflow
+from holdfast.flows.words import given
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -22,33 +23,39 @@ _TRUE, _FALSE = {"true", "yes", "1", "on"}, {"false", "no", "0", "off"}
 
 
 def read_inputs(
-    workflow: Workflow, given: Mapping[str, Any], text: Mapping[str, str] | None = None
+    workflow: Workflow,
+    values: Mapping[str, Any],
+    text: Mapping[str, str] | None = None,
+    how: str = "--input {name}=…",
 ) -> dict[str, Any]:
-    """Every declared input; `given` as they are, `text` read as their types say. `InputInvalid` tells all problems."""
+    """Every declared input; `values` as they are, `text` read as their types say. `InputInvalid` tells all problems.
+
+    `how` says in these how an input is given.
+    """
     problems: list[str] = []
-    values: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     text = text or {}
-    for name in (*given, *text):
+    for name in (*values, *text):
         if name not in workflow.inputs:
             problems.append(_unknown(name, workflow))
     for name, declared in workflow.inputs.items():
         try:
-            values[name] = _value(name, declared, given, text)
+            found[name] = _value(name, declared, values, text, how.format(name=name))
         except ValueError as error:
             problems.append(f"input {name!r} {error}")
     if problems:
         raise InputInvalid(workflow.name, problems)
-    return values
+    return found
 
 
-def _value(name: str, declared: Input, given: Mapping[str, Any], text: Mapping[str, str]) -> Any:
+def _value(name: str, declared: Input, values: Mapping[str, Any], text: Mapping[str, str], how: str) -> Any:
     if name in text:
         value = _read(declared.type, text[name])
-    elif name in given:
-        value = given[name]
+    elif name in values:
+        value = values[name]
     elif declared.required and declared.default is None:
         about = f" ({declared.description})" if declared.description else ""
-        raise ValueError(f"is missing{about}; give it with --input {name}=…")
+        raise ValueError(f"is missing{about}; give it with {how}")
     else:
         return declared.default
     return _checked(declared, value)
@@ -58,10 +65,15 @@ def _checked(declared: Input, value: Any) -> Any:
     if value is None and not declared.required:
         return value
     if declared.type != "any" and not fits(declared.type, value):
-        raise ValueError(f"must be of type {declared.type}, not {type(value).__name__}: {value!r:.80}")
-    if declared.choices is not None and value not in declared.choices:
-        raise ValueError(f"must be one of {', '.join(map(repr, declared.choices))}, not {value!r:.80}")
+        raise ValueError(f"must be of type {declared.type}, not {given(value)}")
+    if declared.choices is not None and not any(_same(value, choice) for choice in declared.choices):
+        listed = ", ".join(json.dumps(choice, ensure_ascii=False, default=str) for choice in declared.choices)
+        raise ValueError(f"must be one of {listed}, not {given(value)}")
     return value
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def fits(kind: str, value: Any) -> bool:
@@ -79,21 +91,18 @@ def _read(kind: str, text: str) -> Any:
         if word not in _TRUE | _FALSE:
             raise ValueError(f"must be true or false, not {text!r:.80}")
         return word in _TRUE
+    if kind == "array" and not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",")] if text.strip() else []
     try:
-        value = json.loads(text)
-    except ValueError:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
         if kind == "any":
             return text
-        if kind == "array":
-            return [part.strip() for part in text.split(",")]
         raise ValueError(f"must be of type {kind}, not {text!r:.80}") from None
-    if (
-        kind == "number"
-        and isinstance(value, float)
-        and (value != value or value in (float("inf"), -float("inf")))
-    ):
-        raise ValueError(f"must be a number, not {text!r:.80}")
-    return value
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number that can be stored")
 
 
 def _unknown(name: str, workflow: Workflow) -> str:

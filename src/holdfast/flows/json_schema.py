@@ -33,8 +33,8 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
 def _field(field: dict[str, Any]) -> dict[str, Any]:
     """A field's schema without its title, and without the null that stands for leaving it out."""
     cleaned = {key: value for key, value in field.items() if key != "title"}
-    if cleaned.get("default", ...) is None:
-        del cleaned["default"]
+    if cleaned.get("default", ...) is None or "$ref" in cleaned:
+        cleaned.pop("default", None)
     options = [option for option in cleaned.get("anyOf", ()) if option != {"type": "null"}]
     if len(options) == 1:
         del cleaned["anyOf"]

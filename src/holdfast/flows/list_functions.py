@@ -74,6 +74,7 @@ def extreme(pick: Callable[..., Any], called: str) -> Callable[..., Any]:
 
 
 def total(budget: Budget, values: Any, attribute: Any = None, start: Any = 0) -> Any:
+    budget.charge(size(values))
     result = start
     for item in map(field_of(attribute), items_of(budget, values)):
         result = calculate(lambda one, other: one + other, result, item)

@@ -68,102 +68,141 @@ class Part(BaseModel):
 class Input(Part):
     """One input of a workflow."""
 
-    type: Literal["string", "integer", "number", "boolean", "array", "object", "any"] = "string"
-    required: bool = Field(
-        False, description="Refuse to run without it. An input with a default is not missed."
+    type: Literal["string", "integer", "number", "boolean", "array", "object", "any"] = Field(
+        default="string", description="Of which type its values are."
     )
-    default: Any = None
-    description: str = ""
-    choices: list[Any] | None = Field(None, min_length=1)
+    required: bool = Field(
+        default=False, description="Refuse to run without it. An input with a default is not missed."
+    )
+    default: Any = Field(default=None, description="What it is if it is not given.")
+    description: str = Field(default="", description="What it is for; shown when it is missing.")
+    choices: list[Any] | None = Field(default=None, min_length=1, description="The values it may have.")
 
 
 class Retention(Part):
     """How long runs and their checkpoints are kept."""
 
-    max_checkpoints: int | None = Field(None, ge=1, description="Per workflow, oldest dropped first.")
-    max_age_days: float | None = Field(7, gt=0)
-    keep_successful: bool = Field(True, description="The last successful run outlives both limits.")
-    pause_ttl: Duration | None = Field(None, description="How long an unanswered question takes an answer.")
+    max_checkpoints: int | None = Field(default=None, ge=1, description="Per workflow, oldest dropped first.")
+    max_age_days: float | None = Field(default=7, gt=0, description="Older ones are dropped.")
+    keep_successful: bool = Field(default=True, description="The last successful run outlives both limits.")
+    pause_ttl: Duration | None = Field(
+        default=None, description="How long an unanswered question takes an answer."
+    )
 
 
 class Checkpoint(Part):
     """What is saved, where, and what a failure means."""
 
     enabled: bool = Field(
-        True, description="If false, a run is saved only when it pauses, fails, is stopped or ends."
+        default=True, description="If false, a run is saved only when it pauses, fails, is stopped or ends."
     )
-    storage: Literal["sqlite", "files", "memory"] = "sqlite"
-    path: str = Field(".holdfast/", description="A folder; ${workflow.name} is the workflow's name.")
-    on_failure: Literal["pause", "continue", "rollback"] = "pause"
-    on_save_error: Literal["fail", "continue"] = "continue"
-    durability: Literal["full", "process", "exit"] = "full"
-    interval: int = Field(1, ge=0)
-    preserve: Literal["last", "all", "none"] = "last"
-    retention: Retention | None = None
+    storage: Literal["sqlite", "files", "memory"] = Field(
+        default="sqlite",
+        description="One SQLite file, a folder per run, or nothing that outlives the process.",
+    )
+    path: str = Field(default=".holdfast/", description="A folder; ${workflow.name} is the workflow's name.")
+    on_failure: Literal["pause", "continue", "rollback"] = Field(
+        default="pause",
+        description="Keep the run to be resumed, go on without the step, or go back to where the run began.",
+    )
+    on_save_error: Literal["fail", "continue"] = Field(
+        default="continue", description="What happens if a checkpoint cannot be saved."
+    )
+    durability: Literal["full", "process", "exit"] = Field(
+        default="full",
+        description="What a saved step survives: a power cut, the end of the process, or only a regular exit.",
+    )
+    interval: int = Field(default=1, ge=0, description="Save every so many waves of steps.")
+    preserve: Literal["last", "all", "none"] = Field(
+        default="last", description="Which checkpoints of a finished run are kept."
+    )
+    retention: Retention | None = Field(
+        default=None, description="How long runs are kept; by default for ever."
+    )
 
 
 class Limits(Part):
     """What a run may use."""
 
-    max_iterations: int = Field(100, ge=1, le=1_000_000, description="Waves of steps, over all resumes.")
-    timeout: Duration | None = Field(None, description="Working time of one drive; a resume begins anew.")
-    budget: float | None = Field(None, ge=0, description="US dollars for agents, over all resumes.")
-    budget_mode: Literal["enforce", "audit"] = "enforce"
-    max_parallel: int = Field(16, ge=1, le=1000, description="How many steps run at once.")
+    max_iterations: int = Field(
+        default=100, ge=1, le=1_000_000, description="Waves of steps, over all resumes."
+    )
+    timeout: Duration | None = Field(
+        default=None, description="Working time of one drive; a resume begins anew."
+    )
+    budget: float | None = Field(default=None, ge=0, description="US dollars for agents, over all resumes.")
+    budget_mode: Literal["enforce", "audit"] = Field(
+        default="enforce", description="Stop when the budget is spent, or only tell."
+    )
+    max_parallel: int = Field(default=16, ge=1, le=1000, description="How many steps run at once.")
 
 
 class Hooks(Part):
     """Shell commands that are told how a run goes; they change nothing in it."""
 
-    on_start: str | None = None
-    on_complete: str | None = None
-    on_error: str | None = None
+    on_start: str | None = Field(default=None, description="Run when a run begins.")
+    on_complete: str | None = Field(default=None, description="Run when a run has completed.")
+    on_error: str | None = Field(default=None, description="Run when a run has failed.")
 
 
 class Workflow(Part):
     """What holds for the whole workflow."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}$")
-    description: str = ""
-    version: str | int | float | None = None
-    tags: list[str] = []
-    entry: StepName | None = Field(None, description="The first step; by default the first in the list.")
-    inputs: dict[str, Input] = {}
-    vars: dict[str, Any] = Field({}, description="Constants, seen as vars.NAME.")
-    checkpoint: Checkpoint = Checkpoint()
-    limits: Limits = Limits()
-    hooks: Hooks = Hooks()
-    interrupt_before: list[StepName] = []
-    interrupt_after: list[StepName] = []
-    on_change: Literal["warn", "fail", "use_saved"] = "warn"
-    metadata: dict[str, Any] = {}
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}$", description="Its name; runs are kept under it."
+    )
+    description: str = Field(default="", description="What it is for.")
+    version: str | int | float | None = Field(
+        default=None, description="Yours to choose; it is kept with every run."
+    )
+    tags: list[str] = Field(default=[], description="Words to find its runs by.")
+    entry: StepName | None = Field(
+        default=None, description="The first step; by default the first in the list."
+    )
+    inputs: dict[str, Input] = Field(default={}, description="What a run is given, by name.")
+    vars: dict[str, Any] = Field(default={}, description="Constants, seen as vars.NAME.")
+    checkpoint: Checkpoint = Field(default=Checkpoint(), description="How its runs are saved.")
+    limits: Limits = Field(default=Limits(), description="What its runs may use.")
+    hooks: Hooks = Field(default=Hooks(), description="Commands that are told how a run goes.")
+    interrupt_before: list[StepName] = Field(default=[], description="Steps before which a run pauses.")
+    interrupt_after: list[StepName] = Field(default=[], description="Steps after which a run pauses.")
+    on_change: Literal["warn", "fail", "use_saved"] = Field(
+        default="warn", description="What a resume does if the file has changed since the run began."
+    )
+    metadata: dict[str, Any] = Field(default={}, description="Anything else; it is kept with every run.")
 
 
 class Route(Part):
     """One way on from a step. The first whose condition holds is taken; without one it always holds."""
 
-    to: str
-    when: str | None = None
+    to: str = Field(description="The step that follows, or $end.")
+    when: str | None = Field(
+        default=None, description="An expression; without one the route is always taken."
+    )
 
 
 class After(Part):
     """A step that another one waits for."""
 
-    step: StepName
+    step: StepName = Field(description="Its name.")
     required: bool = Field(
-        True, description="If false, the step runs even if this one failed or was skipped."
+        default=True, description="If false, the step runs even if this one failed or was skipped."
     )
 
 
 class Retry(Part):
     """How often and how patiently a step is tried."""
 
-    attempts: int = Field(3, ge=1, le=100)
-    backoff: Literal["exponential", "fixed"] = "exponential"
-    delay: Duration = 2.0
-    max_delay: Duration = 60.0
+    attempts: int = Field(
+        default=3, ge=1, le=100, description="How often it is tried, the first time included."
+    )
+    backoff: Literal["exponential", "fixed"] = Field(
+        default="exponential", description="Whether the delay doubles from try to try."
+    )
+    delay: Duration = Field(default=2.0, description="How long to wait before the second try.")
+    max_delay: Duration = Field(default=60.0, description="The longest wait between two tries.")
     on: Literal["any", "transient", "timeout"] | None = Field(
-        None,
+        default=None,
         description="Which failures are worth it: by default transient ones for http and agent, any for others.",
     )
 
@@ -171,100 +210,128 @@ class Retry(Part):
 class ForEach(Part):
     """Run the step once for every item of a list, or of a dict's values."""
 
-    in_: str | list[Any] | dict[str, Any] = Field(alias="in")
-    as_: str = Field("item", alias="as", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    key: str | None = Field(
-        None, description="An expression that names the item; by default its index or key."
+    in_: str | list[Any] | dict[str, Any] = Field(
+        alias="in", description="A list, fields, or one template that gives them."
     )
-    max_parallel: int = Field(10, ge=1, le=1000)
-    mode: Literal["parallel", "sequential"] = "parallel"
-    on_error: OnError = "fail_fast"
+    as_: str = Field(
+        default="item",
+        alias="as",
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="The name that the item has in templates.",
+    )
+    key: str | None = Field(
+        default=None, description="An expression that names the item; by default its index or key."
+    )
+    max_parallel: int = Field(default=10, ge=1, le=1000, description="How many items are worked on at once.")
+    mode: Literal["parallel", "sequential"] = Field(
+        default="parallel", description="At once, or one after the other."
+    )
+    on_error: OnError = Field(
+        default="fail_fast",
+        description="Stop at the first failure, go on with the others, or fail unless all succeed.",
+    )
 
 
 class Shell(Part):
     """A command, run by a shell. Values are handed over as variables, never as code."""
 
-    run: str
-    cwd: str | None = None
-    env: dict[str, str] = {}
-    stdin: Any = Field(None, description="Text, or data that is sent as JSON.")
-    shell: Literal["sh", "bash"] = "sh"
-    ok_codes: list[int] = [0]
-    output: Literal["auto", "text", "json", "lines"] = "auto"
+    run: str = Field(description="The command or script; a template.")
+    cwd: str | None = Field(default=None, description="The folder it runs in, relative to the workflow file.")
+    env: dict[str, str] = Field(
+        default={}, description="Variables it is given beside those of the environment."
+    )
+    stdin: Any = Field(default=None, description="Text, or data that is sent as JSON.")
+    shell: Literal["sh", "bash"] = Field(default="sh", description="Which shell runs it.")
+    ok_codes: list[int] = Field(default=[0], description="The exit codes that are no failure.")
+    output: Literal["auto", "text", "json", "lines"] = Field(
+        default="auto", description="How its standard output is read: `auto` takes JSON if it is JSON."
+    )
 
 
 class Http(Part):
     """A request over HTTP."""
 
-    url: str
+    url: str = Field(description="The address; a template.")
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"] | None = Field(
-        None, description="By default GET, or POST with a json or body."
+        default=None, description="By default GET, or POST with a json or body."
     )
-    headers: dict[str, str] = {}
-    query: dict[str, Any] = {}
-    json_: Any = Field(None, alias="json")
-    body: str | None = None
-    ok_status: list[int] = Field([], description="By default every 2xx.")
-    output: Literal["auto", "text", "json"] = "auto"
-    max_bytes: int = Field(10_000_000, ge=1, le=1_000_000_000)
+    headers: dict[str, str] = Field(default={}, description="Header fields; templates.")
+    query: dict[str, Any] = Field(default={}, description="What is added to the address after `?`.")
+    json_: Any = Field(default=None, alias="json", description="Data to send as JSON.")
+    body: str | None = Field(default=None, description="The text to send.")
+    ok_status: list[int] = Field(default=[], description="By default every 2xx.")
+    output: Literal["auto", "text", "json"] = Field(
+        default="auto", description="How the reply is read: `auto` goes by its content type."
+    )
+    max_bytes: int = Field(
+        default=10_000_000, ge=1, le=1_000_000_000, description="A longer reply is a failure."
+    )
 
 
 class Price(Part):
     """US dollars per million tokens."""
 
-    input: float = Field(ge=0)
-    output: float = Field(ge=0)
+    input: float = Field(ge=0, description="For what is sent.")
+    output: float = Field(ge=0, description="For what comes back.")
 
 
 class Agent(Part):
     """A call of a language model."""
 
-    model: str
-    prompt: str
-    system: str = ""
-    output: dict[str, Any] | None = Field(None, description="A JSON Schema that the reply must fit.")
+    model: str = Field(description="Whose model and which, as provider:name.")
+    prompt: str = Field(description="What it is asked; a template.")
+    system: str = Field(default="", description="How it is to behave; a template.")
+    output: dict[str, Any] | None = Field(default=None, description="A JSON Schema that the reply must fit.")
     tools: list[str] = Field(
-        [], description="Python functions it may call, as module:function or file.py:function."
+        default=[], description="Python functions it may call, as module:function or file.py:function."
     )
-    temperature: float | None = Field(None, ge=0, le=2)
-    max_tokens: int | None = Field(None, ge=1)
-    base_url: str | None = None
-    api_key: str | None = Field(None, description="A secret: {{ secrets.NAME }}.")
-    price: Price | None = None
-    max_turns: int = Field(20, ge=1, le=200)
+    temperature: float | None = Field(default=None, ge=0, le=2, description="How freely it words its reply.")
+    max_tokens: int | None = Field(default=None, ge=1, description="The longest reply.")
+    base_url: str | None = Field(
+        default=None, description="The address of a server that speaks the provider's protocol."
+    )
+    api_key: str | None = Field(default=None, description="A secret: {{ secrets.NAME }}.")
+    price: Price | None = Field(default=None, description="What it costs, if that is not known.")
+    max_turns: int = Field(
+        default=20, ge=1, le=200, description="How often it may be called in one step, tools included."
+    )
 
 
 class Choice(Part):
     """One of the answers that a question takes."""
 
-    value: Any
-    label: str = ""
-    description: str = ""
+    value: Any = Field(description="What the answer is.")
+    label: str = Field(default="", description="What is shown for it.")
+    description: str = Field(default="", description="What it means.")
 
 
 class Question(Part):
     """One of several questions."""
 
-    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")
-    prompt: str
-    choices: list[Any] | None = Field(None, min_length=1)
-    type: Literal["string", "integer", "number", "boolean", "array", "object", "any"] = "any"
-    default: Any = None
-    multiline: bool = False
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", description="Its name among the answers.")
+    prompt: str = Field(description="What is asked; a template.")
+    choices: list[Any] | None = Field(default=None, min_length=1, description="The answers it takes.")
+    type: Literal["string", "integer", "number", "boolean", "array", "object", "any"] = Field(
+        default="any", description="Of which type the answer is."
+    )
+    default: Any = Field(default=None, description="The answer that --skip-gates gives.")
+    multiline: bool = Field(default=False, description="Whether the answer may have several lines.")
 
 
 class Ask(Part):
     """A question to a person, or several."""
 
-    prompt: str = ""
+    prompt: str = Field(default="", description="What is asked; a template.")
     choices: list[Any] | None = Field(
-        None, min_length=1, description="Values, or {value, label, description}."
+        default=None, min_length=1, description="Values, or {value, label, description}."
     )
-    type: Literal["string", "integer", "number", "boolean", "array", "object", "any"] = "any"
-    questions: list[Question] = []
-    timeout: Duration | None = None
-    default: Any = Field(None, description="The answer that --skip-gates gives.")
-    multiline: bool = False
+    type: Literal["string", "integer", "number", "boolean", "array", "object", "any"] = Field(
+        default="any", description="Of which type the answer is."
+    )
+    questions: list[Question] = Field(default=[], description="Several questions instead of one.")
+    timeout: Duration | None = Field(default=None, description="How long it takes an answer.")
+    default: Any = Field(default=None, description="The answer that --skip-gates gives.")
+    multiline: bool = Field(default=False, description="Whether the answer may have several lines.")
 
     @model_validator(mode="after")
     def _asks_something(self) -> Ask:
@@ -276,8 +343,10 @@ class Ask(Part):
 class Wait(Part):
     """A pause in time."""
 
-    seconds: Duration | None = Field(None, alias="for")
-    until: str | None = Field(None, description="An ISO 8601 date and time, with its offset or in UTC.")
+    seconds: Duration | None = Field(default=None, alias="for", description="How long.")
+    until: str | None = Field(
+        default=None, description="An ISO 8601 date and time, with its offset or in UTC."
+    )
 
     @model_validator(mode="after")
     def _waits_for_something(self) -> Wait:
@@ -289,21 +358,24 @@ class Wait(Part):
 class SubWorkflow(Part):
     """Another workflow file, run as one step."""
 
-    file: str
+    file: str = Field(description="Its path, relative to this file.")
 
 
 class Parallel(Part):
     """Steps that run together."""
 
-    steps: list[Step] = Field(min_length=1)
-    on_error: OnError = "fail_fast"
+    steps: list[Step] = Field(min_length=1, description="The members.")
+    on_error: OnError = Field(
+        default="fail_fast",
+        description="Stop at the first failure, go on with the others, or fail unless all succeed.",
+    )
 
 
 class CheckpointFile(Part):
     """Save the state into a checkpoint file, or read one."""
 
-    save: str | None = None
-    load: str | None = None
+    save: str | None = Field(default=None, description="The path of the file to write; a template.")
+    load: str | None = Field(default=None, description="The path of the file to read; a template.")
 
     @model_validator(mode="after")
     def _does_one_thing(self) -> CheckpointFile:
@@ -315,8 +387,8 @@ class CheckpointFile(Part):
 class End(Part):
     """The end of the run, whatever else could follow."""
 
-    status: Literal["success", "failure"] = "success"
-    reason: str = ""
+    status: Literal["success", "failure"] = Field(default="success", description="How the run ends.")
+    reason: str = Field(default="", description="Why; a template.")
 
 
 def _one_kind(schema: dict[str, Any]) -> None:
@@ -328,39 +400,52 @@ class Step(Part):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, json_schema_extra=_one_kind)
 
-    name: StepName
-    description: str = ""
+    name: StepName = Field(description="Its name, once in the file, members of parallel steps included.")
+    description: str = Field(default="", description="What it is for.")
     python: str | None = Field(
-        None, description="module:function, or file.py:function beside the workflow file."
+        default=None, description="module:function, or file.py:function beside the workflow file."
     )
-    shell: str | Shell | None = None
-    http: str | Http | None = Field(None, description="A URL to GET, or a request.")
-    agent: Agent | None = None
-    ask: str | Ask | None = None
-    set: dict[str, Any] | None = Field(None, description="Values, seen as this step's output.")
-    wait: Duration | Wait | None = None
-    workflow: str | SubWorkflow | None = None
-    parallel: list[Step] | Parallel | None = None
-    checkpoint: CheckpointFile | None = None
-    end: Literal["success", "failure"] | End | None = None
-    with_: dict[str, Any] = Field({}, alias="with", description="Arguments of python, inputs of workflow.")
-    when: str | None = Field(None, description="An expression; if it is false the step is skipped.")
+    shell: str | Shell | None = Field(default=None, description="A command, or more about one.")
+    http: str | Http | None = Field(default=None, description="A URL to GET, or a request.")
+    agent: Agent | None = Field(default=None, description="A call of a language model.")
+    ask: str | Ask | None = Field(default=None, description="A question to a person, or more about it.")
+    set: dict[str, Any] | None = Field(default=None, description="Values, seen as this step's output.")
+    wait: Duration | Wait | None = Field(default=None, description="How long to pause, or until when.")
+    workflow: str | SubWorkflow | None = Field(
+        default=None, description="The path of another workflow file, run as one step."
+    )
+    parallel: list[Step] | Parallel | None = Field(default=None, description="Steps that run together.")
+    checkpoint: CheckpointFile | None = Field(
+        default=None, description="Save the state into a checkpoint file, or read one."
+    )
+    end: Literal["success", "failure"] | End | None = Field(default=None, description="The end of the run.")
+    with_: dict[str, Any] = Field(
+        default={}, alias="with", description="Arguments of python, inputs of workflow."
+    )
+    when: str | None = Field(default=None, description="An expression; if it is false the step is skipped.")
     after: list[StepName | After] | StepName | None = Field(
-        None,
+        default=None,
         description="The steps it waits for. With `after` anywhere in the file nothing follows by order alone.",
     )
-    routes: list[Route] | None = Field(None, min_length=1)
-    for_each: ForEach | None = None
-    retry: Retry | None = None
-    timeout: Duration | None = None
+    routes: list[Route] | None = Field(
+        default=None, min_length=1, description="The ways on, in order: the first that holds is taken."
+    )
+    for_each: ForEach | None = Field(default=None, description="Run the step once for every item.")
+    retry: Retry | None = Field(default=None, description="How often and how patiently it is tried.")
+    timeout: Duration | None = Field(default=None, description="How long one try may take.")
     if_interrupted: Literal["rerun", "skip", "ask", "fail"] | None = Field(
-        None, description="What a resume does if the step was running when the process died."
+        default=None, description="What a resume does if the step was running when the process died."
     )
-    idempotent: bool = Field(True, description="If false, an interrupted step is not repeated unasked.")
+    idempotent: bool = Field(
+        default=True, description="If false, an interrupted step is not repeated unasked."
+    )
     on_error: Literal["fail", "continue"] = Field(
-        "fail", description="`continue` records the failure and goes on; steps that need it are skipped."
+        default="fail",
+        description="`continue` records the failure and goes on; steps that need it are skipped.",
     )
-    interrupt: Literal["before", "after"] | None = None
+    interrupt: Literal["before", "after"] | None = Field(
+        default=None, description="Pause the run before or after the step."
+    )
 
     @property
     def kind(self) -> str:
@@ -371,9 +456,11 @@ class Step(Part):
 class Definition(Part):
     """A whole workflow file."""
 
-    workflow: Workflow
-    steps: list[Step] = Field(min_length=1)
-    output: dict[str, Any] | str | None = Field(None, description="What the run results in; templates.")
+    workflow: Workflow = Field(description="What holds for the whole workflow.")
+    steps: list[Step] = Field(min_length=1, description="What is done.")
+    output: dict[str, Any] | str | None = Field(
+        default=None, description="What the run results in; templates."
+    )
 
 
 Parallel.model_rebuild()

@@ -71,7 +71,8 @@ class Budget:
 
 def kind(value: Any) -> str:
     """`null`, `boolean`, `number`, `text`, `list`, `mapping`, `lookup` (by key only) or `other`."""
-    return _kind_of(type(value))
+    found: type = type(value)
+    return _kind_of(found)
 
 
 _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
@@ -120,8 +121,8 @@ def describe(value: Any) -> str:
     if found == "number":
         return f"the number {value}" if fits(value) else "a very large number"
     if found == "text":
-        shown = value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…"
-        return f"the text {shown!r}"
+        # All of it or nothing: a part of a secret could not be recognised and scrubbed.
+        return f"the text {value!r}" if len(value) <= _SHOWN_CHARACTERS else f"a text of {len(value):,}"
     if found in ("list", "mapping"):
         return f"a {found} of {size(value)}"
     return _ARTICLES.get(found) or f"an object of type {type(value).__name__}, which is not plain data"
@@ -195,14 +196,13 @@ def look_up(value: Any, key: Any, name: str) -> Any:
         return _by_key(value, key, name, found)
     if found in ("list", "text") and type(key) is int:
         if not -size(value) <= key < size(value):
-            raise Missing(f"{name} has {size(value)} item(s), so there is no [{key}]")
+            raise Missing(f"{name} has {size(value)} item(s), so there is no [{_shown(key)}]")
         return exact(base_of(value).__getitem__(value, key))
     if found == "other":
         raise Misuse(f"{name} is {describe(value)}; let the step return mappings, lists, texts and numbers")
     if found == "list" and type(key) is str:
         raise Missing(f"{name} is {describe(value)}; {key!r} needs an item of it first, such as {name}[0]")
-    shown = repr(key) if kind(key) in ("text", "number") and fits(key) else describe(key)
-    raise Missing(f"{name} is {describe(value)}; it has no {shown:.80}")
+    raise Missing(f"{name} is {describe(value)}; it has no {_shown(key)}")
 
 
 def base_of(value: Any) -> Any:
@@ -222,14 +222,20 @@ def _by_key(value: Any, key: Any, name: str, found: str) -> Any:
 
 def missing_text(key: Any, known: Iterable[Any], name: str | None) -> str:
     """That there is no such key (or no such name), what there is, and what may have been meant."""
-    texts = [str.__str__(other)[:_SHOWN_CHARACTERS] for other in known if kind(other) == "text"]
+    texts = [str.__str__(other) for other in known if kind(other) == "text"]
+    texts = [other for other in texts if len(other) <= _SHOWN_CHARACTERS]
     shown = ", ".join(map(repr, texts[:_SHOWN_KEYS])) + (", …" if len(texts) > _SHOWN_KEYS else "")
     close = difflib.get_close_matches(key[:80], texts[:1000], 1) if type(key) is str else []
     meant = f"; did you mean {close[0]!r}?" if close else ""
-    sought = repr(key) if kind(key) != "number" or fits(key) else "such key"
     if name is None:
-        return f"there is no {sought:.80} here; there is {shown or 'nothing'}{meant}"
-    return f"there is no {sought:.80} in {name}; {f'it has {shown}' if texts else 'it is empty'}{meant}"
+        return f"there is no {_shown(key)} here; there is {shown or 'nothing'}{meant}"
+    return f"there is no {_shown(key)} in {name}; {f'it has {shown}' if texts else 'it is empty'}{meant}"
+
+
+def _shown(key: Any) -> str:
+    found = kind(key)
+    whole_key = (found == "text" and size(key) <= 2 * _SHOWN_CHARACTERS) or (found == "number" and fits(key))
+    return repr(exact(key)) if whole_key else describe(key)
 
 
 def equal(budget: Budget, one: Any, other: Any) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from holdfast.errors import HoldfastError
 _LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _SHOWN_COLUMNS = 100
 _SHOWN_PROBLEMS = 50
+_COMPARED = 300
+"""Among more names none is searched for a close one: that would take too long."""
 
 
 class Position(NamedTuple):
@@ -89,8 +92,10 @@ class Page:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`did you mean 'x'?` if a known name is close, else nothing."""
-    names = list(dict.fromkeys(known))
-    close = difflib.get_close_matches(name, names, 1)
+    names = list(itertools.islice(known, _COMPARED + 1))
+    if len(names) > _COMPARED:
+        return ""
+    close = difflib.get_close_matches(name[:100], names, 1)
     if not close:
         folded = {known_name.lower().replace("-", "_"): known_name for known_name in names}
         same = folded.get(name.lower().replace("-", "_"))
@@ -100,6 +105,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def listed(names: Iterable[str], limit: int = 40) -> str:
     """Names one after the other, as text; a long list is cut."""
-    given = list(names)
+    given = names if isinstance(names, Collection) else list(names)
     more = f" and {len(given) - limit} more" if len(given) > limit else ""
-    return ", ".join(given[:limit]) + more
+    return ", ".join(itertools.islice(given, limit)) + more

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from holdfast.data.state import State
@@ -41,10 +41,6 @@ class Layout:
         """The state key under which one item of a for-each step finds itself."""
         return f"{self.prefix}{name}:each"
 
-    @property
-    def inputs_key(self) -> str:
-        return f"{self.prefix}inputs"
-
     def inputs(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """The inputs of this workflow."""
         if not self.shared:
@@ -55,6 +51,10 @@ class Layout:
     def record(self, state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         """What a step has left in the state."""
         return state.get(self.key(name)) or {}
+
+    def status(self, state: Mapping[str, Any], name: str) -> str:
+        """How far a step has come: pending, running, completed, failed or skipped."""
+        return str(self.record(state, name).get("status", "pending"))
 
     def visits(self, state: Mapping[str, Any], name: str) -> int:
         """How often the run has come to a step."""
@@ -69,7 +69,7 @@ class Layout:
             seen["errors"] = {key: result["error"] for key, result in results.items() if "error" in result}
             seen["output"] = seen["outputs"]
         elif step.parallel is not None:
-            records = {member.name: self.record(state, member.name) for member in members(step)}
+            records = self.results_of_members(state, name)
             seen["outputs"] = {key: found["output"] for key, found in records.items() if "output" in found}
             seen["errors"] = {key: found["error"] for key, found in records.items() if "error" in found}
             seen["output"] = seen["outputs"]
@@ -81,30 +81,57 @@ class Layout:
         current = [(key, value) for key, value in found.items() if value["visit"] == visit]
         return dict(sorted(current, key=lambda pair: pair[1]["index"]))
 
+    def results_of_members(self, state: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
+        """The members of a group that took part in its last visit, as templates see them."""
+        visit = self.visits(state, name)
+        seen = {member.name: self.view(state, member.name) for member in members(self.steps[name])}
+        return {member: found for member, found in seen.items() if found.get("round") == visit}
+
 
 class Scope(Mapping[str, Any]):
-    """The names that one step, or one route, may use. Steps are looked at when they are asked for."""
+    """The names that one step, or one route, may use. Nothing is looked at before it is asked for."""
+
+    __slots__ = ("_layout", "_names", "_state", "_values")
 
     def __init__(self, layout: Layout, state: State, names: Names = None, **more: Any) -> None:
-        definition = layout.definition
-        known = layout.steps if names is None else [name for name in layout.steps if name in names]
-        self._values: dict[str, Any] = {
-            "inputs": layout.inputs(state),
-            "steps": {name: layout.view(state, name) for name in known},
-            "visits": {name: layout.visits(state, name) for name in known},
-            "vars": definition.workflow.vars,
-            "workflow": {"name": definition.workflow.name, "run_id": state.run_id},
-            **more,
-        }
+        self._layout, self._state, self._names, self._values = layout, state, names, more
 
     def __getitem__(self, name: str) -> Any:
-        return self._values[name]
+        values = self._values
+        if name not in values:
+            values[name] = _FOUND[name](self)
+        return values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values or name in _FOUND
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(dict.fromkeys([*_FOUND, *self._values]))
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(dict.fromkeys([*_FOUND, *self._values]))
+
+    def _known(self) -> Collection[str]:
+        steps = self._layout.steps
+        return steps if self._names is None else [name for name in self._names if name in steps]
+
+    def _steps(self) -> dict[str, Any]:
+        return {name: self._layout.view(self._state, name) for name in self._known()}
+
+    def _visits(self) -> dict[str, int]:
+        return {name: self._layout.visits(self._state, name) for name in self._known()}
+
+    def _workflow(self) -> dict[str, str]:
+        return {"name": self._layout.definition.workflow.name, "run_id": self._state.run_id}
+
+
+_FOUND: dict[str, Callable[[Scope], Any]] = {
+    "inputs": lambda scope: scope._layout.inputs(scope._state),
+    "steps": Scope._steps,
+    "visits": Scope._visits,
+    "vars": lambda scope: scope._layout.definition.workflow.vars,
+    "workflow": Scope._workflow,
+}
 
 
 def members(step: Step) -> list[Step]:

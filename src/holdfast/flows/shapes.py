@@ -16,6 +16,8 @@ from holdfast.flows.words import bare, failure, field_names, options, shape, sha
 
 _LOST: Any = object()
 """Stands for a value that could not be read."""
+MADE_UP = "__unread__"
+"""How the names begin that steps without a readable one are given."""
 _MENDED = (Definition, Step, Workflow)
 """Parts that are given what they lack, so that the rest can be checked."""
 
@@ -38,7 +40,7 @@ def read_shape(source: Source) -> Shape:
     found = _Reading(source, Shape())
     data = found.value(Definition, source.data, ())
     data["workflow"] = {"name": "unread", **data.get("workflow", {})}
-    data["steps"] = data.get("steps") or [{"name": "_unread", "set": {}}]
+    data["steps"] = data.get("steps") or [{"name": MADE_UP, "set": {}}]
     found.shape.data = data
     return found.shape
 
@@ -146,7 +148,7 @@ class _Reading:
         if isinstance(raw, dict) and isinstance(raw.get("name"), str):
             self.shape.names.add(raw["name"])
         if "name" not in step:
-            step["name"] = "_unread" + "".join(f"_{part}" for part in path if isinstance(part, int))
+            step["name"] = MADE_UP + "".join(f"_{part}" for part in path if isinstance(part, int))
             self.shape.unread.add(path)
         kinds = [kind for kind in KINDS if kind in step]
         if len(kinds) != 1:

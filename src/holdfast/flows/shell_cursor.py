@@ -8,6 +8,7 @@ from holdfast.errors import HoldfastError
 
 MARK = "\0"
 """Stands before and after the number of each value in a script that is to be walked through."""
+_ENDS_WORD = " \t\n;&|<>()"
 VALUE = re.compile(MARK + r"(\d+)" + MARK)
 
 
@@ -49,3 +50,26 @@ class Cursor:
         begin = self._script.rfind("\n", 0, self._at) + 1
         shown = VALUE.sub("{{ … }}", self._script[begin:].split("\n", 1)[0].strip())
         return UnsafePlace(f"line {line} of the script, {shown[:120]!r}: {reason}", line)
+
+    def _ansi(self) -> None:
+        """A text in `$'…'`, which shells read differently, so that no value may stand in it."""
+        self._copy(2)
+        while self._at < len(self._script) and not self._ahead("'"):
+            if self._ahead(MARK):
+                raise self._refusal("a value cannot stand inside $'…'; end the quotes before it")
+            self._escape() if self._ahead("\\") else self._copy()
+        self._copy()
+
+    def _delimiter(self) -> str:
+        """Pass the end mark of a here-document, quotes and all."""
+        word, quote = "", ""
+        while self._at < len(self._script):
+            character = self._script[self._at]
+            if character == MARK:
+                raise self._refusal("a value cannot be the end mark of a here-document")
+            if not quote and character in _ENDS_WORD:
+                break
+            if character in "'\"":
+                quote = "" if quote == character else quote or character
+            word += self._copy()
+        return word

@@ -16,6 +16,7 @@ _INTERPRETER = re.compile(
     r"(?:.*/)?(?:(?:ba|da|a|k|mk|z|fi|c|tc)?sh|su|(?:python|pypy|perl|ruby|node|nodejs|php|lua|tclsh|osascript)[\d.]*)"
 )
 _TAKES_CODE = re.compile(r"-[A-Za-z]*[cerpE]|--(?:eval|execute|command|print|run)")
+_LONGEST_WORD = 1_000
 _CALCULATES = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
 
 
@@ -39,8 +40,9 @@ class Frame:
     runs_code: bool = False
 
     def grow(self, text: str) -> None:
-        """More of the current word."""
-        self.word = (self.word or "") + text
+        """More of the current word, of which only the beginning is ever looked at."""
+        if self.word is None or len(self.word) < _LONGEST_WORD:
+            self.word = (self.word or "") + text
 
     def end_word(self) -> None:
         """The word is over: an assignment, a keyword, the target of a redirection, or one of the command."""

@@ -12,7 +12,6 @@ Insert = Callable[[int, str], str]
 """What is written for a value (its number) in a context: `bare`, `alone`, `double` or `single`."""
 
 _BLANKS = " \t"
-_ENDS_WORD = " \t\n;&|<>()"
 
 
 class Scan(Cursor):
@@ -87,13 +86,11 @@ class Scan(Cursor):
             )
         if frame.kind == "heredoc" and frame.runs_code:
             raise self._refusal("the here-document is a program, and the value would be part of it")
-        if any(one.kind == "double" and two.closer == "`" for one, two in self._pairs()):
+        kinds = [one.closer or one.kind for one in self._frames]
+        if "double" in kinds and "`" in kinds[kinds.index("double") :]:
             raise self._refusal('a value cannot stand in `…` inside "…"; use $(…)')
         if command.kind == "command" and (objection := command.objection()):
             raise self._refusal(f"a value cannot stand here: {objection}")
-
-    def _pairs(self) -> list[tuple[Frame, Frame]]:
-        return [(one, two) for index, one in enumerate(self._frames) for two in self._frames[index + 1 :]]
 
     def _command(self, frame: Frame) -> None:
         character = self._script[self._at]
@@ -208,15 +205,6 @@ class Scan(Cursor):
         else:
             self._nearest().grow(self._copy())
 
-    def _ansi(self) -> None:
-        """A text in `$'…'`, which shells read differently, so that no value may stand in it."""
-        self._copy(2)
-        while self._at < len(self._script) and not self._ahead("'"):
-            if self._ahead(MARK):
-                raise self._refusal("a value cannot stand inside $'…'; end the quotes before it")
-            self._escape() if self._ahead("\\") else self._copy()
-        self._copy()
-
     def _double(self) -> None:
         if self._ahead("\\"):
             self._nearest().grow(self._escape())
@@ -278,19 +266,6 @@ class Scan(Cursor):
         plain = re.sub(r"['\"\\]", "", word)
         self._awaited.append(Frame(kind, delimiter=plain, strip_tabs=strip_tabs, runs_code=frame.reads_code))
 
-    def _delimiter(self) -> str:
-        word, quote = "", ""
-        while self._at < len(self._script):
-            character = self._script[self._at]
-            if character == MARK:
-                raise self._refusal("a value cannot be the end mark of a here-document")
-            if not quote and character in _ENDS_WORD:
-                break
-            if character in "'\"":
-                quote = "" if quote == character else quote or character
-            word += self._copy()
-        return word
-
     def _heredoc(self, frame: Frame) -> None:
         if self._ahead("\\"):
             self._escape()
@@ -302,8 +277,9 @@ class Scan(Cursor):
     def _line_of_heredoc(self) -> None:
         """At the beginning of a line: whether here-documents end here, or take no values."""
         while (frame := self._frames[-1]).kind in ("heredoc", "literal"):
-            line = self._script[self._at :].split("\n", 1)[0]
-            whole = self._at + len(line) >= len(self._script)
+            end = self._script.find("\n", self._at)
+            whole = end < 0
+            line = self._script[self._at :] if whole else self._script[self._at : end]
             if (line.lstrip("\t") if frame.strip_tabs else line) == frame.delimiter:
                 self._frames.pop()
             elif frame.kind == "heredoc":

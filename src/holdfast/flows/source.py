@@ -93,7 +93,9 @@ def read_source(
     `!file` is relative to `base`, by default the folder of `path`. `included` gives texts that are taken
     instead of the files of these names, so that a file can be read again from what was saved of it.
     """
-    content = (_read(path) if text is None else _bounded(path, text.encode())).removeprefix("\ufeff")
+    content = (
+        _read(path) if text is None else _bounded(path, text.encode("utf-8", "surrogatepass"))
+    ).removeprefix("\ufeff")
     folder = path.parent if base is None else base
     includes = Includes(folder, included or {})
     reader = Reader(includes)

@@ -58,7 +58,13 @@ class BodyReader(Reader):
 
     def block(self, body: Sequence[nodes.Node]) -> Statement:
         """Several statements, one after the other."""
-        statements = [statement for node in body for statement in self._statements(node)]
+        statements: list[Statement] = []
+        for node in body:
+            try:
+                statements += self._statements(node)
+            except Misuse as error:
+                error.where = error.where or self.place(node)
+                raise
 
         def run(rendering: Rendering) -> None:
             for statement in statements:
@@ -78,9 +84,7 @@ class BodyReader(Reader):
                 yield self._set(node)
             case _:
                 tag = _TAGS.get(type(node), type(node).__name__.lower())
-                misuse = Misuse(f"{{% {tag} %}} is not available in templates; there are if, for and set")
-                misuse.where = self.place(node)
-                raise misuse
+                raise Misuse(f"{{% {tag} %}} is not available in templates; there are if, for and set")
 
     def _output(self, node: nodes.Node) -> Statement:
         if isinstance(node, nodes.TemplateData):

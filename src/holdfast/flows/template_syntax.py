@@ -73,10 +73,20 @@ class _Lexer(jinja2.lexer.Lexer):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Reads templates; a block tag that stands alone on a line leaves no empty line."""
+    """Reads templates; a block tag that stands alone on a line leaves no empty line.
+
+    There are no comments: `{#` is part of `${#name}` in shell scripts.
+    """
 
     def __init__(self) -> None:
-        super().__init__(keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True, cache_size=0)
+        super().__init__(
+            comment_start_string="\0{#",
+            comment_end_string="#}\0",
+            keep_trailing_newline=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            cache_size=0,
+        )
         self._offsets = _Lexer(self)
 
     @property
@@ -126,7 +136,7 @@ class Reader:
             if node.node is None:
                 break
             node = node.node
-        return source_at(self._text, node.lineno - 1)
+        return source_at(self._text, (node.lineno or 1) - 1)
 
     def part(self, node: nodes.Node) -> Part:
         """The part that a node stands for."""
@@ -148,8 +158,9 @@ class Reader:
                 return self._path(node)
             case nodes.Call():
                 return self._call(node)
-            case nodes.Filter(node=nodes.Node()):
-                return self._filter(node)
+            case nodes.Filter(node=nodes.Node() as value):
+                values, named = self._given(node)
+                return calling(node.name, [self.part(value), *values], named)
             case nodes.Test():
                 return self._test(node)
             case nodes.Compare():
@@ -215,7 +226,7 @@ class Reader:
     def _given(self, node: nodes.Call | nodes.Filter | nodes.Test) -> tuple[list[Part], dict[str, Part]]:
         if node.dyn_args is not None or node.dyn_kwargs is not None:
             raise Misuse("* and ** are not available; name the values one by one")
-        named = {keyword.key: self.part(keyword.value) for keyword in node.kwargs}
+        named = {str(pair.key): self.part(pair.value) for pair in node.kwargs}
         return self.parts(node.args), named
 
     def _call(self, node: nodes.Call) -> Part:
@@ -225,10 +236,6 @@ class Reader:
         if isinstance(node.node, nodes.Getattr):
             return calling_method(node.node.attr, self.part(node.node.node), values, named)
         raise Misuse("only the functions of the table can be called, such as range(…)")
-
-    def _filter(self, node: nodes.Filter) -> Part:
-        values, named = self._given(node)
-        return calling(node.name, [self.part(node.node), *values], named)
 
     def _test(self, node: nodes.Test) -> Part:
         values, named = self._given(node)

@@ -16,7 +16,7 @@ from holdfast.flows.template_syntax import parsed
 MAX_TEXT = 100_000
 MAX_PARTS = 20_000
 MAX_TREE = 100_000
-_MARKS = ("{{", "{%", "{#")
+_MARKS = ("{{", "{%")
 _Path = tuple[str | int, ...]
 
 

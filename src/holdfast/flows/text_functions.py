@@ -124,5 +124,5 @@ def url_quoted(budget: Budget, value: Any) -> str:
         each = [f"{url_quoted(budget, key)}={url_quoted(budget, item)}" for key, item in entries(value)]
         return join(budget, each, "&")
     found = as_text(budget, value)
-    budget.new_text(12 * len(found) if not found.isalnum() else len(found))
+    budget.new_text(len(found) if found.isascii() and found.isalnum() else 12 * len(found))
     return urllib.parse.quote(found, safe="")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.data.state import State
 from holdfast.engine.context import Context
-from holdfast.flows.errors import StepFailed
-from holdfast.flows.expressions import Expression, compile_expression
+from holdfast.errors import HoldfastError
+from holdfast.flows.errors import BudgetExceeded, StepFailed
+from holdfast.flows.expressions import Expression, ExpressionError, compile_expression
 from holdfast.flows.kinds.kind import Kind
 from holdfast.flows.model import After, Step
+from holdfast.flows.retrying import is_timeout, is_transient
 from holdfast.flows.scope import Layout, Names, Scope, steps_named
 from holdfast.flows.world import World
 
@@ -20,62 +21,61 @@ Update = dict[str, Any]
 
 
 class Work:
-    """One step's node function, and what stands in for it when it fails for good."""
+    """One step's node function, and what stands in for it when it fails for good.
 
-    def __init__(self, step: Step, kind: Kind, layout: Layout, world: World) -> None:
-        self.step, self.layout, self.world = step, layout, world
+    `group` is the parallel step that it is a member of; its results then say of which round of the group they are.
+    """
+
+    def __init__(self, step: Step, kind: Kind, layout: Layout, world: World, group: str = "") -> None:
+        self.step, self.layout, self.world, self.group = step, layout, world, group
         self.kind, self._key = kind, layout.key(step.name)
         self._when = None if step.when is None else compile_expression(step.when)
-        paths = kind.paths() | (set() if self._when is None else self._when.names())
-        self._names: Names = steps_named(paths)
+        paths = kind.paths()
+        self._names: Names = steps_named(paths | (set() if self._when is None else self._when.names()))
+        self._secrets = {path[1] for path in paths if path[0] == "secrets" and len(path) > 1}
         self._needed = required(step)
+        self._may_skip = step.for_each is None and bool(self._needed or self._when)
+        world.recognise(self._secrets)
 
-    def __call__(self, state: State, ctx: Context) -> Any:
-        """Do the step's work and answer the update of the state, or an awaitable of it."""
-        reason = self.why_skipped(state)
+    def __call__(self, state: State, ctx: Context) -> Update:
+        """Do the step's work, for one item if it is done for each; answer the update of the state."""
+        reason = self.why_skipped(state) if self._may_skip else ""
         if reason:
             return self.update(state, {"status": "skipped", "reason": reason})
         try:
-            result = self.kind.run(self.scope(state, secrets=self.world.secrets), state, ctx)
-            if inspect.isawaitable(result):
-                return self._later(state, result)
+            result = self.kind.run(self._full_scope(state), state, ctx)
             return self.update(state, {"status": "completed", **result})
         except Exception as error:
-            cleaned = clean(error, self.world)
-            if cleaned is error:
-                raise
-            raise cleaned from None
-
-    async def _later(self, state: State, result: Awaitable[Mapping[str, Any]]) -> Update:
-        try:
-            return self.update(state, {"status": "completed", **await result})
-        except Exception as error:
-            cleaned = clean(error, self.world)
-            if cleaned is error:
-                raise
-            raise cleaned from None
+            failure = clean(error, self.world)
+        # Outside the handler: the error that is raised must not carry the one that it replaces.
+        raise failure
 
     def why_skipped(self, state: State) -> str:
         """Why the step is not to be done, or nothing."""
         for name in self._needed:
-            status = self.layout.record(state, name).get("status", "pending")
+            status = self.layout.status(state, name)
             if status != "completed":
                 return f"it needs {name!r}, which is {status}"
-        if self._when is not None and not self._when.evaluate(self.scope(state)):
-            return f"its condition does not hold: {self.step.when}"
-        return ""
+        if self._when is None or evaluated(self._when, self.scope(state), "`when`"):
+            return ""
+        return f"its condition does not hold: {self.step.when}"
 
     def scope(self, state: State, **more: Any) -> Scope:
         """What the step's templates see."""
         each = self.each(state)
         return Scope(self.layout, state, self._names, **({} if each is None else self._item(each)), **more)
 
+    def _full_scope(self, state: State) -> Scope:
+        for name in self._secrets:
+            self.world.secrets[name]  # One that is not set is told before anything is done.
+        return self.scope(state, secrets=self.world.secrets)
+
     def each(self, state: State) -> Mapping[str, Any] | None:
         """The item that this is done for, if it is done for each."""
         if self.step.for_each is None:
             return None
-        found: Mapping[str, Any] = state[self.layout.each_key(self.step.name)]
-        return found
+        found: Mapping[str, Any] | None = state.get(self.layout.each_key(self.step.name))
+        return found or None
 
     def _item(self, each: Mapping[str, Any]) -> dict[str, Any]:
         assert self.step.for_each is not None
@@ -85,91 +85,95 @@ class Work:
         """What the step leaves in the state, without secrets."""
         ledger = record.pop("ledger", None)
         update: Update = {"ledger": ledger} if ledger else {}
-        record = self.world.scrubber.scrub(record)
+        record = self.world.hide(record)
         each = self.each(state)
         if each is None:
-            return {**update, self._key: {**record, "visits": self.layout.visits(state, self.step.name) + 1}}
+            return {**update, **self.begun(state, record)}
         found = {"index": each["index"], "visit": each["visit"], **record}
         return {**update, self.layout.items_key(self.step.name): {each["key"]: found}}
 
+    def begun(self, state: State, record: Mapping[str, Any]) -> Update:
+        """The step's own record, of another visit unless the last one is still under way."""
+        before = self.layout.record(state, self.step.name)
+        counted = {**record, "visits": before.get("visits", 0) + (before.get("status") != "running")}
+        if self.group:
+            counted["round"] = self.layout.visits(state, self.group)
+        return {self._key: counted}
+
     def failed(self, state: State, error: BaseException) -> Update:
-        """The failure as data, so that the run can go on."""
-        message = self.world.scrubber.scrub(f"{type(error).__name__}: {error}")
+        """The failure as data, so that the run can go on; what was worked on is kept with it, to be tried again."""
+        if isinstance(error, BudgetExceeded):
+            raise error
+        record: dict[str, Any] = {"status": "failed", "error": told(error)}
+        each = self.each(state)
+        if each is not None:
+            record |= {name: each[name] for name in ("item", "inputs") if name in each}
         spent = getattr(error, "spent", None)
-        return self.update(
-            state, {"status": "failed", "error": message, **({"ledger": spent} if spent else {})}
-        )
+        return self.update(state, {**record, **({"ledger": spent} if spent else {})})
+
+
+class AsyncWork(Work):
+    """The same for work that is awaited."""
+
+    async def __call__(self, state: State, ctx: Context) -> Update:  # type: ignore[override]
+        reason = self.why_skipped(state) if self._may_skip else ""
+        if reason:
+            return self.update(state, {"status": "skipped", "reason": reason})
+        try:
+            result = await self.kind.run(self._full_scope(state), state, ctx)
+            return self.update(state, {"status": "completed", **result})
+        except Exception as error:
+            failure = clean(error, self.world)
+        raise failure
+
+
+def work_of(step: Step, kind: Kind, layout: Layout, world: World, group: str = "") -> Work:
+    """The node function of a step."""
+    return (AsyncWork if kind.is_async else Work)(step, kind, layout, world, group)
 
 
 def required(step: Step) -> tuple[str, ...]:
     """The steps that must have completed before this one."""
-    after = step.after if isinstance(step.after, list) else [step.after] if step.after else []
-    names = [(entry.step, entry.required) if isinstance(entry, After) else (entry, True) for entry in after]
-    return tuple(name for name, is_required in names if is_required)
+    return tuple(
+        entry.step if isinstance(entry, After) else entry
+        for entry in waited_for(step)
+        if not isinstance(entry, After) or entry.required
+    )
+
+
+def waited_for(step: Step) -> list[After | str]:
+    """The steps that this one waits for, as its `after` names them."""
+    if isinstance(step.after, list):
+        return list(step.after)
+    return [step.after] if step.after else []
+
+
+def evaluated(expression: Expression, scope: Scope, field: str) -> Any:
+    """What an expression comes to; what goes wrong with it is told with the field that it stands in."""
+    try:
+        return expression.evaluate(scope)
+    except ExpressionError as error:
+        raise StepFailed(f"{field}: {error}") from None
+
+
+def told(error: BaseException) -> str:
+    """A failure in one line: errors of ours say what they are, of others the type is told."""
+    return str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
 
 
 def clean(error: Exception, world: World) -> Exception:
-    """The error itself, or, if there is a secret in it, what can be told of it."""
-    told = "".join(traceback.format_exception(error))
-    if world.scrubber.scrub(told) == told:
+    """The error itself, or, if there is a secret in it or in what led to it, what can be told of it."""
+    if not world.secrets.remembered():
         return error
-    shown = world.scrubber.scrub(str(error))
-    transient, later = getattr(error, "transient", False), getattr(error, "retry_after", None)
-    replaced = StepFailed(f"{type(error).__name__}: {shown}", transient=transient, retry_after=later)
+    shown = "".join(traceback.format_exception(error))
+    if world.scrubber.scrub(shown) == shown:
+        return error
+    replaced = StepFailed(
+        world.hide_cut(told(error)),
+        transient=is_transient(error),
+        retry_after=getattr(error, "retry_after", None),
+    )
+    replaced.timed_out = is_timeout(error)  # type: ignore[attr-defined]
     if hasattr(error, "spent"):
-        replaced.spent = error.spent  # type: ignore[attr-defined]
+        replaced.spent = world.hide(error.spent)  # type: ignore[attr-defined]
     return replaced
-
-
-class Router:
-    """Chooses what follows a step: the first of its routes that holds."""
-
-    def __init__(
-        self, step: Step, layout: Layout, following: str | None, targets: Callable[[str], str]
-    ) -> None:
-        self._step, self._layout, self._following = step, layout, following
-        self._routes: list[tuple[str, Expression | None]] = [
-            (targets(route.to), None if route.when is None else compile_expression(route.when))
-            for route in step.routes or ()
-        ]
-        paths: set[tuple[str, ...]] = set()
-        for _, when in self._routes:
-            paths |= when.names() if when is not None else set()
-        self._names = steps_named(paths)
-
-    def targets(self) -> list[str]:
-        """Every node that may follow."""
-        found = [target for target, _ in self._routes]
-        return list(dict.fromkeys([*found, self._following] if self._following is not None else found))
-
-    def __call__(self, state: State) -> str:
-        """The node that follows."""
-        record = self._layout.view(state, self._step.name)
-        if record["status"] == "skipped":
-            return self._default()
-        scope = Scope(
-            self._layout,
-            state,
-            self._names,
-            output=record.get("output"),
-            answer=record.get("answer"),
-            status=record["status"],
-            error=record.get("error"),
-        )
-        for target, when in self._routes:
-            if when is None or when.evaluate(scope):
-                return target
-        if self._following is None:
-            raise StepFailed(
-                f"no route of step {self._step.name!r} holds; add one without `when` to its routes (to: $end, perhaps)"
-            )
-        return self._following
-
-    def _default(self) -> str:
-        """Where a step that was skipped leads to: its route without condition, or else what comes next."""
-        for target, when in self._routes:
-            if when is None:
-                return target
-        if self._following is not None:
-            return self._following
-        raise StepFailed(f"step {self._step.name!r} was skipped, and none of its routes is without condition")

@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.flows.errors import BudgetExceeded
-from holdfast.flows.model import Limits
-from holdfast.flows.secrets import Scrubber, Secrets
+from holdfast.flows.purse import Purse
+from holdfast.flows.secrets import REDACTED, Scrubber, SecretError, Secrets
 
-
-@dataclass
-class Purse:
-    """The money that a run's agents may spend, over all its resumes."""
-
-    budget: float | None = None
-    enforced: bool = True
-    _spent_here: dict[str, float] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @classmethod
-    def of(cls, limits: Limits) -> Purse:
-        return cls(limits.budget, limits.budget_mode == "enforce")
-
-    def spent(self, ledger: Iterable[Mapping[str, Any]], step: str, own: float) -> float:
-        """US dollars spent: what the ledger says, what steps still under way spent here, and `own`."""
-        told = {str(entry.get("id")) for entry in ledger}
-        with self._lock:
-            under_way = sum(cost for key, cost in self._spent_here.items() if key not in told and key != step)
-        return sum(entry.get("cost") or 0.0 for entry in ledger) + under_way + own
-
-    def note(self, step: str, cost: float) -> None:
-        """Remember what a step under way has spent so far."""
-        with self._lock:
-            self._spent_here[step] = cost
-
-    def refuse_if_empty(self, spent: float) -> None:
-        """Raise `BudgetExceeded` if no more may be spent."""
-        if self.budget is not None and self.enforced and spent >= self.budget:
-            raise BudgetExceeded(
-                f"the agents of this run have spent ${spent:.4f} of a budget of ${self.budget:.4f}; "
-                "raise limits.budget in the workflow file, then resume"
-            )
+_OURS = ("HOLDFAST_SECRET_", "WORKFLOW_SECRET_", "HOLDFAST_KEY")
+_SCALARS = (str, bytes, int, float, bool, type(None))
+_SHORTEST_PIECE = 4
 
 
 @dataclass
@@ -60,3 +28,49 @@ class World:
     skip_gates: bool = False
     interactive: bool = False
     """Whether somebody can be asked what to do with an interrupted step that may not simply be repeated."""
+
+    def hide(self, value: Any) -> Any:
+        """A value without secrets, also if it holds things that are not plain data; the same one if it has none."""
+        if not self.secrets.remembered():
+            return value
+        return self._covered(self.scrubber.scrub(value))
+
+    def hide_cut(self, text: str) -> str:
+        """A text without secrets that somebody else may have cut short, in the middle of a secret too."""
+        text = str(self.scrubber.scrub(text))
+        body = text.removesuffix("…")
+        for secret in self.secrets.remembered():
+            for length in range(len(secret) - 1, _SHORTEST_PIECE - 1, -1):
+                if body.endswith(secret[:length]):
+                    return f"{body[:-length]}{REDACTED}{text[len(body) :]}"
+        return text
+
+    def recognise(self, names: set[str]) -> None:
+        """Take note of these secrets where they are set, so that they are hidden wherever they turn up."""
+        for name in names:
+            try:
+                self.secrets[name]
+            except SecretError:
+                continue
+
+    def command_env(self) -> dict[str, str]:
+        """The environment for commands: without secrets, which a workflow hands over by name."""
+        return {name: value for name, value in self.env.items() if not name.startswith(_OURS)}
+
+    def _covered(self, value: Any) -> Any:
+        """What the scrubber does not look into: it is shown, and replaced by what is shown if that has a secret."""
+        if isinstance(value, _SCALARS):
+            return value
+        if isinstance(value, dict):
+            covered = {key: self._covered(item) for key, item in value.items()}
+            return value if all(covered[key] is value[key] for key in value) else covered
+        if isinstance(value, (list, tuple)):
+            items = [self._covered(item) for item in value]
+            same = all(one is other for one, other in zip(items, value, strict=True))
+            return value if same else items
+        try:
+            shown = repr(value)
+        except Exception:
+            return REDACTED
+        clean = self.scrubber.scrub(shown)
+        return value if clean == shown else clean

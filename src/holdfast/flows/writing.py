@@ -54,7 +54,7 @@ def _copy(budget: Budget, value: Any, written: list[int], depth: int) -> Any:
     found, value = kind(value), exact(value)
     written[0] += 2 + (len(value) if found == "text" else 0)
     budget.items(1)
-    if written[0] > MAX_LENGTH * 2 or depth < 0:
+    if written[0] > MAX_LENGTH or depth < 0:
         raise Misuse("the value is too large or too deeply nested to be written as text")
     if found == "list":
         return [_copy(budget, item, written, depth - 1) for item in elements(value)]

@@ -13,7 +13,11 @@ _MEANINGS = (
     ("could not find expected ':'", "a key without a colon", "write `name: value`, or indent the line more"),
     ("did not find expected key", "the line does not fit those around it", _ALIGN),
     ("expected <block end>", "the line does not fit those around it", _ALIGN),
-    ("expected '-' indicator", "the line does not fit the list above it", "align it with its neighbours, or begin it with `- `"),
+    (
+        "expected '-' indicator",
+        "the line does not fit the list above it",
+        "align it with its neighbours, or begin it with `- `",
+    ),
     ("unexpected end of stream", "the file ends inside a quoted text", "close the quote"),
     ("document start", "the line does not fit those around it", "top fields stand in the first column"),
     ("expected ',' or", "a bracket is not closed", "close it, or put a comma between the items"),

@@ -48,24 +48,24 @@ def _surroundings(reading: Reading, placed: Placed) -> Iterator[Problem]:
         hint = "put what is done for each item into a workflow file, and call that with for_each"
         hint = hint if kind == "parallel" else "remove for_each"
         path = (*placed.path, "for_each")
-        yield problem(path, f"step {step.name!r} is of kind {kind}, which takes no for_each", hint, key=True)
+        yield problem(path, f"{placed.title} is of kind {kind}, which takes no for_each", hint, key=True)
     if step.with_ and kind not in ("python", "workflow"):
         hint = "remove it; `with` gives arguments to python and inputs to workflow steps"
         path = (*placed.path, "with")
-        yield problem(path, f"step {step.name!r} is of kind {kind}, which takes no `with`", hint, key=True)
+        yield problem(path, f"{placed.title} is of kind {kind}, which takes no `with`", hint, key=True)
     if step.retry is not None and kind in _NO_RETRY:
         hint = "remove it" if kind == "end" else "give it to the steps inside"
         path = (*placed.path, "retry")
-        yield problem(path, f"step {step.name!r} is of kind {kind}, which takes no retry", hint, key=True)
+        yield problem(path, f"{placed.title} is of kind {kind}, which takes no retry", hint, key=True)
     if step.for_each is not None and isinstance(step.for_each.in_, str):
         yield from _one_value(reading, placed, step.for_each.in_)
     if step.timeout is not None:
         path = (*placed.path, "timeout")
         if kind not in _TIMED:
-            message = f"step {step.name!r} is of kind {kind}, which takes no timeout"
+            message = f"{placed.title} is of kind {kind}, which takes no timeout"
             yield problem(path, message, _no_timeout(kind), key=True)
         elif step.timeout == 0:
-            yield problem(path, f"the timeout of step {step.name!r} is 0", "give it above 0, such as 30s")
+            yield problem(path, f"the timeout of {placed.title} is 0", "give it above 0, such as 30s")
 
 
 def _one_value(reading: Reading, placed: Placed, text: str) -> Iterator[Problem]:
@@ -75,7 +75,7 @@ def _one_value(reading: Reading, placed: Placed, text: str) -> Iterator[Problem]
         name = "steps.NAME.output" if is_template(bare) or not bare else bare
         hint = f'write one template, such as "{{{{ {name} }}}}", or a list'
         path = (*placed.path, "for_each", "in")
-        yield reading.source.problem(path, f"for_each of step {placed.step.name!r} is over text", hint)
+        yield reading.source.problem(path, f"for_each of {placed.title} is over text", hint)
 
 
 def _no_timeout(kind: str) -> str:
@@ -89,15 +89,12 @@ def _member(reading: Reading, placed: Placed) -> Iterator[Problem]:
         return
     step = placed.step
     if step.parallel is not None:
-        message = f"the parallel step {placed.inside!r} has a parallel step as a member"
-        hint = f"make the members of {step.name!r} members of {placed.inside!r}"
+        message, hint = "a parallel step is a member of another", "make its members members of the outer one"
         yield reading.source.problem((*placed.path, "parallel"), message, hint, key=True)
     for field, value in (("routes", step.routes), ("after", step.after)):
         if value is not None:
-            message = (
-                f"step {step.name!r} is a member of the parallel step {placed.inside!r} and has {field!r}"
-            )
-            hint = f"members begin and end together: put {field!r} on {placed.inside!r}"
+            message = f"{placed.title} is a member of a parallel step and has {field!r}"
+            hint = f"members begin and end together: put {field!r} on the parallel step"
             yield reading.source.problem((*placed.path, field), message, hint, key=True)
 
 
@@ -128,7 +125,7 @@ def _request(reading: Reading, placed: Placed) -> Iterator[Problem]:
     if isinstance(http, Http) and http.json_ is not None and http.body is not None:
         hint = "keep one of them"
         path = (*placed.path, "http", "body")
-        message = f"the request of step {placed.step.name!r} has both json and body"
+        message = f"the request of {placed.title} has both json and body"
         yield reading.source.problem(path, message, hint, key=True)
 
 

@@ -62,7 +62,7 @@ def _routes(reading: Reading, placed: Placed) -> Iterator[Problem]:
     for index, route in enumerate(placed.step.routes or ()):
         if route.to != END_ROUTE:
             path = (*placed.path, "routes", index, "to")
-            yield from _outer(reading, path, route.to, f"a route of step {placed.step.name!r} leads to")
+            yield from _outer(reading, path, route.to, f"a route of {placed.title} leads to")
 
 
 def _after(reading: Reading, placed: Placed) -> Iterator[Problem]:
@@ -70,9 +70,9 @@ def _after(reading: Reading, placed: Placed) -> Iterator[Problem]:
     for path, target in waits(placed):
         if target == name:
             hint = "name the steps that have to be done before"
-            yield reading.source.problem(path, f"step {name!r} waits for itself", hint)
+            yield reading.source.problem(path, f"{placed.title} waits for itself", hint)
         else:
-            yield from _outer(reading, path, target, f"step {name!r} waits for")
+            yield from _outer(reading, path, target, f"{placed.title} waits for")
 
 
 def waits(placed: Placed) -> Iterator[tuple[DataPath, str]]:
@@ -98,9 +98,11 @@ def _outer(reading: Reading, path: DataPath, name: str, what: str) -> Iterator[P
 
 
 def _known(reading: Reading, path: DataPath, name: str, what: str) -> Iterator[Problem]:
-    if name in reading.names:
+    if name in reading.names or not reading.names:
         return
     close = did_you_mean(name, reading.names)
+    if not close and not reading.all_named:
+        return
     if name.lower().strip("$_") in ("end", "done", "stop") and not close:
         close = f"write {END_ROUTE} to end the run"
     hint = close or f"the steps are {listed(reading.names)}"

@@ -37,7 +37,7 @@ def _never_taken(reading: Reading) -> Iterator[Problem]:
         for index, route in enumerate(placed.step.routes or ()):
             if always:
                 path = (*placed.path, "routes", index)
-                message = f"this route of step {placed.step.name!r} is never taken: the one before always is"
+                message = f"this route of {placed.title} is never taken: the one before always is"
                 hint = "put the route without `when` last"
                 yield reading.source.problem(path, message, hint)
             always = always or route.when is None
@@ -110,11 +110,7 @@ def _waiting_circles(reading: Reading, circles: list[list[str]]) -> Iterator[Pro
 
 def _endless(reading: Reading, follow: Followers, reached: set[str]) -> Iterator[Problem]:
     """Circles of steps that no way leads out of."""
-    back: dict[str, set[str]] = {}
-    for name, targets in follow.items():
-        for target in targets:
-            back.setdefault(target, set()).add(name)
-    leaving = _reach([END_ROUTE], back)
+    leaving = _reach([END_ROUTE], _turned(follow))
     stuck = {name: follow[name] for name in follow if name in reached and name not in leaving}
     for circle in _circles(stuck):
         placed = _placed(reading, circle[-1])
@@ -126,21 +122,35 @@ def _endless(reading: Reading, follow: Followers, reached: set[str]) -> Iterator
 
 def _circles(follow: Followers) -> Iterator[list[str]]:
     """One circle for each group of names that lead to each other, in the order in which they are met."""
-    done: set[str] = set()
-    for start in follow:
-        trail: list[str] = []
-        name: str | None = start
-        while name is not None and name not in done and name not in trail:
-            trail.append(name)
-            name = next((target for target in follow if target in follow[name] and target not in done), None)
-            while name is None and trail:
-                done.add(trail.pop())
-                last = trail[-1] if trail else None
-                options = follow[last] if last is not None else ()
-                name = next((target for target in follow if target in options and target not in done), None)
-        if name is not None and name in trail:
-            yield trail[trail.index(name) :]
-        done |= _reach([start], follow)
+    order = {name: place for place, name in enumerate(follow)}
+    back = _turned(follow)
+    left = dict.fromkeys(follow)
+    while left:
+        trail = {next(iter(left)): None}
+        while True:
+            last = next(reversed(trail))
+            targets = [target for target in follow[last] if target in left]
+            if not targets or min(targets, key=order.__getitem__) in trail:
+                break
+            trail[min(targets, key=order.__getitem__)] = None
+        names = list(trail)
+        if targets:
+            circle = names[names.index(min(targets, key=order.__getitem__)) :]
+            yield circle
+            done = _reach(circle, follow) | _reach(circle, back)
+        else:
+            done = {names[-1]}
+        for name in done:
+            left.pop(name, None)
+
+
+def _turned(follow: Followers) -> dict[str, set[str]]:
+    """What leads to each name."""
+    back: dict[str, set[str]] = {}
+    for name, targets in follow.items():
+        for target in targets:
+            back.setdefault(target, set()).add(name)
+    return back
 
 
 def _placed(reading: Reading, name: str) -> Placed:

@@ -38,7 +38,7 @@ def texts(reading: Reading) -> Iterator[Text]:
 
 
 def _conditions(placed: Placed) -> Iterator[Text]:
-    step, name = placed.step, f"step {placed.step.name!r}"
+    step, name = placed.step, placed.title
     if step.when is not None:
         yield Text((*placed.path, "when"), step.when, SCOPE, f"`when` of {name}", expression=True)
     told = SCOPE | {"output", "status", "error"} | ({"answer"} if step.ask is not None else set())
@@ -64,9 +64,9 @@ def _body(placed: Placed) -> Iterator[Text]:
     for field, value in _templates(step.kind, getattr(step, step.kind)):
         path = (*placed.path, step.kind, *field)
         where = ".".join(str(part) for part in (step.kind, *field))
-        yield from _tree(path, value, executed, f"{where} of step {step.name!r}")
+        yield from _tree(path, value, executed, f"{where} of {placed.title}")
     arguments = names | {"secrets"} if step.kind == "python" else names
-    yield from _tree((*placed.path, "with"), step.with_, arguments, f"`with` of step {step.name!r}")
+    yield from _tree((*placed.path, "with"), step.with_, arguments, f"`with` of {placed.title}")
 
 
 def _templates(kind: str, body: Any) -> Iterator[tuple[DataPath, Any]]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.flows.checks.names import SCOPE
 from holdfast.flows.checks.places import Text, texts
 from holdfast.flows.checks.reading import Reading
 from holdfast.flows.expressions import ExpressionError, compile_expression
@@ -15,6 +14,7 @@ from holdfast.flows.templates import TemplateError, compile_template
 
 _EXPRESSION = "write it like `output.count > 3 and inputs.mode == 'fast'`"
 _TEMPLATE = "write values as {{ inputs.name }}, and {{ '{{' }} for the braces themselves"
+_DASHED = re.compile(r"(?<![\w.])(inputs|steps|vars|visits)\.([A-Za-z_]\w*-[\w-]*)")
 _WORKFLOW = ("name", "run_id")
 _STEP = ("status", "output", "error", "outputs", "errors", "answer", "answers", "exit_code", "stderr",
          "status_code", "headers", "usage", "reason", "count", "visits")  # fmt: skip
@@ -69,12 +69,11 @@ class _Names:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        workflow = reading.definition.workflow
         self._known: dict[str, tuple[str, Any]] = {
-            "inputs": ("no input is called", workflow.inputs),
-            "steps": ("there is no step", reading.names),
-            "visits": ("there is no step", reading.names),
-            "vars": ("workflow.vars has no", workflow.vars),
+            "inputs": ("no input is called", reading.declared("inputs")),
+            "steps": ("there is no step", reading.names or None),
+            "visits": ("there is no step", reading.names or None),
+            "vars": ("workflow.vars has no", reading.declared("vars")),
             "workflow": ("`workflow` has no", _WORKFLOW),
         }
 
@@ -97,7 +96,10 @@ class _Names:
         if known is None or len(path) == 1:
             return None
         if path[1] not in known:
-            hint = did_you_mean(path[1], known) or self._all(top, known)
+            close = did_you_mean(path[1], known)
+            if not close and top in ("steps", "visits") and not self._reading.all_named:
+                return None
+            hint = close or self._all(top, known)
             return self._at(text, path[:2], f"{text.place}: {what} {path[1]!r}", hint)
         if top == "steps" and len(path) > 2 and path[2] not in _STEP:
             close = did_you_mean(path[2], _STEP)
@@ -115,7 +117,7 @@ class _Names:
         if top in _ELSEWHERE:
             message, hint = _ELSEWHERE[top]
             return self._at(text, path[:1], f"{text.place}: {top!r} {message.format(place=text.place)}", hint)
-        owners = [name for name in ("inputs", "steps", "vars") if top in self._known[name][1]]
+        owners = [name for name in ("inputs", "steps", "vars") if top in (self._known[name][1] or ())]
         if owners:
             hint = f"write {owners[0]}.{top}" + (".output" if owners[0] == "steps" else "")
         else:
@@ -124,15 +126,14 @@ class _Names:
 
     def _dashed(self, text: Text) -> Problem | None:
         """A name with a dash after a dot would be read as a subtraction."""
-        for top in sorted(SCOPE & self._known.keys()):
-            for name in self._known[top][1]:
-                found = re.search(rf"(?<![\w.]){top}\.{re.escape(name)}(?![\w-])", text.value)
-                if "-" in name and found and _is_code(text, found.start()):
-                    message = f"{text.place}: after a dot {name!r} is read as a subtraction"
-                    hint = f"write {top}['{name}']"
-                    return self._reading.source.problem_inside(
-                        text.path, found.start(), message, hint, len(found[0])
-                    )
+        for found in _DASHED.finditer(text.value):
+            top, name = found[1], found[2]
+            if name in (self._known[top][1] or ()) and _is_code(text, found.start()):
+                message = f"{text.place}: after a dot {name!r} is read as a subtraction"
+                hint = f"write {top}['{name}']"
+                return self._reading.source.problem_inside(
+                    text.path, found.start(), message, hint, len(found[0])
+                )
         return None
 
     def _at(self, text: Text, path: tuple[str, ...], message: str, hint: str) -> Problem:

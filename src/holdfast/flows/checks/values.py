@@ -49,7 +49,7 @@ def check_ask(reading: Reading, placed: Placed) -> Iterator[Problem]:
     asked += [((*placed.path, "ask", "questions", i), item) for i, item in enumerate(ask.questions)]
     for path, question in asked:
         choices = [_value(choice) for choice in question.choices or ()]
-        owner = f"the question of step {placed.step.name!r}"
+        owner = f"the question of {placed.title}"
         yield from _forms(reading, path, question.choices or [])
         yield from _choices(reading, path, question.type, choices, owner)
         yield from _default(reading, path, question.type, question.default, choices, owner)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from holdfast.agents.prices import cost
@@ -18,11 +20,14 @@ from holdfast.agents.provider import (
 )
 from holdfast.data.state import State
 from holdfast.engine.context import Context
+from holdfast.flows.errors import StepFailed
 from holdfast.flows.kinds.kind import Plain, Result
-from holdfast.flows.kinds.python_call import find_function
+from holdfast.flows.kinds.python_target import find_function
 from holdfast.flows.model import Step
 from holdfast.flows.world import World
 from holdfast.plan.fingerprint import fingerprint
+
+logger = logging.getLogger("holdfast")
 
 
 class CallAgent(Plain):
@@ -33,12 +38,12 @@ class CallAgent(Plain):
     def __init__(self, step: Step, world: World) -> None:
         super().__init__()
         assert step.agent is not None
-        self._agent, self._world, self._timeout = step.agent, world, step.timeout
-        agent = step.agent
-        self._prompt, self._system = self.texts.text(agent.prompt), self.texts.text(agent.system)
-        self._model = self.texts.text(agent.model)
-        self._base_url = None if agent.base_url is None else self.texts.text(agent.base_url)
-        self._api_key = None if agent.api_key is None else self.texts.text(agent.api_key)
+        self._agent, self._world, self._timeout, self._name = step.agent, world, step.timeout, step.name
+        agent, text = step.agent, self.texts.text
+        self._prompt, self._system = text("agent.prompt", agent.prompt), text("agent.system", agent.system)
+        self._model = text("agent.model", agent.model)
+        self._base_url = None if agent.base_url is None else text("agent.base_url", agent.base_url)
+        self._api_key = None if agent.api_key is None else text("agent.api_key", agent.api_key)
         self._tools = tuple(_tool(target, world) for target in agent.tools)
         self._price = None if agent.price is None else agent.price.model_dump()
 
@@ -46,31 +51,58 @@ class CallAgent(Plain):
         return " ".join(fingerprint(tool.function) for tool in self._tools)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
-        spent = self._spent_before(ctx)
-        purse, ledger = self._world.purse, state.get("ledger") or ()
-        purse.refuse_if_empty(purse.spent(ledger, ctx.step, _total(spent)))
+        spent, begun = _spent_before(ctx), time.monotonic()
         try:
-            reply = ctx.once("reply", self._call, scope, ctx)
+            reply = ctx.recall("reply") or self._paid(scope, state, ctx, spent)
         except AgentError as error:
-            entry = self._entry(ctx, error.usage, scope)
-            if error.usage.requests or error.usage.input_tokens:
-                ctx.once(f"spent:{ctx.attempt}", lambda: entry)
-                spent.append(entry)
-            purse.note(ctx.step, _total(spent))
-            error.spent = spent  # type: ignore[attr-defined]
-            error.transient = isinstance(error, TransientAgentError)  # type: ignore[attr-defined]
-            raise
+            raise self._failure(error, scope, ctx, spent, begun) from error.__cause__
         spent.append(reply["entry"])
-        purse.note(ctx.step, _total(spent))
+        self._world.purse.note(ctx.run_id, spent)
         usage = {key: reply["entry"][key] for key in ("model", "input_tokens", "output_tokens", "cost")}
         return {"output": reply["output"], "usage": usage, "ledger": spent}
 
-    def _call(self, scope: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
-        request = self._request(scope)
-        scrub = self._world.scrubber.scrub
-        reply = provider_for(request.model).complete(request, lambda text: ctx.emit(scrub(text)))
-        entry = self._entry(ctx, reply.usage, scope, reply)
-        return scrub({"output": reply.output, "entry": entry})  # type: ignore[no-any-return]
+    def _paid(self, scope: Mapping[str, Any], state: State, ctx: Context, spent: list[Any]) -> dict[str, Any]:
+        """A reply that is paid for now, if there is money left."""
+        request, purse = self._request(scope), self._world.purse
+        purse.note(ctx.run_id, [*(state.get("ledger") or ()), *spent])
+        purse.refuse_if_empty(ctx.run_id)
+        self._check_price(request.model)
+        return ctx.once("reply", self._call, request, ctx)  # type: ignore[no-any-return]
+
+    def _check_price(self, model: str) -> None:
+        """A budget can only be kept if it is known what a call costs."""
+        purse = self._world.purse
+        if purse.budget is None or cost(model, Usage(1, 1, 1), self._price) is not None:
+            return
+        told = f"what {model} costs is not known, so limits.budget cannot be kept; give agent.price"
+        if purse.enforced:
+            raise StepFailed(f"agent.price: {told}")
+        logger.warning("step %s: %s", self._name, told)
+
+    def _call(self, request: AgentRequest, ctx: Context) -> dict[str, Any]:
+        told = _Telling(self._world, ctx.emit)
+        reply = provider_for(request.model).complete(request, told.piece)
+        told.rest()
+        entry = self._entry(ctx, request.model, reply.usage, reply)
+        return self._world.hide({"output": reply.output, "entry": entry})  # type: ignore[no-any-return]
+
+    def _failure(
+        self, error: AgentError, scope: Mapping[str, Any], ctx: Context, spent: list[Any], begun: float
+    ) -> AgentError:
+        """The error with what is known of it: what was spent in vain, and whether another attempt may help."""
+        if error.usage.requests or error.usage.input_tokens:
+            entry = self._world.hide(self._entry(ctx, self._model.render(scope), error.usage))
+            ctx.once(f"spent:{ctx.attempt}", lambda: entry)
+            spent.append(entry)
+        self._world.purse.note(ctx.run_id, spent)
+        facts = {
+            "spent": spent,
+            "transient": isinstance(error, TransientAgentError),
+            "timed_out": self._timeout is not None and time.monotonic() - begun >= self._timeout,
+        }
+        error.__dict__.update(facts)
+        error.args = (self._world.hide_cut(str(error)),)
+        return error
 
     def _request(self, scope: Mapping[str, Any]) -> AgentRequest:
         agent = self._agent
@@ -89,29 +121,46 @@ class CallAgent(Plain):
         )
 
     def _entry(
-        self, ctx: Context, usage: Usage, scope: Mapping[str, Any], reply: AgentReply | None = None
+        self, ctx: Context, model: str, usage: Usage, reply: AgentReply | None = None
     ) -> dict[str, Any]:
-        model = reply.model if reply is not None else self._model.render(scope)
-        price = cost(self._model.render(scope), usage, self._price)
+        price = cost(model, usage, self._price)
         if price is None and reply is not None:
             price = reply.cost
         return {
-            "id": ctx.step,
-            "step": ctx.node,
-            "model": model,
+            "id": f"{ctx.step}@{ctx.attempt}",
+            "step": self._name,
+            "model": model if reply is None else reply.model,
             "input_tokens": usage.input_tokens,
             "output_tokens": usage.output_tokens,
             "cost": price,
         }
 
-    def _spent_before(self, ctx: Context) -> list[dict[str, Any]]:
-        """What earlier attempts of this step spent in vain."""
-        found = (ctx.recall(f"spent:{attempt}") for attempt in range(1, ctx.attempt + 1))
-        return [entry for entry in found if entry is not None]
+
+class _Telling:
+    """Hands on what a model says as it comes. Where there are secrets it is whole lines, lest one comes in pieces."""
+
+    def __init__(self, world: World, emit: Callable[[str], None]) -> None:
+        self._world, self._emit = world, emit
+        self._waits = bool(world.secrets.remembered())
+        self._line = ""
+
+    def piece(self, text: str) -> None:
+        if not self._waits:
+            self._emit(text)
+            return
+        *lines, self._line = f"{self._line}{text}".split("\n")
+        for line in lines:
+            self._emit(f"{self._world.hide(line)}\n")
+
+    def rest(self) -> None:
+        if self._line:
+            self._emit(self._world.hide(self._line))
 
 
-def _total(entries: list[dict[str, Any]]) -> float:
-    return float(sum(entry["cost"] or 0.0 for entry in entries))
+def _spent_before(ctx: Context) -> list[dict[str, Any]]:
+    """What earlier attempts of this step spent in vain."""
+    found = (ctx.recall(f"spent:{attempt}") for attempt in range(1, ctx.attempt + 1))
+    return [entry for entry in found if entry is not None]
 
 
 def _tool(target: str, world: World) -> Tool:

@@ -8,9 +8,8 @@ from typing import Any
 from holdfast.data.state import State
 from holdfast.engine.context import Context
 from holdfast.flows.errors import StepFailed
-from holdfast.flows.kinds.kind import Plain, Result
+from holdfast.flows.kinds.kind import Plain, Result, Text
 from holdfast.flows.model import Ask, Choice, Question, Step
-from holdfast.flows.templates import Template
 from holdfast.flows.world import World
 
 
@@ -21,7 +20,11 @@ class AskSomebody(Plain):
         super().__init__()
         ask = step.ask if isinstance(step.ask, Ask) else Ask(prompt=step.ask or "")
         self._world, self._step, self._ask = world, step, ask
-        self._prompts = [(question, self.texts.text(question.prompt)) for question in _questions(ask)]
+        self._prompts = [(question, self._text(question)) for question in _questions(ask)]
+
+    def _text(self, question: Question) -> Text:
+        field = f"the prompt of question {question.name!r}" if self._ask.questions else "ask.prompt"
+        return self.texts.text(field, question.prompt)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         answers = {
@@ -32,29 +35,32 @@ class AskSomebody(Plain):
         (answer,) = answers.values()
         return {"output": answer, "answer": answer}
 
-    def _answer(self, question: Question, prompt: Template, scope: Mapping[str, Any], ctx: Context) -> Any:
+    def _answer(self, question: Question, prompt: Text, scope: Mapping[str, Any], ctx: Context) -> Any:
         if self._world.skip_gates:
             return self._assumed(question)
         choices = _choices(question.choices)
-        name = f"{self._step.name}.{question.name}" if self._ask.questions else self._step.name
         return ctx.ask(
             "\n".join([prompt.render(scope), *_described(choices)]),
-            name=name,
+            name=self._name(question, ctx),
             schema=None if question.type == "any" else {"type": question.type},
             choices=None if choices is None else [choice.value for choice in choices],
             timeout=self._ask.timeout,
         )
 
+    def _name(self, question: Question, ctx: Context) -> str:
+        """What people answer to: the step, the item that it is asked for, and the question among several."""
+        name = self._step.name if ctx.item_key is None else f"{self._step.name}[{ctx.item_key}]"
+        return f"{name}.{question.name}" if self._ask.questions else name
+
     def _assumed(self, question: Question) -> Any:
         if question.default is not None:
             return question.default
-        if question.choices:
-            found = _choices(question.choices)
-            assert found
-            return found[0].value
+        choices = _choices(question.choices)
+        if choices:
+            return choices[0].value
+        which = f"question {question.name!r} of `ask`" if self._ask.questions else "`ask`"
         raise StepFailed(
-            f"gates are skipped, and question {question.name!r} of step {self._step.name!r} has neither choices nor a "
-            "default; give it a default"
+            f"gates are skipped, and {which} has neither choices nor a default; give it a default"
         )
 
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import codecs
 import email.utils
-import http.client
 import json
+import re
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from email.message import Message
 from typing import Any, ClassVar
 
 from holdfast.data.state import State
 from holdfast.engine.context import Context
 from holdfast.flows.errors import StepFailed
-from holdfast.flows.kinds.kind import Plain, Result, rendered
+from holdfast.flows.kinds.exchange import Exchange, Reply, address, shown
+from holdfast.flows.kinds.json_text import read_json, write_json
+from holdfast.flows.kinds.kind import Plain, Result
 from holdfast.flows.model import Http, Step
 from holdfast.flows.world import World
 
 TIMEOUT = 60.0
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NOT_KEPT = {"set-cookie", "set-cookie2"}
 
 
 class SendRequest(Plain):
@@ -32,107 +37,103 @@ class SendRequest(Plain):
         super().__init__()
         request = step.http if isinstance(step.http, Http) else Http(url=step.http or "")
         self._http, self._world, self._timeout = request, world, step.timeout or TIMEOUT
-        self._url = self.texts.text(request.url)
-        self._headers, self._query = self.texts.tree(request.headers), self.texts.tree(request.query)
-        self._json = self.texts.tree(request.json_)
-        self._body = None if request.body is None else self.texts.text(request.body)
+        self._url = self.texts.text("http.url" if isinstance(step.http, Http) else "http", request.url)
+        self._headers = self.texts.texts("http.headers", request.headers)
+        self._query = self.texts.tree("http.query", request.query)
+        self._json = self.texts.tree("http.json", request.json_)
+        self._body = None if request.body is None else self.texts.text("http.body", request.body)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         request = self._request(scope)
-        try:
-            with urllib.request.build_opener(_SameScheme).open(request, timeout=self._timeout) as response:
-                return self._result(response.status, response.headers, self._read(response))
-        except urllib.error.HTTPError as error:
-            with error:
-                return self._result(error.code, error.headers, self._read(error))
-        except (TimeoutError, urllib.error.URLError, ConnectionError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            raise StepFailed(
-                f"{request.get_method()} {_shown(request.full_url)}: {reason}", transient=True
-            ) from None
+        exchange = Exchange(request, self._timeout, self._http.max_bytes, self._http.ok_status)
+        return self._result(exchange.reply(), request.get_method())
 
     def _request(self, scope: Mapping[str, Any]) -> urllib.request.Request:
-        url = self._url.render(scope).strip()
-        query = {key: value for key, value in rendered(self._query, scope).items() if value is not None}
-        if query:
-            url += ("&" if "?" in url else "?") + urllib.parse.urlencode(query, doseq=True)
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise StepFailed(f"{_shown(url)!r} is no http or https address")
-        headers = {
-            "User-Agent": "holdfast",
-            **{key: str(value) for key, value in rendered(self._headers, scope).items()},
-        }
-        body = None if self._body is None else self._body.render(scope).encode()
+        query = self._query.look(scope)
+        url, credentials = address(self._url.render(scope), {key: _plain(query[key]) for key in query})
+        headers = {"User-Agent": "holdfast", **credentials}
+        headers |= {name.title(): _checked(name, text.render(scope)) for name, text in self._headers.items()}
+        body = None
+        if self._body is not None:
+            body = self._body.render(scope).encode(errors="replace")
+            headers.setdefault("Content-Type", "text/plain; charset=utf-8")
         if self._http.json_ is not None:
-            body = json.dumps(rendered(self._json, scope), ensure_ascii=False).encode()
+            body = write_json(self._json.look(scope), "http.json")
             headers.setdefault("Content-Type", "application/json")
         method = self._http.method or ("GET" if body is None else "POST")
-        try:
-            return urllib.request.Request(url, body, headers, method=method)
-        except ValueError as error:
-            raise StepFailed(f"the request cannot be made: {error}") from None
+        return urllib.request.Request(url, body, headers, method=method)
 
-    def _read(self, response: Any) -> bytes:
-        data: bytes = response.read(self._http.max_bytes + 1)
-        if len(data) > self._http.max_bytes:
-            raise StepFailed(
-                f"the response is larger than max_bytes ({self._http.max_bytes}); raise it if that is meant"
-            )
-        return data
-
-    def _result(self, status: int, headers: Any, data: bytes) -> Result:
-        text = data.decode(headers.get_content_charset() or "utf-8", "replace")
+    def _result(self, reply: Reply, method: str) -> Result:
+        status, headers = reply.status, reply.headers
+        text = reply.body.decode(_charset(headers), "replace")
         wanted = self._http.ok_status
         if status not in wanted if wanted else not 200 <= status < 300:
             raise StepFailed(
-                f"the server answered {status}: {text[:500]}",
+                self._complaint(status, headers, text),
                 transient=status in _TRANSIENT,
                 retry_after=_retry_after(headers.get("Retry-After")),
             )
-        kept = {key.lower(): value for key, value in headers.items()}
-        return {
-            "output": self._data(text, kept.get("content-type", "")),
-            "status_code": status,
-            "headers": kept,
-        }
+        kept: dict[str, str] = {}
+        for name, value in headers.items():
+            if (key := name.lower()) not in _NOT_KEPT:
+                kept[key] = f"{kept[key]}, {value}" if key in kept else value
+        data = None if method == "HEAD" else self._data(text, headers.get_content_type())
+        return {"output": data, "status_code": status, "headers": kept}
+
+    def _complaint(self, status: int, headers: Message, text: str) -> str:
+        target = headers.get("Location") if 300 <= status < 400 else None
+        leads = f" and redirects to {shown(target)}, where it is not followed" if target else ""
+        said = str(self._world.scrubber.scrub(text)).strip()[:500]
+        return f"the server answered {status}{leads}{': ' + said if said else ''}"
 
     def _data(self, text: str, kind: str) -> Any:
-        if self._http.output == "text":
+        wanted, is_json = self._http.output, kind == "application/json" or kind.endswith("+json")
+        if wanted == "text" or (wanted == "auto" and not is_json):
             return text
-        if self._http.output == "json" or "json" in kind:
-            try:
-                return json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise StepFailed(
-                    f"the response is no JSON ({error}): {text[:200]!r}", transient=True
-                ) from None
-        return text
+        if wanted == "auto" and not text.strip():
+            return None
+        try:
+            return read_json(text.removeprefix("\ufeff"))
+        except ValueError as error:
+            said = str(self._world.scrubber.scrub(text))[:200]
+            raise StepFailed(f"the response is no JSON ({error}): {said!r}", transient=True) from None
 
 
-class _SameScheme(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but never to files, and never hands credentials to another host."""
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        new, old = urllib.parse.urlsplit(newurl), urllib.parse.urlsplit(req.full_url)
-        if new.scheme not in ("http", "https"):
-            raise StepFailed(f"the server redirects to {_shown(newurl)!r}, which is no http or https address")
-        request = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if request is not None and (new.scheme, new.netloc) != (old.scheme, old.netloc):
-            for name in [name for name in request.headers if name.lower() in ("authorization", "cookie")]:
-                request.remove_header(name)
-        return request
+def _plain(value: Any) -> Any:
+    """A value as it is written in an address: the words of JSON, and data as JSON; a list is several values."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, str) or value is None:
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _shown(url: str) -> str:
-    """An address without what may be confidential in it."""
-    parts = urllib.parse.urlsplit(url)
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+def _checked(name: str, value: str) -> str:
+    if not _HEADER.fullmatch(name):
+        raise StepFailed(f"http.headers: {name!r} cannot be the name of a header")
+    if re.search(r"[\r\n\0]", value):
+        raise StepFailed(f"http.headers.{name}: a header cannot have line breaks")
+    try:
+        value.encode("latin-1")
+    except UnicodeEncodeError:
+        raise StepFailed(f"http.headers.{name}: a header can have only characters of Latin-1") from None
+    return value.strip()
+
+
+def _charset(headers: Message) -> str:
+    try:
+        return codecs.lookup(headers.get_content_charset() or "utf-8").name
+    except LookupError:
+        return "utf-8"
 
 
 def _retry_after(value: str | None) -> float | None:
     if value is None:
         return None
-    if value.strip().isdigit():
+    if re.fullmatch(r"\s*[0-9]{1,9}\s*", value):
         return float(value)
-    moment = email.utils.parsedate_tz(value)
-    return None if moment is None else max(0.0, email.utils.mktime_tz(moment) - time.time())
+    try:
+        moment = email.utils.parsedate_to_datetime(value)
+        return max(0.0, moment.timestamp() - time.time())
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -7,7 +7,15 @@ from typing import Any, ClassVar, Protocol
 
 from holdfast.data.state import State
 from holdfast.engine.context import Context
-from holdfast.flows.templates import Template, compile_template, compile_tree, render_tree
+from holdfast.flows.errors import StepFailed
+from holdfast.flows.templates import (
+    Template,
+    TemplateError,
+    compile_template,
+    compile_tree,
+    render_tree,
+    tree_paths,
+)
 
 Paths = set[tuple[str, ...]]
 Result = dict[str, Any]
@@ -19,6 +27,11 @@ class Kind(Protocol):
 
     transient_only: ClassVar[bool]
     """Whether by default only transient failures are worth another attempt, and then are given one."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether `run` gives an awaitable."""
+        ...
 
     def paths(self) -> Paths:
         """The places of the scope that the work reads."""
@@ -33,41 +46,72 @@ class Kind(Protocol):
         ...
 
 
+class Text:
+    """One text of a step. What goes wrong with it is told with the field that it stands in."""
+
+    def __init__(self, field: str, text: str) -> None:
+        self.field, self.template = field, compile_template(text)
+
+    def render(self, scope: Mapping[str, Any]) -> str:
+        """The text with the scope's values."""
+        try:
+            return self.template.render(scope)
+        except TemplateError as error:
+            raise StepFailed(f"{self.field}: {error}") from None
+
+
+class Tree:
+    """A value of a step with texts anywhere in it."""
+
+    def __init__(self, field: str, value: Any) -> None:
+        self.field, self._compiled = field, compile_tree(value)
+        self._constant = None if _has_templates(self._compiled) else self.render({})
+
+    def paths(self) -> Paths:
+        return tree_paths(self._compiled)
+
+    def look(self, scope: Mapping[str, Any]) -> Any:
+        """As `render`, for whoever does not change it: a value without templates is made once."""
+        return self.render(scope) if self._constant is None else self._constant
+
+    def render(self, scope: Mapping[str, Any]) -> Any:
+        """The value with the scope's values in its texts."""
+        try:
+            return render_tree(self._compiled, scope)
+        except TemplateError as error:
+            place = ".".join(str(part) for part in (self.field, *error.path))
+            raise StepFailed(f"{place}: {error}") from None
+
+
 class Texts:
     """The templates of one step, compiled once."""
 
     def __init__(self) -> None:
         self._paths: Paths = set()
 
-    def text(self, text: str) -> Template:
-        template = compile_template(text)
-        self._paths |= template.paths()
-        return template
+    def text(self, field: str, text: str) -> Text:
+        found = Text(field, text)
+        self._paths |= found.template.paths()
+        return found
 
-    def tree(self, value: Any) -> Any:
-        compiled = compile_tree(value)
-        self._gather(compiled)
-        return compiled
+    def texts(self, field: str, texts: Mapping[str, str]) -> dict[str, Text]:
+        return {name: self.text(f"{field}.{name}", text) for name, text in texts.items()}
+
+    def tree(self, field: str, value: Any) -> Tree:
+        found = Tree(field, value)
+        self._paths |= found.paths()
+        return found
 
     def paths(self) -> Paths:
         """The places that the templates read."""
         return self._paths
-
-    def _gather(self, compiled: Any) -> None:
-        if isinstance(compiled, Template):
-            self._paths |= compiled.paths()
-        elif isinstance(compiled, dict):
-            for value in compiled.values():
-                self._gather(value)
-        elif isinstance(compiled, (list, tuple)):
-            for value in compiled:
-                self._gather(value)
 
 
 class Plain:
     """A kind whose work is told by its definition alone."""
 
     transient_only: ClassVar[bool] = False
+    is_async = False
 
     def __init__(self) -> None:
         self.texts = Texts()
@@ -78,7 +122,12 @@ class Plain:
     def code(self) -> str:
         return ""
 
+    def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
+        raise AssertionError("other nodes do the work")
 
-def rendered(compiled: Any, scope: Mapping[str, Any]) -> Any:
-    """A compiled tree of templates with the scope's values."""
-    return render_tree(compiled, scope)
+
+def _has_templates(compiled: Any) -> bool:
+    if isinstance(compiled, Template):
+        return not compiled.is_plain
+    inner = compiled.values() if isinstance(compiled, dict) else compiled
+    return isinstance(compiled, (dict, list, tuple)) and any(map(_has_templates, inner))

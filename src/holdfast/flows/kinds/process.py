@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast.engine.context import StopSignal
 from holdfast.flows.errors import StepFailed, StepTimedOut
+from holdfast.flows.kinds.child import Child
 
 MAX_OUTPUT = 10_000_000
 KEPT_ERRORS = 64 * 1024
+_LONGEST_LINE = 16 * 1024
 _TICK = 0.1
-_GRACE = 2.0
-
-# The command's process group ends with us: the watcher reads from a pipe that only we can write to. A line says that
-# the command is over; the end of the pipe without one says that we are gone.
-_GUARDED = (
-    '(if read -r _; then exit 0; fi; kill -KILL -$$) <&9 >/dev/null 2>&1 & exec 9<&-; exec "$1" -c "$2"'
-)
+_PATIENCE = 0.5
+"""How long, in seconds, output may still come from what a command that is over left running."""
 
 
 @dataclass
 class Finished:
-    """What a command left."""
+    """What a command left. Of a long standard error only the end is kept."""
 
     code: int
     stdout: str
@@ -36,7 +32,7 @@ class Finished:
 
 @dataclass
 class Command:
-    """A script for a shell, with what surrounds it."""
+    """A script for a shell, with what surrounds it. `scrub` takes secrets out of text before any of it is cut."""
 
     script: str
     shell: str = "sh"
@@ -44,145 +40,100 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes = b""
     timeout: float | None = None
+    scrub: Callable[[str], str] = field(default=lambda text: text)
 
     def run(self, stopped: Callable[[], bool], say: Callable[[str], None]) -> Finished:
-        """Run it to its end. `say` is given each line of its standard error; a stop or a timeout ends it."""
-        reading, writing = os.pipe()
+        """Run it to its end. `say` is given lines of its standard error; a stop or a timeout ends it."""
+        child = Child(self.script, self.shell, self.cwd or Path.cwd(), self.env)
         try:
-            process = self._start(reading)
-        except FileNotFoundError as error:
-            os.close(writing)
-            raise StepFailed(f"the command cannot be started: {error.strerror}: {error.filename}") from None
-        finally:
-            os.close(reading)
-        try:
-            return _Watch(process, self, stopped, say).finished()
+            return _Watch(child, self, stopped, say).finished()
         except BaseException:
-            _kill(process)
+            child.kill()
             raise
         finally:
-            with os.fdopen(writing, "wb") as pipe:
-                _ignoring_broken_pipe(pipe.write, b"\n")
-            for stream in (process.stdin, process.stdout, process.stderr):
-                if stream is not None:
-                    _ignoring_broken_pipe(stream.close)
-
-    def _start(self, guard: int) -> subprocess.Popen[bytes]:
-        def as_nine() -> None:
-            os.dup2(guard, 9)
-
-        return subprocess.Popen(
-            ["/bin/sh", "-c", _GUARDED, "sh", self.shell, self.script],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=self.cwd,
-            env=dict(self.env),
-            start_new_session=True,
-            pass_fds=(guard, 9) if guard != 9 else (9,),
-            preexec_fn=as_nine if guard != 9 else None,
-        )
+            child.release()
 
 
 class _Watch:
     """Reads what a command writes, within bounds, until it is over."""
 
     def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        command: Command,
-        stopped: Callable[[], bool],
-        say: Callable[[str], None],
+        self, child: Child, command: Command, stopped: Callable[[], bool], say: Callable[[str], None]
     ) -> None:
-        self.process, self.command, self.stopped, self.say = process, command, stopped, say
-        self.out, self.errors, self.line = bytearray(), bytearray(), bytearray()
-        self.unsent = memoryview(command.stdin)
+        self._child, self._command, self._stopped, self._say = child, command, stopped, say
+        self._out, self._errors, self._line = bytearray(), bytearray(), bytearray()
+        self._unsent = memoryview(command.stdin)
+        self._deadline = None if command.timeout is None else time.monotonic() + command.timeout
+        self._over_at: float | None = None
 
     def finished(self) -> Finished:
-        process, deadline = self.process, None
-        if self.command.timeout is not None:
-            deadline = time.monotonic() + self.command.timeout
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        child = self._child
         with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ, self._read_output)
-            selector.register(process.stderr, selectors.EVENT_READ, self._read_errors)
-            if self.unsent:
-                os.set_blocking(process.stdin.fileno(), False)
-                selector.register(process.stdin, selectors.EVENT_WRITE, self._send)
+            selector.register(child.stdout, selectors.EVENT_READ, self._read_output)
+            selector.register(child.stderr, selectors.EVENT_READ, self._read_errors)
+            if self._unsent:
+                os.set_blocking(child.stdin.fileno(), False)
+                selector.register(child.stdin, selectors.EVENT_WRITE, self._send)
             else:
-                process.stdin.close()
-            over_at: float | None = None
-            while selector.get_map():
+                child.stdin.close()
+            while selector.get_map() and not self._is_long_over():
                 for key, _ in selector.select(_TICK):
                     if not key.data():
                         selector.unregister(key.fileobj)
                         key.fileobj.close()  # type: ignore[union-attr]
-                if process.poll() is not None:
-                    # What it left running in the background may keep its output open for ever.
-                    over_at = over_at or time.monotonic()
-                    if time.monotonic() - over_at > _GRACE / 4:
-                        break
-                self._look(deadline)
-        while process.poll() is None:
-            self._look(deadline)
-            time.sleep(_TICK / 10)
-        text = self.out.decode("utf-8", "replace")
-        return Finished(process.returncode, text, self.errors.decode("utf-8", "replace"))
+                self._look()
+        code = self._wait()
+        errors = self._command.scrub(self._errors.decode("utf-8", "replace"))
+        return Finished(code, self._out.decode("utf-8", "replace"), errors[-KEPT_ERRORS:])
 
-    def _look(self, deadline: float | None) -> None:
-        if deadline is not None and time.monotonic() > deadline:
-            raise StepTimedOut(f"the command took longer than {self.command.timeout:g} s and was ended")
-        if self.stopped():
-            raise StepFailed("the run is to stop, so the command was ended")
+    def _is_long_over(self) -> bool:
+        """Whether the command is over, and whoever has its output open has had the time to write."""
+        if self._child.poll() is None:
+            return False
+        self._over_at = self._over_at or time.monotonic()
+        return time.monotonic() - self._over_at > _PATIENCE
+
+    def _wait(self) -> int:
+        nap = 0.0005
+        while (code := self._child.poll()) is None:
+            self._look()
+            time.sleep(nap)
+            nap = min(2 * nap, _TICK)
+        return code
+
+    def _look(self) -> None:
+        """Leave a command that takes too long, or whose run is to stop."""
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise StepTimedOut(f"the command took longer than {self._command.timeout:g} s and was ended")
+        if self._stopped():
+            raise StopSignal
 
     def _read_output(self) -> bool:
-        assert self.process.stdout is not None
-        data = os.read(self.process.stdout.fileno(), 65536)
-        self.out += data
-        if len(self.out) > MAX_OUTPUT:
+        data = os.read(self._child.stdout.fileno(), 65536)
+        self._out += data
+        if len(self._out) > MAX_OUTPUT:
             raise StepFailed(
                 f"the command wrote more than {MAX_OUTPUT // 1_000_000} MB; write it to a file and print its name"
             )
         return bool(data)
 
     def _read_errors(self) -> bool:
-        assert self.process.stderr is not None
-        data = os.read(self.process.stderr.fileno(), 65536)
-        self.errors += data
-        del self.errors[:-KEPT_ERRORS]
-        self.line += data
-        *lines, rest = self.line.split(b"\n")
-        self.line = bytearray(rest[-1000:])
+        data = os.read(self._child.stderr.fileno(), 65536)
+        # Twice of what is shown: a secret that is cut in two at the beginning could not be recognised.
+        self._errors += data
+        del self._errors[: -2 * KEPT_ERRORS]
+        self._line += data
+        *lines, rest = self._line.split(b"\n")
+        self._line = bytearray(rest[:_LONGEST_LINE])
         if lines:
-            self.say(lines[-1][:1000].decode("utf-8", "replace"))
+            line = self._command.scrub(lines[-1][:_LONGEST_LINE].decode("utf-8", "replace"))
+            self._say(line[:1000])
         return bool(data)
 
     def _send(self) -> bool:
-        assert self.process.stdin is not None
         try:
-            sent = os.write(self.process.stdin.fileno(), self.unsent[:65536])
+            sent = os.write(self._child.stdin.fileno(), self._unsent[:65536])
         except BrokenPipeError:
             return False
-        self.unsent = self.unsent[sent:]
-        return len(self.unsent) > 0
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a command and all that it started: asked first, then made to."""
-    for sign, patience in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, 5.0)):
-        try:
-            os.killpg(process.pid, sign)
-        except (ProcessLookupError, PermissionError):
-            break
-        try:
-            process.wait(patience)
-        except subprocess.TimeoutExpired:
-            continue
-    _ignoring_broken_pipe(lambda: process.wait(0.1) if process.poll() is None else None)
-
-
-def _ignoring_broken_pipe(action: Callable[..., object], *args: object) -> None:
-    try:
-        action(*args)
-    except (BrokenPipeError, ProcessLookupError, subprocess.TimeoutExpired, ValueError):
-        return
+        self._unsent = self._unsent[sent:]
+        return len(self._unsent) > 0

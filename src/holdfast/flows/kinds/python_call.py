@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
 import inspect
-import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.data.frozen import ReadOnly
 from holdfast.data.state import State
 from holdfast.engine.context import Context
 from holdfast.errors import HoldfastError
-from holdfast.flows.kinds.kind import Plain, Result, rendered
+from holdfast.flows.errors import StepFailed
+from holdfast.flows.kinds.discreet import Discreet
+from holdfast.flows.kinds.kind import Paths, Plain, Result
+from holdfast.flows.kinds.python_target import find_function
 from holdfast.flows.model import Step
 from holdfast.flows.world import World
 from holdfast.plan.fingerprint import fingerprint
+
+_GIVEN = ("inputs", "steps", "visits", "vars", "workflow", "state", "ctx")
+_OURS = str(Path(__file__).parents[2])
+_COMMON = (dict, list, str, int, float, bool, type(None))
+_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class CallPython(Plain):
@@ -26,38 +33,34 @@ class CallPython(Plain):
     def __init__(self, step: Step, world: World) -> None:
         super().__init__()
         assert step.python is not None
-        self._target = step.python
+        self._target, self._world = step.python, world
         self._function = find_function(step.python, world.base)
-        self._arguments = self.texts.tree(step.with_) if step.with_ else None
-        self._parameters = _parameters(self._function)
-        item = step.for_each.as_ if step.for_each else None
-        if self._arguments is None:
-            self._check(step.name, item)
+        self.is_async = inspect.iscoroutinefunction(self._function)
+        self._parameters, self._takes_any = _parameters(self._function)
+        self._with = self.texts.tree("with", step.with_) if step.with_ else None
+        item = (step.for_each.as_, "index", "key") if step.for_each is not None else ()
+        given = step.with_ if step.with_ else dict.fromkeys((*_GIVEN, *item))
+        self._check(given, [*_GIVEN, *item])
+        self._named = [name for name in self._parameters if name in given or name in ("state", "ctx")]
+        self._discreet = any(path[0] == "secrets" for path in self.texts.paths())
 
-    def _check(self, step: str, item: str | None) -> None:
-        known = {
-            "inputs",
-            "steps",
-            "visits",
-            "vars",
-            "workflow",
-            "ctx",
-            "state",
-            "item",
-            "index",
-            "key",
-            item,
-        }
+    def _check(self, given: Mapping[str, Any], scope: list[str]) -> None:
+        """Refuse arguments that the function does not take, and the lack of those that it needs."""
         for name, parameter in self._parameters.items():
-            if parameter.default is parameter.empty and name not in known:
+            if parameter.default is parameter.empty and name not in (*given, "state", "ctx"):
                 raise HoldfastError(
-                    f"{self._target} needs an argument {name!r}; give it with `with: {{{name}: …}}`, or use one of "
-                    "inputs, steps, item, index, key, vars, workflow, state, ctx"
+                    f"{self._target} needs an argument {name!r}; give it with `with: {{{name}: …}}`"
+                    + ("" if self._with is not None else f", or use one of {', '.join(scope)}")
                 )
+        if self._with is not None and not self._takes_any:
+            for name in given:
+                if name not in self._parameters:
+                    takes = ", ".join(self._parameters) or "none"
+                    raise HoldfastError(f"{self._target} takes no argument {name!r}; it takes {takes}")
 
-    def paths(self) -> set[tuple[str, ...]]:
+    def paths(self) -> Paths:
         found = self.texts.paths()
-        if self._arguments is None and {"steps", "visits"} & set(self._parameters):
+        if self._with is None and {"steps", "visits"} & set(self._named):
             found = found | {("steps",)}
         return found
 
@@ -65,72 +68,56 @@ class CallPython(Plain):
         return fingerprint(self._function)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
-        given = {**scope, "ctx": ctx, "state": state}
-        if self._arguments is None:
-            arguments = {name: given[name] for name in self._parameters if name in given}
-        else:
-            arguments = rendered(self._arguments, scope)
-            arguments |= {name: given[name] for name in ("ctx", "state") if name in self._parameters}
-        value = self._function(**arguments)
-        return _later(value) if inspect.isawaitable(value) else Result(output=value)
+        if self._discreet:
+            ctx = Discreet(ctx, self._world)
+        positional, named = self._arguments(scope, {"state": state, "ctx": ctx})
+        try:
+            value = self._function(*positional, **named)
+        except ReadOnly as error:
+            raise self._mutation(error) from None
+        return self._later(value) if self.is_async else Result(output=self._checked(value))
+
+    def _arguments(
+        self, scope: Mapping[str, Any], own: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        given = {} if self._with is None else self._with.render(scope)
+        found = dict(given)
+        for name in self._named:
+            if name not in found:
+                found[name] = own[name] if name in own else scope[name]
+        alone = [one for one in self._parameters.values() if one.kind == _POSITIONAL]
+        return [found.pop(one.name, one.default) for one in alone], found
+
+    async def _later(self, value: Awaitable[Any]) -> Result:
+        try:
+            return Result(output=self._checked(await value))
+        except ReadOnly as error:
+            raise self._mutation(error) from None
+
+    def _checked(self, value: Any) -> Any:
+        if type(value) in _COMMON:
+            return value
+        if inspect.isgenerator(value) or inspect.isasyncgen(value) or inspect.isawaitable(value):
+            kind = type(value).__name__
+            raise StepFailed(f"{self._target} returned a {kind}, which cannot be stored; let it return data")
+        return value
+
+    def _mutation(self, error: ReadOnly) -> StepFailed:
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)]
+        where = f"{theirs[-1].filename}:{theirs[-1].lineno}: " if theirs else ""
+        return StepFailed(
+            f"{where}{self._target} changed a value that it was given, which would be lost; change a copy "
+            "(list(value), dict(value), copy.deepcopy(value)) and return it"
+        )
 
 
-async def _later(value: Any) -> Result:
-    return Result(output=await value)
-
-
-def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def _parameters(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """The parameters that a function can be given by name or place, and whether it takes any other by name."""
     try:
         found = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return {}
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {name: parameter for name, parameter in found.items() if parameter.kind in kinds}
-
-
-def find_function(target: str, base: Path) -> Callable[..., Any]:
-    """The function that `module:function` or `file.py:function` names; modules are also looked for in `base`."""
-    place, _, name = target.rpartition(":")
-    module = _load_file(base / place, target) if place.endswith(".py") else _load_module(place, base, target)
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise HoldfastError(f"{target}: {place} has no function {name!r}")
-    return found  # type: ignore[no-any-return]
-
-
-def _load_module(place: str, base: Path, target: str) -> Any:
-    folder = str(base)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        return importlib.import_module(place)
-    except ImportError as error:
-        raise HoldfastError(
-            f"{target}: module {place!r} cannot be imported ({error}); install it, or put it beside the workflow file"
-        ) from error
-
-
-def _load_file(path: Path, target: str) -> Any:
-    if not path.is_file():
-        raise HoldfastError(f"{target}: there is no file {path}; paths are relative to the workflow file")
-    name = f"_holdfast_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[name]
-        if isinstance(error, Exception):
-            raise HoldfastError(
-                f"{target}: {path} cannot be loaded: {type(error).__name__}: {error}"
-            ) from error
-        raise
-    return module
+        return {}, True
+    takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in found.values())
+    kinds = (_POSITIONAL, *_BY_NAME)
+    return {name: parameter for name, parameter in found.items() if parameter.kind in kinds}, takes_any

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.data.state import State
 from holdfast.engine.context import Context
 from holdfast.flows.errors import EndedInFailure, StepFailed
-from holdfast.flows.kinds.kind import Plain, Result, rendered
+from holdfast.flows.kinds.kind import Plain, Result
 from holdfast.flows.model import End, Step, Wait
 
 
@@ -18,10 +18,10 @@ class SetValues(Plain):
 
     def __init__(self, step: Step) -> None:
         super().__init__()
-        self._values = self.texts.tree(step.set)
+        self._values = self.texts.tree("set", step.set)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
-        return {"output": rendered(self._values, scope)}
+        return {"output": self._values.look(scope)}
 
 
 class WaitAWhile(Plain):
@@ -29,9 +29,9 @@ class WaitAWhile(Plain):
 
     def __init__(self, step: Step) -> None:
         super().__init__()
-        wait = step.wait if isinstance(step.wait, Wait) else Wait(seconds=step.wait)
+        wait = step.wait if isinstance(step.wait, Wait) else Wait.model_validate({"for": step.wait})
         self._seconds = wait.seconds
-        self._until = None if wait.until is None else self.texts.text(wait.until)
+        self._until = None if wait.until is None else self.texts.text("wait.until", wait.until)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         seconds = self._seconds
@@ -45,11 +45,12 @@ class WaitAWhile(Plain):
 def _moment(text: str) -> dt.datetime:
     try:
         moment = dt.datetime.fromisoformat(text.strip())
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
     except ValueError:
         raise StepFailed(
-            f"{text!r} is no date and time; write it as 2026-01-31T09:00:00+01:00, or without offset in UTC"
+            f"wait.until: {text!r:.80} is no date and time; write it as 2026-01-31T09:00:00+01:00, "
+            "or without offset in UTC"
         ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
 
 
 class EndHere(Plain):
@@ -59,7 +60,7 @@ class EndHere(Plain):
         super().__init__()
         end = step.end if isinstance(step.end, End) else End(status=step.end or "success")
         self._fails = end.status == "failure"
-        self._reason = self.texts.text(end.reason)
+        self._reason = self.texts.text("end.reason", end.reason)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         reason = self._reason.render(scope)

@@ -45,6 +45,6 @@ def _with_the_outside(step: Step, world: World) -> Kind:
         case "checkpoint":
             from holdfast.flows.kinds.checkpoint_file import UseCheckpointFile
 
-            return UseCheckpointFile(step)
+            return UseCheckpointFile(step, world)
         case kind:
             raise AssertionError(f"a step of kind {kind!r} has no work of its own")

@@ -1,0 +1,176 @@
+"""Writes docs/reference/cli/*.md, a page per command, from the commands' own help; `--check` only compares."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.cli.main import ENTRIES, commands
+from holdfast.cli.pruning import Removal
+from holdfast.views import Driver, FaultView, Items, Ledger, Moment, PauseView, RunLine, RunView, StepView
+
+FOLDER = Path(__file__).parent / "reference" / "cli"
+NOTE = "This page is written by `docs/make_cli_reference.py` from the command's own help.\n"
+
+CHECKPOINT = "checkpoint_id, run_id, seq, wave, nodes, next, created_at, bytes"
+
+
+def keys(method: Callable[..., Any]) -> str:
+    """The keys that the docstring of an `as_json` names."""
+    return " ".join((inspect.getdoc(method) or "").split()).removeprefix("Keys: ").rstrip(".")
+
+
+WHOLE = keys(RunView.as_json).partition("and: ")[2].partition(";")[0]
+
+JSON: dict[str, list[tuple[str, str]]] = {
+    "runs": [("the document", "store, runs"), ("each of runs", keys(RunLine.as_json))],
+    "show": [
+        ("the document", f"{keys(RunLine.as_json)}, {WHOLE}, store; with --state also the whole state"),
+        ("driver", keys(Driver.as_json)),
+        ("flow", "path, digest"),
+        ("parent", "run_id, seq"),
+        ("each of steps", keys(StepView.as_json).partition(";")[0]),
+        ("items of a step", keys(Items.as_json)),
+        ("each of pauses", keys(PauseView.as_json)),
+        ("error", keys(FaultView.as_json)),
+        ("ledger", keys(Ledger.as_json)),
+        ("with --step", "that step alone, and its whole output and result"),
+    ],
+    "status": [
+        ("the document", f"{keys(RunLine.as_json)}, pauses, exit_code"),
+        ("each of pauses", keys(PauseView.as_json)),
+    ],
+    "events": [("each line", keys(Moment.as_json))],
+    "checkpoints list": [("the document", "store, checkpoints"), ("each of checkpoints", CHECKPOINT)],
+    "checkpoints show": [("the document", f"{CHECKPOINT}, workflow, state, resume")],
+    "checkpoints prune": [
+        ("the document", "dry_run, runs, checkpoints, removed"),
+        ("each of removed", keys(Removal.as_json)),
+    ],
+    "checkpoints clear": [("the document", "as for prune")],
+    "validate": [
+        ("the document", "valid, files"),
+        ("each of files", "file, workflow, steps, problems, warnings"),
+        ("each of problems", "file, line, column, message, hint, text"),
+    ],
+    "inspect": [
+        ("the document", "name, steps"),
+        ("each of steps", "name, kind, wave, next, waits_for, steps"),
+        ("each of next", "to, when, choice"),
+    ],
+    "doctor": [("the document", "ok, checks"), ("each of checks", "name, state, text")],
+}
+"""The keys of what `--json` prints. They stay; others may come."""
+
+VALUES = """
+Values of runs are shown as JSON has them. What JSON lacks: dates and times are ISO 8601 text, time spans are
+seconds, ids, paths and exact decimals are text, tuples and sets are lists, and anything else is an object whose
+`$type` says what it was (bytes: `{"$type": "bytes", "base64": …}`).
+"""
+
+
+def page(name: str, command: click.Command) -> str:
+    """The page of one command, the commands of a group below it."""
+    parts = [f"# holdfast {name}\n", *describe(name, command, "##")]
+    if isinstance(command, click.Group):
+        for inner_name, inner in command.commands.items():
+            parts.append(f"## holdfast {name} {inner_name}\n")
+            parts += describe(f"{name} {inner_name}", inner, "###")
+    return "\n".join([*parts, NOTE])
+
+
+def describe(name: str, command: click.Command, level: str) -> Iterator[str]:
+    """What a command's help says, its options as a table."""
+    root = click.Context(commands, info_name="holdfast", **commands.context_settings)
+    context = click.Context(command, parent=root, info_name=name)
+    yield from paragraphs(command.help or "")
+    yield f"```text\n{usage(context)}\n```\n"
+    records = [param.get_help_record(context) for param in command.get_params(context)]
+    rows = [record for record in records if record is not None and record[1]]
+    if rows:
+        yield f"{level} Options of {name}\n"
+        yield "| option | |\n|---|---|"
+        yield "\n".join(f"| `{cell(option)}` | {cell(text)} |" for option, text in rows) + "\n"
+    if name in JSON:
+        yield f"{level} JSON of {name}\n"
+        yield "\n".join(f"- {what}: {listed(found)}" for what, found in JSON[name]) + "\n"
+        if name == "show":
+            yield VALUES.strip() + "\n"
+
+
+def usage(context: click.Context) -> str:
+    return context.get_usage().removeprefix("Usage: ")
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """The paragraphs of a help text; what it shows verbatim becomes a block."""
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if not paragraph.startswith("\b"):
+            yield paragraph.strip() + "\n"
+            continue
+        title, *lines = paragraph.removeprefix("\b").strip("\n").splitlines()
+        yield f"{title}\n"
+        yield "```text\n" + "\n".join(line.strip() for line in lines) + "\n```\n"
+
+
+def cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text).replace("|", "\\|").strip()
+
+
+def listed(names: str) -> str:
+    """Names as code, the words between them as they are."""
+    return re.sub(r"(^|(?<=, )|(?<=; ))([a-z_]+)(?=,|;|$)", lambda found: f"`{found[0]}`", names)
+
+
+def index() -> str:
+    """The list of all commands."""
+    parts = ["# The command line\n", "Every command has `--help`. Exit codes are the same everywhere:\n"]
+    parts.append(
+        "| code | |\n|---|---|\n| 0 | completed |\n| 1 | failed |\n| 2 | an invalid workflow, or wrong usage |\n"
+        "| 3 | configuration: a store that cannot be opened, something missing |\n| 4 | paused |\n"
+        "| 130 | interrupted with Ctrl+C |\n| 143 | terminated |\n"
+    )
+    for section in dict.fromkeys(entry.section for entry in ENTRIES.values()):
+        parts.append(f"## {section}\n")
+        found = [(name, entry) for name, entry in ENTRIES.items() if entry.section == section]
+        parts.append("\n".join(f"- [{name}]({name}.md): {entry.help}" for name, entry in found) + "\n")
+    parts.append("This page is written by `docs/make_cli_reference.py`.\n")
+    return "\n".join(parts)
+
+
+def pages() -> dict[str, str]:
+    """Every page by its file name."""
+    context = click.Context(commands, info_name="holdfast")
+    found = {"README.md": index()}
+    for name in ENTRIES:
+        command = commands.get_command(context, name)
+        assert command is not None
+        found[f"{name}.md"] = page(name, command)
+    return found
+
+
+def main() -> None:
+    wanted = pages()
+    there = {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.md")}
+    if sys.argv[1:] == ["--check"]:
+        stale = sorted({name for name in wanted | there if wanted.get(name) != there.get(name)})
+        if stale:
+            raise SystemExit(
+                f"docs/reference/cli: {', '.join(stale)} not up to date; run: python docs/make_cli_reference.py"
+            )
+        return
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in there.keys() - wanted.keys():
+        (FOLDER / name).unlink()
+    for name, text in wanted.items():
+        (FOLDER / name).write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""What a workflow asks of a language model and what it gets back, whoever answers."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from holdfast.errors import HoldfastError
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A Python function that the model may call. Its signature and docstring tell the model how."""
+
+    name: str
+    function: Callable[..., Any]
+    description: str = ""
+    """What the model is told the tool does; the function's docstring if empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRequest:
+    """One question to a model, with everything that is needed to ask it."""
+
+    model: str
+    """Who answers: a provider, a colon and the provider's name of the model, as in `openai:gpt-5-mini`."""
+    prompt: str
+    system: str = ""
+    output_schema: dict[str, Any] | None = None
+    """A JSON Schema that the output must fit; without it the output is text."""
+    tools: tuple[Tool, ...] = ()
+    temperature: float | None = None
+    max_tokens: int | None = None
+    base_url: str | None = None
+    """Where to ask, instead of the provider's own address."""
+    api_key: str | None = field(default=None, repr=False)
+    timeout: float | None = None
+    """Seconds for the whole call: all its turns and tools."""
+    max_turns: int = 20
+    """How often the model may be asked before the call is given up: each round of tool calls is a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a call has used up: tokens, and requests that the model answered."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    requests: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.requests + other.requests,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReply:
+    """What came of a call."""
+
+    output: Any
+    """Plain data that fits the schema, or the text if there was none."""
+    text: str
+    """The output as the model wrote it; JSON if a schema was given."""
+    usage: Usage
+    model: str
+    """The model that answered, by the name it gives itself."""
+    cost: float | None
+    """US dollars by the public price list, or `None` if it does not know the model."""
+
+
+class Provider(Protocol):
+    """Somebody who can put a request to a model."""
+
+    def complete(self, request: AgentRequest, on_text: Callable[[str], None] | None = None) -> AgentReply:
+        """The model's reply. Blocks; may be called in any thread, whether or not a loop runs in it.
+
+        With `on_text` the reply is streamed, and `on_text` gets each piece of text as it comes. A failed
+        request is not repeated: `TransientAgentError` says that repeating it may help. Structured output
+        that does not fit may be corrected once, at the price of one more request.
+        """
+        ...
+
+
+class AgentError(HoldfastError):
+    """A call of a model failed; `usage` is what it used up all the same."""
+
+    def __init__(self, message: str, *, usage: Usage | None = None) -> None:
+        self.usage = usage or Usage()
+        super().__init__(message)
+
+
+class TransientAgentError(AgentError):
+    """A call failed in a way that may pass: a rate limit, an overload, a timeout, a lost connection.
+
+    `retry_after` is how many seconds the service asked to be left alone, if it said.
+    """
+
+    def __init__(self, message: str, *, usage: Usage | None = None, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(message, usage=usage)
+
+
+class AgentOutputInvalid(AgentError):
+    """The model's reply is not JSON or does not fit the schema, even after it was asked to correct it."""
+
+
+PREFIXES = (
+    "alibaba", "anthropic", "azure", "bedrock", "cerebras", "cohere", "deepseek", "fireworks", "github",
+    "google", "google-cloud", "groq", "heroku", "huggingface", "litellm", "mistral", "moonshotai", "nebius",
+    "ollama", "openai", "openai-responses", "openrouter", "ovhcloud", "together", "vercel", "vllm", "xai",
+)  # fmt: skip
+"""The providers that need no registering. Each uses its own package; `openai` is what the extra brings."""
+
+_factories: dict[str, Callable[[], Provider]] = {}
+
+
+def register_provider(prefix: str, factory: Callable[[], Provider]) -> None:
+    """Let `factory` make the provider of all models named `prefix:…`, also if the prefix is a known one."""
+    if not prefix or ":" in prefix or prefix != prefix.strip():
+        raise AgentError(f"{prefix!r} cannot be a provider's prefix: write a word without a colon")
+    _factories[prefix] = factory
+
+
+def provider_for(model: str) -> Provider:
+    """The provider of `model`, which is written `prefix:name`."""
+    prefix, colon, name = model.partition(":")
+    if not colon or not prefix or not name:
+        raise AgentError(
+            f"model {model!r} does not say whose it is: write PROVIDER:NAME, as in 'openai:{model}'"
+        )
+    if prefix in _factories:
+        return _factories[prefix]()
+    if prefix not in PREFIXES:
+        known = ", ".join(sorted({*PREFIXES, *_factories}))
+        raise AgentError(f"model {model!r} names the unknown provider {prefix!r}; known are {known}")
+    if importlib.util.find_spec("pydantic_ai") is None:
+        raise AgentError(f"model {model!r} needs the agents extra: pip install 'holdfast[agents]'")
+    from holdfast.agents.pydantic_ai_provider import PydanticAIProvider
+
+    return PydanticAIProvider()

@@ -1,0 +1,203 @@
+"""Whether a model's output fits a JSON Schema: the part of JSON Schema that describes plain data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+_TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: _is_number(value) and value == value // 1,
+    "number": lambda value: _is_number(value),
+    "boolean": lambda value: isinstance(value, bool),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "null": lambda value: value is None,
+}
+_WITH_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_WITH_NAMED_SCHEMAS = ("properties", "$defs", "definitions")
+_WITH_SCHEMA = ("items", "additionalProperties", "not")
+_KNOWN = {
+    *_WITH_SCHEMAS, *_WITH_NAMED_SCHEMAS, *_WITH_SCHEMA, "$ref", "type", "enum", "const", "required",
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength",
+    "pattern", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
+    "$schema", "$id", "$comment", "title", "description", "default", "examples", "format", "deprecated",
+}  # fmt: skip
+_LENGTHS = (
+    (str, "characters", "minLength", "maxLength"),
+    (list, "items", "minItems", "maxItems"),
+    (dict, "keys", "minProperties", "maxProperties"),
+)
+_BOUNDS: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "minimum": ("at least", lambda value, bound: bool(value >= bound)),
+    "maximum": ("at most", lambda value, bound: bool(value <= bound)),
+    "exclusiveMinimum": ("more than", lambda value, bound: bool(value > bound)),
+    "exclusiveMaximum": ("less than", lambda value, bound: bool(value < bound)),
+    "multipleOf": ("a multiple of", lambda value, bound: bool(value % bound == 0)),
+}
+
+
+def unsupported(schema: Any, root: Schema | None = None, where: str = "the schema") -> str | None:
+    """Why `schema` cannot be used to check an output, or `None` if it can. Finds keywords it would ignore."""
+    if isinstance(schema, bool):
+        return None
+    if not isinstance(schema, Mapping):
+        return f"{where} must be a mapping, not {type(schema).__name__}"
+    root = schema if root is None else root
+    for key in schema:
+        if key not in _KNOWN:
+            return f"{where} uses {key!r}, which is not supported; known are {', '.join(sorted(_KNOWN))}"
+    return (
+        _unknown_type(schema, where)
+        or _bad_reference(schema, root, where)
+        or _bad_pattern(schema, where)
+        or next(filter(None, (unsupported(part, root, place) for place, part in _parts(schema, where))), None)
+    )
+
+
+def _unknown_type(schema: Schema, where: str) -> str | None:
+    for kind in _kinds(schema):
+        if kind not in _TYPES:
+            return f"{where} names the type {kind!r}; known are {', '.join(_TYPES)}"
+    return None
+
+
+def _bad_reference(schema: Schema, root: Schema, where: str) -> str | None:
+    seen: list[Any] = []
+    while isinstance(schema, Mapping) and "$ref" in schema:
+        if schema["$ref"] in seen:
+            return f"{where} refers to itself: {schema['$ref']!r}"
+        seen.append(schema["$ref"])
+        try:
+            schema = _referred(schema["$ref"], root)
+        except LookupError:
+            return (
+                f"{where} refers to {seen[-1]!r}, which is not there; only '#/$defs/NAME' can be referred to"
+            )
+    return None
+
+
+def _bad_pattern(schema: Schema, where: str) -> str | None:
+    try:
+        re.compile(schema.get("pattern", ""))
+    except (re.error, TypeError) as error:
+        return f"{where} has the pattern {schema['pattern']!r}, which is not a regular expression: {error}"
+    return None
+
+
+def _parts(schema: Schema, where: str) -> Iterator[tuple[str, Any]]:
+    for key in _WITH_SCHEMAS:
+        yield from ((f"{where}.{key}[{place}]", part) for place, part in enumerate(schema.get(key, ())))
+    for key in _WITH_NAMED_SCHEMAS:
+        yield from ((f"{where}.{key}.{name}", part) for name, part in schema.get(key, {}).items())
+    for key in _WITH_SCHEMA:
+        if key in schema:
+            yield f"{where}.{key}", schema[key]
+
+
+def misfit(value: Any, schema: Any, root: Schema | None = None, where: str = "the output") -> str | None:
+    """Why `value` does not fit a supported schema, or `None` if it does."""
+    if isinstance(schema, bool):
+        return None if schema else f"{where} must not be there"
+    root = schema if root is None else root
+    if "$ref" in schema and (reason := misfit(value, _referred(schema["$ref"], root), root, where)):
+        return reason
+    return (
+        _misfit_kind(value, schema, where)
+        or _misfit_size(value, schema, where)
+        or _misfit_options(value, schema, root, where)
+        or (_misfit_items(value, schema, root, where) if isinstance(value, list) else None)
+        or (_misfit_keys(value, schema, root, where) if isinstance(value, dict) else None)
+    )
+
+
+def _misfit_kind(value: Any, schema: Schema, where: str) -> str | None:
+    kinds = _kinds(schema)
+    if kinds and not any(_TYPES[kind](value) for kind in kinds):
+        return f"{where} must be of type {' or '.join(kinds)}, not {value!r:.80}"
+    if "enum" in schema and not any(_equal(value, option) for option in schema["enum"]):
+        return f"{where} must be one of {', '.join(map(repr, schema['enum']))}, not {value!r:.80}"
+    if "const" in schema and not _equal(value, schema["const"]):
+        return f"{where} must be {schema['const']!r}, not {value!r:.80}"
+    return None
+
+
+def _misfit_size(value: Any, schema: Schema, where: str) -> str | None:
+    if _is_number(value):
+        for key, (words, fits) in _BOUNDS.items():
+            if key in schema and not fits(value, schema[key]):
+                return f"{where} must be {words} {schema[key]}, not {value!r}"
+    for kind, unit, low, high in _LENGTHS:
+        if isinstance(value, kind):
+            if len(value) < schema.get(low, 0):
+                return f"{where} must have at least {schema[low]} {unit}, not {len(value)}"
+            if high in schema and len(value) > schema[high]:
+                return f"{where} must have at most {schema[high]} {unit}, not {len(value)}"
+    if isinstance(value, str) and "pattern" in schema and not re.search(schema["pattern"], value):
+        return f"{where} must match {schema['pattern']!r}, not be {value!r:.80}"
+    return None
+
+
+def _misfit_options(value: Any, schema: Schema, root: Schema, where: str) -> str | None:
+    for part in schema.get("allOf", ()):
+        if reason := misfit(value, part, root, where):
+            return reason
+    for key in ("anyOf", "oneOf"):
+        reasons = [misfit(value, part, root, where) for part in schema.get(key, ())]
+        if reasons and None not in reasons:
+            return f"{where} fits none of its options: {'; '.join(filter(None, reasons))}"
+        if key == "oneOf" and reasons.count(None) > 1:
+            return f"{where} must fit only one of its options, not {reasons.count(None)}"
+    if "not" in schema and misfit(value, schema["not"], root, where) is None:
+        return f"{where} must not be {value!r:.80}"
+    return None
+
+
+def _misfit_items(value: list[Any], schema: Schema, root: Schema, where: str) -> str | None:
+    leading = schema.get("prefixItems", ())
+    for place, item in enumerate(value):
+        part = leading[place] if place < len(leading) else schema.get("items", True)
+        if reason := misfit(item, part, root, f"{where}[{place}]"):
+            return reason
+    if schema.get("uniqueItems") and any(
+        _equal(item, other) for place, item in enumerate(value) for other in value[:place]
+    ):
+        return f"{where} must not have an item twice"
+    return None
+
+
+def _misfit_keys(value: dict[str, Any], schema: Schema, root: Schema, where: str) -> str | None:
+    for key in schema.get("required", ()):
+        if key not in value:
+            return f"{where} lacks {key!r}"
+    properties = schema.get("properties", {})
+    others = schema.get("additionalProperties", True)
+    for key, item in value.items():
+        if key not in properties and others is False:
+            return f"{where} has an unknown key {key!r}"
+        if reason := misfit(item, properties.get(key, others), root, f"{where}.{key}"):
+            return reason
+    return None
+
+
+def _kinds(schema: Schema) -> list[Any]:
+    named = schema.get("type", [])
+    return named if isinstance(named, list) else [named]
+
+
+def _referred(reference: Any, root: Schema) -> Any:
+    start, _, name = str(reference).rpartition("/")
+    if start not in ("#/$defs", "#/definitions"):
+        raise LookupError(reference)
+    return root[start.removeprefix("#/")][name]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return one == other and isinstance(one, bool) == isinstance(other, bool)

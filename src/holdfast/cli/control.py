@@ -1,0 +1,140 @@
+"""`holdfast answer`, `pause` and `cancel`: what another terminal may ask of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.given import read_answers
+from holdfast.cli.store_option import chosen_url, close_store, open_existing, open_journal, store_option
+from holdfast.cli.text import as_json
+from holdfast.values import RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal import Journal
+    from holdfast.stores.base import RunInfo
+
+_RUN = click.argument("run", metavar="RUN")
+_REASON = click.option("--reason", default="", metavar="TEXT", help="Say why.")
+_JSON = click.option("--json", "json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@_RUN
+@click.argument("values", metavar="VALUE | NAME=VALUE...", nargs=-1, required=True)
+@click.option("--resume", "go_on", is_flag=True, help="Go on with the run here, if nobody drives it.")
+@click.option("--by", metavar="NAME", help="Who answers; by default you at this machine.")
+@_JSON
+@store_option
+def answer(
+    run: str, values: tuple[str, ...], go_on: bool, by: str | None, json: bool, store: str | None
+) -> int:
+    """Answer what a run waits for. VALUE is JSON or text and must be one of the choices, if there are any.
+
+    A terminal that waits for the answer takes it at once; otherwise the next `resume` does.
+
+    \b
+      holdfast answer 3f2a… yes
+      holdfast answer report title="On tides" pages=3 --resume
+    """
+    from holdfast.engine import control
+
+    with _found(run, store) as (journal, run_id, url):
+        driven = _is_driven(journal.info(run_id))
+        answers = read_answers(values, control.waiting(journal, run_id))
+        names = control.answer(journal, run_id, answers=answers, by=by or _me())
+    if go_on and not driven:
+        return _go_on(run_id, url, json)
+    if json:
+        click.echo(as_json({"run_id": run_id, "answered": list(names)}))
+    else:
+        click.echo(f"answered {', '.join(names)} of run {run_id}")
+    return 0
+
+
+def _is_driven(info: RunInfo) -> bool:
+    from holdfast.engine.driver import is_alive
+
+    return info.status == RunStatus.RUNNING and is_alive(info.driver)
+
+
+def _go_on(run_id: str, url: str, json: bool) -> int:
+    from holdfast.cli.driving import Manners
+    from holdfast.cli.resume import resume_run
+    from holdfast.cli.targets import find_target
+    from holdfast.cli.watching import Display
+
+    found = find_target(run_id, None, url, None)
+    try:
+        return resume_run(found, found.flow.open(found.store), Manners(Display(as_json=json)), {})
+    finally:
+        close_store(found.store)
+
+
+@click.command()
+@_RUN
+@_REASON
+@_JSON
+@store_option
+def pause(run: str, reason: str, json: bool, store: str | None) -> None:
+    """Let a run save itself and stop, wherever it is driven. `resume` goes on with it.
+
+    \b
+      holdfast pause report --reason "the service is down"
+    """
+    _stop("pause", run, reason or "paused", json, store)
+
+
+@click.command()
+@_RUN
+@_REASON
+@_JSON
+@store_option
+def cancel(run: str, reason: str, json: bool, store: str | None) -> None:
+    """Stop a run, wherever it is driven. What is finished is kept.
+
+    \b
+      holdfast cancel 3f2a… --reason "wrong inputs"
+    """
+    _stop("cancel", run, reason or "cancelled", json, store)
+
+
+def _stop(what: str, run: str, reason: str, json: bool, store: str | None) -> None:
+    from holdfast.engine import control
+
+    with _found(run, store) as (journal, run_id, _):
+        stop = control.pause if what == "pause" else control.cancel
+        status = str(stop(journal, run_id, reason))
+    if json:
+        click.echo(as_json({"run_id": run_id, "status": status, "asked": what}))
+    elif status == "running":
+        click.echo(f"run {run_id} is asked to {'stop' if what == 'cancel' else 'pause'}; it will soon")
+    else:
+        click.echo(f"run {run_id} is {status}")
+
+
+@contextlib.contextmanager
+def _found(run: str, store: str | None) -> Iterator[tuple[Journal, str, str]]:
+    """The journals of the store, the id of the run that is meant, and the store's URL."""
+    from holdfast.engine.resume import find_run
+
+    url = chosen_url(store)
+    opened: Any = open_existing(url)
+    try:
+        info, _ = find_run(opened, run)
+        yield open_journal(opened), info.run, url
+    finally:
+        opened.close()
+
+
+def _me() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,253 @@
+"""Driving a run from the command line: watch it, ask at its gates, go on, and tell how it ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli import errors
+from holdfast.cli.closing import Ending, status_code
+from holdfast.cli.elsewhere import Lookout
+from holdfast.cli.gates import GATES, AnsweredElsewhere, LeftPaused, Reply, ask
+from holdfast.cli.progress import Progress
+from holdfast.cli.stored import Kept, kept_of, state_has, steps_in
+from holdfast.cli.terminal import Terminal, Terminated, sigterm_leaves
+from holdfast.cli.text import as_json, cost_of, visible
+from holdfast.cli.watching import Display, Watch, watching
+from holdfast.cli.wording import rows_of, wording_of
+from holdfast.engine.blocking import RunInterrupted, RunTerminated
+from holdfast.engine.control import answer
+from holdfast.errors import AnswerRejected, ExecutionError, HoldfastError, StateInvalid
+from holdfast.events import Observer
+from holdfast.values import RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.engine.app import App
+    from holdfast.engine.outcome import Outcome, Pause
+    from holdfast.flows.flow import Flow
+
+Begin = Callable[[Observer | None], "Outcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How a command deals with people: how it shows a run, and whether it asks at gates."""
+
+    display: Display
+    interactive: bool | None = None
+    """`None`: if there is somebody at a terminal."""
+    auto_continue: bool = False
+    fail_on_state: tuple[str, ...] = ()
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is somebody to be asked."""
+        if self.interactive is not None:
+            return self.interactive
+        quiet_out = self.display.as_json or self.display.events == "-"
+        return sys.stdin.isatty() and sys.stdout.isatty() and not quiet_out
+
+
+class Driving:
+    """One command's work on one run."""
+
+    def __init__(self, flow: Flow, app: App, url: str, manners: Manners, before: Kept | None = None) -> None:
+        self._flow, self._app, self._url, self._manners, self._before = flow, app, url, manners, before
+        self._began = time.monotonic()
+        self._terminal = Terminal(manners.display.out)
+
+    def drive(self, begin: Begin, run_id: str = "") -> int:
+        """Begin, go on past every gate that somebody opens, tell how it ended; answer the exit code."""
+        progress = Progress(rows_of(self._flow.definition.steps), self._flow.scrub)
+        if self._before is not None:
+            progress.keep(dict(self._before.statuses))
+            progress.cost = self._before.cost
+        display = self._manners.display
+        with watching(display, progress, self._flow.name, run_id, self._url, self._flow.scrub) as watch:
+            ending, code = self._ended(watch, begin)
+        if ending is not None:
+            self._tell(ending)
+        return code
+
+    def _ended(self, watch: Watch, begin: Begin) -> tuple[Ending | None, int]:
+        try:
+            outcome = self._on_and_on(watch, begin)
+        except ExecutionError as error:
+            ending = self._failure(error)
+            if _is_misconfigured(error.cause):
+                return ending, errors.CONFIGURATION
+        except RunInterrupted as stop:
+            ending = self._stopped(stop.run_id, "Ctrl+C")
+        except RunTerminated as stop:
+            return self._stopped(stop.run_id, "SIGTERM"), errors.TERMINATED
+        except _Left as left:
+            return self._of(left.outcome), left.code
+        except _TakenUp as elsewhere:
+            return None, elsewhere.code
+        else:
+            ending = self._of(outcome)
+            if ending.status == RunStatus.COMPLETED and self._is_failed_by(outcome):
+                return ending, errors.FAILED
+        return ending, ending.exit_code
+
+    def _on_and_on(self, watch: Watch, begin: Begin) -> Outcome:
+        outcome = watch.during(begin)
+        while (reply := self._reply(outcome)) is not None:
+            try:
+                outcome = watch.during(partial(self._go_on, outcome.run_id, reply))
+            except (AnswerRejected, StateInvalid) as error:
+                if not self._manners.asks:
+                    raise
+                click.echo(f"Not taken: {visible(str(error))}", file=self._manners.display.out)
+        return outcome
+
+    def _go_on(self, run_id: str, reply: Reply, observer: Observer | None) -> Outcome:
+        return self._app.resume(
+            run_id,
+            answers=dict(reply.answers) or None,
+            update=dict(reply.update) or None,
+            observer=observer,
+        )
+
+    def _reply(self, outcome: Outcome) -> Reply | None:
+        """What to go on with; `None` if the run is not paused, or nobody is to be asked."""
+        if outcome.status != RunStatus.PAUSED:
+            return None
+        only_gates = all(pause.kind in GATES for pause in outcome.pauses)
+        if self._manners.auto_continue and only_gates:
+            return Reply()
+        return self._asked(outcome) if self._manners.asks and outcome.pauses else None
+
+    def _asked(self, outcome: Outcome) -> Reply:
+        lookout, terminal = Lookout(self._app, outcome), self._terminal
+        terminal.poll = lookout.look
+        definition, settings = self._flow.definition, self._app.settings
+
+        def commit(pause: Pause, value: Any) -> None:
+            given, codec = {pause.id: value}, settings.codec
+            answer(settings.journal, outcome.run_id, answers=given, codec=codec, retention=settings.retention)
+            lookout.forget(pause.id)
+
+        try:
+            with sigterm_leaves():
+                return ask(terminal, outcome.pauses, lambda pause: wording_of(definition, pause), commit)
+        except AnsweredElsewhere as elsewhere:
+            terminal.say(f"\n{elsewhere}")
+            if lookout.status != RunStatus.PAUSED:
+                raise _TakenUp(status_code(lookout.status)) from None
+            return Reply()
+        except LeftPaused:
+            raise _Left(outcome, errors.PAUSED) from None
+        except KeyboardInterrupt:
+            terminal.say()
+            raise _Left(outcome, errors.INTERRUPTED) from None
+        except Terminated:
+            raise _Left(outcome, errors.TERMINATED) from None
+
+    # How it ended.
+
+    def _of(self, outcome: Outcome) -> Ending:
+        state = outcome.state
+        completed = outcome.status == RunStatus.COMPLETED
+        return replace(
+            self._ending(outcome.status, outcome.run_id),
+            output=self._flow.scrub(self._flow.output(state)) if completed else None,
+            figures=outcome.figures,
+            steps_run=steps_in(state) - (self._before.steps if self._before is not None else 0),
+            cost=cost_of(state.get("ledger")),
+            pauses=outcome.pauses,
+            kept=None if completed else kept_of(self._app, outcome.run_id),
+            warnings=tuple(map(self._scrubbed, outcome.warnings)),
+        )
+
+    def _failure(self, error: ExecutionError) -> Ending:
+        kept = kept_of(self._app, error.run_id or "")
+        cause = error.cause if error.cause is not None else error.__cause__
+        text = str(error) if cause is None else _told(cause)
+        return replace(
+            self._ending(RunStatus.FAILED, error.run_id or ""),
+            error=self._scrubbed(text),
+            node=(error.node or "").partition(":")[0],
+            cost=cost_of((error.state or {}).get("ledger")),
+            kept=kept,
+            steps_run=self._steps_run(kept),
+        )
+
+    def _stopped(self, run_id: str, reason: str) -> Ending:
+        kept = kept_of(self._app, run_id)
+        cost = kept.cost if kept is not None else 0.0
+        return replace(
+            self._ending(RunStatus.INTERRUPTED, run_id),
+            reason=reason,
+            kept=kept,
+            cost=cost,
+            steps_run=self._steps_run(kept),
+        )
+
+    def _steps_run(self, kept: Kept | None) -> int:
+        before = 0 if self._before is None else self._before.steps
+        return 0 if kept is None else kept.steps - before
+
+    def _ending(self, status: RunStatus, run_id: str) -> Ending:
+        seconds = time.monotonic() - self._began
+        before = self._before if status in (RunStatus.COMPLETED, RunStatus.PAUSED) else None
+        return Ending(status, run_id, self._flow.name, self._url, seconds, before=before)
+
+    def _scrubbed(self, text: str) -> str:
+        return str(self._flow.scrub(text))
+
+    def _tell(self, ending: Ending) -> None:
+        display = self._manners.display
+        if display.as_json:
+            click.echo(as_json(ending.as_json()))
+        elif ending.status == RunStatus.COMPLETED and display.quiet:
+            if ending.output is not None:
+                text = ending.output if isinstance(ending.output, str) else as_json(ending.output)
+                click.echo(text, file=display.out)
+        elif ending.status in (RunStatus.COMPLETED, RunStatus.PAUSED):
+            click.echo("\n".join(ending.lines()), file=display.out)
+        else:
+            click.echo("\n".join(ending.lines()), err=True)
+
+    def _is_failed_by(self, outcome: Outcome) -> bool:
+        for condition in self._manners.fail_on_state:
+            path, _, wanted = condition.partition("=")
+            if state_has(outcome.state, path, wanted):
+                click.echo(f"holdfast: the final state has {condition}", err=True)
+                return True
+        return False
+
+
+def _told(cause: BaseException) -> str:
+    return str(cause) if isinstance(cause, HoldfastError) else f"{type(cause).__name__}: {cause}"
+
+
+def _is_misconfigured(cause: BaseException | None) -> bool:
+    """Whether a run failed because something is missing around it: a secret, a store."""
+    while isinstance(cause, HoldfastError):
+        if errors.exit_code(cause) == errors.CONFIGURATION:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+class _Left(Exception):
+    """The run stays paused; `code` is the exit code."""
+
+    def __init__(self, outcome: Outcome, code: int) -> None:
+        self.outcome, self.code = outcome, code
+        super().__init__()
+
+
+class _TakenUp(Exception):
+    """Somebody else drives the run, or has driven it to its end; `code` is the exit code."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__()

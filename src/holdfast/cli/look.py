@@ -1,0 +1,181 @@
+"""`holdfast runs`, `show` and `status`: how runs stand."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, PAUSED
+from holdfast.cli.reading import answer_command, json_option, line_of, reading, standing, view_of
+from holdfast.cli.store_option import chosen_url, store_option
+from holdfast.cli.tables import print_json, print_table
+from holdfast.cli.text import moment, one_line
+from holdfast.errors import RunNotFound
+from holdfast.values import RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.views import PauseView, RunLine
+
+STATUSES = (*(str(status) for status in RunStatus), "dead")
+
+EXIT_CODES = {
+    RunStatus.COMPLETED: COMPLETED,
+    RunStatus.RUNNING: COMPLETED,
+    RunStatus.FAILED: FAILED,
+    RunStatus.CANCELLED: FAILED,
+    RunStatus.PAUSED: PAUSED,
+    RunStatus.INTERRUPTED: INTERRUPTED,
+}
+
+
+@click.command()
+@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
+@click.option(
+    "--status",
+    type=click.Choice(STATUSES),
+    multiple=True,
+    help="Only runs that stand like this; may be given several times. `dead` counts as running, but its "
+    "process is gone.",
+)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@store_option
+@json_option
+def runs(workflow: str | None, status: tuple[str, ...], limit: int, store: str | None, as_json: bool) -> int:
+    """List the runs of a store, the one that was touched last first.
+
+    \b
+    Example:
+      holdfast runs --status failed --status dead
+    """
+    url = chosen_url(store)
+    try:
+        found = _found(store, workflow, status, limit)
+    except RunNotFound:
+        found = []
+    if as_json:
+        print_json({"store": url, "runs": [line.as_json() for line in found]})
+    elif found:
+        print_table(
+            ("run", "workflow", "status", "started", "updated", "next"), [_row(line) for line in found]
+        )
+    else:
+        matching = " that match" if workflow or status else " yet; start one with: holdfast run FLOW.yaml"
+        click.echo(f"no runs in {url}{matching}")
+    return 0
+
+
+def _found(store: str | None, workflow: str | None, status: tuple[str, ...], limit: int) -> list[RunLine]:
+    from holdfast.engine.driver import is_alive
+    from holdfast.views import run_list
+
+    wanted = ["running" if name == "dead" else name for name in status] or None
+    some = limit if "dead" not in status and "running" not in status else None
+    journal = reading(store)
+    found = run_list(journal, workflow=workflow, status=wanted, limit=some, is_alive=is_alive)
+    return [line for line in found if not status or _word(line) in status][:limit]
+
+
+def _word(line: RunLine) -> str:
+    return "dead" if line.is_dead else str(line.status)
+
+
+def _row(line: RunLine) -> list[str]:
+    times = [moment(line.started_at), moment(line.updated_at)]
+    return [line.run_id, line.workflow, _word(line), *times, ", ".join(line.next)]
+
+
+@click.command()
+@click.argument("run", metavar="RUN|WORKFLOW")
+@click.option("--state", is_flag=True, help="Print the whole state as JSON.")
+@click.option("--step", "step_name", metavar="NAME", help="Print all about one step.")
+@click.option("--output", "only_output", is_flag=True, help="Print nothing but the run's output, as JSON.")
+@store_option
+@json_option
+def show(
+    run: str, state: bool, step_name: str | None, only_output: bool, store: str | None, as_json: bool
+) -> int:
+    """Show all about a run: its steps, what it waits for, what came of it.
+
+    RUN is a run's id, or a workflow's name, which means its latest run.
+
+    \b
+    Example:
+      holdfast show research
+      holdfast show research --step search
+      holdfast show research --output | jq .title
+    """
+    from holdfast.cli import show_text
+    from holdfast.views import plain
+
+    if sum((state, step_name is not None, only_output)) > 1:
+        raise click.UsageError("give only one of --state, --step and --output")
+    journal = reading(store)
+    view = view_of(journal, run)
+    if only_output:
+        print_json(plain(view.output))
+    elif step_name is not None:
+        step = view.step(step_name)
+        if step is None:
+            known = ", ".join(known.name for known in view.steps)
+            raise click.BadParameter(f"run {view.run_id!r} has no step {step_name!r}; it has: {known}")
+        print_json(step.as_json(full=True)) if as_json else show_text.print_step(view, step)
+    elif as_json:
+        facts = view.as_json(state=state)
+        print_json({**facts, "pauses": _pauses(view.pauses, journal.store.url), "store": journal.store.url})
+    elif state:
+        print_json(plain(view.state))
+    else:
+        show_text.print_run(view, journal.store.url)
+    return 0
+
+
+def _pauses(pauses: tuple[PauseView, ...], url: str) -> list[dict[str, Any]]:
+    return [{**pause.as_json(), "command": answer_command(pause, url)} for pause in pauses]
+
+
+@click.command()
+@click.argument("run", metavar="RUN|WORKFLOW")
+@click.option("--wait", is_flag=True, help="Wait until the run is not running any more.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.05),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often --wait looks.",
+)
+@store_option
+@json_option
+def status(run: str, wait: bool, every: float, store: str | None, as_json: bool) -> int:
+    """Say how a run stands, in a word and with the exit code.
+
+    RUN is a run's id, or a workflow's name, which means its latest run. The exit code is 0 for completed and
+    while it runs, 1 for failed and cancelled, 4 for paused, 130 for interrupted or if its process is gone.
+
+    \b
+    Example:
+      holdfast status research --wait && echo finished
+    """
+    from holdfast.views import run_pauses
+
+    journal = reading(store)
+    line = line_of(journal, run)
+    while wait and line.status == RunStatus.RUNNING and not line.is_dead:
+        time.sleep(every)
+        line = line_of(journal, line.run_id)
+    pauses = run_pauses(journal, journal.info(line.run_id)) if line.status == RunStatus.PAUSED else ()
+    code = INTERRUPTED if line.is_dead else EXIT_CODES[line.status]
+    if as_json:
+        waiting = _pauses(pauses, journal.store.url)
+        print_json({**line.as_json(), "pauses": waiting, "exit_code": code})
+    else:
+        click.echo(f"{one_line(line.run_id)} {standing(line)}{_what(line, pauses)}")
+    return code
+
+
+def _what(line: RunLine, pauses: tuple[PauseView, ...]) -> str:
+    if pauses:
+        return ": " + "; ".join(one_line(f"{pause.name or pause.step}: {pause.prompt}") for pause in pauses)
+    return f", next: {one_line(', '.join(line.next))}" if line.next else ""

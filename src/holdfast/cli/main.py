@@ -1,0 +1,159 @@
+"""The command line: which commands there are, and the way in and out of each."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from holdfast.cli.errors import report
+
+PROGRAM = "holdfast"
+
+
+class Entry(NamedTuple):
+    """Where a command is found, and what the overview says of it."""
+
+    section: str
+    module: str
+    help: str
+
+
+RUN, LOOK, WRITE, KEEP = "Run", "Look", "Write", "House-keeping"
+
+ENTRIES = {
+    "run": Entry(RUN, "run", "Run a workflow file."),
+    "resume": Entry(RUN, "resume", "Go on with a run where it stopped."),
+    "answer": Entry(RUN, "control", "Answer what a run waits for."),
+    "pause": Entry(RUN, "control", "Let a run stop after the steps under way."),
+    "cancel": Entry(RUN, "control", "Stop a run."),
+    "runs": Entry(LOOK, "look", "List the runs."),
+    "show": Entry(LOOK, "look", "Show all about a run."),
+    "status": Entry(LOOK, "look", "Say how a run stands, in words and as the exit code."),
+    "events": Entry(LOOK, "events", "Tell what happened in a run, and follow it."),
+    "checkpoints": Entry(LOOK, "checkpoints", "List, show, prune and clear checkpoints."),
+    "init": Entry(WRITE, "write", "Write a first workflow file."),
+    "validate": Entry(WRITE, "write", "Check workflow files and tell every problem."),
+    "inspect": Entry(WRITE, "write", "Describe the steps of a workflow or a run."),
+    "draw": Entry(WRITE, "write", "Draw a workflow or a run."),
+    "schema": Entry(WRITE, "write", "Print the JSON Schema of workflow files."),
+    "doctor": Entry(KEEP, "doctor", "Check the installation and the store."),
+    "demo": Entry(KEEP, "demo_command", "Watch ten steps hit a rate limit and resume; needs no key."),
+}
+"""Every command. Its module is imported when the command is used, so that the overview costs nothing."""
+
+EXAMPLE = """\
+  holdfast init hello.yaml                  write a first workflow
+  holdfast run hello.yaml -i name=Ada       run it; every finished step is saved
+  holdfast resume                           go on after a failure, a crash or Ctrl+C"""
+
+
+class Commands(click.Group):
+    """The commands of `ENTRIES`, loaded when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the overview."""
+        return list(ENTRIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now."""
+        entry = ENTRIES.get(cmd_name)
+        if entry is None:
+            return None
+        module = importlib.import_module(f"holdfast.cli.{entry.module}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with suggestions from the whole table."""
+        if args and args[0] not in ENTRIES and not args[0].startswith("-"):
+            raise click.NoSuchCommand(args[0], possibilities=ENTRIES, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What it is, and an example that teaches."""
+        super().format_help_text(ctx, formatter)
+        formatter.write(f"\n{EXAMPLE}\n")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by section, without importing one."""
+        width = max(map(len, ENTRIES)) + 2
+        for section in dict.fromkeys(entry.section for entry in ENTRIES.values()):
+            rows = [(name.ljust(width), entry.help) for name, entry in ENTRIES.items() if entry[0] == section]
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            number = version("holdfast")
+        except PackageNotFoundError:
+            number = "(not installed)"
+        click.echo(f"{PROGRAM} {number}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="`holdfast COMMAND --help` tells more about a command.",
+)
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+@click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    help="Show tracebacks of errors; may follow the command too.",
+)
+def commands() -> None:
+    """Run workflows that save every finished step and resume after anything."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; answer its exit code. Nothing ends in a traceback unless `--debug` is given."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    words, debug = _without_debug(words)
+    if "_HOLDFAST_COMPLETE" in os.environ:
+        commands.main(words, prog_name=PROGRAM)
+    try:
+        code = _exit_code(_run(words))
+        sys.stdout.flush()
+        return code
+    except BaseException as error:
+        return report(error, debug)
+
+
+def _run(words: list[str]) -> Any:
+    try:
+        with commands.make_context(PROGRAM, words) as context:
+            return commands.invoke(context)
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+
+
+def _exit_code(result: Any) -> int:
+    return result if isinstance(result, int) else 0
+
+
+def _without_debug(words: list[str]) -> tuple[list[str], bool]:
+    """The words without `--debug`, which may stand anywhere before `--`, and whether it was there."""
+    end = words.index("--") if "--" in words else len(words)
+    options = [word for word in words[:end] if word != "--debug"]
+    return [*options, *words[end:]], len(options) < end

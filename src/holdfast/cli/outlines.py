@@ -1,0 +1,191 @@
+"""A graph's outline made readable: helper nodes folded into their steps, steps put into waves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.values import END, START
+from holdfast.views.flow_values import members_of
+from holdfast.views.tally import base_name
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way on from a step. `when` says on which condition; a `choice` is one of several ways."""
+
+    to: str
+    when: str = ""
+    choice: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: to, when, choice; the end is `$end`."""
+        return {"to": "$end" if self.to == END else self.to, "when": self.when, "choice": self.choice}
+
+
+@dataclass(slots=True)
+class Place:
+    """A step in an outline: where it stands and where it leads to."""
+
+    name: str
+    ways: list[Way] = field(default_factory=list)
+    waits_for: list[str] = field(default_factory=list)
+    """The steps of which all have to finish before it starts."""
+    inner: Mapping[str, Any] | None = None
+    wave: int = 0
+
+
+def folded(outline: Mapping[str, Any], *, is_flow: bool) -> dict[str, Any]:
+    """An outline of steps only: helpers become the step they belong to.
+
+    Of a workflow file the members of a group become a graph inside it, and the last node, which only makes the
+    output, is left out.
+    """
+    groups = {name: members_of(outline, name) for name in outline["nodes"]} if is_flow else {}
+    step = _Steps(groups, outline.get("last") if is_flow else None)
+    nodes: dict[str, Any] = {step(name): {} for name in outline["nodes"] if step(name) != END}
+    for name, node in outline["nodes"].items():
+        if "graph" in node and step(name) == base_name(name):
+            nodes[step(name)] = {"graph": folded(node["graph"], is_flow=is_flow)}
+    for name, members in groups.items():
+        if members and name in nodes:
+            nodes[name] = {"graph": _group(outline, name, members)}
+    joins = {(tuple(dict.fromkeys(map(step, sources))), step(target)) for sources, target in outline["joins"]}
+    return {
+        "name": outline["name"],
+        "nodes": nodes,
+        "edges": [list(edge) for edge in _folded_edges(outline, step)],
+        "routes": [[source, list(targets)] for source, targets in _folded_routes(outline, step).items()],
+        "joins": [[list(sources), target] for sources, target in sorted(joins) if sources != (target,)],
+        "exits": sorted({step(name) for name in outline["exits"]} - {END}),
+    }
+
+
+class _Steps:
+    """Tells which step a node belongs to, as seen from outside of groups."""
+
+    def __init__(self, groups: Mapping[str, tuple[str, ...]], final: str | None) -> None:
+        self._group_of = {member: name for name, members in groups.items() for member in members}
+        self._final = final
+
+    def __call__(self, node: str) -> str:
+        name = base_name(node)
+        return END if node == self._final else self._group_of.get(name, name)
+
+
+def _group(outline: Mapping[str, Any], name: str, members: tuple[str, ...]) -> dict[str, Any]:
+    """The members of a group as a graph of its own: all side by side."""
+    nodes: dict[str, Any] = {}
+    for member in members:
+        inner = [outline["nodes"].get(node, {}) for node in (f"{member}:flow", f"{member}:item", member)]
+        graphs = [node["graph"] for node in inner if "graph" in node]
+        nodes[member] = {"graph": folded(graphs[0], is_flow=True)} if graphs else {}
+    edges = [[START, member, "", False] for member in members]
+    edges += [[member, END, "", False] for member in members]
+    return {"name": name, "nodes": nodes, "edges": edges, "routes": [], "joins": [], "exits": []}
+
+
+def _folded_edges(outline: Mapping[str, Any], step: _Steps) -> dict[tuple[str, str, str, bool], None]:
+    """The edges between steps, in order; those inside one step are left out."""
+    found: dict[tuple[str, str, str, bool], None] = {}
+    for source, target, label, conditional in outline["edges"]:
+        inside = step(source) == step(target) and source != target
+        if not inside and step(source) != END:
+            found[(step(source), step(target), label, conditional)] = None
+    return found
+
+
+def _folded_routes(outline: Mapping[str, Any], step: _Steps) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for source, targets in outline["routes"]:
+        named = [step(target) for target in targets if step(target) != step(source) or target == source]
+        if named or not targets:
+            known = found.setdefault(step(source), [])
+            known += [target for target in named if target not in known]
+    return found
+
+
+def with_conditions(outline: dict[str, Any], routes: Mapping[str, list[tuple[str, str]]]) -> dict[str, Any]:
+    """A folded outline whose steps' routes say on which condition they are taken, in their order."""
+    chosen = [
+        [source, END if to == "$end" else to, when, bool(when)]
+        for source, ways in routes.items()
+        for to, when in ways
+    ]
+    known = {source: [way[1] for way in chosen if way[0] == source] for source in routes}
+    rest = [
+        [source, [target for target in targets if target not in known.get(source, ())]]
+        for source, targets in outline["routes"]
+    ]
+    left = [route for route in rest if route[1] or route[0] not in known]
+    return {**outline, "edges": [*outline["edges"], *chosen], "routes": left}
+
+
+def places(outline: Mapping[str, Any]) -> list[Place]:
+    """The steps of a folded outline, by waves and then in the order they were written."""
+    found = {name: Place(name, inner=node.get("graph")) for name, node in outline["nodes"].items()}
+    first: list[str] = []
+    for source, target, label, conditional in outline["edges"]:
+        if source == START:
+            first.append(target)
+        elif source in found:
+            found[source].ways.append(Way(target, label, conditional))
+    for source, targets in outline["routes"]:
+        if source == START:
+            first += targets
+        elif source in found:
+            found[source].ways += [Way(target, choice=True) for target in targets]
+    for sources, target in outline["joins"]:
+        if target in found:
+            found[target].waits_for += sources
+        for source in sources:
+            if source in found:
+                found[source].ways.append(Way(target))
+    for name in outline["exits"]:
+        if name in found and not any(way.to == END for way in found[name].ways):
+            found[name].ways.append(Way(END))
+    _put_into_waves(found, first)
+    return sorted(found.values(), key=lambda place: place.wave or len(found) + 1)
+
+
+def _put_into_waves(found: dict[str, Place], first: list[str]) -> None:
+    """Number each step by the longest way to it that goes nowhere twice; what cannot be reached stays 0."""
+    left: list[str] = []
+    loops: set[tuple[str, str]] = set()
+    seen: set[str] = set()
+    for name in first:
+        for step, loop in _walk(found, name, seen):
+            left += [step] if step is not None else []
+            loops |= {loop} if loop is not None else set()
+    for name in reversed(left):
+        place = found[name]
+        place.wave = place.wave or 1
+        for way in place.ways:
+            target = found.get(way.to)
+            if target is not None and (name, way.to) not in loops:
+                target.wave = max(target.wave, place.wave + 1)
+
+
+def _walk(
+    found: dict[str, Place], start: str, seen: set[str]
+) -> Iterator[tuple[str | None, tuple[str, str] | None]]:
+    """Walk every way once: tell each step when it is left for good, and each way that leads back."""
+    if start not in found or start in seen:
+        return
+    seen.add(start)
+    stack = [(start, iter(found[start].ways))]
+    open_now = {start}
+    while stack:
+        name, ways = stack[-1]
+        way = next(ways, None)
+        if way is None:
+            stack.pop()
+            open_now.discard(name)
+            yield name, None
+        elif way.to in open_now:
+            yield None, (name, way.to)
+        elif way.to in found and way.to not in seen:
+            seen.add(way.to)
+            open_now.add(way.to)
+            stack.append((way.to, iter(found[way.to].ways)))

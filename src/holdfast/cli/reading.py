@@ -1,0 +1,60 @@
+"""What the reading commands share: the journal to read, the run that is meant, commands to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from holdfast.cli.store_option import chosen_url, open_existing, open_journal
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal import Journal
+    from holdfast.views import PauseView, RunLine, RunView
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def json_option(command: Decorated) -> Decorated:
+    """Add `--json` to a command."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
+
+
+def reading(store: str | None) -> Journal:
+    """The journals of the store that is meant; one that is not there is refused, not created."""
+    return open_journal(open_existing(chosen_url(store)))
+
+
+def view_of(journal: Journal, target: str) -> RunView:
+    """The run that a run id, a checkpoint id or a workflow's name means, as it stands."""
+    from holdfast.engine.driver import is_alive
+    from holdfast.views import find_run_info, run_view
+
+    return run_view(journal, find_run_info(journal, target).run, is_alive=is_alive)
+
+
+def line_of(journal: Journal, target: str) -> RunLine:
+    """As `view_of`, no more than a line."""
+    from holdfast.engine.driver import is_alive
+    from holdfast.views import find_run_info, run_line
+
+    return run_line(journal, find_run_info(journal, target), is_alive)
+
+
+def standing(line: RunLine) -> str:
+    """How a run stands, in a few words."""
+    return "dead (running, but its process is gone)" if line.is_dead else str(line.status)
+
+
+def answer_command(pause: PauseView, url: str) -> str:
+    """The command that answers a pause, or passes a gate; it works when it is pasted."""
+    from holdfast.cli.closing import command
+
+    if pause.is_gate:
+        return command("resume", pause.run_id, store=url)
+    return command("answer", pause.run_id, f"{pause.name or pause.id}={_example(pause)}", store=url)
+
+
+def _example(pause: PauseView) -> str:
+    return str(pause.choices[0]) if pause.choices else "VALUE"

@@ -1,0 +1,163 @@
+"""Whether a store is fit for work: where it is, room, speed, and what dead processes left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.cli.store_option import open_existing, open_journal
+from holdfast.cli.text import count, one_line
+from holdfast.errors import HoldfastError, RunNotFound
+from holdfast.views.plain import size_text
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal import Journal
+    from holdfast.stores.base import Store
+
+Facts = tuple[str, str, str]
+"""The name of a check, `ok`, `warning` or `broken`, and what was found."""
+
+LOW, NONE = 500_000_000, 20_000_000
+"""Bytes of free disk below which there is a warning, and below which work cannot go on."""
+
+SLOW_SYNC = 0.1
+LARGE_WAL = 100_000_000
+
+
+def store_findings(url: str) -> Iterator[Facts]:
+    """What is to be said of the store at `url`; one that is not there is not created."""
+    leftovers = list(_leftovers(url))
+    try:
+        store = open_existing(url)
+    except RunNotFound:
+        yield "store", "ok", f"{url}: not there yet; the first run creates it"
+        yield from _folder(_place_to_be(url))
+        return
+    except HoldfastError as error:
+        yield "store", "broken", str(error)
+        return
+    try:
+        yield from _store(store, url)
+        yield from leftovers
+        yield from _runs(open_journal(store))
+    except HoldfastError as error:
+        yield "store contents", "broken", str(error)
+    finally:
+        store.close()
+
+
+def _path(url: str) -> Path | None:
+    """The file or folder that a URL names, if it names one."""
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme not in ("sqlite", "file"):
+        return Path(url).expanduser() if not colon and ("/" in url or "." in url) else None
+    text = rest.removeprefix("///") if scheme == "sqlite" else rest.removeprefix("//")
+    return Path(text) if text else None
+
+
+def _place_to_be(url: str) -> Path | None:
+    path = _path(url)
+    while path is not None and not path.exists():
+        if path == path.parent:
+            return None
+        path = path.parent
+    return path
+
+
+def _store(store: Store, url: str) -> Iterator[Facts]:
+    path = _path(url)
+    if path is None:
+        yield "store", "ok", f"{url}: not on disk"
+        return
+    schema = _schema(path)
+    yield "store", "ok", f"{store.url}, {size_text(_size(path))}{schema}"
+    if not os.access(path, os.W_OK):
+        yield "store writable", "broken", f"{path} may only be read; make the file and its folder writable"
+    yield from _folder(path if path.is_dir() else path.parent)
+
+
+def _schema(path: Path) -> str:
+    if path.is_dir():
+        return ""
+    import apsw
+
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return f", schema {connection.pragma('user_version')}, SQLite {apsw.sqlite_lib_version()}"
+    finally:
+        connection.close()
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(file.stat().st_size for file in files)
+
+
+def _folder(folder: Path | None) -> Iterator[Facts]:
+    if folder is None:
+        return
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield "store folder", "broken", f"{folder} is not writable; choose another store with --store"
+        return
+    free = shutil.disk_usage(folder).free
+    state = "broken" if free < NONE else "warning" if free < LOW else "ok"
+    yield "free disk", state, f"{size_text(free)} at {folder}"
+    try:
+        seconds = sync_seconds(folder)
+    except OSError as error:
+        yield "sync time", "broken", f"a file in {folder} cannot be written: {error.strerror}"
+        return
+    text = f"{seconds * 1000:.1f} ms: what every saved step costs with durability full"
+    yield "sync time", "ok" if seconds < SLOW_SYNC else "warning", text
+
+
+def sync_seconds(folder: Path, times: int = 5) -> float:
+    """How long it takes until a small write is safe on disk: the median of a few tries."""
+    taken = []
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".holdfast-sync-") as file:
+        for _ in range(times):
+            start = time.perf_counter()
+            file.write(b"\0" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+            taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def _leftovers(url: str) -> Iterator[Facts]:
+    """Looked for before the store is opened, since opening it clears them up."""
+    path = _path(url)
+    wal = Path(f"{path}-wal") if path is not None and path.is_file() else None
+    if wal is None or not wal.exists() or not wal.stat().st_size:
+        return
+    size = wal.stat().st_size
+    state = "warning" if size > LARGE_WAL else "ok"
+    text = f"{wal.name}, {size_text(size)}: in use, or left by a process that died; nothing in it is lost"
+    yield "write-ahead log", state, text
+
+
+def _runs(journal: Journal) -> Iterator[Facts]:
+    from holdfast.engine.driver import is_alive
+    from holdfast.views import run_list
+
+    infos = journal.store.runs()
+    yield "runs", "ok", count(len(infos), "run")
+    running = run_list(journal, status=["running"], limit=None, is_alive=is_alive)
+    dead = [line.run_id for line in running if line.is_dead]
+    if dead:
+        names = one_line(", ".join(dead[:5]) + (" …" if len(dead) > 5 else ""))
+        yield (
+            "dead runs",
+            "warning",
+            f"{count(len(dead), 'run')} lost their process; holdfast resume RUN: {names}",
+        )
+    ahead = [info.run for info in infos if info.updated_at > time.time() + 60]
+    if ahead:
+        text = f"{count(len(ahead), 'run')} were saved later than now: the clock was wrong then, or is now"
+        yield "clock and runs", "warning", text

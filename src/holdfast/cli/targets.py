@@ -1,0 +1,108 @@
+"""What `resume` is to go on with: a run, its workflow and its store, from whatever names them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.store_option import chosen_url, open_existing, open_journal
+from holdfast.cli.stored import config_of
+from holdfast.errors import RunNotFound
+from holdfast.values import RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.flows.flow import Flow
+    from holdfast.stores.base import RunInfo, Store
+
+UNFINISHED = (RunStatus.PAUSED, RunStatus.FAILED, RunStatus.INTERRUPTED, RunStatus.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to resume. `run_id` is empty for a checkpoint file, which begins a run of its own."""
+
+    flow: Flow
+    store: Store
+    url: str
+    what: str | Path
+    run_id: str = ""
+    file: Path | None = None
+
+
+def find_target(
+    target: str | None, checkpoint: str | None, store_url: str | None, workflow: Path | None
+) -> Target:
+    """The run, checkpoint or file that is meant, and the workflow to go on with."""
+    from holdfast.flows.flow import flow_of_run, load_flow
+
+    if target is not None and target.endswith(".pkl"):
+        return _from_file(Path(target), store_url, workflow)
+    if target is not None and _is_workflow_file(target):
+        workflow = workflow or Path(target)
+        target = load_flow(Path(target)).name
+    of_flow = load_flow(workflow).store_url() if workflow is not None else None
+    url = chosen_url(store_url, of_flow)
+    store = open_existing(url)
+    try:
+        info, what = _find(store, target, checkpoint)
+        config = config_of(open_journal(store), info)
+        _refuse_python(info, config, workflow)
+        return Target(flow_of_run(config, file=workflow), store, url, what, info.run)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _is_workflow_file(target: str) -> bool:
+    return target.endswith((".yaml", ".yml")) and Path(target).is_file()
+
+
+def _find(store: Store, target: str | None, checkpoint: str | None) -> tuple[RunInfo, str]:
+    """The run that is meant, and what to hand to `App.resume`."""
+    from holdfast.engine.resume import find_checkpoint, find_run
+
+    if checkpoint is not None:
+        found, _ = find_checkpoint(store, checkpoint)
+        if target not in (None, found.run, found.workflow):
+            raise click.UsageError(f"checkpoint {checkpoint} is of run {found.run!r}, not of {target!r}")
+        return found, checkpoint
+    if target is None:
+        latest = latest_unfinished(store)
+        return latest, latest.run
+    info, seq = find_run(store, target)
+    return info, info.run if seq is None else target
+
+
+def latest_unfinished(store: Store) -> RunInfo:
+    """The run that was touched last of those that are not over and that nobody drives."""
+    from holdfast.engine.driver import is_alive
+
+    for info in store.runs(status=UNFINISHED):
+        if info.status != RunStatus.RUNNING or not is_alive(info.driver):
+            return info
+    raise RunNotFound(f"no run in {store.url} is unfinished; `holdfast runs` lists them all")
+
+
+def _refuse_python(info: RunInfo, config: dict[str, Any], workflow: Path | None) -> None:
+    if "flow" not in config and workflow is None:
+        raise click.UsageError(
+            f"run {info.run!r} was not started from a workflow file; resume it with app.resume({info.run!r}) in "
+            "Python, or give --workflow FILE"
+        )
+
+
+def _from_file(path: Path, store_url: str | None, workflow: Path | None) -> Target:
+    """A checkpoint file, with the workflow that it was saved by or that is given."""
+    from holdfast.engine import files
+    from holdfast.flows.flow import flow_of_run
+    from holdfast.stores import open_store
+
+    config = files.load(path)["config"]
+    if "flow" not in config and workflow is None:
+        raise click.UsageError(f"{path} does not say which workflow it is of; give --workflow FILE")
+    flow = flow_of_run(config, file=workflow)
+    url = chosen_url(store_url, flow.store_url())
+    return Target(flow, open_store(url), url, path, file=path)

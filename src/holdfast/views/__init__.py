@@ -1,0 +1,30 @@
+"""Frozen pictures of runs for every reader: read through the journal, with none of the workflow's code."""
+
+from holdfast.views.pause_view import PauseView
+from holdfast.views.plain import plain, preview
+from holdfast.views.run_view import Driver, Ledger, RunLine, RunView
+from holdfast.views.runs import find_checkpoint_info, find_run_info, run_line, run_list, run_pauses, run_view
+from holdfast.views.step_view import FaultView, Items, StepView
+from holdfast.views.timeline import Moment, Timeline, timeline
+
+__all__ = [
+    "Driver",
+    "FaultView",
+    "Items",
+    "Ledger",
+    "Moment",
+    "PauseView",
+    "RunLine",
+    "RunView",
+    "StepView",
+    "Timeline",
+    "find_checkpoint_info",
+    "find_run_info",
+    "plain",
+    "preview",
+    "run_line",
+    "run_list",
+    "run_pauses",
+    "run_view",
+    "timeline",
+]

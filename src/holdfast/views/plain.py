@@ -1,0 +1,161 @@
+"""Stored values as plain data that JSON can carry, and as one short line."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import fractions
+import itertools
+import json
+import math
+import pathlib
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.data.codec import Codec, Unknown
+from holdfast.errors import CodecError
+
+MAX_DEPTH = 60
+"""Containers nested deeper than this are named, not shown."""
+
+TOO_BIG_TO_PREVIEW = 256 * 1024
+"""A stored value of more bytes is not decoded for a preview."""
+
+_TEXTUAL = (decimal.Decimal, fractions.Fraction, uuid.UUID, pathlib.PurePath, complex)
+_DATED = (dt.datetime, dt.date, dt.time)
+
+
+class LenientCodec(Codec):
+    """Reads values of types that this process does not know as `Unknown`, so that any run can be looked at."""
+
+    def decode(self, raw: bytes, *, lenient: bool = True) -> Any:
+        return super().decode(raw, lenient=True)
+
+
+CODEC = LenientCodec()
+
+
+def when(at: float) -> dt.datetime:
+    """A moment of the journal, in UTC."""
+    return dt.datetime.fromtimestamp(at, dt.UTC)
+
+
+def iso(at: dt.datetime | None) -> str | None:
+    """A moment as ISO 8601 text with milliseconds, in UTC."""
+    return None if at is None else at.astimezone(dt.UTC).isoformat(timespec="milliseconds")
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """`value` as JSON carries it.
+
+    Dates are ISO 8601, time spans seconds; numbers that JSON lacks, ids and paths are text; tuples and
+    sets are lists; keys are text. Anything else is an object whose `$type` says what it was.
+    """
+    if value is None or (isinstance(value, (bool, int, str, float)) and not isinstance(value, enum.Enum)):
+        return _scalar(value)
+    if depth > MAX_DEPTH:
+        return {"$type": type(value).__name__, "text": "nested too deep to be shown"}
+    if isinstance(value, Mapping):
+        return {key_text(key): plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return [plain(item, depth + 1) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain(item, depth + 1) for item in value), key=repr)
+    return _special(value, depth)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return value if value.isascii() else str(value).encode("utf-8", "backslashreplace").decode()
+    return value
+
+
+def _special(value: Any, depth: int) -> Any:
+    if isinstance(value, enum.Enum):
+        return plain(value.value, depth + 1)
+    if isinstance(value, _DATED):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    if isinstance(value, _TEXTUAL):
+        return _scalar(str(value))
+    if isinstance(value, (bytes, bytearray)):
+        return {"$type": "bytes", "base64": base64.b64encode(value).decode()}
+    if isinstance(value, Unknown):
+        return {"$type": value.type_name, "value": plain(value.data, depth + 1)}
+    return _object(value, depth)
+
+
+def _object(value: Any, depth: int) -> dict[str, Any]:
+    fields: Mapping[str, Any] | None = None
+    if hasattr(value, "_fields"):
+        fields = dict(zip(value._fields, value, strict=True))
+    elif dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    elif hasattr(value, "tolist"):
+        return {"$type": _type_name(value), "value": plain(value.tolist(), depth + 1)}
+    elif isinstance(getattr(value, "__dict__", None), dict):
+        fields = {key: item for key, item in vars(value).items() if not key.startswith("_")}
+    if fields is None:
+        return {"$type": _type_name(value), "text": _scalar(f"{value!r:.200}")}
+    return {"$type": _type_name(value), **{key: plain(item, depth + 1) for key, item in fields.items()}}
+
+
+def _type_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+def key_text(key: Any) -> str:
+    """A mapping's key as text."""
+    return str(_scalar(key if isinstance(key, str) else str(key)))
+
+
+def preview(value: Any, width: int = 80) -> str:
+    """`value` on one line of at most `width` characters; texts are shown as they are."""
+    small = _shortened(value, width)
+    text = small if isinstance(small, str) else json.dumps(plain(small), ensure_ascii=False)
+    text = " ".join(_scalar(text).split())
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def _shortened(value: Any, width: int, depth: int = 0) -> Any:
+    """No more of `value` than fits into `width` characters, so that a large one costs nothing to preview."""
+    if isinstance(value, str):
+        return value[: width + 1]
+    if isinstance(value, (bytes, bytearray)):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, Mapping):
+        if depth > MAX_DEPTH:
+            return "…"
+        pairs = itertools.islice(value.items(), width // 4 + 1)
+        return {key_text(key): _shortened(item, width, depth + 1) for key, item in pairs}
+    if isinstance(value, (list, tuple, set, frozenset)) and not hasattr(value, "_fields"):
+        if depth > MAX_DEPTH:
+            return "…"
+        return [_shortened(item, width, depth + 1) for item in itertools.islice(value, width // 2 + 1)]
+    return value
+
+
+def preview_raw(raw: bytes, codec: Codec, width: int = 80) -> str:
+    """As `preview`, of a stored value; a very large one is only measured."""
+    if len(raw) > TOO_BIG_TO_PREVIEW:
+        return f"<{size_text(len(raw))}>"
+    try:
+        return preview(codec.decode(raw), width)
+    except CodecError as error:
+        return f"<unreadable here: {error}>"[:width]
+
+
+def size_text(size: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("bytes", "KB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"

@@ -1,0 +1,190 @@
+"""What readers see of a run: a line of a list, or the whole picture; each has `as_json` for plain data."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.data.state import State
+from holdfast.values import RunStatus
+from holdfast.views.flow_values import members_of, step_output
+from holdfast.views.pause_view import PauseView
+from holdfast.views.plain import iso, plain
+from holdfast.views.step_view import FaultView, StepView
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The process that drives a run, or drove it last; `alive` is `None` where nobody looked."""
+
+    host: str = ""
+    pid: int = 0
+    alive: bool | None = None
+
+    @classmethod
+    def read(cls, text: str, alive: bool | None) -> Driver:
+        """A driver as a run's facts name it."""
+        try:
+            facts = json.loads(text)
+            return cls(str(facts["host"]), int(facts["pid"]), alive)
+        except (ValueError, KeyError, TypeError):
+            return cls(alive=alive)
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: host, pid, alive."""
+        return {"host": self.host, "pid": self.pid, "alive": self.alive}
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """One run in a list of runs: no more than its plain facts and its newest checkpoint's place."""
+
+    run_id: str
+    workflow: str
+    status: RunStatus
+    driver: Driver
+    started_at: dt.datetime
+    updated_at: dt.datetime
+    wave: int = 0
+    next: tuple[str, ...] = ()
+    """The steps that were about to run at its newest checkpoint."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it counts as running although the process that drove it is gone."""
+        return self.status == RunStatus.RUNNING and self.driver.alive is False
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: run_id, workflow, status, dead, started_at, updated_at, wave, next."""
+        return {
+            "run_id": self.run_id,
+            "workflow": self.workflow,
+            "status": str(self.status),
+            "dead": self.is_dead,
+            "started_at": iso(self.started_at),
+            "updated_at": iso(self.updated_at),
+            "wave": self.wave,
+            "next": list(self.next),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What a run's agents used; `cost` is in US dollars, `unpriced` counts calls of models without a price."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+    unpriced: int = 0
+
+    @classmethod
+    def of(cls, lines: Any) -> Ledger:
+        """The sums of a state's `ledger`; what is not a line of one is passed over."""
+        found = [line for line in lines or () if isinstance(line, Mapping)] if _is_list(lines) else []
+        return cls(
+            len(found),
+            int(sum(_number(line.get("input_tokens")) for line in found)),
+            int(sum(_number(line.get("output_tokens")) for line in found)),
+            float(sum(_number(line.get("cost")) for line in found)),
+            sum(line.get("cost") is None for line in found),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: calls, input_tokens, output_tokens, cost, unpriced."""
+        names = ("calls", "input_tokens", "output_tokens", "cost", "unpriced")
+        return {name: getattr(self, name) for name in names}
+
+
+def _is_list(lines: Any) -> bool:
+    return isinstance(lines, (list, tuple))
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run as it stands: its facts, its steps, what it waits for and what came of it."""
+
+    line: RunLine
+    steps: tuple[StepView, ...]
+    pauses: tuple[PauseView, ...]
+    inputs: Mapping[str, Any]
+    state: State
+    """Values are decoded when they are looked at."""
+    config: Mapping[str, Any]
+    outline: Mapping[str, Any]
+    """Its graph as plain data."""
+    ledger: Ledger
+    fault: FaultView | None
+    steps_done: int
+    seconds: float
+    """Time spent in steps, over all drives."""
+    checkpoints: int
+    checkpoint_id: str
+    """Its newest checkpoint."""
+    size: int
+    """Bytes of its journal."""
+    parent: tuple[str, int] | None = None
+    """The run it was forked from, and where."""
+
+    @property
+    def run_id(self) -> str:
+        return self.line.run_id
+
+    @property
+    def flow(self) -> Mapping[str, Any] | None:
+        """The workflow file it was started with: path, digest, source, base; `None` for a Python graph."""
+        found = self.config.get("flow")
+        return found if isinstance(found, Mapping) else None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """What its config is tagged with."""
+        found = self.config.get("tags")
+        return tuple(str(tag) for tag in found) if isinstance(found, (list, tuple)) else ()
+
+    @property
+    def output(self) -> Any:
+        """What it resulted in: a workflow file's output; of a Python graph the final state. Else `None`."""
+        if self.flow is not None and "last" in self.outline:
+            return self.state.get("output")
+        if self.line.status != RunStatus.COMPLETED:
+            return None
+        if self.flow is None:
+            return self.state.to_dict()
+        name = self.state.checkpoint_node.partition(":")[0]
+        return step_output(self.state, name, members_of(self.outline, name))
+
+    def step(self, name: str) -> StepView | None:
+        """The step of that name."""
+        return next((step for step in self.steps if step.name == name), None)
+
+    def as_json(self, *, state: bool = False) -> dict[str, Any]:
+        """The keys of its line, and: driver, flow, tags, parent, inputs, output, steps, steps_done, seconds,
+        pauses, ledger, checkpoints, checkpoint_id, bytes, error; with `state` also state."""
+        flow = None if self.flow is None else {key: plain(self.flow.get(key)) for key in ("path", "digest")}
+        facts = {
+            **self.line.as_json(),
+            "driver": self.line.driver.as_json(),
+            "flow": flow,
+            "tags": [plain(tag) for tag in self.tags],
+            "parent": None if self.parent is None else {"run_id": self.parent[0], "seq": self.parent[1]},
+            "inputs": plain(self.inputs),
+            "output": plain(self.output),
+            "steps": [step.as_json() for step in self.steps],
+            "steps_done": self.steps_done,
+            "seconds": round(self.seconds, 6),
+            "pauses": [pause.as_json() for pause in self.pauses],
+            "ledger": self.ledger.as_json(),
+            "checkpoints": self.checkpoints,
+            "checkpoint_id": self.checkpoint_id,
+            "bytes": self.size,
+            "error": None if self.fault is None else self.fault.as_json(),
+        }
+        return {**facts, "state": plain(self.state)} if state else facts

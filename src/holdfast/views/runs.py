@@ -1,0 +1,179 @@
+"""Reading pictures of runs from their journals, without the workflow and without its code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast.data.state import State
+from holdfast.errors import CheckpointNotFound, CodecError, RunNotFound
+from holdfast.journal.checkpoints import checkpoint_id, is_checkpoint_id, locate_checkpoint, read_mark
+from holdfast.journal.journal import Journal
+from holdfast.journal.records import RunStarted
+from holdfast.journal.run_state import Pause, RunState
+from holdfast.stores.base import RunInfo
+from holdfast.values import RunStatus
+from holdfast.views.flow_values import members_of
+from holdfast.views.pause_view import PauseView
+from holdfast.views.plain import CODEC, when
+from holdfast.views.run_view import Driver, Ledger, RunLine, RunView
+from holdfast.views.step_view import FaultView, StepView
+from holdfast.views.tally import Tallies, base_name, step_views
+
+IsAlive = Callable[[str], bool]
+"""Tells whether the driver that a run's facts name may still be at work."""
+
+
+def run_list(
+    journal: Journal,
+    *,
+    workflow: str | None = None,
+    status: Sequence[str] | None = None,
+    limit: int | None = 50,
+    is_alive: IsAlive | None = None,
+) -> list[RunLine]:
+    """The runs that match, last touched first. No run's values are read."""
+    found = journal.store.runs(workflow=workflow, status=status, limit=limit)
+    return [run_line(journal, info, is_alive) for info in found]
+
+
+def run_line(journal: Journal, info: RunInfo, is_alive: IsAlive | None = None) -> RunLine:
+    """One run as a line of a list."""
+    info, alive = _looked_after(journal, info, is_alive)
+    marks = journal.store.marks(info.run, limit=1)
+    newest = read_mark(info.key, marks[0], info.run) if marks else None
+    return RunLine(
+        run_id=info.run,
+        workflow=info.workflow,
+        status=RunStatus(info.status),
+        driver=Driver.read(info.driver, alive),
+        started_at=when(info.created_at),
+        updated_at=max(when(info.updated_at), newest.created_at) if newest else when(info.updated_at),
+        wave=newest.wave if newest else 0,
+        next=tuple(dict.fromkeys(map(base_name, newest.next))) if newest else (),
+    )
+
+
+def _looked_after(journal: Journal, info: RunInfo, is_alive: IsAlive | None) -> tuple[RunInfo, bool | None]:
+    """A run's facts and whether its driver lives. One that seems dead may just have ended: it is read again."""
+    if is_alive is None or info.status != RunStatus.RUNNING:
+        return info, None
+    if is_alive(info.driver):
+        return info, True
+    info = journal.info(info.run)
+    return (info, is_alive(info.driver)) if info.status == RunStatus.RUNNING else (info, None)
+
+
+def find_run_info(journal: Journal, target: str) -> RunInfo:
+    """The run that a run id, a checkpoint id or a workflow's name (its latest run) means."""
+    store = journal.store
+    if found := store.runs(run=target) or store.runs(workflow=target, limit=1):
+        return found[0]
+    if is_checkpoint_id(target) and (found := store.runs(key=locate_checkpoint(target)[0])):
+        return found[0]
+    raise RunNotFound(
+        f"no run and no workflow {target!r} in {store.url}; `holdfast runs` lists what is there"
+    )
+
+
+def find_checkpoint_info(journal: Journal, ident: str) -> tuple[RunInfo, int]:
+    """The run and the position of a checkpoint; one that is not stored is refused."""
+    key, seq = locate_checkpoint(ident)
+    for info in journal.store.runs(key=key):
+        if any(mark.seq == seq for mark in journal.store.marks(info.run, before=seq + 1, limit=1)):
+            return info, seq
+    raise CheckpointNotFound(
+        f"checkpoint not found: {ident} (in {journal.store.url}); `holdfast checkpoints list` shows what is there"
+    )
+
+
+def run_pauses(journal: Journal, info: RunInfo) -> tuple[PauseView, ...]:
+    """What a run waits for; read from its nearest snapshot on."""
+    return _pauses(info, journal.load(info, CODEC).run)
+
+
+def run_view(
+    journal: Journal, run_id: str, *, upto: int | None = None, is_alive: IsAlive | None = None
+) -> RunView:
+    """A run as it stands, or as it stood at entry `upto`, in one pass over its journal."""
+    info = journal.info(run_id)
+    line = run_line(journal, info, is_alive)
+    run, history = journal.history(info, CODEC, upto)
+    tallies, initial = Tallies(run), dict[str, Any]()
+    count = size = newest = 0
+    for entry, found in history:
+        for record in found:
+            tallies.take(record, entry.at)
+            if isinstance(record, RunStarted):
+                initial = {op.key: op for op in record.ops}
+        size += len(entry.body)
+        if entry.mark is not None:
+            newest, count = entry.seq, count + 1
+    ident = checkpoint_id(info.key, newest) if newest else ""
+    state = State.view(run.root.cells, CODEC, run_id, ident, run.root.last_node, run.updated_at)
+    config = _config(run)
+    is_flow = isinstance(config.get("flow"), Mapping)
+    inputs = state.get("inputs") if is_flow else {key: op.value for key, op in initial.items()}
+    return RunView(
+        line=line,
+        steps=_steps(tallies, line, state if is_flow else None),
+        pauses=_pauses(info, run),
+        inputs=inputs if isinstance(inputs, Mapping) else {},
+        state=state,
+        config=config,
+        outline=run.outline,
+        ledger=Ledger.of(state.get("ledger") if is_flow else None),
+        fault=_fault(run),
+        steps_done=run.steps_done,
+        seconds=run.seconds,
+        checkpoints=count,
+        checkpoint_id=ident,
+        size=size,
+        parent=run.parent,
+    )
+
+
+def _steps(tallies: Tallies, line: RunLine, state: State | None) -> tuple[StepView, ...]:
+    outline = tallies.run.outline
+    driven = line.status == RunStatus.RUNNING and not line.is_dead
+    views = step_views(tallies, outline, driven=driven, is_flow=state is not None)
+    if state is None:
+        return views
+    return tuple(replace(view, _state=state, _members=members_of(outline, view.name)) for view in views)
+
+
+def _config(run: RunState) -> Mapping[str, Any]:
+    try:
+        config = CODEC.decode(run.config) if run.config else {}
+    except CodecError:
+        return {}
+    return config if isinstance(config, Mapping) else {}
+
+
+def _fault(run: RunState) -> FaultView | None:
+    """Why the run stopped: as the failed step says it, which knows nothing of runs and resumes."""
+    of_steps = (step.fault for step in run.active() if step.fault is not None and step.node == run.fault_node)
+    fault = next(of_steps, run.fault) if run.fault is not None else None
+    if fault is None:
+        return None
+    return FaultView(base_name(run.fault_node), fault.type, fault.message, fault.trace)
+
+
+def _pauses(info: RunInfo, run: RunState) -> tuple[PauseView, ...]:
+    return tuple(_pause(info, pause) for pause in run.pauses.values())
+
+
+def _pause(info: RunInfo, pause: Pause) -> PauseView:
+    schema = CODEC.decode(pause.schema) if pause.schema else None
+    return PauseView(
+        run_id=info.run,
+        id=pause.id,
+        kind=pause.kind,
+        step=base_name(pause.node),
+        name=pause.name,
+        prompt=pause.prompt,
+        schema=schema if isinstance(schema, Mapping) else None,
+        since=when(pause.since),
+        until=None if pause.expires_at is None else when(pause.expires_at),
+    )

@@ -1,0 +1,248 @@
+"""A run's journal as dated moments, read once or followed while the run goes on."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from holdfast.data.ops import Op
+from holdfast.errors import CorruptJournal
+from holdfast.journal.checkpoints import read_mark
+from holdfast.journal.fold import apply
+from holdfast.journal.journal import Journal, genesis, link
+from holdfast.journal.records import (
+    Answered,
+    Commanded,
+    Fault,
+    Forked,
+    FrameOpened,
+    GraphChanged,
+    MovedOn,
+    Noted,
+    Paused,
+    Record,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    StateEdited,
+    StepFailed,
+    StepFinished,
+    StepStarted,
+    WaveFinished,
+)
+from holdfast.journal.run_state import RunState
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import decode_records
+from holdfast.stores.base import Entry, Mark
+from holdfast.values import START, RunStatus
+from holdfast.views.plain import CODEC, iso, plain, preview_raw, when
+
+ENDINGS = {
+    RunStatus.COMPLETED: "graph.complete",
+    RunStatus.FAILED: "graph.fail",
+    RunStatus.PAUSED: "graph.pause",
+    RunStatus.CANCELLED: "graph.cancel",
+    RunStatus.INTERRUPTED: "graph.cancel",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One thing that the journal says happened. `type` is that of the matching event, where there is one."""
+
+    seq: int
+    at: dt.datetime
+    type: str
+    step: str
+    """The step's id, `outer#1/node#2[item]`; empty for what concerns the whole run."""
+    text: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: seq, at, type, step, text, data."""
+        return {
+            "seq": self.seq,
+            "at": iso(self.at),
+            "type": self.type,
+            "step": plain(self.step),
+            "text": plain(self.text),
+            "data": plain(self.data),
+        }
+
+
+def timeline(journal: Journal, run_id: str, after_seq: int = 0) -> Iterator[Moment]:
+    """The moments of a run after entry `after_seq`, in order, as far as they are stored now."""
+    return Timeline(journal, run_id, after_seq).read()
+
+
+class Timeline:
+    """A place in a run's journal. `read` gives what has been stored since, so a run can be followed.
+
+    What was pruned is not told; where it happens meanwhile, the telling goes on with what is left.
+    """
+
+    def __init__(self, journal: Journal, run_id: str, after_seq: int = 0) -> None:
+        self._journal, self._info = journal, journal.info(run_id)
+        self._seq, self._chain = 0, genesis(run_id, self._info.key)
+        self._run, self._track = RunState(), Track()
+        first = next(iter(journal.store.read(run_id)), None)
+        start = max(after_seq, first.seq if first is not None and first.seq > 1 else 0)
+        if start:
+            self._jump(start)
+
+    def _jump(self, seq: int) -> None:
+        loaded = self._journal.load(self._info, CODEC, seq)
+        self._seq, self._chain, self._run, self._track = loaded.seq, loaded.chain, loaded.run, loaded.track
+
+    @property
+    def seq(self) -> int:
+        """The entry that was read last."""
+        return self._seq
+
+    @property
+    def status(self) -> RunStatus:
+        """How the run stood at that entry."""
+        return RunStatus(self._run.status)
+
+    def read(self) -> Iterator[Moment]:
+        """The moments since the last read."""
+        for entry in self._journal.store.read(self._info.run, self._seq):
+            if entry.seq != self._seq + 1:
+                self._jump(entry.seq)
+                continue
+            yield from self._taken(entry)
+
+    def _taken(self, entry: Entry) -> list[Moment]:
+        """Take in a whole entry before any of it is told, so that stopping half-way loses no place."""
+        run = self._info.run
+        chain = link(self._chain, entry.seq, entry.at, entry.mark, entry.body)
+        if chain != entry.chain:
+            raise CorruptJournal(
+                f"run {run!r}: entry {entry.seq} is damaged (its checksum does not match)",
+                run=run,
+                seq=entry.seq,
+            )
+        body = self._journal.open_body(run, entry.seq, entry.body)
+        moments: list[Moment] = []
+        for record in decode_records(body, self._track, CODEC):
+            moments += self._moments(record, entry)
+            apply(self._run, record, entry.at)
+        if entry.mark is not None:
+            moments.append(self._checkpoint(entry))
+        self._seq, self._chain = entry.seq, chain
+        return moments
+
+    def _moments(self, record: Record, entry: Entry) -> Iterator[Moment]:
+        for part in record.parts() if isinstance(record, MovedOn) else (record,):
+            told = self._tell(part)
+            if told is not None:
+                type_, step, text, data = told
+                yield Moment(entry.seq, when(entry.at), type_, step, text, data)
+
+    def _checkpoint(self, entry: Entry) -> Moment:
+        mark = Mark(entry.seq, entry.at, entry.mark or b"", len(entry.body))
+        found = read_mark(self._info.key, mark, self._info.run)
+        then = ", ".join(found.next) or "nothing"
+        data = {"checkpoint_id": found.id, "wave": found.wave, "nodes": found.nodes, "next": found.next}
+        text = f"checkpoint {found.id}, next: {then}"
+        return Moment(entry.seq, found.created_at, "checkpoint.save", "", text, {**data, "size": found.size})
+
+    def _tell(self, record: Record) -> Told | None:
+        if isinstance(record, StepStarted | StepFinished | StepFailed | FrameOpened):
+            return None if _is_start(record.step) else _tell_step(record)
+        if isinstance(record, Answered):
+            pause = self._run.pauses.get(record.pause)
+            name, kind = (pause.name, pause.kind) if pause else (record.pause, "ask")
+            raw = record.value
+            shown = (
+                raw.decode("utf-8", "replace") if kind in ("in_doubt", "poison") else preview_raw(raw, CODEC)
+            )
+            by = f" by {record.by}" if record.by else ""
+            data = {"pause": record.pause, "name": name, "answer": shown, "by": record.by}
+            return "answer", pause.step if pause else "", f"{name} was answered{by}: {shown}", data
+        return _tell_run(record)
+
+
+Told = tuple[str, str, str, dict[str, Any]]
+
+
+def _is_start(step: str) -> bool:
+    return step.rpartition("/")[2].startswith(START)
+
+
+def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened) -> Told:
+    step = record.step
+    match record:
+        case StepStarted(attempt=attempt):
+            again = f" (attempt {attempt})" if attempt > 1 else ""
+            return "node.start", step, f"{step} started{again}", {"attempt": attempt}
+        case FrameOpened():
+            return "node.start", step, f"{step} started", {"attempt": 1, "keys": record.keys}
+        case StepFinished(skipped=skipped) if skipped:
+            return "node.skip", step, f"{step} skipped: {skipped}", {"reason": skipped}
+        case StepFinished(seconds=seconds):
+            data = {"seconds": seconds, "update": _previews(record.ops)}
+            return "node.complete", step, f"{step} done in {seconds:.3f} s", data
+        case StepFailed():
+            return _tell_failure(record)
+    assert_never(record)
+
+
+def _tell_failure(record: StepFailed) -> Told:
+    data: dict[str, Any] = {"attempt": record.attempt, "seconds": record.seconds, **_fault(record.fault)}
+    if record.retry_at is None:
+        text = f"{record.step} failed (attempt {record.attempt}): {record.fault}"
+        return "node.error", record.step, text, data
+    again = when(record.retry_at)
+    text = f"{record.step} failed (attempt {record.attempt}), tried again at {iso(again)}: {record.fault}"
+    return "node.retry", record.step, text, {**data, "retry_at": iso(again)}
+
+
+def _tell_run(record: Record) -> Told | None:
+    match record:
+        case RunStarted():
+            data = {"workflow": record.workflow, "input": _previews(record.ops)}
+            return "graph.start", "", f"run of {record.workflow} started", data
+        case Forked():
+            origin = {"parent": record.parent, "seq": record.seq}
+            return "graph.start", "", f"run forked from {record.parent} at entry {record.seq}", origin
+        case Resumed():
+            return "checkpoint.resume", "", "run resumed", {"approve": record.approve}
+        case Paused():
+            names = ("pause", "kind", "name", "prompt")
+            data = {name: getattr(record, name) for name in names}
+            return "pause", record.step, f"{record.step} waits: {record.prompt}", data
+        case StateEdited():
+            keys = ", ".join(op.key for op in record.ops)
+            data = {"update": _previews(record.ops), "by": record.by}
+            return "state.update", "", f"state changed from outside: {keys}", data
+        case GraphChanged():
+            return "graph.changed", "", "the workflow changed", {"remap": dict(record.remap)}
+        case Commanded():
+            refused = f", refused: {record.refused}" if record.refused else ""
+            data = {"command": record.command, "refused": record.refused}
+            return "command", "", f"{record.command} was asked for{refused}", data
+        case RunEnded():
+            return _tell_end(record)
+        case WaveFinished() | Noted():
+            return None
+    raise AssertionError(record)
+
+
+def _tell_end(record: RunEnded) -> Told:
+    where = f" at {record.node}" if record.node else ""
+    why = where or (f": {record.fault}" if record.fault is not None else "")
+    data = {"status": str(record.status), "node": record.node}
+    if record.fault is not None:
+        data |= _fault(record.fault)
+    return ENDINGS[RunStatus(record.status)], "", f"run {record.status}{why}", data
+
+
+def _fault(fault: Fault) -> dict[str, Any]:
+    return {"error": str(fault), "error_type": fault.type}
+
+
+def _previews(ops: tuple[Op, ...]) -> dict[str, str]:
+    return {op.key: preview_raw(op.raw, CODEC, 200) for op in ops if op.kind != "drop"}

@@ -1,0 +1,86 @@
+"""`holdfast answer`, `pause` and `cancel`: what another terminal asks of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.calling import ASKING, call, start, wait_for, write
+
+RESTING = """
+workflow: {name: resting}
+steps:
+  - {name: first, python: "acts.py:first"}
+  - {name: rest, wait: 4s}
+"""
+
+
+def test_an_answer_waits_for_the_next_resume(tmp_path: Path) -> None:
+    write(tmp_path, "asking.yaml", ASKING)
+    call(tmp_path, "run", "asking.yaml", "--run-id", "r1")
+
+    wrong = call(tmp_path, "answer", "r1", "maybe")
+    done = call(tmp_path, "answer", "r1", "yes", "--by", "Ada")
+    twice = call(tmp_path, "answer", "r1", "yes")
+    resumed = call(tmp_path, "resume", "r1", "-q")
+
+    assert wrong.returncode == 2 and "must be one of" in wrong.stderr
+    assert done.returncode == 0 and done.stdout == "answered approve of run r1\n"
+    assert twice.returncode == 2
+    assert resumed.returncode == 0 and json.loads(resumed.stdout) == {"approved": "yes"}
+
+
+def test_an_answer_can_go_on_at_once(tmp_path: Path) -> None:
+    write(tmp_path, "asking.yaml", ASKING)
+    call(tmp_path, "run", "asking.yaml", "--run-id", "r1")
+
+    done = call(tmp_path, "answer", "asking", "approve=no", "--resume")
+
+    assert done.returncode == 0 and '"approved": "no"' in done.stdout and "kept 1 step" in done.stdout
+
+
+def test_an_answer_is_told_as_json(tmp_path: Path) -> None:
+    write(tmp_path, "asking.yaml", ASKING)
+    call(tmp_path, "run", "asking.yaml", "--run-id", "r1")
+
+    assert json.loads(call(tmp_path, "answer", "r1", "yes", "--json").stdout) == {
+        "run_id": "r1",
+        "answered": ["approve"],
+    }
+
+
+def test_a_running_run_is_paused_from_elsewhere_and_goes_on_later(tmp_path: Path) -> None:
+    write(tmp_path, "resting.yaml", RESTING)
+    process = start(tmp_path, "run", "resting.yaml", "--run-id", "r1")
+    wait_for(process, "rest started")
+
+    asked = call(tmp_path, "pause", "r1", "--reason", "lunch")
+    _, err = process.communicate(timeout=60)
+
+    assert asked.returncode == 0 and "is asked to pause" in asked.stdout
+    assert process.returncode == 130 and "resume with: " in err, err
+    assert call(tmp_path, "resume", "r1").returncode == 0
+
+
+def test_a_running_run_is_cancelled_from_elsewhere(tmp_path: Path) -> None:
+    write(tmp_path, "resting.yaml", RESTING)
+    process = start(tmp_path, "run", "resting.yaml", "--run-id", "r1")
+    wait_for(process, "rest started")
+
+    asked = json.loads(call(tmp_path, "cancel", "resting", "--json").stdout)
+    _, err = process.communicate(timeout=60)
+
+    assert asked == {"run_id": "r1", "status": "running", "asked": "cancel"}
+    assert process.returncode == 1 and "cancelled" in err, err
+
+
+def test_a_run_that_nobody_drives_is_cancelled_at_once(tmp_path: Path) -> None:
+    write(tmp_path, "asking.yaml", ASKING)
+    call(tmp_path, "run", "asking.yaml", "--run-id", "r1")
+
+    paused = call(tmp_path, "pause", "r1")
+    done = call(tmp_path, "cancel", "r1")
+    unknown = call(tmp_path, "cancel", "r9")
+
+    assert paused.stdout == "run r1 is paused\n" and done.stdout == "run r1 is cancelled\n"
+    assert unknown.returncode == 2 and "'r9'" in unknown.stderr

@@ -1,0 +1,161 @@
+"""The way in and out of the command line: overview, suggestions, exit codes, and no tracebacks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from holdfast import (
+    AnswerRejected,
+    CorruptJournal,
+    ExecutionError,
+    GraphInvalid,
+    HoldfastError,
+    RunNotFound,
+    StoreError,
+)
+from holdfast.cli.errors import exit_code, message, report
+from holdfast.cli.main import ENTRIES, Entry, commands, main
+from holdfast.flows.errors import InputInvalid
+from holdfast.flows.secrets import SecretError
+from tests.cli.calling import PROGRAM, call
+
+HEAVY = ("rich", "yaml", "jinja2", "pydantic", "pydantic_ai", "httpx", "apsw", "asyncio", "logging")
+
+
+def test_the_overview_names_every_command_in_its_section(tmp_path: Path) -> None:
+    done = call(tmp_path, "--help")
+
+    assert done.returncode == 0 and done.stderr == ""
+    for section in ("Run:", "Look:", "Write:", "House-keeping:"):
+        assert f"\n{section}\n" in done.stdout
+    for name, entry in ENTRIES.items():
+        assert f"  {name} " in done.stdout and entry.help.split(";")[0][:40] in done.stdout
+    assert "holdfast run hello.yaml -i name=Ada" in done.stdout
+
+
+def test_the_overview_imports_only_click() -> None:
+    program = (
+        "import sys\n"
+        "from holdfast.cli.main import main\n"
+        "main(['--help'])\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
+        "ours = sorted(name for name in sys.modules if name.startswith('holdfast.'))\n"
+        "print(ours, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+
+    heavy, ours = done.stderr.strip().splitlines()
+    assert heavy == "[]"
+    assert ours == "['holdfast.cli', 'holdfast.cli.errors', 'holdfast.cli.main']"
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_command_of_the_table_is_there_and_teaches(name: str) -> None:
+    context = click.Context(commands, info_name="holdfast")
+    command = commands.get_command(context, name)
+
+    assert isinstance(command, click.Command) and command.name == name
+    assert command.help and command.help.strip()
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.opts}"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["rnu"], "Did you mean 'run'"),
+        (["demo", "--sotre", "x"], "'--store'"),
+        (["nonsense-entirely"], "No such command"),
+    ],
+)
+def test_a_mistyped_word_is_refused_with_what_was_meant(tmp_path: Path, words: list[str], hint: str) -> None:
+    done = call(tmp_path, *words)
+
+    assert done.returncode == 2 and done.stdout == ""
+    assert hint in done.stderr and "Usage: holdfast" in done.stderr and "--help` tells more" in done.stderr
+
+
+def test_without_a_command_the_overview_is_the_answer(tmp_path: Path) -> None:
+    done = call(tmp_path)
+
+    assert done.returncode == 2 and "House-keeping:" in done.stderr
+
+
+def test_the_version_is_told(tmp_path: Path) -> None:
+    for option in ("-V", "--version"):
+        done = call(tmp_path, option)
+        assert done.returncode == 0 and done.stdout.startswith("holdfast ")
+
+
+def test_a_traceback_is_shown_only_on_request_wherever_that_stands(tmp_path: Path) -> None:
+    plain = call(tmp_path, "demo", "--store", "nowhere://x")
+    before = call(tmp_path, "--debug", "demo", "--store", "nowhere://x")
+    after = call(tmp_path, "demo", "--store", "nowhere://x", "--debug")
+
+    assert {plain.returncode, before.returncode, after.returncode} == {3}
+    assert plain.stderr.startswith("holdfast: no store is known") and "Traceback" not in plain.stderr
+    assert "Traceback" in before.stderr and "Traceback" in after.stderr
+
+
+def test_what_stands_after_two_dashes_is_no_option(tmp_path: Path) -> None:
+    done = call(tmp_path, "run", "--", "--debug")
+
+    assert done.returncode == 2 and "'--debug' does not exist" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ExecutionError("x"), 1),
+        (HoldfastError("x"), 1),
+        (CorruptJournal("x"), 1),
+        (ValueError("x"), 1),
+        (GraphInvalid("g", ["x"]), 2),
+        (InputInvalid("w", ["x"]), 2),
+        (RunNotFound("x"), 2),
+        (AnswerRejected("x"), 2),
+        (click.UsageError("x"), 2),
+        (StoreError("x"), 3),
+        (SecretError("x"), 3),
+        (ModuleNotFoundError("x", name="x"), 3),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+        (SystemExit(143), 143),
+        (SystemExit("text"), 1),
+    ],
+)
+def test_every_error_has_its_exit_code(error: BaseException, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_an_unexpected_error_is_one_line_that_says_how_to_learn_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert report(ValueError("odd")) == 1
+    assert capsys.readouterr().err == (
+        "holdfast: unexpected ValueError: odd; run again with --debug to see where\n"
+    )
+    assert message(SystemExit(3)) == "" and message(SystemExit("why")) == "holdfast: why"
+    assert message(KeyboardInterrupt()) == "holdfast: interrupted"
+
+
+def test_a_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(ENTRIES, "lost", Entry("Run", "no_such_module", "Nothing."))
+
+    assert main(["lost"]) == 3
+    assert "'holdfast.cli.no_such_module' is missing" in capsys.readouterr().err
+
+
+def test_a_reader_who_leaves_early_is_not_talked_about(tmp_path: Path) -> None:
+    script = f"{' '.join(PROGRAM)} --help | true"
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    assert done.stderr == ""

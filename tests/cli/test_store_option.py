@@ -1,0 +1,82 @@
+"""Which store a command uses, and the words that start the program again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import RunNotFound
+from holdfast.cli.closing import command, program
+from holdfast.cli.store_option import (
+    DEFAULT_STORE,
+    chosen_url,
+    default_url,
+    exists,
+    open_existing,
+    same_store,
+)
+
+
+def test_what_is_given_wins_then_the_environment_then_the_file() -> None:
+    env = {"HOLDFAST_STORE": "sqlite:///env.db"}
+
+    assert chosen_url("sqlite:///given.db", "sqlite:///flow.db", env) == "sqlite:///given.db"
+    assert chosen_url(None, "sqlite:///flow.db", env) == "sqlite:///env.db"
+    assert chosen_url(None, "sqlite:///flow.db", {}) == "sqlite:///flow.db"
+    assert chosen_url(None, None, {}) == default_url({}) == DEFAULT_STORE
+
+
+def test_the_older_variables_are_understood_too() -> None:
+    def of(backend: str, dsn: str) -> str:
+        return default_url({"WORKFLOW_CHECKPOINT_BACKEND": backend, "WORKFLOW_CHECKPOINT_DSN": dsn})
+
+    assert of("sqlite", "runs.db") == "sqlite:///runs.db" and of("file", "runs") == "file:runs"
+    assert of("sqlite", "sqlite:///x.db") == "sqlite:///x.db" and of("", "runs.db") == "runs.db"
+
+
+def test_stores_are_the_same_if_their_places_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert same_store(DEFAULT_STORE, f"sqlite:///{tmp_path}/.holdfast/runs.db")
+    assert same_store("file:runs", f"file://{tmp_path}/runs")
+    assert not same_store(DEFAULT_STORE, "sqlite:///other.db") and not same_store("memory://", DEFAULT_STORE)
+
+
+def test_looking_for_runs_makes_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    for url in (DEFAULT_STORE, "file:runs", "runs.db"):
+        assert not exists(url)
+        with pytest.raises(RunNotFound, match="nothing has been run there yet"):
+            open_existing(url)
+    assert list(tmp_path.iterdir()) == []
+    open_existing("memory://").close()
+
+
+def test_a_command_to_paste_is_quoted_and_guards_odd_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["/lib/holdfast/__main__.py"])
+    start = " ".join([sys.executable, "-m", "holdfast"])
+
+    assert command("resume", "r1", store=DEFAULT_STORE) == f"{start} resume r1"
+    assert command("resume", "a b", "--answer", "it's", store="sqlite:///x y.db") == (
+        f"{start} resume 'a b' --store 'sqlite:///x y.db' --answer 'it'\"'\"'s'"
+    )
+    assert command("answer", "-r", "-5", store=DEFAULT_STORE) == f"{start} answer -- -r -5"
+    assert command("resume", "-r", "--answer", "x", store=DEFAULT_STORE) == f"{start} resume --answer x -- -r"
+
+
+def test_the_program_is_named_as_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "bin" / "holdfast"
+    script.parent.mkdir()
+    script.touch(mode=0o755)
+    monkeypatch.setenv("PATH", "")
+    assert program([str(script)]) == [str(script)]
+    monkeypatch.setenv("PATH", str(script.parent))
+
+    assert program([str(script)]) == ["holdfast"]
+    assert program(["pytest"]) == [sys.executable, "-m", "holdfast"]

@@ -1,0 +1,67 @@
+"""How durations, money and strangers' text look."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.cli.text import as_json, cost_of, count, duration, money, one_line, visible
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0s"), (1.23, "1.2s"), (9.94, "9.9s"), (12.4, "12s"), (59.6, "1m00s"), (65, "1m05s"),
+        (3599, "59m59s"), (3720, "1h02m"), (86399, "23h59m"), (90000, "1d01h"), (-1, "0.0s"),
+    ],
+)  # fmt: skip
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("dollars", "text"),
+    [(0, "$0.00"), (0.42, "$0.42"), (12.3456, "$12.35"), (0.0123, "$0.012"), (0.00042, "$0.00042")],
+)
+def test_money(dollars: float, text: str) -> None:
+    assert money(dollars) == text
+
+
+def test_counts() -> None:
+    assert (count(1, "step"), count(2, "step"), count(0, "step")) == ("1 step", "2 steps", "0 steps")
+
+
+@given(st.text())
+def test_nothing_visible_commands_a_terminal(text: str) -> None:
+    seen = visible(text)
+    assert not any(ord(sign) < 32 and sign not in "\n\t" for sign in seen)
+    assert not any(127 <= ord(sign) < 160 for sign in seen)
+    assert "\n" not in one_line(text) and len(one_line(text, 50)) <= 50
+
+
+def test_sequences_go_as_a_whole() -> None:
+    assert visible("a\x1b[1;31mb\x1b]0;title\x07c\x1b]8;;http://x\x1b\\d\u202ee") == "abcde"
+    assert visible("a\x9b2Jb\x7fc\rd\ne\tf") == "a2Jbcd\ne\tf"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"a": (1, 2), 3: {4}}, {"a": [1, 2], "3": [4]}),
+        (float("nan"), "nan"),
+        (b"\x00\xff", "AP8="),
+        (dt.date(2020, 1, 2), "2020-01-02"),
+        (1j, "1j"),
+    ],
+)
+def test_everything_can_be_told_as_json(value: Any, told: Any) -> None:
+    assert json.loads(as_json(value)) == told
+
+
+def test_the_ledger_adds_up() -> None:
+    assert cost_of([{"cost": 0.5}, {"cost": None}, {}, "odd"]) == 0.5 and cost_of(None) == 0
