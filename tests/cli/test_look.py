@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import open_store
+from holdfast.cli.tables import print_table
 from tests.cli.looking import SOURCE, Call, abandon, caller, command, three_runs
 from tests.graphs import chain, one
 
@@ -242,6 +243,25 @@ def test_on_a_terminal_the_list_is_coloured_and_data_is_not_obeyed(sqlite_url: s
 
     assert "\x1b[32mcompleted" in seen and "[red]x[/red]" in seen
     assert "\x1b]0;title" not in seen
+
+
+def test_what_a_terminal_would_obey_is_printed_nowhere(
+    call: Call, sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trick = "a\x9b2J\u202eb\x1b[31m"
+    one(lambda state: {"text": trick}, dict).compile(sqlite_url).invoke({}, run_id="r")
+
+    for words in (
+        ["show", "r"],
+        ["show", "r", "--step", "work"],
+        ["show", "r", "--json"],
+        ["events", "r", "--json"],
+    ):
+        told = call(*words)
+        assert told.code == 0 and not {"\x9b", "\u202e", "\x1b"} & set(told.out), words
+    assert call("show", "r", "--output").json == {"text": trick}
+    print_table(("a", "b"), [["completed", trick]])
+    assert not {"\x9b", "\u202e", "\x1b"} & set(capsys.readouterr().out)
 
 
 def on_a_terminal(words: list[str]) -> str:

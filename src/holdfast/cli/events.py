@@ -10,12 +10,13 @@ import click
 from holdfast.cli.errors import INTERRUPTED
 from holdfast.cli.reading import json_option, line_of, reading
 from holdfast.cli.store_option import store_option
+from holdfast.cli.tables import json_text
 from holdfast.cli.text import moment, one_line
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
-    from holdfast.views import Moment, Timeline
+    from holdfast.views import Timeline
 
 OPEN = (RunStatus.RUNNING, RunStatus.PAUSED)
 """How a run stands that may go on by itself or once it is answered."""
@@ -70,15 +71,8 @@ def events(run: str, follow: bool, since: int, every: float, store: str | None, 
 
 def _print(told: Timeline, as_json: bool) -> None:
     for each in told.read():
-        click.echo(
-            _json(each) if as_json else f"{moment(each.at)}  {each.seq:>5}  {one_line(each.text, 500)}"
-        )
-
-
-def _json(each: Moment) -> str:
-    import json
-
-    return json.dumps(each.as_json(), ensure_ascii=False)
+        text = f"{moment(each.at)}  {each.seq:>5}  {one_line(each.text, 500)}"
+        click.echo(json_text(each.as_json(), indent=None) if as_json else text)
 
 
 def _goes_on(journal: Journal, run_id: str, told: Timeline) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,6 +13,8 @@ from typing import Any
 import click
 
 from holdfast.cli.text import one_line, visible
+
+_OBEYED = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 STATUS_STYLES = {
     "completed": "green",
@@ -77,11 +81,15 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
         click.echo((click.style(label, bold=True) if is_terminal() else label) + visible(text))
 
 
+def json_text(data: Any, indent: int | None = 2) -> str:
+    """Plain data as JSON. What a terminal would obey is escaped, so that it is the same data and does no harm."""
+    text = json.dumps(data, indent=indent, ensure_ascii=False)
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def print_json(data: Any) -> None:
     """Print plain data as one JSON document."""
-    import json
-
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    click.echo(json_text(data))
 
 
 def terminal_width() -> int:
