@@ -18,10 +18,13 @@ SOURCE = Path(next(iter(holdfast.__path__)))
 
 LAYERS = (
     {"__main__"},
+    {"cli"},
     {"demo", "testing"},
+    {"flows"},
     {"define"},
     {"checkpoints"},
     {"engine"},
+    {"agents", "views"},
     {"plan", "journal"},
     {"stores", "data"},
     {"events"},

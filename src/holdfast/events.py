@@ -97,10 +97,18 @@ class Observer(Protocol):
     """Is told of every event as it happens, most of them on the run's own thread; it should return quickly.
 
     What nodes emit while they run side by side comes from their threads. What an observer raises is logged
-    and never reaches the run.
+    and never reaches the run. One with an attribute `wants`, a collection of types, may be spared others.
     """
 
     def on_event(self, event: Event) -> None: ...
+
+
+def wanted(observer: Observer | None) -> frozenset[str] | None:
+    """The types that an observer says, in its attribute `wants`, to listen to; `None` means all."""
+    if observer is None:
+        return frozenset()
+    types = getattr(observer, "wants", None)
+    return None if types is None else frozenset(map(canonical, types))
 
 
 class NoOpObserver:
@@ -140,6 +148,10 @@ class CallbackObserver:
         self._callback = callback
         self._types = frozenset(map(canonical, types))
 
+    @property
+    def wants(self) -> frozenset[str] | None:
+        return self._types or None
+
     def on_event(self, event: Event) -> None:
         if not self._types or event.type in self._types:
             self._callback(event)
@@ -150,6 +162,13 @@ class MultiObserver:
 
     def __init__(self, *observers: Observer) -> None:
         self.observers = observers
+
+    @property
+    def wants(self) -> frozenset[str] | None:
+        """The types that any of the observers listens to."""
+        all_types = [wanted(observer) for observer in self.observers]
+        known = [types for types in all_types if types is not None]
+        return frozenset().union(*known) if len(known) == len(all_types) else None
 
     def on_event(self, event: Event) -> None:
         for observer in self.observers:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from holdfast import END, START, App, ExecutionError, StateGraph, append
+from holdfast import END, START, App, CallbackObserver, ExecutionError, StateGraph, append
 from holdfast.data.codec import Codec
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Record, RunStarted, StepFinished
@@ -98,3 +99,20 @@ def test_the_short_path_keeps_to_the_limit_of_iterations() -> None:
         app.invoke({"n": 0}, run_id="r")
 
     assert app.get_state("r")["n"] == 5
+
+
+def test_an_observer_that_wants_little_is_told_the_same_on_the_short_path() -> None:
+    app = chain(step, step, async_step, step).compile("memory://")
+    varying = ("seconds", "timestamp", "run_id", "checkpoint_id", "size")
+    wants = ("node.start", "node.complete", "edge.transition", "checkpoint.save", "graph.complete")
+    told: dict[str, list[Any]] = {"short": [], "long": []}
+
+    def listen(name: str, event: Any) -> None:
+        if event.type in wants:
+            facts = {k: v for k, v in event.data.items() if k not in varying}
+            told[name].append((event.type, event.node, facts))
+
+    app.invoke({"n": 0}, observer=CallbackObserver(partial(listen, "short"), *wants))
+    app.invoke({"n": 0}, observer=CallbackObserver(partial(listen, "long")))
+
+    assert told["short"] == told["long"] and len(told["short"]) > 10

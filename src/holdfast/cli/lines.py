@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import IO, Any
 
 from holdfast.cli.progress import ITEM, Place, place_of, step_of_pause
@@ -39,6 +39,11 @@ class Lines:
             "checkpoint.fail": self._not_saved,
             "pause": self._paused,
         }
+
+    @property
+    def wants(self) -> Collection[str]:
+        """The events that have a line."""
+        return self._handlers
 
     def start(self) -> None:
         """Begin to tell which steps take long, if that is wanted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import time
+from collections.abc import Collection
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleRenderable, Group
@@ -73,6 +74,11 @@ class LiveView:
         """Draw the last time, and leave that on the screen."""
         if self._live is not None and self._live.is_started:
             self._live.stop()
+
+    @property
+    def wants(self) -> Collection[str]:
+        """The events that are seen."""
+        return self.progress.wants
 
     def on_event(self, event: Event) -> None:
         """Take an event in; it is seen with the next drawing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -111,6 +111,11 @@ class Progress:
             "edge.transition": self._handed_out,
             "pause": self._paused,
         }
+
+    @property
+    def wants(self) -> Collection[str]:
+        """The events that add to it."""
+        return self._handlers
 
     def on_event(self, event: Event) -> None:
         """Take one event in."""

@@ -20,6 +20,10 @@ POLL = 0.25
 """How often, in seconds, a run looks into its inbox."""
 
 
+_OF_WAVES = ("wave.start", "state.update", "cycle.detected")
+"""What only the long path tells."""
+
+
 class Driver(Host, Protocol):
     """What gliding asks of the drive that it is a part of."""
 
@@ -40,7 +44,8 @@ class Glide:
         self._driver, self._graph, self._saving, self._config = driver, graph, saving, config
         self._codec, self._run = saving.settings.codec, saving.run
         reduced = any(graph.schema.reduces(key) for key in graph.schema.channels)
-        self._allowed = saving.observer is None and saving.saves_every_wave and not reduced
+        told_all = any(saving.hears(type_) for type_ in _OF_WAVES)
+        self._allowed = saving.saves_every_wave and not reduced and not told_all
 
     def may_begin(self) -> bool:
         """Whether the run is one step of the root graph and nothing else."""
@@ -98,7 +103,14 @@ class Glide:
             ops = self._graph.schema.resolve(self._codec, root.cells, result.value)
         except Exception:
             return False  # Whoever takes the result finds the same, and says so.
-        name = f"{node}#{root.visits.get(node, 0) + 1}"
-        self._saving.record(MovedOn(step.id, tuple(ops), name, result.seconds))
-        self._saving.save_move(step.node, node)
+        name, saving = f"{node}#{root.visits.get(node, 0) + 1}", self._saving
+        if saving.observer is not None:
+            facts = {"step": step.id, "error": False, "seconds": result.seconds}
+            saving.say("node.complete", step.node, **facts, update={op.key: op.value for op in ops})
+        saving.record(MovedOn(step.id, tuple(ops), name, result.seconds))
+        saving.save_move(step.node, node)
+        if saving.observer is not None:
+            saving.say("edge.transition", step.node, **{"from": step.node, "to": node})
+            saving.say("node.start", node, step=name, attempt=1, iteration=root.waves + 1)
+            saving.tell_saved()
         return True

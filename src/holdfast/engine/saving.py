@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.data.state import State
 from holdfast.engine.settings import Settings
 from holdfast.errors import ExecutionError, StoreError
-from holdfast.events import Event, Observer, tell
+from holdfast.events import Event, Observer, tell, wanted
 from holdfast.journal.checkpoints import checkpoint_id, encode_mark
 from holdfast.journal.run_state import Frame
 from holdfast.journal.writer import Writer
@@ -35,6 +35,7 @@ class Saving:
         self._codec = settings.codec
         self.marked = False
         self.saves_every_wave = self.policy.interval == 1 and self.policy.durability != "exit"
+        self._wants = wanted(observer)
         self._errors_in_a_row = 0
         self._wave_is_due = False
         self._events: list[tuple[str, str, dict[str, Any]]] = []
@@ -122,7 +123,7 @@ class Saving:
     def save_move(self, left: str, node: str) -> None:
         """Save a lone step's way from node `left` to `node` as a checkpoint of its own."""
         self.writer.mark(encode_mark(self.run.frames[""].waves, [left], [node], ""))
-        self.marked = True
+        self.marked, self._mark_place = True, len(self._events)
         self.flush()
 
     def _saved(self) -> None:
@@ -137,7 +138,7 @@ class Saving:
                 self.run_id,
                 self.writer.last_size // 1024,
             )
-        if self.observer is not None:
+        if self.observer is not None and self.hears("checkpoint.save"):
             node = self.run.root.last_node
             facts = {
                 "node": node,
@@ -179,8 +180,12 @@ class Saving:
 
     def say(self, type: str, node: str = "", /, **data: Any) -> None:
         """Tell the observers once what was recorded is saved."""
-        if self.observer is not None:
+        if self.observer is not None and self.hears(type):
             self._events.append((type, node, data))
+
+    def hears(self, type: str) -> bool:
+        """Whether an observer listens to events of a type."""
+        return self._wants is None or type in self._wants
 
     def tell_saved(self) -> None:
         """Tell what was waiting to be saved."""
