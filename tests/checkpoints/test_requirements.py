@@ -12,20 +12,23 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 
-RANGES = ("S0.1-S0.23", "S1.1-S1.5", "S1.10-S1.16", "S2.1-S2.17", "S2.21", "S3.1-S3.22", "S4.1-S4.16")
+RANGES = (
+    *("S0.1-S0.23", "S1.1-S1.16", "S2.1-S2.17", "S2.21", "S3.1-S3.22", "S4.1-S4.16"),
+    *("R1.1-R1.12", "R1.14-R1.15", "R2.1-R2.3", "R2.7", "R4.4-R4.6"),
+)
 
-_CITED = re.compile(r"\bS(\d)\.(\d+)(?:\s*(?:-|–|to)\s*(?:S(\d)\.)?(\d+)\b)?")
+_CITED = re.compile(r"\b([SR]\d)\.(\d+)(?:\s*(?:-|–|to)\s*(?:([SR]\d)\.)?(\d+)\b)?")
 
 
 def numbers(text: str) -> Iterator[str]:
     """The requirement numbers that a text names: `S3.1`, or all of `S3.1-S3.4` and `S3.1-4`."""
     for seed, first, other_seed, last in _CITED.findall(text):
         if last and other_seed in ("", seed):
-            yield from (f"S{seed}.{number}" for number in range(int(first), int(last) + 1))
+            yield from (f"{seed}.{number}" for number in range(int(first), int(last) + 1))
         else:
-            yield f"S{seed}.{first}"
+            yield f"{seed}.{first}"
             if last:
-                yield f"S{other_seed}.{last}"
+                yield f"{other_seed}.{last}"
 
 
 def shown_by() -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from tests.checkpoints.test_requirements import TESTS, numbers
 from tests.docs.test_docs import ROOT
 
 PAGE = (ROOT / "docs/requirements.md").read_text("utf-8")
-ROW = re.compile(r"^\| (S\d\.\d+|\d+) \|(.*)\|$", re.MULTILINE)
+ROW = re.compile(r"^\| ([SR]\d\.\d+|\d+) \|(.*)\|$", re.MULTILINE)
 TRAP = re.compile(r"\btraps? (\d+(?:(?:, | and |, and |-)\d+)*)", re.IGNORECASE)
 
 
