@@ -378,9 +378,86 @@ def bench_import(folder: Path) -> Iterator[Row]:
 
 def cpu_of(code: str) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def bench_help(folder: Path) -> Iterator[Row]:
+    """`holdfast --help`, cold, against a bare interpreter, in CPU time."""
+    ours, bare = [], []
+    for _ in range(ROUNDS * 2):
+        bare.append(cpu_of("pass"))
+        ours.append(
+            cpu_of("import sys; sys.argv = ['holdfast', '--help']; import holdfast.__main__ as m; m.main()")
+        )
+    mine, floor = statistics.median(ours), statistics.median(bare)
+    yield Row("holdfast --help, CPU", f"{mine * 1e3:.0f} ms", f"{floor * 1e3:.0f} ms bare", mine / floor, 8.0)
+
+
+WORK = """
+import os, sys, time
+
+stamps = []
+
+def work(ctx):
+    stamps.append(time.perf_counter())
+    if len(stamps) == int(os.environ["STEPS"]):
+        print((stamps[-1] - stamps[0]) / (len(stamps) - 1), file=sys.stderr)
+    return {"n": 1}
+"""
+SAME_IN_PYTHON = """
+import sys
+from work import work
+from holdfast import END, START, StateGraph
+
+def node(name):
+    return lambda state, ctx: {name: {"status": "completed", "output": work(ctx), "visits": 1}}
+
+names = [f"s{index}" for index in range(int(sys.argv[1]))]
+graph = StateGraph({name: dict for name in names}, name="w")
+before = START
+for name in names:
+    graph.add_node(name, node(name)).add_edge(before, name)
+    before = name
+graph.add_edge(before, END).compile(sys.argv[2]).invoke({})
+"""
+
+
+def bench_flow(folder: Path) -> Iterator[Row]:
+    """A step of `holdfast run` against a step of the same graph in Python, both in processes of their own."""
+    (folder / "work.py").write_text(WORK)
+    (folder / "same.py").write_text(SAME_IN_PYTHON)
+    steps = 300
+    text = "".join(f"  - {{name: s{index}, python: 'work.py:work'}}\n" for index in range(steps))
+    path = folder / "chain.yaml"
+    path.write_text("workflow: {name: w, limits: {max_iterations: 1000}}\nsteps:\n" + text)
+
+    def timed(*arguments: str) -> float:
+        environment = {**os.environ, "STEPS": str(steps)}
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env=environment,
+        )
+        return float(done.stderr.split()[-1])
+
+    ours, floor = [], []
+    for turn in range(ROUNDS):
+        url = f"sqlite:///{folder / f'{turn}.db'}"
+        ours.append(timed("-m", "holdfast", "run", str(path), "--store", url))
+        floor.append(timed("same.py", str(steps), url.replace(".db", "-same.db")))
+    mine, theirs = statistics.median(ours), statistics.median(floor)
+    yield Row(
+        "a step of `holdfast run` v in Python",
+        f"{mine * 1e6:.0f} µs/step",
+        f"{theirs * 1e6:.0f} µs",
+        mine / theirs,
+        1.3,
+    )
 
 
 BENCHMARKS: dict[str, Callable[[Path], Iterator[Row]]] = {
@@ -392,6 +469,8 @@ BENCHMARKS: dict[str, Callable[[Path], Iterator[Row]]] = {
     "cold": bench_cold_resume,
     "checkpoints": bench_checkpoints,
     "import": bench_import,
+    "help": bench_help,
+    "flow": bench_flow,
 }
 
 

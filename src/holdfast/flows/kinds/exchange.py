@@ -177,11 +177,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if code in self._wanted or urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
             return None
-        newurl, _ = address(newurl, {})
-        try:
-            request = super().redirect_request(req, fp, code, msg, headers, newurl)
-        except urllib.error.HTTPError:
+        if req.get_method() not in ("GET", "HEAD") and (code in (307, 308) or req.get_method() != "POST"):
             return None  # It would mean to repeat what was sent.
+        newurl, _ = address(newurl, {})
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
         if request is not None and _origin(newurl) != _origin(req.full_url):
             for name in [name for name in request.headers if name.lower() not in _HARMLESS]:
                 request.remove_header(name)
