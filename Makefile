@@ -20,6 +20,8 @@ format:
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-# Write docs/reference anew from the docstrings.
+# Write docs/reference anew: from the docstrings, the format's models, the commands.
 docs:
 	$(PYTHON) docs/make_reference.py
+	$(PYTHON) docs/make_workflow_reference.py
+	$(PYTHON) docs/make_cli_reference.py

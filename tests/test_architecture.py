@@ -33,7 +33,10 @@ LAYERS = (
 )
 """From the top down. A module may import from its own folder and from the layers below its own."""
 
-NEVER_AT_IMPORT = ("pydantic", "jinja2", "rich", "click", "psycopg", "numpy", "cryptography", "apsw")
+OPTIONAL = ("psycopg", "numpy", "cryptography", "pydantic_ai", "openai")
+NEVER_AT_IMPORT = ("pydantic", "jinja2", "yaml", "rich", "click", "apsw", *OPTIONAL)
+FOR_FILES = ("Flow", "FlowInvalid", "load_flow")
+"""The public names of workflow files, which need more than graphs do."""
 
 ERRORS = (
     "GraphInvalid",
@@ -170,11 +173,20 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_using_every_public_name_loads_no_optional_dependency() -> None:
-    optional = [name for name in NEVER_AT_IMPORT if name != "apsw"]
     loaded = run(
         "import sys, holdfast\n"
         "for name in holdfast.__all__: getattr(holdfast, name)\n"
-        f"print([name for name in {optional!r} if name in sys.modules])"
+        f"print([name for name in {OPTIONAL!r} if name in sys.modules])"
+    )
+
+    assert loaded == "[]"
+
+
+def test_graphs_need_nothing_that_is_only_for_files() -> None:
+    loaded = run(
+        "import sys, holdfast\n"
+        f"for name in set(holdfast.__all__) - set({FOR_FILES!r}): getattr(holdfast, name)\n"
+        f"print([name for name in {NEVER_AT_IMPORT!r} if name in sys.modules and name != 'apsw'])"
     )
 
     assert loaded == "[]"

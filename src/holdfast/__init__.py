@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.engine.housekeeping import periodic_cleanup
     from holdfast.engine.outcome import Figures, Outcome, Pause
     from holdfast.engine.policy import CheckpointPolicy, Retention
+    from holdfast.engine.resume_plan import PlannedStep, ResumePlan
     from holdfast.errors import (
         AnswerRejected,
         CheckpointNotFound,
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
         get_observer,
         register_observer,
     )
+    from holdfast.flows.flow import Flow, load_flow
+    from holdfast.flows.problems import FlowInvalid
     from holdfast.journal.checkpoints import Checkpoint
     from holdfast.plan.graph import Command, Send
     from holdfast.plan.retry import Retry
@@ -107,6 +110,10 @@ _NAMES = {
         "CheckpointPolicy",
         "Retention",
     ),
+    "holdfast.engine.resume_plan": (
+        "PlannedStep",
+        "ResumePlan",
+    ),
     "holdfast.errors": (
         "AnswerRejected",
         "CheckpointNotFound",
@@ -136,6 +143,11 @@ _NAMES = {
         "get_observer",
         "register_observer",
     ),
+    "holdfast.flows.flow": (
+        "Flow",
+        "load_flow",
+    ),
+    "holdfast.flows.problems": ("FlowInvalid",),
     "holdfast.journal.checkpoints": ("Checkpoint",),
     "holdfast.plan.graph": (
         "Command",
@@ -193,6 +205,8 @@ __all__ = [
     "Event",
     "ExecutionError",
     "Figures",
+    "Flow",
+    "FlowInvalid",
     "GraphChanged",
     "GraphConfig",
     "GraphInvalid",
@@ -206,6 +220,8 @@ __all__ = [
     "Outcome",
     "Pause",
     "PauseMetadata",
+    "PlannedStep",
+    "ResumePlan",
     "Retention",
     "Retry",
     "RunConflict",
@@ -230,6 +246,7 @@ __all__ = [
     "get_observer",
     "get_store",
     "keep_last",
+    "load_flow",
     "merge",
     "open_store",
     "pause_workflow",

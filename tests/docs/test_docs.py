@@ -178,7 +178,7 @@ def test_ci_runs_the_commands_of_the_readme_word_for_word() -> None:
 
     assert len(readme) == 2
     assert sorted(readme) == sorted(ci)
-    assert readme[0].endswith("python -m holdfast demo") and "pytest" in readme[1]
+    assert readme[0].endswith("holdfast demo") and "pytest" in readme[1]
 
 
 def test_the_constraints_pin_versions_and_name_no_host_and_no_path() -> None:
