@@ -278,3 +278,29 @@ def test_the_event_stream_can_be_kept_and_followed(tmp_path: Path, flag: list[st
     kinds = [json.loads(line)["type"] for line in (tmp_path / "log/events.jsonl").read_text().splitlines()]
     assert "node.start" in kinds and "graph.complete" in kinds
     assert call("events", "r", *flag, cwd=tmp_path).out
+
+
+def test_hooks_are_told_how_a_run_goes_and_cannot_harm_it(tmp_path: Path) -> None:
+    """R1.14: hooks on_start, on_complete and on_error."""
+    text = """
+workflow:
+  name: told
+  tags: [nightly]
+  hooks:
+    on_start: echo "$HOLDFAST_WORKFLOW $HOLDFAST_RUN_ID $HOLDFAST_STATUS" >> told; exit 3
+    on_complete: echo "$HOLDFAST_STATUS" >> told
+    on_error: echo "$HOLDFAST_STATUS $HOLDFAST_ERROR" >> told
+steps:
+  - {name: a, shell: test -e open}
+"""
+    (tmp_path / "told.yaml").write_text(text)
+
+    assert call("run", "told.yaml", "--run-id", "r", cwd=tmp_path).code == 1
+    (tmp_path / "open").touch()
+    done = call("resume", "r", cwd=tmp_path)
+
+    assert done.code == 0 and "hook on_start ended with code 3" in done.err
+    told = (tmp_path / "told").read_text().splitlines()
+    assert told[0] == told[2] == "told r running" and told[3] == "completed"
+    assert told[1].startswith("failed") and "ended with code 1" in told[1]
+    assert json.loads(call("show", "r", "--json", cwd=tmp_path).out)["tags"] == ["nightly"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ExecutionError, GraphChanged
+from holdfast.flows.scope import Layout
 from holdfast.values import RunStatus
 from tests.flows.workshop import Workshop
 
@@ -36,8 +37,6 @@ def work(item, index, key):
 
 
 def outputs(shop: Workshop, outcome: Any, name: str = "x") -> Any:
-    from holdfast.flows.scope import Layout
-
     return Layout(shop.load().definition).view(outcome.state, name)
 
 
@@ -293,7 +292,21 @@ def test_a_loop_that_comes_back_begins_afresh(shop: Workshop) -> None:
     assert [item["item"] for item in third["now"]] == ["c", "d"]
     assert [item["item"] for item in third["before"]["now"]] == ["b"]
     assert [item["item"] for item in third["before"]["before"]["now"]] == ["a", "b", "c"]
-    assert {item["round"] for item in third["now"]} == {3}
+    assert {item["round"] for item in third["now"]} == {2}, "as in any other step: the visits before this one"
+
+
+def test_items_see_what_became_of_the_round_before(shop: Workshop) -> None:
+    outcome = shop.run(
+        """
+        steps:
+          - name: x
+            for_each: {in: [1, 2]}
+            set: {n: "{{ steps.x.outputs[index].n * 10 if visits.x else item }}"}
+            routes: [{to: x, when: "visits.x < 3"}, {to: $end}]
+        """
+    )
+
+    assert outputs(shop, outcome)["outputs"] == [{"n": 100}, {"n": 200}]
 
 
 def test_a_loop_after_failures_does_not_see_those_of_the_round_before(work: Workshop) -> None:
@@ -335,18 +348,17 @@ def test_a_step_that_is_no_longer_done_for_each_cannot_go_on_with_its_items(work
 
 
 def test_many_items(shop: Workshop) -> None:
+    shop.write("def numbers():\n    return list(range(1000))\n", "own.py")
     outcome = shop.run(
         """
         workflow:
           name: test
           limits: {max_parallel: 50}
         steps:
-          - {name: list, python: "steps.py:numbers"}
+          - {name: list, python: "own.py:numbers"}
           - {name: x, for_each: {in: "{{ steps.list.output }}", max_parallel: 50}, set: {n: "{{ item * 2 }}"}}
           - {name: total, set: {sum: "{{ steps.x.outputs | map(attribute='n') | sum }}"}}
-        """.replace("steps.py:numbers", "own.py:numbers")
-        if shop.write("def numbers():\n    return list(range(1000))\n", "own.py")
-        else ""
+        """
     )
 
     assert outcome.state["total"]["output"] == {"sum": 999_000}

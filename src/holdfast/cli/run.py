@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,13 @@ def run(
         interactive=polite.asks,
         durability=durability,
     )
+    name = run_id if run_id is not None else str(uuid.uuid4())
     try:
         return Driving(loaded, app, url, polite).drive(
             lambda observer: app.invoke(
-                loaded.begin(inputs), run_id=run_id, config=loaded.config(), observer=observer
+                loaded.begin(inputs), run_id=name, config=loaded.config(), observer=observer
             ),
-            run_id or "",
+            name,
         )
     finally:
         close_store(app.store)

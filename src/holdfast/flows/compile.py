@@ -15,7 +15,7 @@ from holdfast.define.builder import StateGraph
 from holdfast.errors import HoldfastError
 from holdfast.flows.ending import OUTPUT, Ending, ended_early, failure_key
 from holdfast.flows.for_each import Items
-from holdfast.flows.groups import Group, on_error_of
+from holdfast.flows.groups import Group, is_long, on_error_of
 from holdfast.flows.kinds.kind import Kind, Plain
 from holdfast.flows.kinds.table import kind_of
 from holdfast.flows.model import Definition, Step, SubWorkflow
@@ -178,9 +178,15 @@ class _Compiler:
 
     def _surround(self, items: Items, goes_on: bool) -> None:
         """The nodes before and after the items of a for-each."""
-        name, stand_in = items.step.name, self._stand_in(items.work, goes_on)
-        self._graph.add_node(name, items.begin, version="begin", on_error=stand_in)
-        self._graph.add_conditional_edges(name, items.hand_out, [items.item_node, items.done_node])
+        name, stand_in = items.step.name, self._stand_in(items.work)
+        self._graph.add_node(
+            name,
+            items.begin,
+            version="begin",
+            goto=[items.done_node],
+            on_error=items.not_begun if goes_on else stand_in,
+        )
+        self._graph.add_edge(name, items.item_node)
         self._graph.add_node(
             items.done_node, items.gather, version="gather", goto=[items.item_node], on_error=stand_in
         )
@@ -199,10 +205,10 @@ class _Compiler:
             group.done_node, group.gather, version="gather", goto=group.names, on_error=stand_in
         )
         meeting = group.done_node
-        if any(_is_composite(member) for member in members(step)):
+        if any(map(is_long, members(step))):
             meeting = group.meeting_node
-            self._graph.add_node(meeting, _nothing, version="nothing")
-            self._graph.add_conditional_edges(meeting, group.meet, [group.done_node])
+            self._graph.add_node(meeting, group.meet, version="meet")
+            self._graph.add_edge(meeting, group.done_node)
         for member in members(step):
             self._graph.add_edge(self._result.last[member.name], meeting)
         self._result.last[step.name] = group.done_node
@@ -279,18 +285,10 @@ class _Compiler:
         self._result.after += [*workflow.interrupt_after, *(s.name for s in steps if s.interrupt == "after")]
 
 
-def _is_composite(step: Step) -> bool:
-    return step.for_each is not None or step.workflow is not None
-
-
 def _max_parallel(step: Step) -> int | None:
     if step.for_each is None:
         return None
     return 1 if step.for_each.mode == "sequential" else step.for_each.max_parallel
-
-
-def _nothing(state: Any) -> None:
-    """A node that only stands for a place."""
 
 
 def _version(step: Step, kind: Kind) -> str:

@@ -17,6 +17,7 @@ from holdfast.errors import GraphInvalid, HoldfastError
 from holdfast.events import Event, Observer
 from holdfast.flows.compile import StepInvalid, compile_flow
 from holdfast.flows.ending import last_output
+from holdfast.flows.hooks import Announcer
 from holdfast.flows.inputs import read_inputs
 from holdfast.flows.model import Definition, Parallel
 from holdfast.flows.parse import parse
@@ -95,12 +96,17 @@ class Flow:
                 "digest": self.digest,
                 "source": self._source.text,
                 "included": dict(self._source.included),
-            }
+            },
+            "tags": list(self.definition.workflow.tags),
         }
 
     def scrub(self, value: Any) -> Any:
         """A value without the secrets that were used so far."""
         return self._scrubber.scrub(value)
+
+    def announcer(self) -> Announcer:
+        """Tells the file's hooks how a run goes."""
+        return Announcer(self.definition.workflow.hooks, self._world, self.name)
 
     def output(self, state: State) -> Any:
         """What a run resulted in: its `output`, or else the output of the step that ran last."""

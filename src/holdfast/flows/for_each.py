@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from holdfast.data.frozen import thaw
 from holdfast.data.state import State
 from holdfast.engine.context import Context
 from holdfast.flows.errors import StepFailed
@@ -22,7 +21,7 @@ Inputs = Callable[[Scope], Mapping[str, Any]]
 
 
 class Items:
-    """The nodes around the work: the one that begins, the routes to the items, the one that gathers.
+    """The nodes around the work: the one that hands out the items, and the one that gathers.
 
     `inputs` makes what a sub-workflow is given for an item. With `goes_on`, failed items make a failed step and not
     a failed run.
@@ -47,29 +46,28 @@ class Items:
     def done_node(self) -> str:
         return f"{self.step.name}:done"
 
-    def begin(self, state: State) -> dict[str, Any]:
-        """The step's first node: it begins another visit, is skipped, or goes back to items that failed."""
+    def begin(self, state: State) -> Command:
+        """The step's first node: it hands out the items of another visit, or those that failed, or is skipped."""
         reason = self.work.why_skipped(state)
         if reason:
-            return self.work.begun(state, {"status": "skipped", "reason": reason})
+            skipped = self.work.begun(state, {"status": "skipped", "reason": reason})
+            return Command(skipped, [self.done_node])
         if self._is_second_try(state):
-            record = thaw(self.layout.record(state, self.step.name))
-            return {self.layout.key(self.step.name): {**record, "status": "running"}}
-        self._items(state)  # What is wrong with them is this step's failure.
-        return self.work.begun(state, {"status": "running"})
+            before = self.layout.record(state, self.step.name)
+            record = {name: before[name] for name in ("visits", "round")} | {"status": "running"}
+            return Command({self.layout.key(self.step.name): record}, list(self._again(self._failed(state))))
+        sends = list(self._sends(state))
+        return Command(self.work.begun(state, {"status": "running"}), sends or [self.done_node])
 
-    def hand_out(self, state: State) -> list[Any]:
-        """What follows the first node: every item on its own."""
-        if self.layout.status(state, self.step.name) != "running":
-            return [self.done_node]
-        failed = self._failed(state)
-        return list(self._again(failed) if failed else self._sends(state)) or [self.done_node]
+    def not_begun(self, state: State, error: BaseException) -> Command:
+        """What stands in for a first node that failed: the step has failed, and the run goes on."""
+        return Command(self.work.failed(state, error), [self.done_node])
 
     def gather(self, state: State, ctx: Context) -> Any:
         """The step's last node: what became of the items."""
         if self.layout.status(state, self.step.name) != "running":
-            return None
-        results, failed = self.layout.results(state, self.step.name), self._failed(state)
+            return self.work.over(state)
+        results, failed = self._results(state), self._failed(state)
         if not failed or self._each.on_error == "continue":
             all_failed = bool(failed) and len(failed) == len(results)
             return self._end(state, len(results), "every item failed" if all_failed else "")
@@ -80,10 +78,9 @@ class Items:
             raise StepFailed(f"{told}; a resume tries those again")
         return Command(goto=list(self._again(failed)))
 
-    def _end(self, state: State, count: int, error: str) -> dict[str, Any]:
-        record = thaw(self.layout.record(state, self.step.name))
-        record |= {"status": "failed", "error": error} if error else {"status": "completed"}
-        return {self.layout.key(self.step.name): {**record, "count": count}}
+    def _end(self, state: State, count: int, error: str) -> dict[str, Any] | None:
+        result = {"status": "failed", "error": error} if error else {"status": "completed"}
+        return self.work.over(state, **result, count=count)
 
     def _is_second_try(self, state: State) -> bool:
         """Whether the group that this is a member of comes back to it within one and the same round."""
@@ -92,11 +89,13 @@ class Items:
         return is_same and record.get("status") == "failed" and bool(self._failed(state))
 
     def _failed(self, state: State) -> dict[str, Mapping[str, Any]]:
-        results = self.layout.results(state, self.step.name)
-        return {key: result for key, result in results.items() if "error" in result}
+        return {key: result for key, result in self._results(state).items() if "error" in result}
+
+    def _results(self, state: State) -> dict[str, Any]:
+        return self.layout.results(state, self.step.name, self.layout.visits(state, self.step.name))
 
     def _sends(self, state: State) -> Iterator[Send]:
-        visit = self.layout.visits(state, self.step.name)
+        visit = self.layout.visits(state, self.step.name) + 1
         for index, (key, item) in enumerate(self._items(state)):
             each: dict[str, Any] = {"item": item, "index": index, "key": key, "visit": visit}
             if self._inputs is not None:

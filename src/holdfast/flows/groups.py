@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.data.frozen import thaw
 from holdfast.data.state import State
 from holdfast.engine.context import Context
 from holdfast.flows.errors import StepFailed
@@ -23,6 +22,7 @@ class Group:
     def __init__(self, work: Work, goes_on: bool = False) -> None:
         self.step, self.layout, self._work, self._goes_on = work.step, work.layout, work, goes_on
         self.names = [member.name for member in members(self.step)]
+        self._long = [member.name for member in members(self.step) if is_long(member)]
         self._excused = {member.name for member in members(self.step) if member.on_error == "continue"}
 
     @property
@@ -44,24 +44,30 @@ class Group:
         runs = self.layout.status(state, self.step.name) == "running"
         return self.names if runs else [self.done_node]
 
-    def meet(self, state: State) -> list[str]:
-        """What follows when some members are through: nothing while others are under way."""
-        under_way = [name for name in self.names if self.layout.status(state, name) == "running"]
-        return [] if under_way else [self.done_node]
+    def meet(self, state: State) -> Command:
+        """Where members of several nodes come to when they are through: it leads on when all are.
+
+        It looks at what was when it began, so that a member which is through meanwhile is counted when it comes.
+        """
+        visit = self.layout.visits(state, self.step.name)
+        records = [self.layout.record(state, name) for name in self._long]
+        under_way = any(found.get("round") == visit and not found.get("over") for found in records)
+        return Command(goto=() if under_way else (self.done_node,))
 
     def gather(self, state: State, ctx: Context) -> Any:
         """The group's last node: what became of its members. One that the file has now is begun."""
-        if self.layout.status(state, self.step.name) != "running":
+        name = self.step.name
+        if self.layout.status(state, name) != "running":
             return None
-        results = self.layout.results_of_members(state, self.step.name)
-        new = [name for name in self.names if name not in results]
+        results = self.layout.results_of_members(state, name, self.layout.visits(state, name))
+        new = [member for member in self.names if member not in results]
         if new:
             return Command(goto=tuple(new))
-        failed = {name: found for name, found in results.items() if found["status"] == "failed"}
-        blamed = {name: found for name, found in failed.items() if name not in self._excused}
+        failed = {member: found for member, found in results.items() if found["status"] == "failed"}
+        blamed = {member: found for member, found in failed.items() if member not in self._excused}
         if not blamed or on_error_of(self.step) == "continue":
             return self._end(state, "every member failed" if len(failed) == len(results) else "")
-        told = "; ".join(f"{name}: {found.get('error')}" for name, found in blamed.items())
+        told = "; ".join(f"{member}: {found.get('error')}" for member, found in blamed.items())
         told = f"{len(blamed)} of {len(results)} members failed ({told})"
         if self._goes_on:
             return self._end(state, told)
@@ -69,12 +75,16 @@ class Group:
             raise StepFailed(f"{told}; a resume tries those again")
         return Command(goto=list(blamed))
 
-    def _end(self, state: State, error: str) -> dict[str, Any]:
-        record = thaw(self.layout.record(state, self.step.name))
-        record |= {"status": "failed", "error": error} if error else {"status": "completed"}
-        return {self.layout.key(self.step.name): record}
+    def _end(self, state: State, error: str) -> dict[str, Any] | None:
+        result = {"status": "failed", "error": error} if error else {"status": "completed"}
+        return self._work.over(state, **result)
 
 
 def on_error_of(group: Step) -> OnError:
     """What a group does when members fail."""
     return group.parallel.on_error if isinstance(group.parallel, Parallel) else "fail_fast"
+
+
+def is_long(member: Step) -> bool:
+    """Whether a member is made of several nodes, one after the other."""
+    return member.for_each is not None or member.workflow is not None

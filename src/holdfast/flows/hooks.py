@@ -41,8 +41,8 @@ class Announcer:
         try:
             done = command.run(lambda: False, lambda line: None)
         except HoldfastError as error:
-            logger.warning("hook %s: %s", name, self._world.scrubber.scrub(str(error)))
+            logger.error("hook %s: %s", name, self._world.scrubber.scrub(str(error)))
             return
         if done.code:
             tail = self._world.scrubber.scrub(done.stderr.strip()[-500:])
-            logger.warning("hook %s ended with code %d: %s", name, done.code, tail)
+            logger.error("hook %s ended with code %d: %s", name, done.code, tail)

@@ -48,11 +48,12 @@ class Nested:
         runs = self._outer.status(state, self.step.name) == "running"
         return f"{self.step.name}:{'flow' if runs else 'done'}"
 
-    def done(self, state: State) -> None:
+    def done(self, state: State) -> dict[str, Any] | None:
         """The step's last node; a failure that ended the other workflow early is one of this step."""
         record = self._outer.record(state, self.step.name)
         if record.get("status") == "failed" and not self._goes_on:
             raise StepFailed(str(record.get("error")))
+        return self.work.over(state)
 
 
 class Inputs(Plain):

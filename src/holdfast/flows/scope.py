@@ -60,30 +60,35 @@ class Layout:
         """How often the run has come to a step."""
         return int(self.record(state, name).get("visits", 0))
 
+    def visits_over(self, state: Mapping[str, Any], name: str) -> int:
+        """How often the run has come to a step and is through with it: what the step's own templates see."""
+        return self.visits(state, name) - (self.status(state, name) == "running")
+
     def view(self, state: Mapping[str, Any], name: str) -> dict[str, Any]:
         """A step as templates see it."""
         step, seen = self.steps[name], {"status": "pending", **self.record(state, name)}
         if step.for_each is not None:
-            results = self.results(state, name)
+            results = self.results(state, name, self.visits_over(state, name))
             seen["outputs"] = [result.get("output") for result in results.values() if "error" not in result]
             seen["errors"] = {key: result["error"] for key, result in results.items() if "error" in result}
             seen["output"] = seen["outputs"]
         elif step.parallel is not None:
-            records = self.results_of_members(state, name)
+            records = self.results_of_members(state, name, self.visits_over(state, name))
             seen["outputs"] = {key: found["output"] for key, found in records.items() if "output" in found}
             seen["errors"] = {key: found["error"] for key, found in records.items() if "error" in found}
             seen["output"] = seen["outputs"]
         return seen
 
-    def results(self, state: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """What the items of a for-each step's last visit resulted in, by item key, in the items' order."""
-        visit, found = self.visits(state, name), state.get(self.items_key(name)) or {}
+    def results(self, state: Mapping[str, Any], name: str, visit: int) -> dict[str, Any]:
+        """What the items of one visit of a for-each step resulted in, by item key, in the items' order."""
+        found = state.get(self.items_key(name)) or {}
         current = [(key, value) for key, value in found.items() if value["visit"] == visit]
         return dict(sorted(current, key=lambda pair: pair[1]["index"]))
 
-    def results_of_members(self, state: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
-        """The members of a group that took part in its last visit, as templates see them."""
-        visit = self.visits(state, name)
+    def results_of_members(
+        self, state: Mapping[str, Any], name: str, visit: int
+    ) -> dict[str, dict[str, Any]]:
+        """The members of a group that took part in one of its visits, as templates see them."""
         seen = {member.name: self.view(state, member.name) for member in members(self.steps[name])}
         return {member: found for member, found in seen.items() if found.get("round") == visit}
 
@@ -119,7 +124,7 @@ class Scope(Mapping[str, Any]):
         return {name: self._layout.view(self._state, name) for name in self._known()}
 
     def _visits(self) -> dict[str, int]:
-        return {name: self._layout.visits(self._state, name) for name in self._known()}
+        return {name: self._layout.visits_over(self._state, name) for name in self._known()}
 
     def _workflow(self) -> dict[str, str]:
         return {"name": self._layout.definition.workflow.name, "run_id": self._state.run_id}

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.data.frozen import thaw
 from holdfast.data.state import State
 from holdfast.engine.context import Context
 from holdfast.errors import HoldfastError
@@ -99,6 +100,16 @@ class Work:
         if self.group:
             counted["round"] = self.layout.visits(state, self.group)
         return {self._key: counted}
+
+    def over(self, state: State, **changes: Any) -> Update | None:
+        """The record of a step of several nodes when its last one is done; nothing if nothing changes.
+
+        A group knows by it, and by nothing that comes earlier, that the step leads on.
+        """
+        changes |= {"over": True} if self.group else {}
+        return (
+            {self._key: {**thaw(self.layout.record(state, self.step.name)), **changes}} if changes else None
+        )
 
     def failed(self, state: State, error: BaseException) -> Update:
         """The failure as data, so that the run can go on; what was worked on is kept with it, to be tried again."""
