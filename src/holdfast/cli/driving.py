@@ -70,7 +70,11 @@ class Driving:
             progress.cost = self._before.cost
         display = self._manners.display
         with watching(display, progress, self._flow.name, run_id, self._url, self._flow.scrub) as watch:
+            announcer = self._flow.announcer()
+            announcer.started(run_id)
             ending, code = self._ended(watch, begin)
+            if ending is not None:
+                announcer.ended(ending.run_id, str(ending.status), ending.error or "")
         if ending is not None:
             self._tell(ending)
         return code

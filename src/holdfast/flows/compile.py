@@ -127,14 +127,15 @@ class _Compiler:
             self._add_workflow(step, group)
         else:
             work = work_of(step, self._kind(step), self.layout, self.world, group.name if group else "")
+            goes_on = self._goes_on(step, group)
             if step.for_each is None:
-                self._add_work(step.name, work, self._goes_on(step, group), is_part=group is not None)
+                self._add_work(step.name, work, goes_on)
                 self._result.last[step.name] = step.name
                 return
-            items = Items(work, goes_on=self._goes_on(step, group))
-            goes_on = step.for_each.on_error != "fail_fast" or self._goes_on(step, group)
-            self._add_work(items.item_node, work, goes_on, is_part=True)
-            self._surround(items, self._goes_on(step, group))
+            items = Items(work, goes_on=goes_on)
+            gathered = goes_on or self._ends_early or step.for_each.on_error != "fail_fast"
+            self._add_work(items.item_node, work, gathered)
+            self._surround(items, goes_on)
 
     def _kind(self, step: Step) -> Kind:
         try:
@@ -142,7 +143,7 @@ class _Compiler:
         except HoldfastError as error:
             raise StepInvalid(step.name, str(error)) from error
 
-    def _add_work(self, name: str, work: Work, goes_on: bool, is_part: bool) -> None:
+    def _add_work(self, name: str, work: Work, goes_on: bool) -> None:
         step = work.step
         self._graph.add_node(
             name,
@@ -151,7 +152,7 @@ class _Compiler:
             timeout=step.timeout if step.python is not None else None,
             if_interrupted=self._if_interrupted(step),
             version=_version(step, work.kind),
-            on_error=work.failed if goes_on or (is_part and self._ends_early) else self._stand_in(work),
+            on_error=self._stand_in(work, goes_on),
             max_parallel=_max_parallel(step),
         )
 
@@ -161,7 +162,9 @@ class _Compiler:
         return "rerun" if step.idempotent else "ask" if self.world.interactive else "fail"
 
     def _goes_on(self, step: Step, group: Step | None = None) -> bool:
-        """Whether the run goes on after a failure of this step as a whole."""
+        """Whether the run goes on after a failure of this step as a whole, if only to the end of its group."""
+        if group is not None and self._ends_early:
+            return True
         if step.on_error == "continue" or self.definition.workflow.checkpoint.on_failure == "continue":
             return True
         wish = on_error_of(group) if group is not None else "fail_fast"
