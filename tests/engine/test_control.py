@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -120,11 +121,64 @@ def test_a_run_that_is_driven_can_be_paused_and_goes_on_later() -> None:
     thread = busy.start()
 
     assert busy.app.pause("r", "lunch") == "running"
+    busy.release.set()
     thread.join()
 
     assert busy.app.runs()[0].status == "interrupted"
-    busy.release.set()
-    assert busy.app.resume("r", answers={"go": "yes"}).status == "completed"
+    outcome = busy.app.resume("r", answers={"go": "yes"})
+    assert outcome.status == "completed" and outcome.figures.steps_run == 1
+    assert sorted(outcome.state["log"]) == ["worked", "yes"]
+
+
+def test_a_pause_lets_a_lone_step_finish_and_starts_no_other(tmp_path: Path) -> None:
+    graph = StateGraph(Work, name="w")
+
+    def first(state: Any, ctx: Any) -> Any:
+        control.pause(Journal(app.store), "r")
+        assert not ctx.cancelled
+        return {"log": ["first"]}
+
+    graph.add_node("first", first).add_node("second", lambda state: {"log": ["second"]})
+    app = (
+        graph.add_edge(START, "first")
+        .add_edge("first", "second")
+        .add_edge("second", END)
+        .compile("memory://")
+    )
+
+    outcome = app.invoke({"n": 0}, run_id="r")
+
+    assert outcome.status == "interrupted" and app.plan_resume("r").steps[0].what == "kept"
+    outcome = app.resume("r")
+    assert outcome.state["log"] == ["first", "second"] and outcome.figures.steps_run == 1
+
+
+def test_if_interrupted_answers_what_is_asked_about_interrupted_steps() -> None:
+    ran: list[int] = []
+
+    def shaky(state: Any) -> Any:
+        ran.append(1)
+        if len(ran) == 1:
+            raise KeyboardInterrupt
+        return {"log": ["done"]}
+
+    graph = StateGraph(Work, name="w").add_node("a", shaky, if_interrupted="ask")
+    app = graph.add_edge(START, "a").add_edge("a", END).compile("memory://")
+    with pytest.raises(KeyboardInterrupt):
+        app.invoke({"n": 0}, run_id="r")
+    assert [pause.kind for pause in app.resume("r").pauses] == ["in_doubt"]
+
+    outcome = app.resume("r", if_interrupted="rerun")
+
+    assert outcome.status == "completed" and len(ran) == 2
+
+
+def test_a_node_that_exits_has_failed() -> None:
+    graph = StateGraph(Work, name="w").add_node("a", lambda state: sys.exit(0))
+    app = graph.add_edge(START, "a").add_edge("a", END).compile("memory://")
+
+    with pytest.raises(ExecutionError, match="SystemExit: 0"):
+        app.invoke({"n": 0}, run_id="r")
 
 
 def test_pausing_what_stands_still_changes_nothing() -> None:

@@ -50,7 +50,6 @@ class StateGraph:
         self._schema = Schema.of(schema)
         self._nodes: dict[str, Node] = {}
         self._edges: list[Edge] = []
-        self._plain_edges: set[tuple[str, str]] = set()
         self._routes: list[Route] = []
         self._joins: list[Join] = []
         self._exits: set[str] = set()
@@ -132,7 +131,6 @@ class StateGraph:
         if not sources:
             sources = [START]
         if len(sources) == 1:
-            self._plain_edges.add((sources[0], name))
             self._edges.append(Edge(sources[0], name))
         else:
             self._joins.append(Join(tuple(dict.fromkeys(sources)), name))
@@ -165,11 +163,9 @@ class StateGraph:
                 return self
             source = sources[0]
         edge = Edge(source, target, when, label or getattr(when, "__name__", "").replace("<lambda>", ""))
-        if when is None:
-            if (source, target) in self._plain_edges:
-                self._problems.append(f"edge {source!r} -> {target!r} is added twice")
-                return self
-            self._plain_edges.add((source, target))
+        if when is None and any((e.source, e.target, e.when) == (source, target, None) for e in self._edges):
+            self._problems.append(f"edge {source!r} -> {target!r} is added twice")
+            return self
         self._edges.append(edge)
         return self
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.data.state import State
-from holdfast.engine.context import Context
+from holdfast.engine.context import Context, Terminated
 from holdfast.engine.threads import workers
 from holdfast.errors import StepTimeout
 from holdfast.journal.records import Fault
@@ -69,7 +69,7 @@ def attempt_inline(
             state.check_untouched()
         if context is not None and context.left is not None:
             context.check_left()
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+    except (KeyboardInterrupt, Terminated, GeneratorExit):
         raise
     except BaseException as error:
         return Result(step, error=error, seconds=time.perf_counter() - begun, state=state)
@@ -98,7 +98,7 @@ async def attempt_async(
             state.check_untouched()
         if context is not None and context.left is not None:
             context.check_left()
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+    except (KeyboardInterrupt, Terminated, GeneratorExit):
         raise
     except BaseException as error:
         task = asyncio.current_task()

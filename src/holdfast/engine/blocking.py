@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
 
+from holdfast.engine.context import Terminated
 from holdfast.engine.drive import Drive
 from holdfast.engine.outcome import Outcome
 from holdfast.events import Event
@@ -32,7 +33,7 @@ class RunInterrupted(KeyboardInterrupt):
         return f"run {self.run_id!r} was interrupted and saved; resume with app.resume({self.run_id!r})"
 
 
-class RunTerminated(SystemExit):
+class RunTerminated(Terminated):
     """SIGTERM stopped a run, which was saved first; `run_id` can be resumed."""
 
     def __init__(self, run_id: str) -> None:
@@ -136,13 +137,13 @@ class Blocking:
         self._signal = number
         drive = self._drive
         if drive is None or again:
-            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(143)
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated(143)
         drive.request_stop(RunStatus.INTERRUPTED, signal.Signals(number).name)
         if drive.inline:
             raise KeyboardInterrupt if number == signal.SIGINT else RunTerminated(drive.run_id)
 
 
-class _Terminated(SystemExit):
+class _Terminated(Terminated):
     """SIGTERM arrived."""
 
 

@@ -266,3 +266,7 @@ async def _ready(value: Any) -> Any:
 
 class StopSignal(BaseException):
     """Leaves a node because the run is to stop."""
+
+
+class Terminated(SystemExit):
+    """SIGTERM arrived. Any other `SystemExit` is a node's own, and a failure like another."""

@@ -83,11 +83,24 @@ def answer(
 
 
 def _stop(journal: Journal, run_id: str, wish: Wish, codec: Codec) -> RunStatus:
-    status = _STOPS[wish.command]
     drive = active_runs.find(journal.store, run_id)
     if drive is not None:
-        drive.request_stop(status, wish.reason)
+        if wish.command == PAUSE:
+            drive.request_pause(wish.reason)
+        else:
+            drive.request_stop(RunStatus.CANCELLED, wish.reason)
         return RunStatus.RUNNING
+    for _ in range(_TRIES - 1):
+        try:
+            return _stop_undriven(journal, run_id, wish, codec)
+        except RunConflict:
+            continue  # Somebody recorded an answer, or took the run up, at this very moment.
+    return _stop_undriven(journal, run_id, wish, codec)
+
+
+def _stop_undriven(journal: Journal, run_id: str, wish: Wish, codec: Codec) -> RunStatus:
+    """Stop a run that no drive of this process has: by a message, or, if nobody has it, in its journal."""
+    status = _STOPS[wish.command]
     info = journal.info(run_id)
     refuse_finished(info)
     if _is_driven(journal, info):

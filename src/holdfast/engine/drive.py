@@ -65,13 +65,13 @@ logger = logging.getLogger("holdfast")
 LINGER = 0.02
 """How long, in seconds, a finished step waits for its running siblings before it is saved without them."""
 
-_STOPS = {CANCEL: RunStatus.CANCELLED, PAUSE: RunStatus.INTERRUPTED}
+_STOPS = (CANCEL, PAUSE)
 _STALE = "it was meant for an earlier drive of this run"
 
 REFUSED = "finished steps are kept; look what became of it, then resume with if_interrupted='rerun' or 'skip'"
 
 
-class _Refused(HoldfastError):
+class StepInterrupted(HoldfastError):
     """An interrupted step may not be repeated unasked."""
 
 
@@ -101,6 +101,8 @@ class Drive:
         self.run_id = writer.info.run
         self.stop: RunStatus | None = None
         self.stop_reason = ""
+        self.pausing: str | None = None
+        """Why the run is to stop once what is under way is finished."""
         self.inline = False
         """Whether a node is running in this very thread."""
         self.failure: ExecutionError | None = None
@@ -167,6 +169,17 @@ class Drive:
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._cancel_running)
 
+    def request_pause(self, reason: str) -> None:
+        """Save and stop as soon as what is under way is finished. May be called from any thread."""
+        self.pausing = reason
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._wake_up)
+
+    def _wake_up(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+
     def _cancel_running(self) -> None:
         for task in list(self._tasks.values()):
             task.cancel()
@@ -180,7 +193,7 @@ class Drive:
         if self.run.status != RunStatus.RUNNING:
             return
         self._take_results()
-        self._end(self.stop or RunStatus.INTERRUPTED, self.stop_reason or reason)
+        self._stop_here(self.stop or RunStatus.INTERRUPTED, self.stop_reason or reason)
         self.saving.flush()
         self.saving.tell_saved()
 
@@ -201,8 +214,10 @@ class Drive:
             wish = read_message(body)
             stale = wish.command in _STOPS and message.at < self.began
             self._wishes[message.number] = wish._replace(reason=_STALE) if stale else wish
-            if wish.command in _STOPS and not stale and self.stop is None:
-                self.stop, self.stop_reason = _STOPS[wish.command], wish.reason
+            if wish.command == PAUSE and not stale:
+                self.pausing = wish.reason
+            elif wish.command == CANCEL and not stale and self.stop is None:
+                self.stop, self.stop_reason = RunStatus.CANCELLED, wish.reason
 
     def _record_commands(self) -> None:
         """Record which messages were taken in, so that no later drive obeys them again."""
@@ -274,6 +289,12 @@ class Drive:
                 task.cancel()
             self._loop = None
 
+    def _stop_here(self, status: RunStatus, reason: str) -> None:
+        if status == RunStatus.FAILED:
+            self._fail(reason, self.run.root.last_node, None)
+        else:
+            self._end(status, reason)
+
     def _timer(self) -> threading.Timer | None:
         """Stops the run when its time is used up, whatever it is doing then."""
         limit = self.settings.time_limit
@@ -292,12 +313,13 @@ class Drive:
             self._read_inbox()
         if self._wishes:
             self._record_commands()
+        if self.pausing is not None and self.stop is None:
+            if self._tasks:
+                return launches  # What is under way is finished first.
+            self.stop, self.stop_reason = RunStatus.INTERRUPTED, self.pausing
         if self.stop is not None:
             self._take_results()
-            if self.stop == RunStatus.FAILED:
-                self._fail(self.stop_reason, self.run.root.last_node, None)
-            else:
-                self._end(self.stop, self.stop_reason)
+            self._stop_here(self.stop, self.stop_reason)
             return launches
         self._wake_at = None
         progress = True
@@ -525,7 +547,7 @@ class Drive:
         return True
 
     def _refuse(self, step: Step) -> None:
-        error = _Refused(
+        error = StepInterrupted(
             f"step {step.id!r} was interrupted and may or may not have taken effect, and its node may not be "
             "repeated unasked"
         )
@@ -579,7 +601,7 @@ class Drive:
             node, reason = step.node, str(step.fault)
             cause = self._causes.get(step.id)
             item = "" if step.key is None else f" (item {step.key!r})"
-            hint = REFUSED if isinstance(cause, _Refused) else ""
+            hint = REFUSED if isinstance(cause, StepInterrupted) else ""
             message = f"node {qualified(step)!r}{item} failed: {step.fault}"
             self.failure = self._execution_error(message, node, cause, hint=hint)
         if status != RunStatus.COMPLETED and not self.saving.marked:

@@ -28,6 +28,7 @@ class Driver(Host, Protocol):
     """What gliding asks of the drive that it is a part of."""
 
     stop: RunStatus | None
+    pausing: str | None
     inline: bool
     polled: float
 
@@ -89,11 +90,14 @@ class Glide:
 
     def _after(self, step: Step, result: Result) -> Node | None:
         """The node to go on with at once, if there is nothing else to do before."""
-        if result.error is not None or type(result.value) is not dict or self._driver.stop is not None:
+        driver = self._driver
+        if result.error is not None or type(result.value) is not dict:
+            return None
+        if driver.stop is not None or driver.pausing is not None:
             return None
         graph = self._graph
         node = graph.nodes.get(graph.only_next.get(step.node, ""))
-        if node is None or node.graph is not None or time.perf_counter() - self._driver.polled > POLL:
+        if node is None or node.graph is not None or time.perf_counter() - driver.polled > POLL:
             return None
         return node if self._run.frames[""].waves + 1 < graph.max_iterations else None
 

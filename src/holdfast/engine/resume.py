@@ -100,6 +100,17 @@ def take_answers(
     ]
 
 
+def settled_doubts(
+    run: RunState, wish: str | None, answered: list[records.Answered]
+) -> list[records.Answered]:
+    """What `if_interrupted` answers to the questions about interrupted steps that nobody answered."""
+    if wish is None or wish == "ask":
+        return []
+    known = {record.pause for record in answered}
+    doubts = [pause for pause in run.pauses.values() if pause.kind in ("in_doubt", "poison")]
+    return [records.Answered(pause.id, wish.encode()) for pause in doubts if pause.id not in known]
+
+
 def _which(run: str, waiting: list[Pause]) -> str:
     if not waiting:
         return f"run {run!r} waits at a gate, which takes no answer: resume it without one"

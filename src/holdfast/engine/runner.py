@@ -27,6 +27,7 @@ from holdfast.engine.resume import (
     edits,
     find_run,
     refuse_finished,
+    settled_doubts,
     take_answers,
 )
 from holdfast.engine.route import first_targets
@@ -117,6 +118,7 @@ class Runner:
         answered = take_answers(
             info, run, options.answer, options.answers, self._codec, self._settings.retention
         )
+        answered += settled_doubts(run, options.if_interrupted, answered)
         gated = any(pause.kind in ("before", "after") for pause in run.pauses.values())
         answered_before = any(step.status in (READY, IN_DOUBT) for step in run.active())
         moved = answered or answered_before or gated or options.update or self._has_messages(info.run, run)
