@@ -127,7 +127,8 @@ def test_a_crash_repeats_only_what_was_under_way(shop: Workshop) -> None:
 
 def test_workflows_that_go_on_after_every_failure(shop: Workshop) -> None:
     outcome = shop.run(
-        "workflow:\n  name: test\n  checkpoint: {on_failure: continue}\n" + flow(fragile("a"), say("b", "a"), say("c"))
+        "workflow:\n  name: test\n  checkpoint: {on_failure: continue}\n"
+        + flow(fragile("a"), say("b", "a"), say("c"))
     )
 
     assert statuses(outcome, "abc") == {"a": "failed", "b": "skipped", "c": "completed"}
@@ -137,7 +138,9 @@ def test_workflows_that_go_on_after_every_failure(shop: Workshop) -> None:
 
 
 def test_waiting_for_groups_items_and_workflows(shop: Workshop) -> None:
-    shop.write("workflow: {name: i}\nsteps: [{name: o, python: 'steps.py:say', with: {word: inner}}]", "inner.yaml")
+    shop.write(
+        "workflow: {name: i}\nsteps: [{name: o, python: 'steps.py:say', with: {word: inner}}]", "inner.yaml"
+    )
     outcome = shop.run(
         flow(
             "- {name: g, parallel: [{name: m, set: {n: 1}}, {name: n, for_each: {in: [1]}, set: {n: 2}}]}",
@@ -184,7 +187,8 @@ def test_a_loop_among_steps_that_wait(shop: Workshop) -> None:
         "workflow:\n  name: test\n  entry: a\n"
         + flow(
             say("other"),
-            '- {name: a, python: "steps.py:say", with: {word: "a{{ visits.a }}"}, routes: [{to: a, when: visits.a < 3}]}',
+            '- {name: a, python: "steps.py:say", with: {word: "a{{ visits.a }}"}, '
+            "routes: [{to: a, when: visits.a < 3}]}",
             say("b", "a, other"),
         )
     )
@@ -200,7 +204,9 @@ def test_steps_that_are_added_while_the_run_is_under_way_are_done(shop: Workshop
     shop.error(flow(say("a"), fragile("b", "a")))
     shop.fix("fixed-b")
 
-    outcome = shop.resume(flow(say("a"), fragile("b", "a"), say("root"), say("c", "a"), say("d", "b, root, c")))
+    outcome = shop.resume(
+        flow(say("a"), fragile("b", "a"), say("root"), say("c", "a"), say("d", "b, root, c"))
+    )
 
     assert set(statuses(outcome, "abcd").values()) == {"completed"}
     assert sorted(shop.calls()) == ["a", "b", "b", "c", "d", "root"] and shop.calls()[-1] == "d"

@@ -97,7 +97,9 @@ def test_the_environment_is_put_in_but_not_remembered(shop: Workshop) -> None:
     shop.env["SOME_NUMBER"] = "4711"
     flow = shop.load("steps: [{name: a, set: {n: '${SOME_NUMBER}'}}]")
 
-    assert flow.open(shop.url).invoke(flow.begin({}), config=flow.config()).state["a"]["output"] == {"n": "4711"}
+    assert flow.open(shop.url).invoke(flow.begin({}), config=flow.config()).state["a"]["output"] == {
+        "n": "4711"
+    }
     assert "4711" not in json.dumps(flow.config())
 
 
@@ -118,7 +120,10 @@ def test_what_a_run_results_in(shop: Workshop, text: str, output: Any) -> None:
 
 
 def test_the_last_step_may_be_of_several_nodes(shop: Workshop) -> None:
-    assert shop.output("steps: [{name: a, for_each: {in: [1, 2]}, set: {n: '{{ item }}'}}]") == [{"n": 1}, {"n": 2}]
+    assert shop.output("steps: [{name: a, for_each: {in: [1, 2]}, set: {n: '{{ item }}'}}]") == [
+        {"n": 1},
+        {"n": 2},
+    ]
 
 
 def test_the_end_may_have_a_reason(shop: Workshop) -> None:
@@ -151,9 +156,9 @@ def test_pauses_before_and_after_steps(shop: Workshop) -> None:
 
 def test_pauses_that_the_file_wants(shop: Workshop) -> None:
     shop.fix()
-    text = "workflow:\n  name: test\n  interrupt_before: [b]\n" + CHAIN.replace("\n    ", "\n").strip().replace(
-        "{name: c", "{name: c, interrupt: after"
-    )
+    text = "workflow:\n  name: test\n  interrupt_before: [b]\n" + CHAIN.replace(
+        "\n    ", "\n"
+    ).strip().replace("{name: c", "{name: c, interrupt: after")
     assert shop.run(text).status == RunStatus.PAUSED and shop.calls() == ["a"]
     assert shop.resume().status == RunStatus.PAUSED and shop.calls() == ["a", "b", "c"]
     assert shop.resume().status == RunStatus.COMPLETED
@@ -172,14 +177,18 @@ def test_pauses_at_steps_of_several_nodes(shop: Workshop, kind: str) -> None:
 
 
 def test_a_pause_at_a_member_of_a_group(shop: Workshop) -> None:
-    app = shop.open("steps: [{name: g, parallel: [{name: m, set: {}}, {name: n, set: {}}]}]", interrupt_before=["m"])
+    app = shop.open(
+        "steps: [{name: g, parallel: [{name: m, set: {}}, {name: n, set: {}}]}]", interrupt_before=["m"]
+    )
 
     assert app.invoke({"inputs": {}}, run_id="r").status == RunStatus.PAUSED
     assert app.resume("r").state["m"]["status"] == "completed"
 
 
 def test_a_pause_at_a_step_that_is_not_there(shop: Workshop) -> None:
-    with pytest.raises(FlowInvalid, match="a pause is wanted before 'bb', but there is no such step") as caught:
+    with pytest.raises(
+        FlowInvalid, match="a pause is wanted before 'bb', but there is no such step"
+    ) as caught:
         shop.open(CHAIN, interrupt_before=["bb"])
 
     assert "the steps are a, b, c" in str(caught.value) or "did you mean" in str(caught.value)
@@ -256,7 +265,12 @@ def test_policies_of_the_file_reach_the_engine(shop: Workshop) -> None:
     settings = shop.open(text).settings
 
     policy, retention = settings.policy, settings.retention
-    assert (policy.durability, policy.interval, policy.on_save_error, policy.preserve) == ("process", 3, "fail", "all")
+    assert (policy.durability, policy.interval, policy.on_save_error, policy.preserve) == (
+        "process",
+        3,
+        "fail",
+        "all",
+    )
     assert retention is not None
     assert (retention.max_checkpoints, retention.max_age, retention.keep_successful) == (5, None, False)
     assert retention.pause_ttl is not None and retention.pause_ttl.total_seconds() == 7200
@@ -267,7 +281,9 @@ def test_policies_of_the_file_reach_the_engine(shop: Workshop) -> None:
 
 @pytest.mark.parametrize("interactive", [True, False])
 def test_interrupted_steps_that_may_not_be_repeated(shop: Workshop, interactive: bool) -> None:
-    shop.load("steps: [{name: a, python: 'steps.py:die_until', with: {word: a, fixed: fixed}, idempotent: false}]")
+    shop.load(
+        "steps: [{name: a, python: 'steps.py:die_until', with: {word: a, fixed: fixed}, idempotent: false}]"
+    )
     assert shop.drive() == 9
 
     app = shop.open(interactive=interactive)
@@ -294,7 +310,9 @@ def test_what_a_step_says_about_interruptions(shop: Workshop, wish: str, calls: 
 
 
 def test_one_app_drives_several_runs(shop: Workshop) -> None:
-    flow = shop.load("workflow:\n  name: test\n  inputs: {n: {type: integer}}\nsteps: [{name: a, set: {n: '{{ inputs.n }}'}}]")
+    flow = shop.load(
+        "workflow:\n  name: test\n  inputs: {n: {type: integer}}\nsteps: [{name: a, set: {n: '{{ inputs.n }}'}}]"
+    )
     app = flow.open(shop.url)
 
     assert [app.invoke(flow.begin({"n": n})).state["a"]["output"]["n"] for n in range(3)] == [0, 1, 2]

@@ -55,7 +55,7 @@ def step(more: str = "", items: str = "[a, b, c, d]") -> str:
     return f"""
         steps:
           - name: x
-            for_each: {{in: {items}{', ' + more if more else ''}}}
+            for_each: {{in: {items}{", " + more if more else ""}}}
             python: work.py:work
           - {{name: after, set: {{outputs: "{{{{ steps.x.outputs }}}}", errors: "{{{{ steps.x.errors }}}}"}}}}
         """
@@ -123,7 +123,11 @@ def test_a_condition_is_asked_once_for_the_whole_step(work: Workshop) -> None:
 @pytest.mark.parametrize(
     ("items", "more", "words"),
     [
-        ('"{{ steps.before.output.n }}"', "", "for_each.in: a list or fields are needed, and this gives a number"),
+        (
+            '"{{ steps.before.output.n }}"',
+            "",
+            "for_each.in: a list or fields are needed, and this gives a number",
+        ),
         ('"{{ steps.before.output.m }}"', "", "for_each.in: in 'steps.before.output.m'"),
         ("[a, a]", "key: item", "items 0 and 1 have one key, 'a'"),
         ("[{a: 1}, {b: 2}]", "key: item.a", "for_each.key of item 1: in 'item.a'"),

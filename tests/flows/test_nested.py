@@ -54,7 +54,10 @@ def test_without_an_output_it_is_that_of_the_last_step(shop: Workshop, inner: Pa
 
 def test_steps_and_files_are_looked_for_beside_the_other_file(shop: Workshop) -> None:
     shop.write("def f():\n    return 'deep'\n", "sub/own.py")
-    shop.write("workflow: {name: deep}\nsteps: [{name: a, python: 'own.py:f'}, {name: b, shell: pwd}]", "sub/deep.yaml")
+    shop.write(
+        "workflow: {name: deep}\nsteps: [{name: a, python: 'own.py:f'}, {name: b, shell: pwd}]",
+        "sub/deep.yaml",
+    )
 
     assert shop.step("steps: [{name: x, workflow: sub/deep.yaml}]")["output"] == str(shop.folder / "sub")
 
@@ -72,7 +75,11 @@ def test_the_same_workflow_twice(shop: Workshop) -> None:
 
 
 def test_it_is_skipped_as_a_whole(shop: Workshop) -> None:
-    outcome = shop.run(OUTER.replace("workflow: inner", "when: 'false', workflow: inner").replace("steps.x.output.said", "steps.x.status"))
+    outcome = shop.run(
+        OUTER.replace("workflow: inner", "when: 'false', workflow: inner").replace(
+            "steps.x.output.said", "steps.x.status"
+        )
+    )
 
     assert outcome.state["after"]["output"] == {"said": "skipped"} and shop.calls() == ["outer"]
 
@@ -82,12 +89,17 @@ def test_it_is_skipped_as_a_whole(shop: Workshop) -> None:
     [
         ("{}", "input 'word' is missing; give it with `with`"),
         ("{word: a, wrod: b}", "there is no input 'wrod'; did you mean 'word'?"),
-        ("{word: a, times: '{{ steps.a.output.n }}'}", "input 'times' must be of type integer, not text 'many'"),
+        (
+            "{word: a, times: '{{ steps.a.output.n }}'}",
+            "input 'times' must be of type integer, not text 'many'",
+        ),
         ("{word: '{{ steps.a.output.m }}'}", "with.word: in 'steps.a.output.m'"),
     ],
 )
 def test_inputs_that_do_not_fit(shop: Workshop, given: str, words: str) -> None:
-    told = shop.error(f"steps: [{{name: a, set: {{n: many}}}}, {{name: x, workflow: inner.yaml, with: {given}}}]")
+    told = shop.error(
+        f"steps: [{{name: a, set: {{n: many}}}}, {{name: x, workflow: inner.yaml, with: {given}}}]"
+    )
 
     assert "'x'" in told and words in told and "--input" not in told
 
@@ -143,7 +155,10 @@ def test_workflows_in_workflows(shop: Workshop) -> None:
 
 
 def broken(inner: Path, how: str = "fail_until") -> None:
-    text = inner.read_text().replace('"steps.py:say", with: {word: "{{ inputs.word }}-two"}', f'"steps.py:{how}", with: {{word: "{{{{ inputs.word }}}}-two", fixed: "fixed-{{{{ inputs.word }}}}"}}')
+    text = inner.read_text().replace(
+        '"steps.py:say", with: {word: "{{ inputs.word }}-two"}',
+        f'"steps.py:{how}", with: {{word: "{{{{ inputs.word }}}}-two", fixed: "fixed-{{{{ inputs.word }}}}"}}',
+    )
     assert how in text
     inner.write_text(text)
 
@@ -197,7 +212,9 @@ def test_items_whose_workflow_fails_can_be_passed_over(shop: Workshop, inner: Pa
 
     assert outcome.state["after"]["output"] == {
         "ok": ["a-two works"],
-        "bad": {n: f"step 'two': ValueError: {letter}-two is broken" for n, letter in (("1", "b"), ("2", "c"))},
+        "bad": {
+            n: f"step 'two': ValueError: {letter}-two is broken" for n, letter in (("1", "b"), ("2", "c"))
+        },
     }
     assert outcome.state["x"]["status"] == "completed"
 
@@ -215,7 +232,9 @@ def test_all_or_nothing_goes_on_where_each_workflow_failed(shop: Workshop, inner
 
 def test_a_workflow_that_fails_can_be_passed_over(shop: Workshop, inner: Path) -> None:
     broken(inner)
-    text = OUTER.replace("workflow: inner", "on_error: continue, workflow: inner").replace("steps.x.output.said", "steps.x.error")
+    text = OUTER.replace("workflow: inner", "on_error: continue, workflow: inner").replace(
+        "steps.x.output.said", "steps.x.error"
+    )
     outcome = shop.run(text)
 
     assert outcome.state["x"]["status"] == "failed"
@@ -239,14 +258,19 @@ DEEP = {
     "nested_each": "- {name: bad, for_each: {in: [1, 2]}, workflow: worse.yaml}",
     "nested_group": "- {name: bad, parallel: [{name: a, workflow: worse.yaml}, {name: b, shell: exit 0}]}",
     "end": "- {name: bad, end: failure}",
-    "waiting": "- {name: bad, shell: exit 1}\n      - {name: other, shell: exit 0}\n      - {name: joined, after: [bad, other], python: 'steps.py:say', with: {word: never}}",
+    "waiting": "- {name: bad, shell: exit 1}\n      - {name: other, shell: exit 0}\n"
+    "      - {name: joined, after: [bad, other], python: 'steps.py:say', with: {word: never}}",
 }
 
 
 @pytest.mark.parametrize("how", DEEP)
 def test_whatever_fails_inside_ends_the_inner_workflow_and_not_the_run(shop: Workshop, how: str) -> None:
-    shop.write("workflow: {name: worse}\nsteps: [{name: w, shell: exit 1}, {name: never, set: {}}]", "worse.yaml")
-    follows = "" if how in ("end", "waiting") else "- {name: never, python: 'steps.py:say', with: {word: never}}"
+    shop.write(
+        "workflow: {name: worse}\nsteps: [{name: w, shell: exit 1}, {name: never, set: {}}]", "worse.yaml"
+    )
+    follows = (
+        "" if how in ("end", "waiting") else "- {name: never, python: 'steps.py:say', with: {word: never}}"
+    )
     shop.write(
         f"""
     workflow: {{name: inner}}
@@ -293,7 +317,9 @@ def test_pauses_at_inner_steps_by_name(shop: Workshop) -> None:
 
 
 def test_questions_inside(shop: Workshop) -> None:
-    shop.write("workflow: {name: i}\nsteps: [{name: q, ask: 'Which?'}]\noutput: '{{ steps.q.answer }}'", "inner.yaml")
+    shop.write(
+        "workflow: {name: i}\nsteps: [{name: q, ask: 'Which?'}]\noutput: '{{ steps.q.answer }}'", "inner.yaml"
+    )
     shop.run("steps: [{name: x, workflow: inner.yaml}]")
 
     assert shop.resume(answer="this").state["x"]["output"] == "this"
@@ -305,13 +331,15 @@ def test_questions_inside(shop: Workshop) -> None:
 def test_a_workflow_that_contains_itself(shop: Workshop) -> None:
     shop.write("workflow: {name: b}\nsteps: [{name: y, workflow: flow.yaml}]", "b.yaml")
 
-    with pytest.raises(FlowInvalid, match="step 'x/y': flow.yaml contains itself"):
+    with pytest.raises(FlowInvalid, match=r"step 'x/y': flow.yaml contains itself"):
         shop.open("steps: [{name: x, workflow: b.yaml}]")
 
 
 def test_workflows_that_are_nested_too_deeply(shop: Workshop) -> None:
     for depth in range(12):
-        shop.write(f"workflow: {{name: d}}\nsteps: [{{name: s, workflow: d{depth + 1}.yaml}}]", f"d{depth}.yaml")
+        shop.write(
+            f"workflow: {{name: d}}\nsteps: [{{name: s, workflow: d{depth + 1}.yaml}}]", f"d{depth}.yaml"
+        )
     shop.write("workflow: {name: d}\nsteps: [{name: s, set: {}}]", "d12.yaml")
 
     with pytest.raises(FlowInvalid, match="nested more than 10 deep"):
@@ -328,7 +356,7 @@ def test_an_inner_file_that_is_broken_tells_its_own_place(shop: Workshop) -> Non
 def test_a_function_of_an_inner_file_that_cannot_be_used(shop: Workshop) -> None:
     shop.write("workflow: {name: b}\nsteps: [{name: y, python: 'steps.py:nothing'}]", "inner.yaml")
 
-    with pytest.raises(FlowInvalid, match="step 'x/y': steps.py has no function 'nothing'"):
+    with pytest.raises(FlowInvalid, match=r"step 'x/y': steps.py has no function 'nothing'"):
         shop.open("steps: [{name: x, workflow: inner.yaml}]")
 
 
@@ -359,7 +387,9 @@ def kinds(outcome: Any) -> Any:
 
 
 def test_the_run_fails_when_an_inner_run_ends_in_failure(shop: Workshop) -> None:
-    shop.write("workflow: {name: b}\nsteps: [{name: y, end: {status: failure, reason: no luck}}]", "inner.yaml")
+    shop.write(
+        "workflow: {name: b}\nsteps: [{name: y, end: {status: failure, reason: no luck}}]", "inner.yaml"
+    )
 
     with pytest.raises(ExecutionError, match="no luck"):
         shop.run("steps: [{name: x, workflow: inner.yaml}]")

@@ -59,7 +59,9 @@ def test_a_group_of_one(shop: Workshop) -> None:
 
 
 def test_a_group_that_is_skipped(shop: Workshop) -> None:
-    outcome = shop.run(group(say("a"), say("b")).replace("parallel:", "when: 'false'\n            parallel:", 1))
+    outcome = shop.run(
+        group(say("a"), say("b")).replace("parallel:", "when: 'false'\n            parallel:", 1)
+    )
 
     assert outcome.state["g"]["status"] == "skipped" and shop.calls() == ["after"]
 
@@ -93,7 +95,9 @@ def test_members_of_several_nodes(shop: Workshop) -> None:
     shop.write(INNER, "inner.yaml")
     outcome = shop.run(MIXED)
 
-    assert outcome.state["seen"]["output"] == {"found": {"plain": "plain", "each": ["a", "b"], "nested": "n2"}}
+    assert outcome.state["seen"]["output"] == {
+        "found": {"plain": "plain", "each": ["a", "b"], "nested": "n2"}
+    }
     assert sorted(shop.calls()) == ["a", "after", "b", "n1", "n2", "plain"]
 
 
@@ -128,7 +132,9 @@ def test_what_follows_a_group_is_done_once_however_long_its_members_take(
     shop: Workshop, names: tuple[str, ...]
 ) -> None:
     shop.write(INNER, "inner.yaml")
-    shop.write("workflow: {name: s}\nsteps: [{name: o, python: 'steps.py:say', with: {word: s}}]", "short.yaml")
+    shop.write(
+        "workflow: {name: s}\nsteps: [{name: o, python: 'steps.py:say', with: {word: s}}]", "short.yaml"
+    )
     outcome = shop.run(
         group(*(f"{{name: {name}, {MEMBERS[name][0]}}}" for name in names), on_error="continue"),
         durability="process",
@@ -154,7 +160,8 @@ def test_the_first_failure_fails_the_run_and_a_resume_does_the_rest(shop: Worksh
 
 def test_failures_that_the_others_go_on_after(shop: Workshop) -> None:
     text = group(say("a"), fragile("b"), on_error="continue").replace(
-        'python: "steps.py:say", with: {word: after}', 'set: {errors: "{{ steps.g.errors }}", ok: "{{ steps.g.outputs }}"}'
+        'python: "steps.py:say", with: {word: after}',
+        'set: {errors: "{{ steps.g.errors }}", ok: "{{ steps.g.outputs }}"}',
     )
     outcome = shop.run(text)
 
@@ -183,7 +190,8 @@ def test_all_or_nothing_tries_only_those_again_that_failed(shop: Workshop) -> No
 
 
 def test_all_or_nothing_goes_back_to_the_failed_items_of_a_member(shop: Workshop) -> None:
-    items = "{name: x, for_each: {in: [a, b, c]}, python: 'steps.py:fail_until', with: {word: '{{ item }}', fixed: 'fixed-{{ item }}'}}"
+    items = "{name: x, for_each: {in: [a, b, c]}, python: 'steps.py:fail_until', "
+    items += "with: {word: '{{ item }}', fixed: 'fixed-{{ item }}'}}"
     text = group(say("d"), items, on_error="all_or_nothing")
     shop.fix("fixed-a")
     assert "x: 2 of 3 items failed" in shop.error(text)
@@ -258,7 +266,8 @@ def test_members_of_several_nodes_that_fail_in_a_group_that_goes_on(shop: Worksh
 @pytest.mark.parametrize("on_error", ["fail_fast", "continue", "all_or_nothing"])
 def test_a_crash_repeats_only_what_was_under_way(shop: Workshop, on_error: str) -> None:
     slow = "{name: slow, shell: 'echo slow >> calls; while [ ! -e go ]; do sleep 0.02; done'}"
-    dying = "{name: dying, shell: 'echo dying >> calls; [ -e go ] || { while [ $(wc -l < calls) -lt 3 ]; do sleep 0.02; done; sleep 0.3; kill -9 $PPID; sleep 9; }'}"
+    dying = "{name: dying, shell: 'echo dying >> calls; [ -e go ] || { while [ $(wc -l < calls) -lt 3 ]; "
+    dying += "do sleep 0.02; done; sleep 0.3; kill -9 $PPID; sleep 9; }'}"
     shop.load(group(say("a"), slow, dying, on_error=on_error))
     assert shop.drive() == -9
 
@@ -270,13 +279,23 @@ def test_a_crash_repeats_only_what_was_under_way(shop: Workshop, on_error: str) 
 
 
 def test_a_crash_in_a_member_of_several_nodes(shop: Workshop) -> None:
-    shop.write(INNER.replace("steps.py:say\", with: {word: \"{{ inputs.word }}2\"}", "steps.py:die_until\", with: {word: n2, fixed: fixed}"), "inner.yaml")
+    shop.write(
+        INNER.replace(
+            'steps.py:say", with: {word: "{{ inputs.word }}2"}',
+            'steps.py:die_until", with: {word: n2, fixed: fixed}',
+        ),
+        "inner.yaml",
+    )
     shop.load(MIXED)
     assert shop.drive() == 9
 
     outcome = shop.resume()
 
-    assert outcome.state["seen"]["output"]["found"] == {"plain": "plain", "each": ["a", "b"], "nested": "n2 lives"}
+    assert outcome.state["seen"]["output"]["found"] == {
+        "plain": "plain",
+        "each": ["a", "b"],
+        "nested": "n2 lives",
+    }
     calls = shop.calls()
     assert sorted(set(calls)) == ["a", "after", "b", "n1", "n2", "plain"]
     assert (calls.count("plain"), calls.count("n1"), calls.count("n2")) == (1, 1, 2)
@@ -367,4 +386,3 @@ def test_a_member_that_is_renamed(shop: Workshop) -> None:
 
     assert outcome.state["c"]["output"] == "c works"
     assert sorted(shop.calls()) == ["a", "after", "b", "c"]
-

@@ -37,7 +37,9 @@ def test_the_first_route_that_holds_is_taken(shop: Workshop, n: int, calls: list
 
 
 def test_no_route_holds(shop: Workshop) -> None:
-    with pytest.raises(ExecutionError, match="step 'first': no route holds; add one without `when`") as caught:
+    with pytest.raises(
+        ExecutionError, match="step 'first': no route holds; add one without `when`"
+    ) as caught:
         shop.run(choose(ROUTES), {"n": 10})
 
     assert isinstance(caught.value.cause, NoRoute) and caught.value.node == "first"
@@ -59,7 +61,11 @@ def test_a_route_that_cannot_be_evaluated_is_named(shop: Workshop) -> None:
 
 
 def test_routes_see_inputs_steps_and_visits(shop: Workshop) -> None:
-    shop.run(choose("[{to: two, when: inputs.n == 1 and steps.first.output.n == 1 and visits.first == 1}, {to: one}]"))
+    shop.run(
+        choose(
+            "[{to: two, when: inputs.n == 1 and steps.first.output.n == 1 and visits.first == 1}, {to: one}]"
+        )
+    )
 
     assert shop.calls() == ["two"]
 
@@ -71,7 +77,9 @@ def test_a_step_that_is_skipped_takes_its_route_without_condition(shop: Workshop
 
 
 def test_a_step_that_is_skipped_and_has_no_such_route(shop: Workshop) -> None:
-    told = shop.error(choose("[{to: one, when: output.n == 1}]".replace("]", ", {to: two, when: 'true'}]"), "when: 'false'"))
+    told = shop.error(
+        choose("[{to: one, when: output.n == 1}]".replace("]", ", {to: two, when: 'true'}]"), "when: 'false'")
+    )
 
     assert "step 'first': it was skipped, and none of its routes is without a condition" in told
 
@@ -200,8 +208,12 @@ def edited(*changes: tuple[str, str]) -> str:
     [
         ([("word: b,", "word: better,")], {}, ["better", "c"]),
         ([("word: a}", "word: other}")], {}, ["b", "c"]),
-        ([("- {name: c, python: \"steps.py:say\", with: {word: c}}", "")], {}, ["b"]),
-        ([("- {name: c", "- {name: new, python: 'steps.py:say', with: {word: new}}\n      - {name: c")], {}, ["b", "new", "c"]),
+        ([('- {name: c, python: "steps.py:say", with: {word: c}}', "")], {}, ["b"]),
+        (
+            [("- {name: c", "- {name: new, python: 'steps.py:say', with: {word: new}}\n      - {name: c")],
+            {},
+            ["b", "new", "c"],
+        ),
         ([("{name: b", "{name: renamed")], {"remap": {"b": "renamed"}}, ["b", "c"]),
     ],
 )

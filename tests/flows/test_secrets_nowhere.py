@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import logging
 import sqlite3
 import traceback
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from holdfast.errors import ExecutionError
 from holdfast.events import Event
+from holdfast.flows.problems import FlowInvalid
 from holdfast.values import RunStatus
 from tests.agents.llm_server import LlmServer, echo, failing, reply, server_error, unauthorized
 from tests.flows.web_server import Visit, WebServer
 from tests.flows.workshop import Workshop
 
 SECRETS = ["hunter42", "sk-Aa0/+=&?ü 'quoted\" $HOME \\ <tag>", "first line of it\nsecond line of it"]
-FORMS = {
+FORMS: dict[str, Callable[[str], str]] = {
     "plain": lambda secret: secret,
     "json": lambda secret: json.dumps(secret)[1:-1],
     "url": urllib.parse.quote,
@@ -81,7 +83,11 @@ class Witness:
         for path in self.shop.folder.glob("runs.db*"):
             self.seen[path.name] = path.read_bytes()
         connection = sqlite3.connect(f"file:{self.shop.folder / 'runs.db'}?mode=ro", uri=True)
-        rows = [row for table in ("runs", "entries", "snapshots") for row in connection.execute(f"select * from {table}")]
+        rows = [
+            row
+            for table in ("runs", "entries", "snapshots")
+            for row in connection.execute(f"select * from {table}")
+        ]
         connection.close()
         self.seen["rows"] = repr(rows)
         journal, codec = app.settings.journal, app.settings.codec
@@ -98,18 +104,22 @@ class Witness:
         for where, seen in self.seen.items():
             for name, form in FORMS.items():
                 for part in parts:
-                    needle = form(part)
-                    text = needle.encode() if isinstance(seen, bytes) else needle
-                    if text in seen:  # type: ignore[operator]
+                    whole = seen if isinstance(seen, bytes) else seen.encode("utf-8", "replace")
+                    if form(part).encode() in whole:
                         found.append(f"{name} in {where}")
         return found
 
 
 def _shown(record: Any) -> str:
     parts = [repr(record)]
-    for op in [*getattr(record, "ops", ()), *(op for target in getattr(record, "next", ()) for op in target.item)]:
+    for op in [
+        *getattr(record, "ops", ()),
+        *(op for target in getattr(record, "next", ()) for op in target.item),
+    ]:
         parts.append(op.raw.decode("utf-8", "replace"))
-    return " ".join(parts + [value.decode("utf-8", "replace") for value in record if isinstance(value, bytes)])
+    return " ".join(
+        parts + [value.decode("utf-8", "replace") for value in record if isinstance(value, bytes)]
+    )
 
 
 @pytest.fixture
@@ -179,12 +189,14 @@ def test_what_is_cut_short_is_not_cut_in_the_middle_of_it(
     witness = Witness(shop, secret, caplog)
     fill = 2000 - cut
     witness.run(
-        "steps: [{name: x, shell: \"printf %s {{ secrets.TOKEN }} >&2; head -c "
+        'steps: [{name: x, shell: "printf %s {{ secrets.TOKEN }} >&2; head -c '
         f"{fill - 1} /dev/zero | tr '\\\\0' x >&2; echo >&2; exit 1\"}}]"
     )
 
     assert witness.found() == []
-    assert not any(piece in str(seen) for seen in witness.seen.values() for piece in ("fghijkl", "ghijkl", "abcdefg"))
+    assert not any(
+        piece in str(seen) for seen in witness.seen.values() for piece in ("fghijkl", "ghijkl", "abcdefg")
+    )
 
 
 @pytest.mark.parametrize("offset", [0, 4, 7])
@@ -195,14 +207,15 @@ def test_a_long_standard_error_is_not_cut_in_the_middle_of_it(
     witness = Witness(shop, secret, caplog)
     fill = 64 * 1024 - offset
     outcome = witness.run(
-        f"steps: [{{name: x, shell: \"printf %s {{{{ secrets.TOKEN }}}} >&2; head -c {fill} /dev/zero | tr '\\\\0' x >&2\"}}]"
+        'steps: [{name: x, shell: "printf %s {{ secrets.TOKEN }} >&2; '
+        f"head -c {fill} /dev/zero | tr '\\\\0' x >&2\"}}]"
     )
 
     assert witness.found() == []
     assert set(outcome.state["x"]["stderr"]) <= set("x*")
 
 
-PYTHON = '''
+PYTHON = """
 def give(token):
     return {"token": token, token: [token.encode(), (token,)], "upper": f"<{token}>"}
 
@@ -244,7 +257,7 @@ async def later(token, ctx):
 
 async def remember(token):
     return token
-'''
+"""
 
 
 @pytest.mark.parametrize("function", ["give", "fail", "talk", "ask", "later"])
@@ -318,7 +331,9 @@ def test_items_of_a_step_that_uses_it(witness: Witness, shop: Workshop) -> None:
 
 
 def test_groups_and_workflows_inside(witness: Witness, shop: Workshop) -> None:
-    shop.write("workflow: {name: i}\nsteps: [{name: o, shell: 'echo {{ secrets.TOKEN }}; exit 1'}]", "inner.yaml")
+    shop.write(
+        "workflow: {name: i}\nsteps: [{name: o, shell: 'echo {{ secrets.TOKEN }}; exit 1'}]", "inner.yaml"
+    )
     witness.run(
         """
         steps:
@@ -336,13 +351,17 @@ def test_groups_and_workflows_inside(witness: Witness, shop: Workshop) -> None:
 
 
 def test_a_checkpoint_file(witness: Witness, shop: Workshop) -> None:
-    outcome = witness.run("steps: [{name: a, shell: 'echo {{ secrets.TOKEN }}'}, {name: b, checkpoint: {save: s.pkl}}]")
+    outcome = witness.run(
+        "steps: [{name: a, shell: 'echo {{ secrets.TOKEN }}'}, {name: b, checkpoint: {save: s.pkl}}]"
+    )
     witness.seen["file"] = (shop.folder / "s.pkl").read_bytes()
 
     assert outcome.status == RunStatus.COMPLETED and witness.found() == []
 
 
-def test_it_is_recognised_before_the_step_that_uses_it_and_after_a_resume(witness: Witness, shop: Workshop) -> None:
+def test_it_is_recognised_before_the_step_that_uses_it_and_after_a_resume(
+    witness: Witness, shop: Workshop
+) -> None:
     (shop.folder / "leak").write_text(witness.secret)
     text = """
         steps:
@@ -358,6 +377,25 @@ def test_it_is_recognised_before_the_step_that_uses_it_and_after_a_resume(witnes
     assert "***" in outcome.state["before"]["output"] and "***" in outcome.state["after"]["output"]
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        "{name: x, for_each: {in: '{{ [secrets.TOKEN] }}'}, set: {}}",
+        "{name: x, for_each: {in: [1], key: secrets.TOKEN}, set: {}}",
+        "{name: x, set: {a: '{{ secrets.TOKEN }}'}}",
+        "{name: x, when: secrets.TOKEN, set: {}}",
+        "{name: x, ask: '{{ secrets.TOKEN }}?'}",
+        "{name: x, set: {}, routes: [{to: $end, when: secrets.TOKEN}, {to: $end}]}",
+        "{name: x, workflow: flow2.yaml, with: {a: '{{ secrets.TOKEN }}'}}",
+    ],
+)
+def test_places_where_it_would_be_kept_are_refused(shop: Workshop, step: str) -> None:
+    shop.write("workflow: {name: t, inputs: {a: {}}}\nsteps: [{name: y, set: {}}]", "flow2.yaml")
+
+    with pytest.raises(FlowInvalid, match="'secrets' cannot be used"):
+        shop.load(f"steps: [{step}]")
+
+
 # HTTP.
 
 
@@ -371,7 +409,11 @@ def mirror(visit: Visit, status: int = 200) -> None:
     """Repeats everything that it was sent."""
     request = visit.received
     parts = [request.path, *request.headers.values(), request.body.decode()]
-    visit.answer({"parts": parts, "plain": urllib.parse.unquote_plus(request.path)}, status, X_Echo=request.headers.get("x-token", ""))
+    visit.answer(
+        {"parts": parts, "plain": urllib.parse.unquote_plus(request.path)},
+        status,
+        X_Echo=request.headers.get("x-token", ""),
+    )
 
 
 HTTP = """
@@ -415,10 +457,16 @@ def test_a_header_that_cannot_be_sent(witness: Witness) -> None:
     assert "cannot have line breaks" in witness.failure and witness.found() == []
 
 
-def test_an_error_page_is_not_cut_in_the_middle_of_it(shop: Workshop, web: WebServer, caplog: pytest.LogCaptureFixture) -> None:
+def _error_page(fill: int, visit: Visit) -> None:
+    visit.answer("x" * fill + visit.received.headers["x-token"], 400)
+
+
+def test_an_error_page_is_not_cut_in_the_middle_of_it(
+    shop: Workshop, web: WebServer, caplog: pytest.LogCaptureFixture
+) -> None:
     secret = shop.env["HOLDFAST_SECRET_TOKEN"] = "abcdefghijkl"
     for fill in range(490, 500, 3):
-        web.script = [lambda visit, fill=fill: visit.answer("x" * fill + visit.received.headers["x-token"], 400)]
+        web.script = [functools.partial(_error_page, fill)]
         told = shop.error(
             f"steps: [{{name: x, http: {{url: '{web.url}', headers: {{X-Token: '{{{{ secrets.TOKEN }}}}'}}}}}}]"
         )
@@ -477,7 +525,9 @@ def test_an_error_of_a_model_that_repeats_the_prompt_is_not_cut_in_the_middle_of
     witness.run(agent(model))
 
     assert witness.failure
-    assert not any(secret[:length] in str(seen) for seen in witness.seen.values() for length in range(4, len(secret)))
+    assert not any(
+        secret[:length] in str(seen) for seen in witness.seen.values() for length in range(4, len(secret))
+    )
 
 
 def test_a_reply_that_comes_in_pieces_is_told_without_it(shop: Workshop, model: LlmServer) -> None:

@@ -313,3 +313,28 @@ def test_no_script_however_odd_makes_a_value_run(pieces: list[str]) -> None:
         )
         lines = (done.stdout + done.stderr).replace(value.encode(), b"").split(b"\n")
         assert b"PWNED" not in lines
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'bash -ceu "{{ v }}"',
+        'sh -cx "{{ v }}"',
+        "bash -c -- {{ v }}",
+        "sh -c -x {{ v }}",
+        "bash <<< {{ v }}",
+        "command eval {{ v }}",
+        "builtin eval {{ v }}",
+        "exec bash -c {{ v }}",
+    ],
+)
+def test_a_value_is_no_program_however_the_interpreter_is_called(script: str) -> None:
+    with pytest.raises(UnsafePlace, match="code"):
+        safe_script(compile_template(script), {"v": "touch PWNED"})
+
+
+@pytest.mark.parametrize(
+    "script", ["bash -ceu 'echo \"$1\"' sh {{ v }}", "cat <<< {{ v }}", "bash -eu run.sh {{ v }}"]
+)
+def test_a_value_may_be_an_argument_of_a_program(script: str) -> None:
+    assert "HOLDFAST_VALUE_1" in safe_script(compile_template(script), {"v": "x"})[0]

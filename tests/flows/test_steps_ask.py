@@ -44,7 +44,9 @@ def test_choices_of_any_type(shop: Workshop, choice: Any) -> None:
         found = shop.resume(answers={"x": None})
     else:
         found = shop.resume(answer=choice)
-    assert found.state["x"]["output"] == choice and type(found.state["x"]["output"]) is not int or choice == 1
+    assert (
+        found.state["x"]["output"] == choice and type(found.state["x"]["output"]) is not int
+    ) or choice == 1
 
 
 @pytest.mark.parametrize("answer", ["maybe", True, 0, "Yes", ["yes"]])
@@ -181,7 +183,7 @@ def test_gates_that_are_skipped_take_the_default_or_the_first_choice(
 
 
 def test_a_gate_that_cannot_be_skipped(shop: Workshop) -> None:
-    with pytest.raises(ExecutionError, match="'x' failed.*neither choices nor a default; give it a default"):
+    with pytest.raises(ExecutionError, match=r"'x' failed.*neither choices nor a default; give it a default"):
         shop.run("steps: [{name: x, ask: really?}]", skip_gates=True)
 
 

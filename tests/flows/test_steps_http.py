@@ -32,7 +32,7 @@ def step(url: str, more: str = "", around: str = "") -> str:
           inputs: {{url: {{}}, text: {{default: ü b}}, n: {{type: integer, default: 3}}, none: {{}}}}
         steps:
           - name: x
-            http: {{url: "{url}"{', ' + more if more else ''}}}
+            http: {{url: "{url}"{", " + more if more else ""}}}
             {around or "retry: {attempts: 3, delay: 1ms}"}
         """
 
@@ -111,7 +111,9 @@ def test_credentials_in_an_address_become_a_header(ask: Asking, shop: Workshop) 
     assert ask.server.requests[0].headers["authorization"] == "Basic bWU6cEBzcw=="
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://127.0.0.1/a", "data:,a", "//host/a", "http://", "x"])
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "ftp://127.0.0.1/a", "data:,a", "//host/a", "http://", "x"]
+)
 def test_what_is_no_address_is_refused_for_good(shop: Workshop, url: str) -> None:
     told = shop.error(step("{{ inputs.url }}"), {"url": url})
 
@@ -161,7 +163,9 @@ def test_a_proxy_from_the_environment_is_not_asked_for_loopback(
     assert ask()["output"] == "ok"
 
 
-def test_a_proxy_is_asked_for_other_places(ask: Asking, monkeypatch: pytest.MonkeyPatch, shop: Workshop) -> None:
+def test_a_proxy_is_asked_for_other_places(
+    ask: Asking, monkeypatch: pytest.MonkeyPatch, shop: Workshop
+) -> None:
     monkeypatch.setenv("http_proxy", ask.server.url)
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("REQUEST_METHOD", raising=False)
@@ -210,7 +214,12 @@ def test_the_answer_in_a_form_that_is_asked_for(shop: Workshop, server: WebServe
 def test_headers_of_the_answer_are_kept_but_no_cookies(ask: Asking) -> None:
     def behave(visit: Visit) -> None:
         visit.send_response(200)
-        for name, value in (("X-A", "1"), ("X-A", "2"), ("Set-Cookie", "session=abcdef"), ("Content-Length", "0")):
+        for name, value in (
+            ("X-A", "1"),
+            ("X-A", "2"),
+            ("Set-Cookie", "session=abcdef"),
+            ("Content-Length", "0"),
+        ):
             visit.send_header(name, value)
         visit.end_headers()
 
@@ -356,7 +365,10 @@ def test_a_connection_that_is_closed_without_a_word(ask: Asking) -> None:
 @pytest.mark.parametrize("when", ["before", "headers", "body"])
 def test_a_server_that_takes_its_time_is_left_in_time(ask: Asking, when: str) -> None:
     def behave(visit: Visit) -> None:
-        pieces = {"headers": b"HTTP/1.1 200 OK\r\nX-A: aaaaaaaaaaaaaaaaaaaaaa", "body": b"aaaaaaaaaaaaaaaaaaaaaaa"}
+        pieces = {
+            "headers": b"HTTP/1.1 200 OK\r\nX-A: aaaaaaaaaaaaaaaaaaaaaa",
+            "body": b"aaaaaaaaaaaaaaaaaaaaaaa",
+        }
         if when == "body":
             visit.send_response(200)
             visit.end_headers()

@@ -61,17 +61,26 @@ def test_parameters_name_what_they_are_given(shop: Workshop) -> None:
 
 def test_arguments_are_filled_in_and_keep_their_types(shop: Workshop) -> None:
     code = "def f(n, text, deep, ctx):\n    return [n, text, deep, ctx.node]\n"
-    given = {"n": "{{ inputs.n }}", "text": "{{ inputs.n }} {{ vars.unit }}", "deep": {"list": ["{{ inputs.list }}"]}}
+    given = {
+        "n": "{{ inputs.n }}",
+        "text": "{{ inputs.n }} {{ vars.unit }}",
+        "deep": {"list": ["{{ inputs.list }}"]},
+    }
 
     assert call(shop, code, given) == [3, "3 km", {"list": [[3, 1, 2]]}, "x"]
 
 
 def test_positional_only_and_keyword_only_parameters(shop: Workshop) -> None:
-    assert call(shop, "def f(a, b=2, c=3, /, *, d):\n    return [a, b, c, d]\n", {"a": 1, "c": 5, "d": 4}) == [1, 2, 5, 4]
+    assert call(
+        shop, "def f(a, b=2, c=3, /, *, d):\n    return [a, b, c, d]\n", {"a": 1, "c": 5, "d": 4}
+    ) == [1, 2, 5, 4]
 
 
 def test_any_parameters(shop: Workshop) -> None:
-    assert call(shop, "def f(*args, **kwargs):\n    return [args, kwargs]\n", {"a": 1, "b": 2}) == [(), {"a": 1, "b": 2}]
+    assert call(shop, "def f(*args, **kwargs):\n    return [args, kwargs]\n", {"a": 1, "b": 2}) == [
+        (),
+        {"a": 1, "b": 2},
+    ]
 
 
 def test_a_function_without_parameters(shop: Workshop) -> None:
@@ -110,7 +119,11 @@ def test_async_functions_fail_like_others(shop: Workshop) -> None:
 @pytest.mark.parametrize(
     ("code", "with_", "words"),
     [
-        ("def f(a):\n    pass\n", None, "needs an argument 'a'; give it with `with: {a: …}`, or use one of inputs"),
+        (
+            "def f(a):\n    pass\n",
+            None,
+            "needs an argument 'a'; give it with `with: {a: …}`, or use one of inputs",
+        ),
         ("def f(item):\n    pass\n", None, "needs an argument 'item'"),
         ("def f(secrets):\n    pass\n", None, "needs an argument 'secrets'"),
         ("def f(a, b, /):\n    pass\n", {"a": 1}, "needs an argument 'b'"),
@@ -120,7 +133,11 @@ def test_async_functions_fail_like_others(shop: Workshop) -> None:
         ("class f:\n    pass\n", None, "is a class; name a function that uses it"),
         ("f = 5\n", None, "is not a function but int"),
         ("def g():\n    pass\ndef _h():\n    pass\n", None, "has no function 'f'; it has g"),
-        ("import not_there_at_all\n", None, "own.py:1: ModuleNotFoundError: No module named 'not_there_at_all'"),
+        (
+            "import not_there_at_all\n",
+            None,
+            "own.py:1: ModuleNotFoundError: No module named 'not_there_at_all'",
+        ),
         ("\n\ndef broken(:\n", None, "own.py:3: SyntaxError"),
         ("a = 1\nb = a / 0\n", None, "own.py:2: ZeroDivisionError"),
         ("import sys\n\nsys.exit(3)\n", None, "own.py:3: SystemExit"),
@@ -137,7 +154,7 @@ def test_a_function_that_cannot_be_used_is_told_with_the_place_in_the_file(
 
 
 def test_a_module_that_is_not_there(shop: Workshop) -> None:
-    with pytest.raises(FlowInvalid, match="there is no module 'nowhere_to_be.found'; install it"):
+    with pytest.raises(FlowInvalid, match=r"there is no module 'nowhere_to_be.found'; install it"):
         shop.open("steps: [{name: x, python: 'nowhere_to_be.found:f'}]")
 
 
@@ -174,7 +191,7 @@ def test_packages_of_one_name_are_told_apart_or_refused(tmp_path: Path) -> None:
         shops[-1].write(f"def f():\n    return '{name}'\n", "mypackage_b/work.py")
 
     assert shops[0].step("steps: [{name: x, python: 'mypackage_b.work:f'}]")["output"] == "one"
-    with pytest.raises(FlowInvalid, match="is loaded from .*one.* already, not from .*two.*; rename one"):
+    with pytest.raises(FlowInvalid, match=r"is loaded from .*one.* already, not from .*two.*; rename one"):
         shops[1].open("steps: [{name: x, python: 'mypackage_b.work:f'}]")
 
 
@@ -259,7 +276,14 @@ def test_failures_as_data(shop: Workshop) -> None:
 
 
 def test_connection_errors_are_transient(shop: Workshop) -> None:
-    code = "tries = []\ndef f():\n    tries.append(1)\n    if len(tries) < 3:\n        raise ConnectionError('x')\n    return len(tries)\n"
+    code = """
+        tries = []
+        def f():
+            tries.append(1)
+            if len(tries) < 3:
+                raise ConnectionError("x")
+            return len(tries)
+        """
 
     assert call(shop, code, around="retry: {attempts: 3, delay: 1ms, on: transient}") == 3
 
@@ -274,7 +298,9 @@ def test_a_question_asked_by_a_function(shop: Workshop) -> None:
 def test_messages_and_logs_of_a_function(shop: Workshop, caplog: pytest.LogCaptureFixture) -> None:
     heard = Heard()
     with caplog.at_level(logging.INFO):
-        shop.run(text(shop, "def f(ctx):\n    ctx.emit('hello')\n    ctx.log.info('n is %d', 3)\n"), observer=heard)
+        shop.run(
+            text(shop, "def f(ctx):\n    ctx.emit('hello')\n    ctx.log.info('n is %d', 3)\n"), observer=heard
+        )
 
     assert [e.data["message"] for e in heard.events if e.type == "node.message"] == ["hello"]
     assert "n is 3" in caplog.text

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ExecutionError
+from holdfast.flows.errors import StepFailed, StepTimedOut
 from holdfast.flows.kinds import process
 from holdfast.flows.kinds.process import Command
 from holdfast.values import RunStatus
@@ -164,7 +165,10 @@ def test_the_environment_of_a_command(shop: Workshop) -> None:
           inputs: {n: {type: integer, default: 3}, flag: {type: boolean, default: true}}
         steps:
           - name: x
-            shell: {run: env, env: {N: "{{ inputs.n }}", FLAG: "{{ inputs.flag }}", LIST: "{{ [1, 2] }}"}, output: lines}
+            shell:
+              run: env
+              env: {N: "{{ inputs.n }}", FLAG: "{{ inputs.flag }}", LIST: "{{ [1, 2] }}"}
+              output: lines
         """
     found = shop.step(text)["output"]
 
@@ -226,12 +230,12 @@ def test_bash_if_it_is_wanted(shop: Workshop) -> None:
 
 
 def test_a_shell_that_is_not_there() -> None:
-    with pytest.raises(process.StepFailed, match="no 'fish-of-nowhere' on the PATH"):
+    with pytest.raises(StepFailed, match="no 'fish-of-nowhere' on the PATH"):
         run("true", shell="fish-of-nowhere")
 
 
 def test_a_script_that_is_too_long_for_the_system() -> None:
-    with pytest.raises(process.StepFailed, match="hand large values over with `stdin`"):
+    with pytest.raises(StepFailed, match="hand large values over with `stdin`"):
         run("true", env={**PATH, "HUGE": "x" * 10_000_000})
 
 
@@ -263,7 +267,7 @@ def test_many_commands_leave_no_descriptors_behind() -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for _ in range(20):
         run("echo a; echo b >&2", stdin=b"x")
-    with pytest.raises(process.StepTimedOut):
+    with pytest.raises(StepTimedOut):
         run("sleep 60", timeout=0.1)
 
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
@@ -271,7 +275,9 @@ def test_many_commands_leave_no_descriptors_behind() -> None:
 
 def test_the_standard_descriptors_may_be_closed(shop: Workshop) -> None:
     """A daemon has none: what a command is given then takes their numbers."""
-    shop.write("workflow: {name: test}\nsteps: [{name: x, shell: {run: 'cat; echo out; echo err >&2', stdin: in}}]\n")
+    shop.write(
+        "workflow: {name: test}\nsteps: [{name: x, shell: {run: 'cat; echo out; echo err >&2', stdin: in}}]\n"
+    )
 
     assert shop.start("import os; os.closerange(0, 3)").wait(60) == 0
     assert shop.state()["x"]["output"] == "inout"

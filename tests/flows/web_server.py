@@ -88,8 +88,8 @@ class WebServer:
                 behave = server.script.pop(0) if len(server.script) > 1 else server.script[0]
                 behave(self)
 
-            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = take
-
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"):
+            setattr(Handler, f"do_{method}", Handler.take)
         return Handler
 
 

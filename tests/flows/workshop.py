@@ -91,7 +91,9 @@ class Workshop:
     def open(self, text: str | None = None, **options: Any) -> App:
         return self.load(text).open(self.url, **options)
 
-    def run(self, text: str | None = None, inputs: Mapping[str, Any] | None = None, **options: Any) -> Outcome:
+    def run(
+        self, text: str | None = None, inputs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Outcome:
         """What became of a run, which is called `r`."""
         flow = self.load(text)
         app = flow.open(self.url, **options)

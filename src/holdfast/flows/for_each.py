@@ -56,8 +56,8 @@ class Items:
             before = self.layout.record(state, self.step.name)
             record = {name: before[name] for name in ("visits", "round")} | {"status": "running"}
             return Command({self.layout.key(self.step.name): record}, list(self._again(self._failed(state))))
-        sends = list(self._sends(state))
-        return Command(self.work.begun(state, {"status": "running"}), sends or [self.done_node])
+        sends = tuple(self._sends(state))
+        return Command(self.work.begun(state, {"status": "running"}), sends or (self.done_node,))
 
     def not_begun(self, state: State, error: BaseException) -> Command:
         """What stands in for a first node that failed: the step has failed, and the run goes on."""

@@ -15,7 +15,8 @@ _RUNS_ITS_WORDS = frozenset({"eval", "let", "trap", "alias"})
 _INTERPRETER = re.compile(
     r"(?:.*/)?(?:(?:ba|da|a|k|mk|z|fi|c|tc)?sh|su|(?:python|pypy|perl|ruby|node|nodejs|php|lua|tclsh|osascript)[\d.]*)"
 )
-_TAKES_CODE = re.compile(r"-[A-Za-z]*[cerpE]|--(?:eval|execute|command|print|run)")
+_TAKES_CODE = re.compile(r"-[A-Za-z]*[cerpE][A-Za-z]*|--(?:eval|execute|command|print|run)")
+_PREFIXES = frozenset({"command", "builtin", "exec", "nohup", "env", "sudo", "nice", "time"})
 _LONGEST_WORD = 1_000
 _CALCULATES = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
 
@@ -31,6 +32,7 @@ class Frame:
     cases: int = 0
     in_pattern: bool = False
     after_redirect: bool = False
+    is_here_string: bool = False
     is_array: bool = False
     depth: int = 0
     calculates: bool = False
@@ -87,6 +89,21 @@ class Frame:
                 return all(other.startswith("-") for other in self.words[index + 1 :])
         return False
 
+    def _unprefixed(self) -> list[str]:
+        """The words without those, like `command`, that only run the words after them."""
+        words = self.words
+        while words and words[0] in _PREFIXES:
+            words = words[1:]
+        return words
+
+    def _awaits_code(self) -> bool:
+        """Whether the next word is the program that an interpreter was told to run."""
+        for index, word in enumerate(self.words):
+            options = self.words[index + 1 :]
+            if _INTERPRETER.fullmatch(word) and all(option.startswith("-") for option in options):
+                return any(_TAKES_CODE.fullmatch(option) for option in options)
+        return False
+
     def objection(self) -> str | None:
         """Why a value must not stand in the current word, or `None`."""
         self.has_values = True
@@ -95,6 +112,8 @@ class Frame:
             return "[[ … ]] calculates with it, which can run commands; use [ … ]"
         if (self.is_array and word.startswith("[")) or _SUBSCRIPT.match(word):
             return "an index in [ ] is calculated, which can run commands"
+        if self.after_redirect and self.is_here_string and self.reads_code:
+            return f"it would be code for {words[0]}, which reads its program from there"
         if self.after_redirect or self.in_pattern or self.is_array or (not words and _ASSIGNMENT.match(word)):
             return None
         if not words:
@@ -102,15 +121,16 @@ class Frame:
                 "it would be the command itself; write the name of the command, or say that you mean it: "
                 'program={{ … }}; "$program"'
             )
-        if words[0] in _RUNS_ITS_WORDS:
-            return f"{words[0]} runs its words as code"
+        plain = self._unprefixed()
+        if plain and plain[0] in _RUNS_ITS_WORDS:
+            return f"{plain[0]} runs its words as code"
         if words[0] in _NAMES_VARIABLES and not (_ASSIGNMENT.match(word) and "i" not in _options(words)):
             return (
                 f"{words[0]} would take it as a variable's name or calculate with it, which can run commands"
             )
         if words[-1] == "-v" and words[0] in ("[", "[[", "test", "printf"):
             return f"{words[0]} -v takes a variable's name, which can run commands"
-        if _TAKES_CODE.fullmatch(words[-1]) and any(_INTERPRETER.fullmatch(other) for other in words[:-1]):
+        if self._awaits_code():
             return f"it would be code for {words[0]}; pass it as an argument after the code instead"
         return None
 

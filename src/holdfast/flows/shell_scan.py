@@ -252,8 +252,9 @@ class Scan(Cursor):
             self._await_heredoc(frame)
             return
         operators = ("<<<", "<<", ">>", "<&", ">&", ">|", "<>", "<", ">")
-        self._copy(len(next(operator for operator in operators if self._ahead(operator))))
-        frame.after_redirect = True
+        operator = next(operator for operator in operators if self._ahead(operator))
+        self._copy(len(operator))
+        frame.after_redirect, frame.is_here_string = True, operator == "<<<"
 
     def _await_heredoc(self, frame: Frame) -> None:
         self._copy(2)

@@ -121,7 +121,7 @@ class _Watch:
         data = os.read(self._child.stderr.fileno(), 65536)
         # Twice of what is shown: a secret that is cut in two at the beginning could not be recognised.
         self._errors += data
-        del self._errors[: -KEPT_ERRORS]
+        del self._errors[: -2 * KEPT_ERRORS]
         self._line += data
         *lines, rest = self._line.split(b"\n")
         self._line = bytearray(rest[:_LONGEST_LINE])
