@@ -247,3 +247,23 @@ def test_what_once_remembered_can_be_recalled() -> None:
     app.resume("r")
 
     assert seen == ["nothing", 1]
+
+
+def test_several_questions_of_a_node_are_open_at_once_and_each_answer_is_kept() -> None:
+    runs: list[int] = []
+
+    def form(state: Any, ctx: Any) -> Any:
+        runs.append(1)
+        answers = ctx.ask_all({"title": {"prompt": "Title?"}, "pages": {"prompt": "Pages?", "schema": int}})
+        return {"log": [f"{answers['title']}, {answers['pages']}"]}
+
+    graph = StateGraph(Work, name="w").add_node("form", form)
+    app = graph.add_edge(START, "form").add_edge("form", END).compile("memory://")
+    assert [pause.name for pause in app.invoke({"n": 0}, run_id="r").pauses] == ["title", "pages"]
+
+    app.answer("r", answers={"pages": 3})
+    assert [pause.name for pause in app.pauses("r")] == ["title"]
+    with pytest.raises(AnswerRejected, match="pages"):
+        app.answer("r", answers={"pages": 4})
+
+    assert app.resume("r", "Tides").state["log"] == ["Tides, 3"] and len(runs) == 2

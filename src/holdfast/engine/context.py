@@ -23,9 +23,9 @@ logger = logging.getLogger("holdfast.nodes")
 class PauseSignal(BaseException):
     """Leaves a node that waits for an answer. No `except Exception` can swallow it."""
 
-    def __init__(self, paused: Paused) -> None:
-        self.paused = paused
-        super().__init__(f"waiting for an answer to {paused.prompt!r}")
+    def __init__(self, *asked: Paused) -> None:
+        self.asked = asked
+        super().__init__(f"waiting for an answer to {asked[0].prompt!r}")
 
 
 class Host(Protocol):
@@ -121,6 +121,36 @@ class Context:
         effects that must not be repeated. `schema` (a JSON Schema or a type) and `choices` say which
         answers fit; `timeout` (seconds) how long one is taken.
         """
+        question = {"name": name, "schema": schema, "choices": choices, "timeout": timeout}
+        known, found = self._answer_to(prompt, **question)
+        if known:
+            return found
+        raise self._leaving(found)
+
+    def ask_all(self, questions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Wait for the answers to several questions, all open at once: the answers by name, when all are there.
+
+        Each name has what `ask` takes: `prompt`, and `schema`, `choices` or `timeout`. Every answer is kept as
+        soon as it is given.
+        """
+        found = {name: self._answer_to(name=name, **question) for name, question in questions.items()}
+        if missing := [paused for known, paused in found.values() if not known]:
+            raise self._leaving(*missing)
+        return {name: answer for name, (_, answer) in found.items()}
+
+    def _leaving(self, *asked: Paused) -> PauseSignal:
+        self.left = PauseSignal(*asked)
+        return self.left
+
+    def _answer_to(
+        self,
+        prompt: str,
+        name: str | None = None,
+        schema: Any = None,
+        choices: Sequence[Any] | None = None,
+        timeout: float | dt.timedelta | None = None,
+    ) -> tuple[bool, Any]:
+        """Whether a question is answered, and the answer, or else the pause that it makes."""
         name = prompt if name is None else name
         if _NUMBERED.search(name):
             raise StateInvalid(f"a question cannot be named {name!r}: #2, #3 … mark questions asked again")
@@ -131,23 +161,20 @@ class Context:
             )
         raw = self._step.answers.get(name)
         if raw is not None:
-            return self._host.codec.decode(raw)
+            return True, self._host.codec.decode(raw)
         seconds = timeout.total_seconds() if isinstance(timeout, dt.timedelta) else timeout
         described = answer_schema(schema, choices)
-        self.left = PauseSignal(
-            Paused(
-                pause=f"{self._step.id}:{name}",
-                kind="ask",
-                step=self._step.id,
-                node=self._step.node,
-                name=name,
-                prompt=prompt,
-                schema=self._host.codec.encode(described) if described is not None else b"",
-                expires_at=None if seconds is None else time.time() + seconds,
-                since=time.time(),
-            )
+        return False, Paused(
+            pause=f"{self._step.id}:{name}",
+            kind="ask",
+            step=self._step.id,
+            node=self._step.node,
+            name=name,
+            prompt=prompt,
+            schema=self._host.codec.encode(described) if described is not None else b"",
+            expires_at=None if seconds is None else time.time() + seconds,
+            since=time.time(),
         )
-        raise self.left
 
     def _counted(self, name: str) -> str:
         if self._asked is None:
@@ -159,7 +186,7 @@ class Context:
         """Refuse a node that was to be left for a pause and went on instead."""
         if self.left is not None:
             raise StateInvalid(
-                f"node {self.node!r} went on although it waits for an answer to {self.left.paused.prompt!r}; "
+                f"node {self.node!r} went on although it waits for an answer to {self.left.asked[0].prompt!r}; "
                 "a bare `except:` around ctx.ask swallows the pause, use `except Exception:`"
             )
 

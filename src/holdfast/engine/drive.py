@@ -502,7 +502,8 @@ class Drive:
                 facts = {"step": step.id, "error": False, "seconds": result.seconds}
                 self._say("node.complete", step.node, **facts, update={op.key: op.value for op in ops})
         elif isinstance(error, PauseSignal):
-            self._record(error.paused)
+            for paused in error.asked:
+                self._record(paused)
         elif isinstance(error, StopSignal):
             self.stop = self.stop or RunStatus.INTERRUPTED
         else:
