@@ -194,6 +194,15 @@ def test_a_pause_at_a_step_that_is_not_there(shop: Workshop) -> None:
     assert "the steps are a, b, c" in str(caught.value) or "did you mean" in str(caught.value)
 
 
+@pytest.mark.parametrize("members", ["parallel: [{}]", "parallel: {{steps: [{}]}}"])
+def test_a_member_that_cannot_be_used_is_told_with_its_place(shop: Workshop, members: str) -> None:
+    member = "{name: m, set: {}},\n      {name: n,\n       python: 'steps.py:nothing'}"
+    with pytest.raises(FlowInvalid, match=r"step 'n': steps.py has no function 'nothing'") as caught:
+        shop.open(f"steps:\n  - name: g\n    {members.format(member)}")
+
+    assert caught.value.problems[0].position.line == 7
+
+
 # Stores and policies.
 
 

@@ -106,9 +106,9 @@ QUESTIONS = """
     """
 
 
-def test_several_questions_are_asked_one_by_one_and_each_answer_is_kept(shop: Workshop) -> None:
-    assert names(shop.run(QUESTIONS)) == ["x.who"]
-    assert names(shop.resume(answer="me")) == ["x.how_many"]
+def test_several_questions_are_asked_at_once_and_each_answer_is_kept(shop: Workshop) -> None:
+    assert names(shop.run(QUESTIONS)) == ["x.who", "x.how_many"]
+    assert names(shop.resume(answers={"x.who": "me"})) == ["x.how_many"]
     with pytest.raises(AnswerRejected):
         shop.resume(answer="many")
 
@@ -197,7 +197,7 @@ def test_an_answer_that_comes_too_late(shop: Workshop) -> None:
 
 def test_answers_survive_a_change_of_the_prompt(shop: Workshop) -> None:
     shop.run(QUESTIONS)
-    shop.resume(answer="me")
+    shop.resume(answers={"x.who": "me"})
 
     done = shop.resume(QUESTIONS.replace("How many for", "So how many for"), answer=3)
 

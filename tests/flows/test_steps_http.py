@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import email.utils
+import ipaddress
 import json
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from holdfast.errors import ExecutionError
 from holdfast.flows.errors import StepFailed
@@ -395,6 +402,69 @@ def test_a_timeout_is_retried(ask: Asking) -> None:
     around = "timeout: 500ms\n            retry: {attempts: 2, delay: 1ms, on: timeout}"
 
     assert ask("/", around=around)["output"] == "at last"
+
+
+def test_templates_that_cannot_be_filled_name_the_field(shop: Workshop) -> None:
+    for field, value in (("url", "http://127.0.0.1:9/{{ inputs.none.x }}"), ("body", "{{ inputs.none.x }}")):
+        told = shop.error(step(value) if field == "url" else step("http://127.0.0.1:9", f"body: '{value}'"))
+        assert f"http.{field}: in 'inputs.none.x'" in told
+        (shop.folder / "runs.db").unlink()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate that nobody knows, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path = tmp_path / "certificate.pem"
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + private)
+    return path
+
+
+def test_a_certificate_that_is_not_known_is_refused_for_good(shop: Workshop, certificate: Path) -> None:
+    with WebServer(certificate=certificate) as server:
+        told = shop.error(step(server.url))
+
+    assert "certificate verify failed" in told.lower() and server.requests == []
+
+
+def test_https_with_a_certificate_that_is_known(
+    shop: Workshop, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with WebServer(certificate=certificate) as server:
+        server.script = [answers({"a": 1})]
+        assert shop.step(step(server.url))["output"] == {"a": 1}
+
+
+def test_credentials_do_not_follow_from_https_to_http(
+    ask: Asking, shop: Workshop, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with WebServer(certificate=certificate) as safe:
+        safe.script = [answers("", 302, Location=f"{ask.server.url}/b")]
+        shop.step(step(safe.url, "headers: {Authorization: mine}"))
+
+    assert (
+        "authorization" in safe.requests[0].headers and "authorization" not in ask.server.requests[0].headers
+    )
 
 
 # Redirects.

@@ -284,6 +284,14 @@ def test_the_standard_descriptors_may_be_closed(shop: Workshop) -> None:
     assert shop.state()["x"]["stderr"] == "err\n"
 
 
+def test_children_that_nobody_may_wait_for(shop: Workshop) -> None:
+    """A program may have the system forget its children; how they ended is then not known."""
+    shop.write("workflow: {name: test}\nsteps: [{name: x, shell: echo out}]\n")
+
+    assert shop.start("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)").wait(60) == 0
+    assert shop.state()["x"]["output"] == "out"
+
+
 def test_many_commands_at_once_in_threads() -> None:
     results: list[str] = []
 

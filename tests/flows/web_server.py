@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Self
 
 
@@ -61,6 +63,8 @@ class WebServer:
     script: list[Behaviour] = field(default_factory=lambda: [answers("ok")])
     requests: list[Received] = field(default_factory=list)
     url: str = ""
+    certificate: Path | None = None
+    """With one, it speaks HTTPS."""
     closing: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
@@ -68,6 +72,11 @@ class WebServer:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if self.certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            self.url = self.url.replace("http:", "https:")
         return self
 
     def __exit__(self, *_: object) -> None:

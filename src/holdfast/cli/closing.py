@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import errors
+from holdfast.cli.reading import pauses_as_json
 from holdfast.cli.store_option import default_url, same_store
 from holdfast.cli.stored import Kept
-from holdfast.cli.text import as_json, count, duration, moment, money, one_line, plain, visible
+from holdfast.cli.text import as_json, duration, moment, money, one_line, plain, visible
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
-    from holdfast.engine.outcome import Figures, Pause
+    from holdfast.engine.outcome import Figures
+    from holdfast.views.pause_view import PauseView
 
 OUTPUT_LIMIT = 4000
 """How many characters of an output are shown; `--json` and `holdfast show` have all."""
@@ -49,13 +51,15 @@ class Ending:
     figures: Figures | None = None
     steps_run: int = 0
     cost: float = 0.0
-    pauses: tuple[Pause, ...] = ()
+    pauses: tuple[PauseView, ...] = ()
     error: str = ""
     node: str = ""
     kept: Kept | None = None
     before: Kept | None = None
     warnings: tuple[str, ...] = ()
     reason: str = ""
+    is_in_doubt: bool = False
+    """Whether it failed at an interrupted step that may not be repeated unasked."""
 
     @property
     def exit_code(self) -> int:
@@ -68,7 +72,8 @@ class Ending:
         lost = self.store.startswith("memory:") or (self.kept is None and not self.pauses)
         if self.status == RunStatus.COMPLETED or lost:
             return ""
-        return command("resume", self.run_id, store=self.store)
+        asking = [word for text in self._examples() for word in ("--answer", text)]
+        return command("resume", self.run_id, *asking, store=self.store)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as plain data."""
@@ -82,7 +87,7 @@ class Ending:
             "figures": figures,
             "steps_run": self.steps_run,
             "cost": self.cost,
-            "pauses": [pause_as_json(pause) for pause in self.pauses],
+            "pauses": pauses_as_json(self.pauses, self.store),
             "error": self._error(),
             "warnings": list(self.warnings),
             "resume": self.resume or None,
@@ -112,9 +117,7 @@ class Ending:
         if before is None or (self.status != RunStatus.COMPLETED and not self.steps_run):
             return []
         cost = f", {money(before.cost)}" if before.cost else ""
-        return [
-            f"kept {count(before.steps, 'step')} ({before.seconds:.1f} s{cost} saved), ran {self.steps_run}"
-        ]
+        return [f"kept {before.counts} ({before.seconds:.1f} s{cost} saved), ran {self.steps_run}"]
 
     def _completed(self) -> list[str]:
         cost = f", {money(self.cost)}" if self.cost else ""
@@ -141,8 +144,12 @@ class Ending:
         lines = []
         if kept is not None:
             cost = f", {money(kept.cost)}" if kept.cost else ""
-            lines = [f"{count(kept.steps, 'finished step')} kept ({kept.seconds:.1f} s{cost})"]
-        return [*lines, f"resume with: {resume}"]
+            lines = [f"{kept.counts.told('finished')} kept ({kept.seconds:.1f} s{cost})"]
+        return [*lines, *self._settled()] if self.is_in_doubt else [*lines, f"resume with: {resume}"]
+
+    def _settled(self) -> list[str]:
+        """The commands that say what is to become of an interrupted step."""
+        return ["look what became of it, then go on with one of:", *doubt_commands(self.run_id, self.store)]
 
     def _paused(self) -> list[str]:
         lines = [f"paused: run {self.run_id}"]
@@ -151,47 +158,38 @@ class Ending:
         return [*lines, *self._how_to_answer()]
 
     def _how_to_answer(self) -> list[str]:
-        resume = self.resume
-        questions = [pause for pause in self.pauses if pause.kind not in ("before", "after")]
-        if not questions or not resume:
+        resume, given = self.resume, self._examples()
+        if not given or not resume:
             return [f"go on with: {resume}"] if resume else ["nothing of the run is kept"]
-        given = [_example(pause, len(questions) > 1) for pause in questions]
-        asking = [word for text in given for word in ("--answer", text)]
         return [
-            f"answer and go on: {command('resume', self.run_id, *asking, store=self.store)}",
+            f"answer and go on: {resume}",
             f"answer only:      {command('answer', self.run_id, *given, store=self.store)}",
         ]
 
+    def _examples(self) -> list[str]:
+        """For every question an answer, or what stands for one, as a command takes it."""
+        questions = [pause for pause in self.pauses if not pause.is_gate]
+        named = len(questions) > 1
+        return [f"{pause.handle}={pause.example}" if named else pause.example for pause in questions]
 
-def _pause_lines(pause: Pause) -> list[str]:
+
+def _pause_lines(pause: PauseView) -> list[str]:
     name = f"{one_line(pause.name)}: " if pause.name and pause.name != pause.prompt else ""
     prompt = visible(pause.prompt).replace("\n", "\n    ")
     lines = [f"  {name}{prompt}"]
-    if choices := (pause.schema or {}).get("enum"):
-        lines.append(f"    choices: {', '.join(visible(str(choice)) for choice in choices)}")
-    until = f", until {moment(pause.expires_at)}" if pause.expires_at is not None else ""
+    if pause.choices:
+        lines.append(f"    choices: {', '.join(visible(str(choice)) for choice in pause.choices)}")
+    until = f", until {moment(pause.until)}" if pause.until is not None else ""
     return [*lines, f"    since {moment(pause.since)}{until}"]
 
 
-def _example(pause: Pause, named: bool) -> str:
-    choices = (pause.schema or {}).get("enum")
-    value = str(choices[0]) if choices else "VALUE"
-    return f"{pause.name}={value}" if named else value
-
-
-def pause_as_json(pause: Pause) -> dict[str, Any]:
-    """A pause as plain data."""
-    expires = None if pause.expires_at is None else pause.expires_at.isoformat()
-    return {
-        "id": pause.id,
-        "kind": pause.kind,
-        "step": pause.step,
-        "name": pause.name,
-        "prompt": pause.prompt,
-        "schema": plain(pause.schema),
-        "since": pause.since.isoformat(),
-        "expires_at": expires,
-    }
+def doubt_commands(run_id: str, store: str) -> list[str]:
+    """The commands that go on past an interrupted step that may not be repeated unasked."""
+    ways = (("rerun", "it did not happen: run it again"), ("skip", "it did happen: go on after it"))
+    return [
+        f"  {command('resume', run_id, '--if-interrupted', way, store=store)}  # {meaning}"
+        for way, meaning in ways
+    ]
 
 
 def bounded(output: Any, run_id: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.given import read_answers
+from holdfast.cli.addressing import read_answers
 from holdfast.cli.store_option import chosen_url, close_store, open_existing, open_journal, store_option
 from holdfast.cli.text import as_json
 from holdfast.values import RunStatus
@@ -43,18 +43,47 @@ def answer(
       holdfast answer report title="On tides" pages=3 --resume
     """
     from holdfast.engine import control
+    from holdfast.engine.resume import refuse_finished
 
     with _found(run, store) as (journal, run_id, url):
-        driven = _is_driven(journal.info(run_id))
-        answers = read_answers(values, control.waiting(journal, run_id))
+        info = journal.info(run_id)
+        refuse_finished(info)
+        driven = _is_driven(info)
+        pauses = control.waiting(journal, run_id)
+        answers = read_answers(values, pauses, lambda: _later(journal, info))
         names = control.answer(journal, run_id, answers=answers, by=by or _me())
     if go_on and not driven:
         return _go_on(run_id, url, json)
+    left = [
+        pause.name for pause in pauses if pause.id not in answers and pause.kind not in ("before", "after")
+    ]
     if json:
-        click.echo(as_json({"run_id": run_id, "answered": list(names)}))
+        click.echo(as_json({"run_id": run_id, "answered": list(names), "open": left}))
     else:
         click.echo(f"answered {', '.join(names)} of run {run_id}")
+        click.echo("" if driven else _how_to_go_on(run_id, url, left), nl=not driven)
     return 0
+
+
+def _how_to_go_on(run_id: str, url: str, left: list[str]) -> str:
+    from holdfast.cli.closing import command
+
+    if left:
+        return f"still open: {', '.join(left)}"
+    return f"go on with: {command('resume', run_id, store=url)}"
+
+
+def _later(journal: Journal, info: RunInfo) -> set[str]:
+    """The names of all questions of the run's workflow file; none if it cannot be read."""
+    from holdfast.cli.stored import config_of
+    from holdfast.cli.wording import question_names
+    from holdfast.errors import HoldfastError
+    from holdfast.flows.flow import flow_of_run
+
+    try:
+        return question_names(flow_of_run(config_of(journal, info)).definition)
+    except HoldfastError:
+        return set()
 
 
 def _is_driven(info: RunInfo) -> bool:
@@ -71,7 +100,7 @@ def _go_on(run_id: str, url: str, json: bool) -> int:
 
     found = find_target(run_id, None, url, None)
     try:
-        return resume_run(found, found.flow.open(found.store), Manners(Display(as_json=json)), {})
+        return resume_run(found, found.open(), Manners(Display(as_json=json)), {})
     finally:
         close_store(found.store)
 

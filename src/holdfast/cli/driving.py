@@ -16,16 +16,20 @@ from holdfast.cli.closing import Ending, status_code
 from holdfast.cli.elsewhere import Lookout
 from holdfast.cli.gates import GATES, AnsweredElsewhere, LeftPaused, Reply, ask
 from holdfast.cli.progress import Progress
-from holdfast.cli.stored import Kept, kept_of, state_has, steps_in
+from holdfast.cli.stored import Kept, kept_of, state_has
 from holdfast.cli.terminal import Terminal, Terminated, sigterm_leaves
-from holdfast.cli.text import as_json, cost_of, visible
+from holdfast.cli.text import as_json, cost_of, encodable, visible
 from holdfast.cli.watching import Display, Watch, watching
 from holdfast.cli.wording import rows_of, wording_of
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.control import answer
+from holdfast.engine.drive import StepInterrupted
 from holdfast.errors import AnswerRejected, ExecutionError, HoldfastError, StateInvalid
 from holdfast.events import Observer
 from holdfast.values import RunStatus
+from holdfast.views.counts import steps_in
+from holdfast.views.pause_view import PauseView, told_apart
+from holdfast.views.tally import base_name
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
@@ -108,7 +112,7 @@ class Driving:
             except (AnswerRejected, StateInvalid) as error:
                 if not self._manners.asks:
                     raise
-                click.echo(f"Not taken: {visible(str(error))}", file=self._manners.display.out)
+                click.echo(f"Not taken: {visible(errors.worded(str(error)))}", file=self._manners.display.out)
         return outcome
 
     def _go_on(self, run_id: str, reply: Reply, observer: Observer | None) -> Outcome:
@@ -140,7 +144,8 @@ class Driving:
 
         try:
             with sigterm_leaves():
-                return ask(terminal, outcome.pauses, lambda pause: wording_of(definition, pause), commit)
+                pauses = [replace(pause, prompt=self._scrubbed(pause.prompt)) for pause in outcome.pauses]
+                return ask(terminal, pauses, lambda pause: wording_of(definition, pause), commit)
         except AnsweredElsewhere as elsewhere:
             terminal.say(f"\n{elsewhere}")
             if lookout.status != RunStatus.PAUSED:
@@ -163,11 +168,30 @@ class Driving:
             self._ending(outcome.status, outcome.run_id),
             output=self._flow.scrub(self._flow.output(state)) if completed else None,
             figures=outcome.figures,
-            steps_run=steps_in(state) - (self._before.steps if self._before is not None else 0),
+            steps_run=max(0, steps_in(state) - (self._before.steps if self._before is not None else 0)),
             cost=cost_of(state.get("ledger")),
-            pauses=outcome.pauses,
+            pauses=self._pauses(outcome),
             kept=None if completed else kept_of(self._app, outcome.run_id),
             warnings=tuple(map(self._scrubbed, outcome.warnings)),
+        )
+
+    def _pauses(self, outcome: Outcome) -> tuple[PauseView, ...]:
+        return told_apart(
+            [
+                PauseView(
+                    outcome.run_id,
+                    pause.id,
+                    pause.kind,
+                    base_name(pause.node),
+                    pause.name,
+                    self._scrubbed(pause.prompt),
+                    pause.schema,
+                    pause.since,
+                    pause.expires_at,
+                    pause.node,
+                )
+                for pause in outcome.pauses
+            ]
         )
 
     def _failure(self, error: ExecutionError) -> Ending:
@@ -176,7 +200,8 @@ class Driving:
         text = str(error) if cause is None else _told(cause)
         return replace(
             self._ending(RunStatus.FAILED, error.run_id or ""),
-            error=self._scrubbed(text),
+            error=errors.worded(self._scrubbed(text)),
+            is_in_doubt=isinstance(cause, StepInterrupted),
             node=(error.node or "").partition(":")[0],
             cost=cost_of((error.state or {}).get("ledger")),
             kept=kept,
@@ -196,7 +221,7 @@ class Driving:
 
     def _steps_run(self, kept: Kept | None) -> int:
         before = 0 if self._before is None else self._before.steps
-        return 0 if kept is None else kept.steps - before
+        return 0 if kept is None else max(0, kept.steps - before)
 
     def _ending(self, status: RunStatus, run_id: str) -> Ending:
         seconds = time.monotonic() - self._began
@@ -213,7 +238,7 @@ class Driving:
         elif ending.status == RunStatus.COMPLETED and display.quiet:
             if ending.output is not None:
                 text = ending.output if isinstance(ending.output, str) else as_json(ending.output)
-                click.echo(text, file=display.out)
+                click.echo(encodable(text), file=display.out)
         elif ending.status in (RunStatus.COMPLETED, RunStatus.PAUSED):
             click.echo("\n".join(ending.lines()), file=display.out)
         else:
@@ -229,6 +254,8 @@ class Driving:
 
 
 def _told(cause: BaseException) -> str:
+    if isinstance(cause, StepInterrupted):
+        return "it was interrupted and may or may not have taken effect; it is not repeated unasked"
     return str(cause) if isinstance(cause, HoldfastError) else f"{type(cause).__name__}: {cause}"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import sys
 
 import click
@@ -36,6 +38,46 @@ _CODES = {
 """Exit codes by the name of the error's class or of the nearest base: nothing is imported to tell them."""
 
 
+_ID = r"(?:'([^']*)'|\"([^\"]*)\")"
+
+_PHRASES: tuple[tuple[str, str], ...] = (
+    (rf"compile with a larger max_iterations, then app\.resume\({_ID}\)",
+     r"raise limits.max_iterations in the file, then: holdfast resume \1\2"),
+    (rf"read it with app\.get_state\({_ID}\), remove it with app\.delete\({_ID}\)",
+     r"choose another --run-id; `holdfast show \1\2` shows it"),
+    (rf"resume it with app\.resume\({_ID}\)",
+     r"choose another --run-id, or go on with it: holdfast resume \1\2"),
+    (rf"(?:resume |resumed )?with app\.resume\({_ID}\)(?: in Python)?", r"resume with: holdfast resume \1\2"),
+    (rf"app\.resume\({_ID}\)", r"holdfast resume \1\2"),
+    (r"resume with remap=\{'old': 'new'\}", "resume with --remap OLD=NEW"),
+    (r"resume with takeover=True", "resume with --takeover"),
+    (r"resume with if_interrupted='rerun' or 'skip'", "resume with --if-interrupted rerun or skip"),
+    (rf"go on with it by giving the graph its old name: StateGraph\(…, name={_ID}\)",
+     r"go on with it by giving the file its old name: workflow.name: \1\2"),
+    (r"compile with a longer Retention\(pause_ttl=…\), or start the run anew",
+     "raise retention.pause_ttl in the file's checkpoint block (a question's own timeout cannot be raised later), "
+     "or start the run anew"),
+    (rf"the code of node {_ID} changed", r"step '\1\2' changed"),
+    (rf"\bnode {_ID} (was removed|was added|failed)", r"step '\1\2' \3"),
+    (r"which the graph no longer has", "which the workflow no longer has"),
+    (r"the graph no longer has (it|its node)", "the workflow no longer has it"),
+    (r"resume with remap\b(?!=)", "resume with --remap OLD=NEW"),
+    (r"to go on with node ", "to go on with step "),
+    (r"say which with answers=\{name: value\}, names:", "say which with NAME=VALUE, names:"),
+    (r"([\w-]+):(?:items?|done|flow)(?:#\d+)?(?=['\[ ,;.]|$)", r"\1"),
+)  # fmt: skip
+"""What the engine says to programmers, and what it means on the command line."""
+
+_COMPILED = tuple((re.compile(pattern), meaning) for pattern, meaning in _PHRASES)
+
+
+def worded(text: str) -> str:
+    """A message of the engine in the words of the command line."""
+    for pattern, meaning in _COMPILED:
+        text = pattern.sub(meaning, text)
+    return text
+
+
 def exit_code(error: BaseException) -> int:
     """The exit code that an error ends a command with."""
     if isinstance(error, SystemExit):
@@ -45,8 +87,11 @@ def exit_code(error: BaseException) -> int:
     return next((_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES), FAILED)
 
 
-def report(error: BaseException, debug: bool = False) -> int:
-    """Tell an error on stderr, with its traceback only if `debug`; answer the exit code."""
+def report(error: BaseException, debug: bool = False, as_json: bool = False) -> int:
+    """Tell an error on stderr, with its traceback only if `debug`; answer the exit code.
+
+    With `as_json` it is told on stdout too, as one JSON document on one line.
+    """
     if isinstance(error, BrokenPipeError):
         _silence()
         return FAILED
@@ -57,7 +102,20 @@ def report(error: BaseException, debug: bool = False) -> int:
             traceback.print_exception(error)
         else:
             _tell(error)
+        if as_json and not isinstance(error, SystemExit):
+            click.echo(json.dumps(error_as_json(error)))
+            sys.stdout.flush()
     return exit_code(error)
+
+
+def error_as_json(error: BaseException) -> dict[str, object]:
+    """Keys: status, which is `error`, error, exit_code."""
+    text = error.format_message() if isinstance(error, click.ClickException) else message(error)
+    return {
+        "status": "error",
+        "error": text.removeprefix("holdfast: "),
+        "exit_code": exit_code(error),
+    }
 
 
 def _tell(error: BaseException) -> None:
@@ -77,9 +135,9 @@ def message(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"holdfast: {error.code}" if isinstance(error.code, str) else ""
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        return f"holdfast: {error}" if str(error) else "holdfast: interrupted"
+        return f"holdfast: {worded(str(error))}" if str(error) else "holdfast: interrupted"
     if _is_expected(error):
-        return f"holdfast: {error}"
+        return f"holdfast: {worded(str(error))}"
     if isinstance(error, ModuleNotFoundError):
         return f"holdfast: the package {error.name!r} is missing; install holdfast with its dependencies"
     return f"holdfast: unexpected {type(error).__name__}: {error}; run again with --debug to see where"

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from holdfast.engine.outcome import Pause
 
 GATES = ("before", "after")
-_YES, _NO = ("y", "yes", "true", "1"), ("n", "no", "false", "0")
 
 
 class AnsweredElsewhere(Exception):
@@ -57,6 +56,7 @@ def ask(
                 commit(pause, value)
         return Reply(answers, update)
     except EOFError:
+        terminal.say()
         raise LeftPaused("there is nobody to answer") from None
 
 
@@ -109,7 +109,7 @@ def _question(terminal: Terminal, pause: Pause, wording: Wording) -> Any:
 
 def _written(terminal: Terminal, choices: Sequence[Any], wording: Wording) -> str:
     if wording.multiline and not choices:
-        return terminal.lines("Write your answer; a line with only a dot ends it.")
+        return terminal.lines("Write your answer; a line with only a dot, or Ctrl+D, ends it.")
     default = "" if wording.default is None else f" [{visible(str(wording.default))}]"
     hint = f" 1-{len(choices)}" if choices else ""
     return terminal.line(f"Answer{hint}{default}: ")
@@ -130,8 +130,6 @@ def _meant(text: str, choices: Sequence[Any], schema: Mapping[str, Any] | None, 
     word = text.strip()
     if choices:
         return _chosen(word, choices, schema, wording)
-    if schema and schema.get("type") == "boolean" and word.lower() in (*_YES, *_NO):
-        return word.lower() in _YES
     return fitting(text if wording.multiline else word, schema)
 
 

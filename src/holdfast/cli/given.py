@@ -6,14 +6,11 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from holdfast.errors import AnswerRejected
-
-if TYPE_CHECKING:
-    from holdfast.engine.outcome import Pause
 
 
 def read_inputs(file: str | None, pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -85,46 +82,26 @@ def fitting(text: str, schema: Mapping[str, Any] | None) -> Any:
     value = value_of(text)
     if not schema:
         return value
-    candidates = [value, text, *_alike(text, schema.get("enum", ()))]
+    is_boolean = schema.get("type") == "boolean" and "enum" not in schema
+    word = text.strip().casefold()
+    words = [_WORDS[word]] if is_boolean and word in _WORDS else []
+    candidates = [value, text, *_alike(text, schema.get("enum", ())), *words]
     for candidate in candidates:
         if misfit(candidate, schema) is None:
             return candidate
+    if is_boolean:
+        raise AnswerRejected(f"the answer must be true or false (yes and no will do), not {text!r:.80}")
     raise AnswerRejected(str(misfit(value, schema)))
+
+
+_WORDS = {
+    **dict.fromkeys(("true", "yes", "y", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "n", "off", "0"), False),
+}
+"""What people write for true and false."""
 
 
 def _alike(text: str, choices: Iterable[Any]) -> list[Any]:
     """The choices that differ from a text only in case."""
     folded = text.strip().casefold()
     return [choice for choice in choices if str(choice).casefold() == folded]
-
-
-def read_answers(texts: Sequence[str], pauses: Sequence[Pause]) -> dict[str, Any]:
-    """Answers by the id of their pause, from `VALUE` or `NAME=VALUE` texts; each is checked.
-
-    A text belongs to a name if what stands before its first `=` is the name or the id of a pause.
-    """
-    waiting = [pause for pause in pauses if pause.kind not in ("before", "after")]
-    found: dict[str, Any] = {}
-    for text in texts:
-        pause, value = _addressed(text, waiting)
-        try:
-            found[pause.id] = fitting(value, pause.schema)
-        except AnswerRejected as error:
-            raise AnswerRejected(f"{pause.name!r}: {error}") from None
-    return found
-
-
-def _addressed(text: str, waiting: Sequence[Pause]) -> tuple[Pause, str]:
-    name, mark, value = text.partition("=")
-    named = [pause for pause in waiting if name in (pause.id, pause.name)] if mark else []
-    if len(named) == 1:
-        return named[0], value
-    if named:
-        ids = ", ".join(repr(pause.id) for pause in named)
-        raise AnswerRejected(f"several pauses are named {name!r}; answer by id: {ids}")
-    if len(waiting) == 1:
-        return waiting[0], text
-    known = ", ".join(repr(pause.name) for pause in waiting)
-    if not waiting:
-        raise AnswerRejected("the run waits for no answer; resume it without one")
-    raise AnswerRejected(f"{text!r} names none of the questions; write NAME=VALUE, the names are {known}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, PAUSED
-from holdfast.cli.reading import answer_command, json_option, line_of, reading, standing, view_of
+from holdfast.cli.reading import json_option, line_of, pauses_as_json, reading, standing, view_of
 from holdfast.cli.store_option import chosen_url, store_option
 from holdfast.cli.tables import print_json, print_table
 from holdfast.cli.text import moment, one_line
@@ -123,16 +123,14 @@ def show(
         print_json(step.as_json(full=True)) if as_json else show_text.print_step(view, step)
     elif as_json:
         facts = view.as_json(state=state)
-        print_json({**facts, "pauses": _pauses(view.pauses, journal.store.url), "store": journal.store.url})
+        print_json(
+            {**facts, "pauses": pauses_as_json(view.pauses, journal.store.url), "store": journal.store.url}
+        )
     elif state:
         print_json(plain(view.state))
     else:
         show_text.print_run(view, journal.store.url)
     return 0
-
-
-def _pauses(pauses: tuple[PauseView, ...], url: str) -> list[dict[str, Any]]:
-    return [{**pause.as_json(), "command": answer_command(pause, url)} for pause in pauses]
 
 
 @click.command()
@@ -168,7 +166,7 @@ def status(run: str, wait: bool, every: float, store: str | None, as_json: bool)
     pauses = run_pauses(journal, journal.info(line.run_id)) if line.status == RunStatus.PAUSED else ()
     code = INTERRUPTED if line.is_dead else EXIT_CODES[line.status]
     if as_json:
-        waiting = _pauses(pauses, journal.store.url)
+        waiting = pauses_as_json(pauses, journal.store.url)
         print_json({**line.as_json(), "pauses": waiting, "exit_code": code})
     else:
         click.echo(f"{one_line(line.run_id)} {standing(line)}{_what(line, pauses)}")

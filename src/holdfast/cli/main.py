@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BaseException as error:
-        return report(error, debug)
+        return report(error, debug, "--json" in words[: words.index("--") if "--" in words else None])
 
 
 def _run(words: list[str]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -53,8 +53,9 @@ def answer_command(pause: PauseView, url: str) -> str:
 
     if pause.is_gate:
         return command("resume", pause.run_id, store=url)
-    return command("answer", pause.run_id, f"{pause.name or pause.id}={_example(pause)}", store=url)
+    return command("answer", pause.run_id, f"{pause.handle}={pause.example}", store=url)
 
 
-def _example(pause: PauseView) -> str:
-    return str(pause.choices[0]) if pause.choices else "VALUE"
+def pauses_as_json(pauses: Sequence[PauseView], url: str) -> list[dict[str, Any]]:
+    """Pauses as plain data, each with the command that answers it on its store."""
+    return [{**pause.as_json(), "command": answer_command(pause, url)} for pause in pauses]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.given import read_answers, read_inputs, read_pairs
+from holdfast.cli.addressing import read_answers
+from holdfast.cli.given import read_inputs, read_pairs
 from holdfast.cli.manners_options import manners, manners_options
 from holdfast.cli.store_option import close_store, store_option
 from holdfast.cli.text import as_json
@@ -83,12 +84,12 @@ def resume(
     renamed = read_pairs(remap, "--remap")
     found = find_target(target, checkpoint_id, store, workflow)
     try:
-        app = found.flow.open(found.store, interactive=polite.asks)
+        app = found.open(interactive=polite.asks, renamed=renamed)
         if plan:
             _show_plan(app, found, if_interrupted, polite.display.as_json)
             return 0
         options: dict[str, Any] = {
-            "answers": read_answers(answers, app.pauses(found.run_id)) if answers and found.run_id else None,
+            "answers": _answers(app, found, answers),
             "update": _changed_inputs(app, found, pairs),
             "if_interrupted": if_interrupted,
             "on_change": on_change,
@@ -113,6 +114,14 @@ def resume_run(found: Target, app: App, polite: Any, options: dict[str, Any]) ->
     )
 
 
+def _answers(app: App, found: Target, texts: tuple[str, ...]) -> dict[str, Any] | None:
+    from holdfast.cli.wording import question_names
+
+    if not texts or not found.run_id:
+        return None
+    return read_answers(texts, app.pauses(found.run_id), lambda: question_names(found.flow.definition))
+
+
 def _changed_inputs(app: App, found: Target, pairs: tuple[str, ...]) -> dict[str, Any] | None:
     if not pairs:
         return None
@@ -129,9 +138,11 @@ def _changed_inputs(app: App, found: Target, pairs: tuple[str, ...]) -> dict[str
 
 def _show_plan(app: App, found: Target, if_interrupted: str | None, json: bool) -> None:
     from holdfast.cli.resume_table import plan_as_json, plan_lines
+    from holdfast.cli.stored import counts_of
     from holdfast.engine.resume_plan import plan_resume
 
     if found.file is not None:
         raise click.UsageError("a checkpoint file starts a new run; there is nothing to plan")
     plan = plan_resume(app.settings, str(found.what), if_interrupted)
-    click.echo(as_json(plan_as_json(plan)) if json else "\n".join(plan_lines(plan)))
+    shown = (plan, counts_of(app, found.run_id), app.settings.graph.nodes, if_interrupted)
+    click.echo(as_json(plan_as_json(*shown)) if json else "\n".join(plan_lines(*shown)))

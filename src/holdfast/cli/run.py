@@ -61,6 +61,7 @@ def run(
     Exit codes: 0 completed, 1 failed, 2 invalid, 3 configuration, 4 paused, 130 interrupted.
     """
     from holdfast.cli.driving import Driving
+    from holdfast.cli.wishes import Wishes
     from holdfast.flows.flow import load_flow
 
     polite = manners(**how)
@@ -72,19 +73,13 @@ def run(
 
         show_plan(loaded, inputs, url, skip_gates, polite.display.as_json)
         return 0
-    app = loaded.open(
-        url,
-        interrupt_before=interrupt_before,
-        interrupt_after=interrupt_after,
-        skip_gates=skip_gates,
-        interactive=polite.asks,
-        durability=durability,
-    )
+    wishes = Wishes(interrupt_before, interrupt_after, skip_gates, durability)
+    app = wishes.open(loaded, url, interactive=polite.asks)
     name = run_id if run_id is not None else str(uuid.uuid4())
     try:
         return Driving(loaded, app, url, polite).drive(
             lambda observer: app.invoke(
-                loaded.begin(inputs), run_id=name, config=loaded.config(), observer=observer
+                loaded.begin(inputs), run_id=name, config=wishes.config(loaded), observer=observer
             ),
             name,
         )

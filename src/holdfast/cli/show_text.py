@@ -58,7 +58,7 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("store", url),
         ("started", moment(line.started_at)),
         ("updated", moment(line.updated_at)),
-        ("steps", f"{view.steps_done} done in {duration(view.seconds)}"),
+        ("steps", f"{view.done} done in {duration(view.seconds)}"),
         ("agents", _usage(view.ledger)),
         ("checkpoints", f"{view.checkpoints}, {size_text(view.size)}, newest {view.checkpoint_id or 'none'}"),
         ("forked from", f"{view.parent[0]} at entry {view.parent[1]}" if view.parent else ""),

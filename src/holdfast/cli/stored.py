@@ -10,18 +10,26 @@ from holdfast.cli.given import value_of
 from holdfast.cli.progress import place_of
 from holdfast.cli.text import cost_of
 from holdfast.errors import HoldfastError
+from holdfast.views.counts import Counts, counted, statuses, steps_in
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
-    from holdfast.journal.journal import Journal
+    from holdfast.engine.settings import Settings
+    from holdfast.journal.journal import Journal, Loaded
     from holdfast.stores.base import RunInfo
+
+MANY_ENTRIES = 5000
+"""A journal with more entries is not read as a whole to tell how long the finished steps took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """The finished steps of a stored run and what they cost; and the attempt that failed, if one did."""
 
+    counts: Counts = Counts()
+    """The finished steps and items, those of open sub-workflows included."""
     steps: int = 0
+    """The finished steps of the workflow itself."""
     seconds: float = 0.0
     cost: float = 0.0
     failed_step: str = ""
@@ -41,35 +49,39 @@ def kept_of(app: App, run_id: str) -> Kept | None:
         state = state_of(loaded, settings)
         failed = next((step for step in loaded.run.active() if step.status == FAILED), None)
         return Kept(
+            counts=counted(loaded.run),
             steps=steps_in(state),
-            seconds=loaded.run.seconds,
+            seconds=_seconds(settings, loaded),
             cost=cost_of(state.get("ledger")),
             failed_step="" if failed is None else place_of(failed.id, failed.node).label,
             failed_attempt=0 if failed is None else failed.attempt,
-            statuses=tuple(_statuses(state)),
+            statuses=tuple(statuses(state)),
         )
     except HoldfastError:
         return None
 
 
-def steps_in(state: Any) -> int:
-    """How many times steps of a workflow file have come to an end, as its state tells."""
-    return sum(_ends(state[name]) for name, _ in _statuses(state))
+def counts_of(app: App, run_id: str) -> Counts:
+    """How many steps and items of a run are finished."""
+    settings = app.settings
+    return counted(settings.journal.load(settings.journal.info(run_id), settings.codec).run)
 
 
-def _ends(record: Mapping[str, Any]) -> int:
-    visits = record.get("visits", 1)
-    number = visits if isinstance(visits, int) else 1
-    return number - (record["status"] in ("running", "skipped"))
+def _seconds(settings: Settings, loaded: Loaded) -> float:
+    """The time that the finished steps took; of a very long journal that of failed attempts is in it."""
+    from holdfast.journal.records import MovedOn, StepFinished
 
-
-def _statuses(state: Any) -> list[tuple[str, str]]:
-    found = []
-    for name in state:
-        said: Any = state[name] if name not in ("inputs", "output", "ledger") and ":" not in name else None
-        if isinstance(said, Mapping) and isinstance(said.get("status"), str):
-            found.append((name, said["status"]))
-    return found
+    if loaded.seq > MANY_ENTRIES:
+        return loaded.run.seconds
+    start, history = settings.journal.history(loaded.info, settings.codec)
+    finished = start.seconds
+    for _, records in history:
+        for record in records:
+            parts = record.parts() if isinstance(record, MovedOn) else (record,)
+            finished += sum(
+                part.seconds for part in parts if isinstance(part, StepFinished) and not part.skipped
+            )
+    return min(finished, loaded.run.seconds)
 
 
 def config_of(journal: Journal, info: RunInfo) -> dict[str, Any]:

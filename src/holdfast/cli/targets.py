@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,12 @@ import click
 
 from holdfast.cli.store_option import chosen_url, open_existing, open_journal
 from holdfast.cli.stored import config_of
+from holdfast.cli.wishes import Wishes
 from holdfast.errors import RunNotFound
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
+    from holdfast.engine.app import App
     from holdfast.flows.flow import Flow
     from holdfast.stores.base import RunInfo, Store
 
@@ -30,6 +33,12 @@ class Target:
     what: str | Path
     run_id: str = ""
     file: Path | None = None
+    wishes: Wishes = field(default_factory=Wishes)
+
+    def open(self, *, interactive: bool = False, renamed: Mapping[str, str] | None = None) -> App:
+        """Its workflow on its store, with the gates and options that the run was started with."""
+        wishes = self.wishes.renamed(renamed or {})
+        return wishes.open(self.flow, self.store, interactive=interactive, stored=True)
 
 
 def find_target(
@@ -50,7 +59,9 @@ def find_target(
         info, what = _find(store, target, checkpoint)
         config = config_of(open_journal(store), info)
         _refuse_python(info, config, workflow)
-        return Target(flow_of_run(config, file=workflow), store, url, what, info.run)
+        return Target(
+            flow_of_run(config, file=workflow), store, url, what, info.run, wishes=Wishes.of(config)
+        )
     except BaseException:
         store.close()
         raise
@@ -105,4 +116,4 @@ def _from_file(path: Path, store_url: str | None, workflow: Path | None) -> Targ
         raise click.UsageError(f"{path} does not say which workflow it is of; give --workflow FILE")
     flow = flow_of_run(config, file=workflow)
     url = chosen_url(store_url, flow.store_url())
-    return Target(flow, open_store(url), url, path, file=path)
+    return Target(flow, open_store(url), url, path, file=path, wishes=Wishes.of(config))

@@ -46,11 +46,17 @@ class Terminal:
         return line.rstrip("\r")
 
     def lines(self, prompt: str) -> str:
-        """Lines up to a lone `.`, as one text."""
+        """Lines up to a lone `.` or the end of the input, as one text; `EOFError` if there is none at all."""
         self.say(prompt)
         found: list[str] = []
-        while (line := self.line("| ")) != ".":
-            found.append(line)
+        try:
+            while (line := self.line("| ")) != ".":
+                found.append(line)
+        except EOFError:
+            if not found:
+                raise
+            self._ended = False
+            self.say()
         return "\n".join(found)
 
     def _wait(self) -> None:

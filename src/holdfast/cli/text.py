@@ -17,10 +17,17 @@ _HIDDEN = re.compile(
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
 
+_HALF = re.compile("[\ud800-\udfff]")
+
 
 def visible(text: str) -> str:
     """Text without what a terminal would obey: escape sequences, control and direction characters."""
-    return _HIDDEN.sub("", text)
+    return encodable(_HIDDEN.sub("", text))
+
+
+def encodable(text: str) -> str:
+    """Text that can be written as UTF-8: halves of characters that came alone are escaped as `\\udc80`."""
+    return text if text.isascii() else _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
 def one_line(text: str, limit: int = 200) -> str:
@@ -90,7 +97,7 @@ def plain(value: Any) -> Any:
 
 def as_json(value: Any, indent: int | None = 2) -> str:
     """A value as JSON text."""
-    return json.dumps(plain(value), indent=indent, ensure_ascii=False)
+    return encodable(json.dumps(plain(value), indent=indent, ensure_ascii=False))
 
 
 def cost_of(ledger: Any) -> float:

@@ -41,6 +41,17 @@ def all_steps(steps: Iterable[Step]) -> Iterable[Step]:
         yield from all_steps(members_of(step))
 
 
+def question_names(definition: Definition) -> set[str]:
+    """What the questions of a workflow file can be answered by, whether they are open or not."""
+    names = set()
+    for step in all_steps(definition.steps):
+        if step.ask is None:
+            continue
+        asked = [] if isinstance(step.ask, str) else [question.name for question in step.ask.questions]
+        names |= {step.name, *asked, *(f"{step.name}.{name}" for name in asked)}
+    return names
+
+
 def members_of(step: Step) -> list[Step]:
     """The steps inside a parallel group; none for any other step."""
     if step.parallel is None:

@@ -66,8 +66,10 @@ class Outcome:
 
 
 def public_pauses(run: RunState, codec: Codec) -> tuple[Pause, ...]:
-    """A run's pauses as people see them."""
-    return tuple(_public(pause, codec) for pause in run.pauses.values())
+    """A run's pauses as people see them, in the order of the steps, not of who was first to ask."""
+    order = {step.id: index for index, step in enumerate(run.active())}
+    pauses = sorted(run.pauses.values(), key=lambda pause: order.get(pause.step, 0))
+    return tuple(_public(pause, codec) for pause in pauses)
 
 
 def _public(pause: FoldedPause, codec: Codec) -> Pause:

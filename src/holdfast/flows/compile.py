@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from holdfast.data.reducers import append, merge
 from holdfast.define.builder import StateGraph
 from holdfast.errors import HoldfastError
-from holdfast.flows.ending import OUTPUT, Ending, ended_early, failure_key
+from holdfast.flows.ending import OUTPUT, Ending, ended_early
 from holdfast.flows.for_each import Items
 from holdfast.flows.groups import Group, is_long, on_error_of
 from holdfast.flows.kinds.kind import Kind, Plain
@@ -103,7 +103,7 @@ class _Compiler:
         layout = self.layout
         keys: dict[str, Any] = {"ledger": Annotated[list, append]} if self.pays else {}
         if layout.shared:
-            keys |= {layout.shared: dict, failure_key(layout): dict}
+            keys |= {layout.shared: dict, layout.failure_key: dict}
             if layout.is_item:
                 keys[f"{layout.shared}:each"] = dict
                 keys[f"{layout.shared}:items"] = Annotated[dict, merge]

@@ -30,7 +30,7 @@ class Ending:
 
     def finish(self, state: State) -> Any:
         """The workflow's output, unless steps that were added while the run was under way are still to be done."""
-        if self._layout.shared and state.get(failure_key(self._layout)):
+        if self._layout.has_failed(state):
             return None
         due = [step.name for step in self.expected if self._is_due(state, step)]
         if due:
@@ -70,17 +70,14 @@ def last_output(layout: Layout, state: State) -> Any:
     return layout.view(state, name).get("output") if name in layout.steps else None
 
 
-def failure_key(layout: Layout) -> str:
-    """Where a sub-workflow that ends early notes that it failed."""
-    return f"{layout.prefix}:failed"
-
-
 def ended_early(work: Work, state: State, error: BaseException) -> Command:
     """What stands in for a failed step whose workflow is to fail as a step of another, and not fail the run."""
     layout = work.layout
+    if layout.has_failed(state):
+        return Command(work.failed(state, error), goto=[])
     reason = work.world.hide(f"step {work.step.name!r}: {told(error)}")
     over = handed_over(layout, state, {"status": "failed", "error": reason})
-    return Command({**work.failed(state, error), **over, failure_key(layout): {"error": reason}}, goto=[])
+    return Command({**work.failed(state, error), **over, layout.failure_key: {"error": reason}}, goto=[])
 
 
 def handed_over(layout: Layout, state: State, result: Mapping[str, Any]) -> dict[str, Any]:

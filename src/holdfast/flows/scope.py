@@ -41,6 +41,15 @@ class Layout:
         """The state key under which one item of a for-each step finds itself."""
         return f"{self.prefix}{name}:each"
 
+    @property
+    def failure_key(self) -> str:
+        """The state key under which a sub-workflow that ends early notes that it failed."""
+        return f"{self.prefix}:failed"
+
+    def has_failed(self, state: Mapping[str, Any]) -> bool:
+        """Whether this is a sub-workflow that has failed and only finishes what was under way."""
+        return bool(self.shared) and bool(state.get(self.failure_key))
+
     def inputs(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """The inputs of this workflow."""
         if not self.shared:

@@ -53,6 +53,8 @@ class Work:
 
     def why_skipped(self, state: State) -> str:
         """Why the step is not to be done, or nothing."""
+        if self.layout.has_failed(state):
+            return "its workflow has failed"
         for name in self._needed:
             status = self.layout.status(state, name)
             if status != "completed":

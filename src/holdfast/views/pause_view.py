@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.views.plain import iso, plain, preview
+
+_TYPED = {
+    "string": "<text>",
+    "integer": "<integer>",
+    "number": "<number>",
+    "boolean": "<true or false>",
+    "array": "<JSON list>",
+    "object": "<JSON object>",
+}
+PLACEHOLDERS = frozenset((*_TYPED.values(), "<value>"))
+"""What stands for an answer in commands that are shown. None of them is taken for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,14 @@ class PauseView:
     schema: Mapping[str, Any] | None
     since: dt.datetime
     until: dt.datetime | None = None
+    node: str = ""
+    is_alone: bool = True
+    """Whether no other open pause of the run has its name."""
+
+    @property
+    def handle(self) -> str:
+        """What it is answered by: its name, or its id where several have that name."""
+        return self.name if self.name and self.is_alone else self.id
 
     @property
     def choices(self) -> tuple[Any, ...] | None:
@@ -44,22 +63,32 @@ class PauseView:
         if self.choices is not None:
             return "one of " + ", ".join(preview(choice, 40) for choice in self.choices)
         kind = (self.schema or {}).get("type")
+        if kind == "boolean":
+            return "true or false"
         return "any value" if not isinstance(kind, str) else f"a value of type {kind}"
 
     @property
+    def example(self) -> str:
+        """An answer that it takes, or what stands for one in a command, such as `<integer>`."""
+        if self.choices:
+            return str(self.choices[0])
+        return _TYPED.get(str((self.schema or {}).get("type")), "<value>" if self.schema else "<text>")
+
+    @property
     def command(self) -> str:
-        """The command that answers it, `VALUE` standing for the answer."""
+        """The command that answers it, something like `<text>` standing for the answer."""
         run = shlex.quote(self.run_id)
         if self.is_gate:
             return f"holdfast resume {run}"
-        return f"holdfast answer {run} {shlex.quote(self.name or self.id)}=VALUE"
+        return f"holdfast answer {run} {shlex.quote(f'{self.handle}={self.example}')}"
 
     def as_json(self) -> dict[str, Any]:
-        """Keys: id, kind, step, name, prompt, choices, schema, takes, since, until, command."""
+        """Keys: id, kind, step, node, name, prompt, choices, schema, takes, since, until, command."""
         return {
             "id": self.id,
             "kind": self.kind,
             "step": self.step,
+            "node": self.node,
             "name": plain(self.name),
             "prompt": plain(self.prompt),
             "choices": None if self.choices is None else plain(list(self.choices)),
@@ -69,3 +98,9 @@ class PauseView:
             "until": iso(self.until),
             "command": self.command,
         }
+
+
+def told_apart(pauses: Sequence[PauseView]) -> tuple[PauseView, ...]:
+    """The pauses of a run, those that share a name marked as such."""
+    names = [pause.name for pause in pauses]
+    return tuple(replace(pause, is_alone=names.count(pause.name) == 1) for pause in pauses)

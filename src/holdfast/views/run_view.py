@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.data.state import State
 from holdfast.values import RunStatus
+from holdfast.views.counts import Counts
 from holdfast.views.flow_values import members_of, step_output
 from holdfast.views.pause_view import PauseView
 from holdfast.views.plain import iso, plain
@@ -122,7 +123,8 @@ class RunView:
     """Its graph as plain data."""
     ledger: Ledger
     fault: FaultView | None
-    steps_done: int
+    done: Counts
+    """The finished steps; of a workflow file as people see them, and the items apart."""
     seconds: float
     """Time spent in steps, over all drives."""
     checkpoints: int
@@ -132,6 +134,11 @@ class RunView:
     """Bytes of its journal."""
     parent: tuple[str, int] | None = None
     """The run it was forked from, and where."""
+
+    @property
+    def steps_done(self) -> int:
+        """How many steps are finished, each visit for itself."""
+        return self.done.steps
 
     @property
     def run_id(self) -> str:
@@ -166,8 +173,8 @@ class RunView:
         return next((step for step in self.steps if step.name == name), None)
 
     def as_json(self, *, state: bool = False) -> dict[str, Any]:
-        """The keys of its line, and: driver, flow, tags, parent, inputs, output, steps, steps_done, seconds,
-        pauses, ledger, checkpoints, checkpoint_id, bytes, error; with `state` also state."""
+        """The keys of its line, and: driver, flow, tags, parent, inputs, output, steps, steps_done,
+        items_done, seconds, pauses, ledger, checkpoints, checkpoint_id, bytes, error; with `state` also state."""
         flow = None if self.flow is None else {key: plain(self.flow.get(key)) for key in ("path", "digest")}
         facts = {
             **self.line.as_json(),
@@ -178,7 +185,8 @@ class RunView:
             "inputs": plain(self.inputs),
             "output": plain(self.output),
             "steps": [step.as_json() for step in self.steps],
-            "steps_done": self.steps_done,
+            "steps_done": self.done.steps,
+            "items_done": self.done.items,
             "seconds": round(self.seconds, 6),
             "pauses": [pause.as_json() for pause in self.pauses],
             "ledger": self.ledger.as_json(),

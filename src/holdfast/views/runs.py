@@ -14,8 +14,9 @@ from holdfast.journal.records import RunStarted
 from holdfast.journal.run_state import Pause, RunState
 from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
+from holdfast.views.counts import Counts, counted
 from holdfast.views.flow_values import members_of
-from holdfast.views.pause_view import PauseView
+from holdfast.views.pause_view import PauseView, told_apart
 from holdfast.views.plain import CODEC, when
 from holdfast.views.run_view import Driver, Ledger, RunLine, RunView
 from holdfast.views.step_view import FaultView, StepView
@@ -125,7 +126,7 @@ def run_view(
         outline=run.outline,
         ledger=Ledger.of(state.get("ledger") if is_flow else None),
         fault=_fault(run),
-        steps_done=run.steps_done,
+        done=counted(run) if is_flow else Counts(run.steps_done),
         seconds=run.seconds,
         checkpoints=count,
         checkpoint_id=ident,
@@ -161,7 +162,7 @@ def _fault(run: RunState) -> FaultView | None:
 
 
 def _pauses(info: RunInfo, run: RunState) -> tuple[PauseView, ...]:
-    return tuple(_pause(info, pause) for pause in run.pauses.values())
+    return told_apart([_pause(info, pause) for pause in run.pauses.values()])
 
 
 def _pause(info: RunInfo, pause: Pause) -> PauseView:
@@ -176,4 +177,5 @@ def _pause(info: RunInfo, pause: Pause) -> PauseView:
         schema=schema if isinstance(schema, Mapping) else None,
         since=when(pause.since),
         until=None if pause.expires_at is None else when(pause.expires_at),
+        node=pause.node,
     )

@@ -14,7 +14,7 @@ from holdfast.flows.world import World
 
 
 class AskSomebody(Plain):
-    """Asks one thing after the other; the run pauses until each is answered."""
+    """Asks all at once; the run pauses until everything is answered."""
 
     def __init__(self, step: Step, world: World) -> None:
         super().__init__()
@@ -27,25 +27,29 @@ class AskSomebody(Plain):
         return self.texts.text(field, question.prompt)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
-        answers = {
-            question.name: self._answer(question, prompt, scope, ctx) for question, prompt in self._prompts
-        }
+        if self._world.skip_gates:
+            answers = {question.name: self._assumed(question) for question, _ in self._prompts}
+        else:
+            found = ctx.ask_all(
+                {
+                    self._name(question, ctx): self._asked(question, prompt, scope)
+                    for question, prompt in self._prompts
+                }
+            )
+            answers = {question.name: found[self._name(question, ctx)] for question, _ in self._prompts}
         if self._ask.questions:
             return {"output": answers, "answers": answers}
         (answer,) = answers.values()
         return {"output": answer, "answer": answer}
 
-    def _answer(self, question: Question, prompt: Text, scope: Mapping[str, Any], ctx: Context) -> Any:
-        if self._world.skip_gates:
-            return self._assumed(question)
+    def _asked(self, question: Question, prompt: Text, scope: Mapping[str, Any]) -> dict[str, Any]:
         choices = _choices(question.choices)
-        return ctx.ask(
-            "\n".join([prompt.render(scope), *_described(choices)]),
-            name=self._name(question, ctx),
-            schema=None if question.type == "any" else {"type": question.type},
-            choices=None if choices is None else [choice.value for choice in choices],
-            timeout=self._ask.timeout,
-        )
+        return {
+            "prompt": "\n".join([prompt.render(scope), *_described(choices)]),
+            "schema": None if question.type == "any" else {"type": question.type},
+            "choices": None if choices is None else [choice.value for choice in choices],
+            "timeout": self._ask.timeout,
+        }
 
     def _name(self, question: Question, ctx: Context) -> str:
         """What people answer to: the step, the item that it is asked for, and the question among several."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.engine.context import Context, PauseSignal
@@ -50,6 +51,10 @@ class Discreet(Context):
     def ask(self, prompt: str, **options: Any) -> Any:
         """As in every context, without secrets."""
         return super().ask(self._world.hide(prompt), **self._world.hide(options))
+
+    def ask_all(self, questions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """As in every context, without secrets."""
+        return super().ask_all(self._world.hide(dict(questions)))
 
     def _noted(self, key: str, value: Any) -> Noted:
         return super()._noted(self._world.hide(key), self._world.hide(value))

@@ -68,7 +68,7 @@ class CallPython(Plain):
         return fingerprint(self._function)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
-        if self._discreet:
+        if self._discreet or self._world.secrets.remembered():
             ctx = Discreet(ctx, self._world)
         positional, named = self._arguments(scope, {"state": state, "ctx": ctx})
         try:
