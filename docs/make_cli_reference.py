@@ -114,8 +114,9 @@ def paragraphs(text: str) -> Iterator[str]:
         if not paragraph.startswith("\b"):
             yield paragraph.strip() + "\n"
             continue
-        title, *lines = paragraph.removeprefix("\b").strip("\n").splitlines()
-        yield f"{title}\n"
+        lines = paragraph.removeprefix("\b").strip("\n").splitlines()
+        if not lines[0].startswith(" "):
+            yield f"{lines.pop(0)}\n"
         yield "```text\n" + "\n".join(line.strip() for line in lines) + "\n```\n"
 
 

@@ -242,3 +242,9 @@ def test_a_change_that_is_to_be_refused(shop: Workshop) -> None:
 
     with pytest.raises(GraphChanged):
         shop.resume(edited(("word: b,", "word: better,")), on_change="fail")
+
+
+def test_a_long_file_may_have_more_waves_than_a_short_one(shop: Workshop) -> None:
+    steps = "".join(f"\n  - {{name: s{number}, set: {{n: {number}}}}}" for number in range(150))
+
+    assert shop.run(f"steps:{steps}").status == "completed"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import errors
 from holdfast.cli.reading import pauses_as_json
-from holdfast.cli.store_option import default_url, same_store
+from holdfast.cli.store_option import absolute_url, default_url, same_store
 from holdfast.cli.stored import Kept
 from holdfast.cli.text import as_json, duration, moment, money, one_line, plain, visible
 from holdfast.values import RunStatus
@@ -58,6 +58,10 @@ class Ending:
     before: Kept | None = None
     warnings: tuple[str, ...] = ()
     reason: str = ""
+    place: str = ""
+    """Where the user's own code failed."""
+    trace: str = ""
+    """The traceback of a failed step, if it is wanted."""
     is_in_doubt: bool = False
     """Whether it failed at an interrupted step that may not be repeated unasked."""
 
@@ -131,7 +135,13 @@ class Ending:
         step = (kept.failed_step if kept else "") or self.node
         attempt = f" (attempt {kept.failed_attempt})" if kept and kept.failed_attempt > 1 else ""
         what = f"step {step!r} failed{attempt}" if step else "failed"
-        return [f"failed: run {self.run_id}: {what}: {visible(self.error)}", *self._how_to_go_on()]
+        trace = [visible(self.trace).rstrip()] if self.trace else []
+        lines = [*trace, f"failed: run {self.run_id}: {what}: {visible(self.error)}"]
+        if self.place:
+            name = step.partition("[")[0].partition(" ")[0]
+            more = command("show", self.run_id, "--step", name, store=self.store)
+            lines += [f"  at {visible(self.place)}", f"  more: {more}"]
+        return [*lines, *self._how_to_go_on()]
 
     def _stopped(self) -> list[str]:
         reason = f" ({one_line(self.reason)})" if self.reason else ""
@@ -202,7 +212,7 @@ def bounded(output: Any, run_id: str) -> str:
 
 def command(name: str, run_id: str, *words: str, store: str) -> str:
     """A command line about a run that works when it is pasted into a shell in this folder."""
-    where = [] if same_store(store, default_url()) else ["--store", store]
+    where = [] if same_store(store, default_url()) else ["--store", absolute_url(store)]
     values = list(words) if name == "answer" else []
     options = [*where, *(words if name != "answer" else ())]
     if any(value.startswith("-") for value in (run_id, *values)):

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.addressing import read_answers
-from holdfast.cli.store_option import chosen_url, close_store, open_existing, open_journal, store_option
+from holdfast.cli.store_option import (
+    chosen_url,
+    close_store,
+    meant_run,
+    open_existing,
+    open_journal,
+    store_option,
+)
 from holdfast.cli.text import as_json
 from holdfast.values import RunStatus
 
@@ -155,7 +162,7 @@ def _found(run: str, store: str | None) -> Iterator[tuple[Journal, str, str]]:
     url = chosen_url(store)
     opened: Any = open_existing(url)
     try:
-        info, _ = find_run(opened, run)
+        info, _ = find_run(opened, meant_run(opened, run))
         yield open_journal(opened), info.run, url
     finally:
         opened.close()

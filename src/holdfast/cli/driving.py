@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,8 +21,9 @@ from holdfast.cli.progress import Progress
 from holdfast.cli.stored import Kept, kept_of, state_has
 from holdfast.cli.terminal import Terminal, Terminated, sigterm_leaves
 from holdfast.cli.text import as_json, cost_of, encodable, visible
+from holdfast.cli.traces import place_in_code
 from holdfast.cli.watching import Display, Watch, watching
-from holdfast.cli.wording import rows_of, wording_of
+from holdfast.cli.wording import all_steps, rows_of, wording_of
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.control import answer
 from holdfast.engine.drive import StepInterrupted
@@ -68,6 +71,7 @@ class Driving:
 
     def drive(self, begin: Begin, run_id: str = "") -> int:
         """Begin, go on past every gate that somebody opens, tell how it ended; answer the exit code."""
+        self._check_conditions()
         progress = Progress(rows_of(self._flow.definition.steps), self._flow.scrub)
         if self._before is not None:
             progress.keep(dict(self._before.statuses))
@@ -82,6 +86,21 @@ class Driving:
         if ending is not None:
             self._tell(ending)
         return code
+
+    def _check_conditions(self) -> None:
+        """Refuse a `--fail-on-state` about a step that the workflow does not have: it would never hold."""
+        known = {
+            "inputs",
+            "output",
+            "ledger",
+            *(step.name for step in all_steps(self._flow.definition.steps)),
+        }
+        for condition in self._manners.fail_on_state:
+            name = condition.partition("=")[0].removeprefix("steps.").partition(".")[0]
+            if name not in known:
+                close = difflib.get_close_matches(name, known, 1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+                raise click.UsageError(f"--fail-on-state {condition!r}: there is no step {name!r}; {hint}")
 
     def _ended(self, watch: Watch, begin: Begin) -> tuple[Ending | None, int]:
         try:
@@ -172,7 +191,7 @@ class Driving:
             cost=cost_of(state.get("ledger")),
             pauses=self._pauses(outcome),
             kept=None if completed else kept_of(self._app, outcome.run_id),
-            warnings=tuple(map(self._scrubbed, outcome.warnings)),
+            warnings=tuple(errors.worded(self._scrubbed(text)) for text in outcome.warnings),
         )
 
     def _pauses(self, outcome: Outcome) -> tuple[PauseView, ...]:
@@ -202,6 +221,8 @@ class Driving:
             self._ending(RunStatus.FAILED, error.run_id or ""),
             error=errors.worded(self._scrubbed(text)),
             is_in_doubt=isinstance(cause, StepInterrupted),
+            place=self._scrubbed(place_in_code(cause)) if not isinstance(cause, HoldfastError) else "",
+            trace=self._scrubbed("".join(traceback.format_exception(cause))) if cause and is_debug() else "",
             node=(error.node or "").partition(":")[0],
             cost=cost_of((error.state or {}).get("ledger")),
             kept=kept,
@@ -266,6 +287,12 @@ def _is_misconfigured(cause: BaseException | None) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+def is_debug() -> bool:
+    """Whether `--debug` was given."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool((context.find_root().obj or {}).get("debug"))
 
 
 class _Left(Exception):

@@ -64,7 +64,15 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"resume with remap\b(?!=)", "resume with --remap OLD=NEW"),
     (r"to go on with node ", "to go on with step "),
     (r"say which with answers=\{name: value\}, names:", "say which with NAME=VALUE, names:"),
-    (r"([\w-]+):(?:items?|done|flow)(?:#\d+)?(?=['\[ ,;.]|$)", r"\1"),
+    (r"([\w-]+):(?:item|done|flow)#\d+", r"\1"),
+    (r"\b(node|step) '([\w/-]+):(?:items?|done|flow)\b", r"\1 '\2"),
+    (r"StepInterrupted: step '[^']*' was interrupted and may or may not have taken effect, and its node may not be "
+     "repeated unasked", "it was interrupted and may or may not have taken effect; it is not repeated unasked"),
+    (r"\bstep '([\w/-]+)#\d+(\[[^\]]*\])?'", r"step '\1\2'"),
+    (r"(no store is known for [^;]*?)( \(known: .*\))?$",
+     r"\1; write sqlite:///PATH for a SQLite file or file:///DIR for a folder"),
+    (r"^(no run(?:, checkpoint or| and no) workflow .*)$",
+     r"\1 (if it was run elsewhere, give the workflow file, or --store URL)"),
 )  # fmt: skip
 """What the engine says to programmers, and what it means on the command line."""
 

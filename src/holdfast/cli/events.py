@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.errors import INTERRUPTED
-from holdfast.cli.reading import json_option, line_of, reading
+from holdfast.cli.reading import json_option, line_of, reading_run
 from holdfast.cli.store_option import store_option
 from holdfast.cli.tables import json_text
 from holdfast.cli.text import moment, one_line
@@ -56,7 +56,7 @@ def events(run: str, follow: bool, since: int, every: float, store: str | None, 
     """
     from holdfast.views import Timeline, find_run_info
 
-    journal = reading(store)
+    journal, run = reading_run(store, run)
     run_id = find_run_info(journal, run).run
     told = Timeline(journal, run_id, since)
     try:

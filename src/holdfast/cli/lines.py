@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import IO, Any
 
+from holdfast.cli.errors import worded
 from holdfast.cli.progress import ITEM, Place, place_of, step_of_pause
 from holdfast.cli.text import clock, duration, one_line
 from holdfast.events import Event
@@ -19,11 +20,18 @@ class Lines:
     """An observer that writes a line for every fact, at once. A reader who leaves is no error."""
 
     def __init__(
-        self, out: IO[str], scrub: Callable[[Any], Any] | None = None, heartbeat: float | None = None
+        self,
+        out: IO[str],
+        scrub: Callable[[Any], Any] | None = None,
+        heartbeat: float | None = None,
+        questions: Collection[str] = (),
     ) -> None:
         self._out, self._scrub = out, scrub or (lambda value: value)
+        self._questions = set(questions)
+        """Steps that ask: being asked again once they are answered is no other attempt."""
         self._lock = threading.Lock()
         self._errors: dict[str, str] = {}
+        self._passed: set[str] = set()
         self._running: dict[str, tuple[str, float]] = {}
         self._beat = Heartbeat(heartbeat, self._still_running) if heartbeat else None
         self._handlers: dict[str, Callable[[Event], str]] = {
@@ -74,7 +82,7 @@ class Lines:
         if place.role not in ("", ITEM):
             return ""
         self._running[step] = (place.label, time.monotonic())
-        attempt = event.data.get("attempt", 1)
+        attempt = 1 if place.path[-1] in self._questions else event.data.get("attempt", 1)
         return f"{place.label} started" + (f" (attempt {attempt})" if attempt > 1 else "")
 
     def _completed(self, event: Event) -> str:
@@ -83,7 +91,9 @@ class Lines:
         error = self._errors.pop(step, "")
         if data.get("error"):
             self._running.pop(step, None)
-            return f"{place.label} failed: {error}" if error else f"{place.label} failed"
+            passed_over = " and is passed over" if step in self._passed else ""
+            self._passed.discard(step)
+            return f"{place.label} failed{passed_over}" + (f": {error}" if error else "")
         if place.role not in ("", ITEM, DONE):
             return ""
         said: Any = (data.get("update") or {}).get(place.path[-1])
@@ -118,7 +128,12 @@ class Lines:
         return f"{_place(event).label} retry {event.data.get('attempt', 1) + 1} in {delay}: {error}"
 
     def _passed_over(self, event: Event) -> str:
-        return f"{_place(event).label} is passed over: {self._text(event.data.get('error'))}"
+        """The step's own end tells it; an item that fails is told of as a failure of its step."""
+        place, step = _place(event), event.data.get("step", "")
+        self._errors[step] = self._text(event.data.get("error"))
+        if place.key is None:
+            self._passed.add(step)
+        return ""
 
     def _said(self, event: Event) -> str:
         message = event.data.get("message")
@@ -129,7 +144,8 @@ class Lines:
         return f"run {event.run_id} goes on" + (f" with {upcoming}" if upcoming else "")
 
     def _changed(self, event: Event) -> str:
-        return f"the workflow changed since the run was saved: {'; '.join(event.data.get('changes', ()))}"
+        changes = dict.fromkeys(self._text(change) for change in event.data.get("changes", ()))
+        return f"the workflow changed since the run was saved: {'; '.join(changes)}"
 
     def _not_saved(self, event: Event) -> str:
         return f"a checkpoint could not be saved: {self._text(event.data.get('error'))}"
@@ -137,10 +153,11 @@ class Lines:
     def _paused(self, event: Event) -> str:
         step = step_of_pause(event)
         self._running.pop(step, None)
+        self._questions.add(place_of(step, event.node).path[-1])
         return f"{place_of(step, event.node).label} waits: {self._text(event.data.get('prompt'))}"
 
     def _text(self, value: Any) -> str:
-        return one_line(str(self._scrub(value)))
+        return one_line(worded(str(self._scrub(value))))
 
     def _still_running(self) -> None:
         now = time.monotonic()

@@ -116,12 +116,14 @@ class LiveView:
         text = Text(one_line(self._title), style="bold")
         if self._run_id:
             text.append(f"  {one_line(self._run_id)}", style="cyan not bold")
-        text.append(f"  {self._store}", style="dim not bold")
+        if cell_len(text.plain) + cell_len(self._store) + 2 <= self._console.width:
+            text.append(f"  {self._store}", style="dim not bold")
         return text
 
     def _steps(self, rows: list[Row], now: float) -> list[ConsoleRenderable]:
         """A line per step. Lines are put together here: laying out a table ten times a second costs too much."""
-        names = [f"{'  ' * row.depth}{{}} {one_line(row.name, 40)}" for row in rows]
+        room = max(10, min(40, self._console.width // 3))
+        names = [f"{'  ' * row.depth}{{}} {one_line(row.name, room)}" for row in rows]
         width = max((cell_len(name) for name in names), default=0) - 1
         return [self._step(row, name, width, now) for row, name in zip(rows, names, strict=True)]
 
@@ -132,7 +134,7 @@ class LiveView:
         line.append(icon, style)
         line.append(rest, "dim" if row.status in (PENDING, KEPT, SKIPPED) else "")
         line.append(f"{' ' * (width - cell_len(indent) - cell_len(rest))}{_time(row, now):>7}  ", "dim")
-        _append_about(line, row, now)
+        _append_about(line, row, now, min(BAR, max(4, (self._console.width - 40) // 2)))
         return line
 
     def _icon(self, row: Row, now: float) -> tuple[str, str]:
@@ -155,10 +157,10 @@ def _time(row: Row, now: float) -> str:
     return duration(row.elapsed(now))
 
 
-def _append_about(text: Text, row: Row, now: float) -> None:
+def _append_about(text: Text, row: Row, now: float, bar: int = BAR) -> None:
     """Add what there is to say of a step beside its name."""
     if row.total and row.status in (RUNNING, RETRYING, DONE, FAILED):
-        text.append(_bar(row), style="cyan")
+        text.append(_bar(row, bar), style="cyan")
     if row.visits > 1:
         text.append(f"visit {row.visits}  ", style="dim")
     if row.status == RETRYING:
@@ -177,11 +179,11 @@ def _append_about(text: Text, row: Row, now: float) -> None:
         text.append("skipped", style="dim")
 
 
-def _bar(row: Row) -> str:
+def _bar(row: Row, width: int = BAR) -> str:
     over = row.done + row.failed
-    filled = BAR * over // max(row.total, 1)
+    filled = width * over // max(row.total, 1)
     failed = f", {row.failed} failed" if row.failed else ""
-    return f"[{'=' * filled}{' ' * (BAR - filled)}] {over}/{row.total}{failed}  "
+    return f"[{'=' * filled}{' ' * (width - filled)}] {over}/{row.total}{failed}  "
 
 
 def terminal_console() -> Console:

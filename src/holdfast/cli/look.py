@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, PAUSED
-from holdfast.cli.reading import json_option, line_of, pauses_as_json, reading, standing, view_of
+from holdfast.cli.reading import json_option, line_of, pauses_as_json, reading, reading_run, standing, view_of
 from holdfast.cli.store_option import chosen_url, store_option
-from holdfast.cli.tables import print_json, print_table
-from holdfast.cli.text import moment, one_line
+from holdfast.cli.tables import print_json, print_table, terminal_width
+from holdfast.cli.text import one_line
 from holdfast.errors import RunNotFound
 from holdfast.values import RunStatus
 
@@ -57,9 +57,7 @@ def runs(workflow: str | None, status: tuple[str, ...], limit: int, store: str |
     if as_json:
         print_json({"store": url, "runs": [line.as_json() for line in found]})
     elif found:
-        print_table(
-            ("run", "workflow", "status", "started", "updated", "next"), [_row(line) for line in found]
-        )
+        print_table(*_fitting(found))
     else:
         matching = " that match" if workflow or status else " yet; start one with: holdfast run FLOW.yaml"
         click.echo(f"no runs in {url}{matching}")
@@ -81,9 +79,34 @@ def _word(line: RunLine) -> str:
     return "dead" if line.is_dead else str(line.status)
 
 
-def _row(line: RunLine) -> list[str]:
-    times = [moment(line.started_at), moment(line.updated_at)]
-    return [line.run_id, line.workflow, _word(line), *times, ", ".join(line.next)]
+def _fitting(lines: list[RunLine]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """The columns and rows of the list: whole if there is room, else with short times, then with fewer columns."""
+    short, whole = "%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"
+    every = ("run", "workflow", "status", "started", "updated", "next")
+    ways = [(every, whole), (every, short), (("run", "workflow", "status", "updated", "next"), short)]
+    ways += [((*every[:3], "updated"), short), (every[:3], short), (("run", "status"), short)]
+    for columns, times in ways:
+        rows = [[_cell(line, column, times) for column in columns] for line in lines]
+        if _width(columns, rows) <= terminal_width() or columns == ("run", "status"):
+            break
+    return columns, rows
+
+
+def _cell(line: RunLine, column: str, times: str) -> str:
+    if column in ("started", "updated"):
+        at = line.started_at if column == "started" else line.updated_at
+        return at.astimezone().strftime(times)
+    return {
+        "run": line.run_id,
+        "workflow": line.workflow,
+        "status": _word(line),
+        "next": ", ".join(line.next),
+    }[column]
+
+
+def _width(columns: tuple[str, ...], rows: list[list[str]]) -> int:
+    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 @click.command()
@@ -98,7 +121,8 @@ def show(
 ) -> int:
     """Show all about a run: its steps, what it waits for, what came of it.
 
-    RUN is a run's id, or a workflow's name, which means its latest run.
+    RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its
+    latest run.
 
     \b
     Example:
@@ -111,23 +135,19 @@ def show(
 
     if sum((state, step_name is not None, only_output)) > 1:
         raise click.UsageError("give only one of --state, --step and --output")
-    journal = reading(store)
+    journal, run = reading_run(store, run)
     view = view_of(journal, run)
     if only_output:
         print_json(plain(view.output))
     elif step_name is not None:
-        step = view.step(step_name)
-        if step is None:
-            known = ", ".join(known.name for known in view.steps)
-            raise click.BadParameter(f"run {view.run_id!r} has no step {step_name!r}; it has: {known}")
-        print_json(step.as_json(full=True)) if as_json else show_text.print_step(view, step)
+        show_text.print_named_step(view, step_name, as_json)
     elif as_json:
         facts = view.as_json(state=state)
         print_json(
             {**facts, "pauses": pauses_as_json(view.pauses, journal.store.url), "store": journal.store.url}
         )
     elif state:
-        print_json(plain(view.state))
+        print_json(plain(view.visible_state))
     else:
         show_text.print_run(view, journal.store.url)
     return 0
@@ -149,7 +169,8 @@ def show(
 def status(run: str, wait: bool, every: float, store: str | None, as_json: bool) -> int:
     """Say how a run stands, in a word and with the exit code.
 
-    RUN is a run's id, or a workflow's name, which means its latest run. The exit code is 0 for completed and
+    RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its
+    latest run. The exit code is 0 for completed and
     while it runs, 1 for failed and cancelled, 4 for paused, 130 for interrupted or if its process is gone.
 
     \b
@@ -158,7 +179,7 @@ def status(run: str, wait: bool, every: float, store: str | None, as_json: bool)
     """
     from holdfast.views import run_pauses
 
-    journal = reading(store)
+    journal, run = reading_run(store, run)
     line = line_of(journal, run)
     while wait and line.status == RunStatus.RUNNING and not line.is_dead:
         time.sleep(every)
@@ -169,11 +190,15 @@ def status(run: str, wait: bool, every: float, store: str | None, as_json: bool)
         waiting = pauses_as_json(pauses, journal.store.url)
         print_json({**line.as_json(), "pauses": waiting, "exit_code": code})
     else:
-        click.echo(f"{one_line(line.run_id)} {standing(line)}{_what(line, pauses)}")
+        click.echo(f"{one_line(line.run_id)} {standing(line)}{_what(line, pauses, journal.store.url)}")
     return code
 
 
-def _what(line: RunLine, pauses: tuple[PauseView, ...]) -> str:
+def _what(line: RunLine, pauses: tuple[PauseView, ...], url: str) -> str:
     if pauses:
         return ": " + "; ".join(one_line(f"{pause.name or pause.step}: {pause.prompt}") for pause in pauses)
+    if line.status == RunStatus.PAUSED:
+        from holdfast.cli.closing import command
+
+        return f", nothing is open; go on with: {command('resume', line.run_id, store=url)}"
     return f", next: {one_line(', '.join(line.next))}" if line.next else ""

@@ -133,16 +133,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "_HOLDFAST_COMPLETE" in os.environ:
         commands.main(words, prog_name=PROGRAM)
     try:
-        code = _exit_code(_run(words))
+        code = _exit_code(_run(words, debug))
         sys.stdout.flush()
         return code
     except BaseException as error:
         return report(error, debug, "--json" in words[: words.index("--") if "--" in words else None])
 
 
-def _run(words: list[str]) -> Any:
+def _run(words: list[str], debug: bool) -> Any:
     try:
-        with commands.make_context(PROGRAM, words) as context:
+        with commands.make_context(PROGRAM, words, obj={"debug": debug}) as context:
             return commands.invoke(context)
     except click.exceptions.Exit as exit_:
         return exit_.exit_code

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from holdfast.cli.errors import worded
 from holdfast.cli.text import cost_of
 from holdfast.events import Event
 
@@ -156,7 +157,7 @@ class Progress:
             if event.data.get("attempt", 1) <= 1:
                 row.begun += 1
         elif not place.role:
-            row.visits, row.attempt = place.visit, event.data.get("attempt", 1)
+            row.visits, row.attempt = place.visit, 1 if row.kind == "ask" else event.data.get("attempt", 1)
         if row.status not in (RUNNING, RETRYING):
             row.began = time.time()
         row.status, row.error, row.message = RUNNING, "", ""
@@ -200,7 +201,7 @@ class Progress:
             row.seconds, row.began, row.status = row.elapsed(time.time()), 0.0, WAITING
 
     def _text(self, value: Any) -> str:
-        return str(self._scrub(value))
+        return worded(str(self._scrub(value)))
 
 
 def step_of_pause(event: Event) -> str:

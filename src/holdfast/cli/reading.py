@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.cli.store_option import chosen_url, open_existing, open_journal
+from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
@@ -21,9 +22,20 @@ def json_option(command: Decorated) -> Decorated:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
 
 
-def reading(store: str | None) -> Journal:
+def reading(store: str | None, of_flow: str | None = None) -> Journal:
     """The journals of the store that is meant; one that is not there is refused, not created."""
-    return open_journal(open_existing(chosen_url(store)))
+    return open_journal(open_existing(chosen_url(store, of_flow)))
+
+
+def reading_run(store: str | None, run: str) -> tuple[Journal, str]:
+    """The journals to read, and the run that is meant: `run` may be a workflow file, or the beginning of an id."""
+    if run.endswith((".yaml", ".yml")) and Path(run).is_file():
+        from holdfast.flows.flow import load_flow
+
+        flow = load_flow(Path(run))
+        return reading(store, flow.store_url()), flow.name
+    journal = reading(store)
+    return journal, meant_run(journal.store, run)
 
 
 def view_of(journal: Journal, target: str) -> RunView:

@@ -104,7 +104,7 @@ def _rows(name: str, found: Sequence[Found], nodes: Collection[str], wish: str |
 
 
 def _item_rows(
-    name: str, items: dict[str | None, PlannedStep], done: Sequence[PlannedStep], wish: str | None
+    name: str, items: dict[str, PlannedStep], done: Sequence[PlannedStep], wish: str | None
 ) -> Iterator[Row]:
     """Items by what becomes of them. Of a step that takes all or nothing, those that failed are tried again."""
     again = any(step.what == "rerun" for step in done)

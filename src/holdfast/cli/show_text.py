@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.closing import command
+from holdfast.cli.closing import command, doubt_commands
+from holdfast.cli.errors import worded
 from holdfast.cli.reading import answer_command, standing
-from holdfast.cli.tables import print_facts, print_table, terminal_width
+from holdfast.cli.tables import print_facts, print_json, print_table, terminal_width
 from holdfast.cli.text import count, duration, moment, money, one_line, visible
+from holdfast.cli.traces import user_trace
 from holdfast.values import RunStatus
 from holdfast.views import plain, preview
 from holdfast.views.plain import size_text
@@ -34,12 +36,26 @@ def print_run(view: RunView, url: str) -> None:
     if view.output is not None and view.line.status == RunStatus.COMPLETED:
         click.echo("\noutput")
         click.echo(shortened(view.output, command("show", view.run_id, "--output", store=url)))
-    if view.line.is_dead or view.line.status in (
-        RunStatus.FAILED,
-        RunStatus.INTERRUPTED,
-        RunStatus.CANCELLED,
+    fault = view.fault
+    if fault is not None and fault.type == "StepInterrupted":
+        click.echo("\nlook what became of it, then go on with one of:")
+        click.echo("\n".join(doubt_commands(view.run_id, url)))
+    elif (
+        view.line.is_dead
+        or _is_to_be_resumed(view)
+        or view.line.status
+        in (
+            RunStatus.FAILED,
+            RunStatus.INTERRUPTED,
+            RunStatus.CANCELLED,
+        )
     ):
         click.echo(f"\ngo on with: {command('resume', view.run_id, store=url)}")
+
+
+def _is_to_be_resumed(view: RunView) -> bool:
+    """Whether a paused run waits for nothing any more but to be resumed."""
+    return view.line.status == RunStatus.PAUSED and not view.pauses
 
 
 def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
@@ -52,7 +68,7 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("run", view.run_id),
         ("workflow", line.workflow),
         ("status", standing(line)),
-        ("error", one_line(f"{place}{fault}", 500) if fault is not None else ""),
+        ("error", one_line(worded(f"{place}{fault}"), 500) if fault is not None else ""),
         ("driver", who),
         ("file", one_line(file)),
         ("store", url),
@@ -95,7 +111,7 @@ def _progress(items: Items) -> str:
 def _outcome(step: StepView) -> str:
     width = max(40, terminal_width() - 60)
     if step.fault is not None and step.status in ("failed", "retrying", "skipped"):
-        return one_line(str(step.fault), width)
+        return one_line(worded(str(step.fault)), width)
     return one_line(step.note or step.preview(width), width)
 
 
@@ -112,11 +128,52 @@ def print_pause(pause: PauseView, url: str) -> None:
 def print_step(view: RunView, step: StepView) -> None:
     """Print all about one step of a run."""
     print_facts(list(_step_facts(view, step)))
-    if step.fault is not None and step.fault.trace:
-        click.echo(f"\n{visible(step.fault.trace).rstrip()}")
+    trace = user_trace(step.fault.trace) if step.fault is not None else ""
+    if trace:
+        click.echo(f"\n{visible(trace).rstrip()}")
     if step.result is not None:
         click.echo("\nresult")
         click.echo(shortened(step.result, "--json"))
+    if step.items is not None:
+        _print_part("outputs", step.output)
+        _print_part("errors", step.item_errors)
+
+
+def _print_part(title: str, value: object) -> None:
+    if value:
+        click.echo(f"\n{title}")
+        click.echo(shortened(value, "--json"))
+
+
+def print_named_step(view: RunView, name: str, as_json: bool) -> None:
+    """Print all about the step, or the item as in `work[7]`, of that name."""
+    base, bracket, rest = name.partition("[")
+    step = view.step(name) or view.step(base)
+    if step is None:
+        known = ", ".join(known.name for known in view.steps)
+        raise click.BadParameter(f"run {view.run_id!r} has no step {name!r}; it has: {known}")
+    if bracket and step.name == base:
+        _print_item(view, step, rest.removesuffix("]"), as_json)
+    elif as_json:
+        print_json(step.as_json(full=True))
+    else:
+        print_step(view, step)
+
+
+def _print_item(view: RunView, step: StepView, key: str, as_json: bool) -> None:
+    found = step.item_results
+    if key not in found:
+        known = ", ".join([*found][:20]) or "none yet"
+        raise click.BadParameter(f"step {step.name!r} has no finished item {key!r}; finished: {known}")
+    item = {name: value for name, value in found[key].items() if name != "visit"}
+    if as_json:
+        print_json(plain({"name": f"{step.name}[{key}]", **item}))
+        return
+    status = "failed" if "error" in item else "completed"
+    print_facts([("item", f"{step.name}[{key}]"), ("run", view.run_id), ("status", status)])
+    for name, value in item.items():
+        click.echo(f"\n{name}")
+        click.echo(shortened(value, "--json"))
 
 
 def _step_facts(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:
@@ -130,7 +187,7 @@ def _step_facts(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:
     yield "ended", moment(step.ended_at) if step.ended_at else ""
     yield "tried again", moment(step.retry_at) if step.retry_at else ""
     yield "note", one_line(step.note)
-    yield "error", one_line(str(step.fault), 500) if step.fault else ""
+    yield "error", one_line(worded(str(step.fault)), 500) if step.fault else ""
 
 
 def shortened(value: object, rest: str) -> str:

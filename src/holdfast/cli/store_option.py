@@ -55,7 +55,8 @@ def open_existing(url: str) -> Store:
 
     if not exists(url):
         raise RunNotFound(
-            f"there are no runs at {url}: nothing has been run there yet (--store names another)"
+            f"there are no runs at {url}: nothing has been run there yet; "
+            "give the workflow file, or --store URL, if they are elsewhere"
         )
     return open_store(url)
 
@@ -73,6 +74,30 @@ def same_store(one: str, other: str) -> bool:
         return one == other
     first, second = (place.absolute() for place in places if place is not None)
     return first == second
+
+
+def absolute_url(url: str) -> str:
+    """A URL that means the same store from every folder."""
+    place = _place(url)
+    if place is None or place.is_absolute():
+        return url
+    scheme = url.partition(":")[0].lower() if ":" in url else "sqlite" if place.suffix else "file"
+    return f"sqlite:///{place.absolute()}" if scheme == "sqlite" else f"file://{place.absolute()}"
+
+
+SHORTEST = 4
+"""How many characters of a run's id must be given at least to mean it."""
+
+
+def meant_run(store: Store, text: str) -> str:
+    """The id of the only run whose id begins like `text`; `text` itself if it names something, or nothing."""
+    if len(text) < SHORTEST or store.runs(run=text) or store.runs(workflow=text, limit=1):
+        return text
+    found = [info.run for info in store.runs() if info.run.startswith(text)]
+    if len(found) > 1:
+        some = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+        raise click.UsageError(f"{len(found)} runs begin with {text!r}: {some}; give more of the id")
+    return found[0] if found else text
 
 
 def _place(url: str) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from holdfast.cli.given import value_of
 from holdfast.cli.progress import place_of
 from holdfast.cli.text import cost_of
 from holdfast.errors import HoldfastError
-from holdfast.views.counts import Counts, counted, statuses, steps_in
+from holdfast.views.counts import NOTHING, Counts, counted, statuses, steps_in
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
@@ -26,7 +25,7 @@ MANY_ENTRIES = 5000
 class Kept:
     """The finished steps of a stored run and what they cost; and the attempt that failed, if one did."""
 
-    counts: Counts = Counts()
+    counts: Counts = NOTHING
     """The finished steps and items, those of open sub-workflows included."""
     steps: int = 0
     """The finished steps of the workflow itself."""

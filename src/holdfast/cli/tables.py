@@ -66,7 +66,9 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         last = index == len(columns) - 1
-        table.add_column(Text(column.upper()), overflow="fold" if not last else "ellipsis", no_wrap=last)
+        first = {"no_wrap": True, "min_width": max(len(row[0]) for row in rows)} if not index and rows else {}
+        how: dict[str, Any] = first or {"no_wrap": last}
+        table.add_column(Text(column.upper()), overflow="fold" if not last else "ellipsis", **how)
     for row in rows:
         table.add_row(*(Text(cell, STATUS_STYLES.get(cell.partition(" ")[0], "")) for cell in row))
     Console(file=sys.stdout, highlight=False).print(table)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.store_option import chosen_url, open_existing, open_journal
+from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
 from holdfast.cli.stored import config_of
 from holdfast.cli.wishes import Wishes
 from holdfast.errors import RunNotFound
@@ -83,6 +83,7 @@ def _find(store: Store, target: str | None, checkpoint: str | None) -> tuple[Run
     if target is None:
         latest = latest_unfinished(store)
         return latest, latest.run
+    target = meant_run(store, target)
     info, seq = find_run(store, target)
     return info, info.run if seq is None else target
 

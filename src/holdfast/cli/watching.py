@@ -12,6 +12,7 @@ from typing import IO, Any, Protocol, TypeVar
 
 import click
 
+from holdfast.cli.errors import worded
 from holdfast.cli.event_file import STDOUT, event_file
 from holdfast.cli.lines import Lines
 from holdfast.cli.progress import Progress
@@ -93,11 +94,13 @@ def watching(
 
             views.append(LiveView(progress, title, run_id, store, terminal_console()))
         elif display.is_talkative:
-            views.append(Lines(display.out, scrub, display.heartbeat))
+            questions = [row.name for row in progress.rows.values() if row.kind == "ask"]
+            views.append(Lines(display.out, scrub, display.heartbeat, questions))
         observers = list(views)
         if display.events is not None:
             observers.append(stack.enter_context(event_file(display.events, scrub)))
         told = bool(views) and not display.is_live
+        stack.enter_context(_scrubbed_records(scrub))
         stack.enter_context(_warnings(scrub, logging.ERROR if told else logging.WARNING))
         yield Watch(views, observers, progress)
 
@@ -114,6 +117,29 @@ def _warnings(scrub: Callable[[Any], Any], level: int) -> Iterator[None]:
         log.removeHandler(handler)
 
 
+@contextlib.contextmanager
+def _scrubbed_records(scrub: Callable[[Any], Any]) -> Iterator[None]:
+    """Keep secrets out of whatever is logged meanwhile, by the workflow's own functions too."""
+    before = logging.getLogRecordFactory()
+
+    def make(*args: Any, **facts: Any) -> logging.LogRecord:
+        record: logging.LogRecord = before(*args, **facts)
+        with contextlib.suppress(TypeError, ValueError, KeyError):
+            text = record.getMessage()
+            scrubbed = str(scrub(text))
+            if scrubbed != text:
+                record.msg, record.args = scrubbed, None
+        if record.exc_info and record.exc_info[0] is not None:
+            record.exc_text = str(scrub(logging.Formatter().formatException(record.exc_info)))
+        return record
+
+    logging.setLogRecordFactory(make)
+    try:
+        yield
+    finally:
+        logging.setLogRecordFactory(before)
+
+
 class _Teller(logging.Handler):
     def __init__(self, scrub: Callable[[Any], Any], level: int) -> None:
         super().__init__(level)
@@ -121,4 +147,4 @@ class _Teller(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"holdfast: {one_line(str(self._scrub(record.getMessage())), 1000)}\n")
+            sys.stderr.write(f"holdfast: {one_line(worded(str(self._scrub(record.getMessage()))), 1000)}\n")

@@ -84,7 +84,7 @@ class _Compiler:
                     self._inner[each.name] = self._nested(each, group)
         own = any(step.agent is not None for step in layout.steps.values())
         self.pays: bool = own or any(inner.pays for _, inner in self._inner.values())
-        limit = definition.workflow.limits.max_iterations
+        limit = definition.workflow.limits.max_iterations or max(100, 10 * len(layout.steps))
         self._graph = StateGraph(self._schema(), name=definition.workflow.name, max_iterations=limit)
         self._result = Compiled(self._graph)
 

@@ -110,11 +110,12 @@ class Checkpoint(Part):
     )
     durability: Literal["full", "process", "exit"] = Field(
         default="full",
-        description="What a saved step survives: a power cut, the end of the process, or only a regular exit.",
+        description="What a saved step survives: a power cut, or a killed process; `exit` saves only at a pause, a failure or the end.",
     )
     interval: int = Field(default=1, ge=0, description="Save every so many waves of steps.")
     preserve: Literal["last", "all", "none"] = Field(
-        default="last", description="Which checkpoints of a finished run are kept."
+        default="last",
+        description="What a completed run leaves: all of it, which only `last` leaves to retention, or `none` of it.",
     )
     retention: Retention | None = Field(
         default=None, description="How long runs are kept; by default for ever."
@@ -124,8 +125,11 @@ class Checkpoint(Part):
 class Limits(Part):
     """What a run may use."""
 
-    max_iterations: int = Field(
-        default=100, ge=1, le=1_000_000, description="Waves of steps, over all resumes."
+    max_iterations: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Waves of steps, over all resumes. By default 100, and ten for each step of a longer file.",
     )
     timeout: Duration | None = Field(
         default=None, description="Working time of one drive; a resume begins anew."
@@ -385,7 +389,7 @@ class CheckpointFile(Part):
 
 
 class End(Part):
-    """The end of the run, whatever else could follow."""
+    """The end of the run. Beside other branches a success ends its own branch only."""
 
     status: Literal["success", "failure"] = Field(default="success", description="How the run ends.")
     reason: str = Field(default="", description="Why; a template.")

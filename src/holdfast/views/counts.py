@@ -31,6 +31,9 @@ class Counts(NamedTuple):
         return f"{steps} and {items}" if self.items else steps
 
 
+NOTHING = Counts()
+
+
 def counted(run: RunState) -> Counts:
     """What is finished of a run, in its open sub-workflows too, saved or in a wave that is not over."""
     steps = items = 0

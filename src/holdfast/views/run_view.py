@@ -145,6 +145,13 @@ class RunView:
         return self.line.run_id
 
     @property
+    def visible_state(self) -> Mapping[str, Any]:
+        """The state; of a workflow file without what its helper nodes keep."""
+        if self.flow is None:
+            return self.state
+        return {key: self.state[key] for key in self.state if ":" not in key}
+
+    @property
     def flow(self) -> Mapping[str, Any] | None:
         """The workflow file it was started with: path, digest, source, base; `None` for a Python graph."""
         found = self.config.get("flow")
@@ -195,4 +202,4 @@ class RunView:
             "bytes": self.size,
             "error": None if self.fault is None else self.fault.as_json(),
         }
-        return {**facts, "state": plain(self.state)} if state else facts
+        return {**facts, "state": plain(self.visible_state)} if state else facts

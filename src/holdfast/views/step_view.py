@@ -85,6 +85,17 @@ class StepView:
         return result if self._state is None else step_output(self._state, self.name, self._members)
 
     @property
+    def item_results(self) -> Mapping[str, Mapping[str, Any]]:
+        """What became of the finished items of a workflow file's for-each, by key."""
+        found = None if self._state is None else self._state.get(f"{self.name}:items")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def item_errors(self) -> dict[str, Any]:
+        """Why items failed, by key."""
+        return {key: item["error"] for key, item in self.item_results.items() if "error" in item}
+
+    @property
     def result(self) -> Any:
         """All that it left behind last, decoded now; `None` if nothing."""
         for op in self._ops:
@@ -122,4 +133,7 @@ class StepView:
             "note": plain(self.note),
             "preview": self.preview(),
         }
-        return {**facts, "output": plain(self.output), "result": plain(self.result)} if full else facts
+        if not full:
+            return facts
+        errors = {} if self.items is None else {"errors": plain(self.item_errors)}
+        return {**facts, "output": plain(self.output), "result": plain(self.result), **errors}

@@ -13,6 +13,7 @@ from holdfast.journal.records import (
     Fault,
     Forked,
     FrameOpened,
+    Paused,
     Record,
     StepFailed,
     StepFinished,
@@ -83,6 +84,8 @@ class Tallies:
     def __init__(self, run: RunState) -> None:
         self.run = run
         self.of: dict[str, Tally] = {}
+        self._asked: set[str] = set()
+        """Steps that paused for an answer: taking them up again is no other attempt."""
         self._take_over()
 
     def _take_over(self) -> None:
@@ -108,6 +111,8 @@ class Tallies:
             step = self.run.step(record.step)
             if step.node != START:
                 self._count(self._tally(step), step, record, at)
+        elif isinstance(record, Paused) and record.kind == "ask":
+            self._asked.add(record.step)
         apply(self.run, record, at)
         if isinstance(record, Forked):
             self._take_over()
@@ -129,7 +134,8 @@ class Tallies:
         if step.attempt == 0:
             tally.visit(step)
         if isinstance(record, StepStarted | FrameOpened):
-            tally.attempts += 1
+            tally.attempts += record.step not in self._asked
+            self._asked.discard(record.step)
             tally.started_at, tally.ended_at, tally.retry_at, tally.status = at, None, None, "running"
         elif isinstance(record, StepFailed):
             tally.seconds += record.seconds

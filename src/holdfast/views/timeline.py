@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from holdfast.data.ops import Op
-from holdfast.errors import CorruptJournal
+from holdfast.errors import CodecError, CorruptJournal
 from holdfast.journal.checkpoints import read_mark
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, genesis, link
@@ -37,7 +37,7 @@ from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import decode_records
 from holdfast.stores.base import Entry, Mark
 from holdfast.values import START, RunStatus
-from holdfast.views.plain import CODEC, iso, plain, preview_raw, when
+from holdfast.views.plain import CODEC, TOO_BIG_TO_PREVIEW, iso, plain, preview_raw, when
 
 ENDINGS = {
     RunStatus.COMPLETED: "graph.complete",
@@ -160,7 +160,8 @@ class Timeline:
                 raw.decode("utf-8", "replace") if kind in ("in_doubt", "poison") else preview_raw(raw, CODEC)
             )
             by = f" by {record.by}" if record.by else ""
-            data = {"pause": record.pause, "name": name, "answer": shown, "by": record.by}
+            answer = shown if kind in ("in_doubt", "poison") else _value(raw)
+            data = {"pause": record.pause, "name": name, "answer": answer, "by": record.by}
             return "answer", pause.step if pause else "", f"{name} was answered{by}: {shown}", data
         return _tell_run(record)
 
@@ -183,7 +184,7 @@ def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened) ->
         case StepFinished(skipped=skipped) if skipped:
             return "node.skip", step, f"{step} skipped: {skipped}", {"reason": skipped}
         case StepFinished(seconds=seconds):
-            data = {"seconds": seconds, "update": _previews(record.ops)}
+            data = {"seconds": seconds, "update": _values(record.ops)}
             return "node.complete", step, f"{step} done in {seconds:.3f} s", data
         case StepFailed():
             return _tell_failure(record)
@@ -203,7 +204,7 @@ def _tell_failure(record: StepFailed) -> Told:
 def _tell_run(record: Record) -> Told | None:
     match record:
         case RunStarted():
-            data = {"workflow": record.workflow, "input": _previews(record.ops)}
+            data = {"workflow": record.workflow, "input": _values(record.ops)}
             return "graph.start", "", f"run of {record.workflow} started", data
         case Forked():
             origin = {"parent": record.parent, "seq": record.seq}
@@ -216,7 +217,7 @@ def _tell_run(record: Record) -> Told | None:
             return "pause", record.step, f"{record.step} waits: {record.prompt}", data
         case StateEdited():
             keys = ", ".join(op.key for op in record.ops)
-            data = {"update": _previews(record.ops), "by": record.by}
+            data = {"update": _values(record.ops), "by": record.by}
             return "state.update", "", f"state changed from outside: {keys}", data
         case GraphChanged():
             return "graph.changed", "", "the workflow changed", {"remap": dict(record.remap)}
@@ -244,5 +245,15 @@ def _fault(fault: Fault) -> dict[str, Any]:
     return {"error": str(fault), "error_type": fault.type}
 
 
-def _previews(ops: tuple[Op, ...]) -> dict[str, str]:
-    return {op.key: preview_raw(op.raw, CODEC, 200) for op in ops if op.kind != "drop"}
+def _values(ops: tuple[Op, ...]) -> dict[str, Any]:
+    """What an update sets, as plain data; of a very large value only its size."""
+    return {op.key: _value(op.raw) for op in ops if op.kind != "drop"}
+
+
+def _value(raw: bytes) -> Any:
+    if len(raw) > TOO_BIG_TO_PREVIEW:
+        return preview_raw(raw, CODEC)
+    try:
+        return plain(CODEC.decode(raw))
+    except CodecError:
+        return preview_raw(raw, CODEC)
