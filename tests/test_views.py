@@ -185,7 +185,7 @@ def test_a_pause_says_what_is_asked_and_how_to_answer(store: Store) -> None:
     assert statuses(store, "my run")["b"] == "waiting"
     assert (pause.name, pause.prompt, pause.choices, pause.step) == ("q", "which?", ("a", "b"), "b")
     assert pause.takes == "one of a, b" and pause.until is None
-    assert pause.command == "holdfast answer 'my run' q=VALUE"
+    assert pause.command == "holdfast answer 'my run' q=a"
     assert run_pauses(Journal(store), store.runs(run="my run")[0]) == view.pauses
 
     app.resume("my run", "a")
@@ -334,7 +334,7 @@ def test_everything_a_view_says_is_json(store: Store) -> None:
 
     assert set(data) == {
         "run_id", "workflow", "status", "dead", "started_at", "updated_at", "wave", "next", "driver", "flow",
-        "tags", "parent", "inputs", "output", "steps", "steps_done", "seconds", "pauses", "ledger",
+        "tags", "parent", "inputs", "output", "steps", "steps_done", "items_done", "seconds", "pauses", "ledger",
         "checkpoints", "checkpoint_id", "bytes", "error", "state",
     }  # fmt: skip
     assert data["flow"] == {"path": "f.yaml", "digest": "d" * 64} and data["tags"] == ["x"]
@@ -431,7 +431,7 @@ def test_the_timeline_tells_what_happened_in_order(store: Store) -> None:
     told = {moment.type: moment for moment in moments}
     assert told["answer"].data["answer"] == "b" and told["answer"].step == "b#1"
     assert told["pause"].data["prompt"] == "which?"
-    assert told["node.complete"].data["update"] == {"log": '["b"]'}
+    assert told["node.complete"].data["update"] == {"log": ["b"]}
     assert told["checkpoint.save"].data["checkpoint_id"] == app.checkpoints("r")[-1].id
     assert json.loads(json.dumps([moment.as_json() for moment in moments]))[0]["text"] == "run of w started"
 

@@ -25,7 +25,9 @@ def test_an_answer_waits_for_the_next_resume(tmp_path: Path) -> None:
     resumed = call(tmp_path, "resume", "r1", "-q")
 
     assert wrong.returncode == 2 and "must be one of" in wrong.stderr
-    assert done.returncode == 0 and done.stdout == "answered approve of run r1\n"
+    told, how = done.stdout.splitlines()
+    assert done.returncode == 0 and told == "answered approve of run r1"
+    assert how.startswith("go on with: ") and how.endswith("resume r1")
     assert twice.returncode == 2
     assert resumed.returncode == 0 and json.loads(resumed.stdout) == {"approved": "yes"}
 
@@ -46,6 +48,7 @@ def test_an_answer_is_told_as_json(tmp_path: Path) -> None:
     assert json.loads(call(tmp_path, "answer", "r1", "yes", "--json").stdout) == {
         "run_id": "r1",
         "answered": ["approve"],
+        "open": [],
     }
 
 

@@ -70,7 +70,7 @@ def test_answers_of_every_type_are_read_as_what_they_are(tmp_path: Path) -> None
     session.write("y\n")
     session.expect("Which tone?\nAnswer [calm]: ")
     session.write("\n")
-    session.expect("a line with only a dot ends it.")
+    session.expect("a line with only a dot, or Ctrl+D, ends it.")
     session.write("42\nlines\n.\n")
     session.expect("Answer 1-3: ")
     session.write("1\n")
@@ -78,6 +78,32 @@ def test_answers_of_every_type_are_read_as_what_they_are(tmp_path: Path) -> None
     assert session.end() == 0
     expected = {"pages": 12, "go": True, "tone": "calm", "text": "42\nlines", "code": 1}
     assert output_of(session) == expected
+
+
+def test_ctrl_d_ends_an_answer_of_many_lines(tmp_path: Path) -> None:
+    write(tmp_path, "free.yaml", """
+workflow: {name: free}
+steps: [{name: text, ask: {prompt: "The text?", type: string, multiline: true}}, {name: more, ask: "More?"}]
+output: ["{{ steps.text.answer }}", "{{ steps.more.answer }}"]
+""")  # fmt: skip
+
+    session = Session(tmp_path, "run", "free.yaml")
+    session.expect("or Ctrl+D, ends it.")
+    session.write("one\ntwo\n\x04")
+    session.expect("Answer: ")
+    session.write("no more\n")
+
+    assert session.end() == 0 and output_of(session) == ["one\ntwo", "no more"]
+
+
+def test_ctrl_d_at_a_choice_leaves_the_run_paused_on_a_new_line(tmp_path: Path) -> None:
+    write(tmp_path, "asking.yaml", ASKING)
+
+    session = Session(tmp_path, "run", "asking.yaml", "--run-id", "r1")
+    session.expect("Answer 1-2: ")
+    session.write("\x04")
+
+    assert session.end() == 4 and "Answer 1-2: \n" in session.screen
 
 
 def test_ctrl_c_leaves_the_run_paused(tmp_path: Path) -> None:

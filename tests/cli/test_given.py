@@ -9,7 +9,8 @@ import click
 import pytest
 
 from holdfast import AnswerRejected, Pause
-from holdfast.cli.given import fitting, read_answers, read_inputs, read_pairs
+from holdfast.cli.addressing import read_answers
+from holdfast.cli.given import fitting, read_inputs, read_pairs
 
 
 def pause(name: str, kind: str = "ask", schema: dict[str, Any] | None = None, step: str = "") -> Pause:
@@ -55,7 +56,7 @@ def test_answers_that_find_no_pause_or_several_are_refused() -> None:
 
     with pytest.raises(AnswerRejected, match="answer by id: 'a#1:same', 'b#1:same'"):
         read_answers(["same=1"], twins)
-    with pytest.raises(AnswerRejected, match="names none of the questions"):
+    with pytest.raises(AnswerRejected, match="names none of the open questions"):
         read_answers(["other=1"], [pause("one"), pause("two")])
     with pytest.raises(AnswerRejected, match="waits for no answer"):
         read_answers(["1"], [pause("gate", "after")])

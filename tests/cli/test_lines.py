@@ -70,15 +70,16 @@ def test_what_is_skipped_or_passed_over_says_so() -> None:
         event("node.complete", "a", error=False, update={"a": {"status": "skipped"}}),
         event("node.complete", "b", error=False, update={"b": {"status": "failed", "error": "no"}}),
         event("node.warning", "c", error="no"),
+        event("node.complete", "c", error=True),
         event("node.complete", "each:done", error=False, update={}),
         Event("checkpoint.fail", "r1", "", {"error": "disk full"}),
         Event("graph.changed", "r1", "", {"changes": ["node 'a' was added"]}),
     ) == [
         "a skipped",
         "b failed and is passed over: no",
-        "c is passed over: no",
+        "c failed and is passed over: no",
         "a checkpoint could not be saved: disk full",
-        "the workflow changed since the run was saved: node 'a' was added",
+        "the workflow changed since the run was saved: step 'a' was added",
     ]
 
 

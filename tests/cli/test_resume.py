@@ -95,7 +95,7 @@ def test_the_plan_is_shown_and_nothing_is_touched(failed: Path) -> None:
     assert done.returncode == 0 and "2 steps kept" in done.stdout and "nothing was touched" in done.stdout
     assert "first   kept        finished" in done.stdout
     assert "gated   runs again  it failed: RuntimeError: the gate is closed" in done.stdout
-    assert [(step["node"], step["what"]) for step in told["steps"]] == [
+    assert [(step["step"], step["what"]) for step in told["steps"]] == [
         ("first", "kept"),
         ("second", "kept"),
         ("gated", "rerun"),
@@ -122,7 +122,7 @@ def test_several_answers_are_told_apart_by_name(tmp_path: Path) -> None:
     mistyped = call(tmp_path, "resume", "r1", "--answer", "pages=many", "--answer", "title=12")
     done = call(tmp_path, "resume", "r1", "--answer", "pages=3", "--answer", "title=12", "-q")
 
-    assert "--answer title=VALUE --answer pages=VALUE" in paused.stdout
+    assert "--answer 'title=<text>' --answer 'pages=<integer>'" in paused.stdout
     assert bare.returncode == 2 and "'title', 'pages'" in bare.stderr
     assert mistyped.returncode == 2 and "'pages': the answer must be of type integer" in mistyped.stderr
     assert done.returncode == 0 and json.loads(done.stdout) == ["12", 3]

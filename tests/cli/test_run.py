@@ -83,8 +83,10 @@ def test_the_resume_command_names_a_store_that_is_not_the_default(tmp_path: Path
     done = call(tmp_path, "run", "chain.yaml", "--store", "sqlite:///my runs.db")
 
     words = shlex.split(resume_command(done.stderr))
-    assert words[words.index("--store") + 1] == "sqlite:///my runs.db"
+    assert words[words.index("--store") + 1] == f"sqlite:///{tmp_path}/my runs.db"
     (tmp_path / "open").touch()
+    (tmp_path / "elsewhere").mkdir()
+    assert pasted(tmp_path / "elsewhere", resume_command(done.stderr)).returncode == 1
     assert pasted(tmp_path, resume_command(done.stderr)).returncode == 0
 
 
@@ -156,9 +158,11 @@ def test_a_pause_in_json_has_all_that_is_needed_to_answer(tmp_path: Path) -> Non
     told = json.loads(call(tmp_path, "run", "asking.yaml", "--run-id", "r1", "--json").stdout)
 
     (pause,) = told["pauses"]
-    assert told["status"] == "paused" and told["resume"].endswith("resume r1")
+    assert told["status"] == "paused" and told["resume"].endswith("resume r1 --answer yes")
     assert (pause["kind"], pause["name"], pause["prompt"]) == ("ask", "approve", "Publish it?")
-    assert pause["schema"] == {"enum": ["yes", "no"]} and pause["expires_at"] is None
+    assert pause["schema"] == {"enum": ["yes", "no"]} and pause["until"] is None
+    shown = json.loads(call(tmp_path, "show", "r1", "--json").stdout)
+    assert shown["pauses"] == told["pauses"] and pause["command"].endswith("answer r1 approve=yes")
 
 
 def test_skipped_gates_ask_nothing(tmp_path: Path) -> None:
@@ -353,11 +357,35 @@ def test_the_final_state_can_be_made_a_failure(tmp_path: Path) -> None:
         ("second.output.count=2", 1),
         ("steps.gated.output=through", 1),
         ("second.output.count=3", 0),
-        ("nothing.there=2", 0),
+        ("output.there=2", 0),
     ]:
         done = call(tmp_path, "run", "chain.yaml", "--fail-on-state", condition)
         assert done.returncode == code, condition
         assert (f"the final state has {condition}" in done.stderr) == bool(code)
+
+
+def test_a_condition_on_a_step_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
+    write(tmp_path, "chain.yaml", CHAIN)
+
+    done = call(tmp_path, "run", "chain.yaml", "--fail-on-state", "secnd.output=2")
+
+    assert done.returncode == 2 and "did you mean 'second'?" in done.stderr and ran(tmp_path) == []
+
+
+def test_what_a_function_logs_is_without_secrets(tmp_path: Path) -> None:
+    write(tmp_path, "log.yaml", """
+workflow: {name: log}
+steps:
+  - {name: log, python: "log.py:log", with: {value: "{{ secrets.TOKEN_X }}"}}
+  - {name: q, ask: "Is {{ secrets.TOKEN_X }} fine?"}
+""")  # fmt: skip
+    (tmp_path / "log.py").write_text(
+        "import logging\n\ndef log(value):\n    logging.getLogger('mine').warning('key %s', value)\n"
+    )
+
+    done = call(tmp_path, "run", "log.yaml", env=environment(HOLDFAST_SECRET_TOKEN_X="swordfish-1234"))
+
+    assert "key ***" in done.stderr and "swordfish" not in done.stdout + done.stderr
 
 
 def test_gates_from_the_command_line_pause_or_are_passed(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from holdfast.cli.store_option import (
     open_existing,
     same_store,
 )
+from tests.cli.calling import CHAIN, call, write
 
 
 def test_what_is_given_wins_then_the_environment_then_the_file() -> None:
@@ -64,10 +65,23 @@ def test_a_command_to_paste_is_quoted_and_guards_odd_ids(
 
     assert command("resume", "r1", store=DEFAULT_STORE) == f"{start} resume r1"
     assert command("resume", "a b", "--answer", "it's", store="sqlite:///x y.db") == (
-        f"{start} resume 'a b' --store 'sqlite:///x y.db' --answer 'it'\"'\"'s'"
+        f"{start} resume 'a b' --store 'sqlite:///{tmp_path}/x y.db' --answer 'it'\"'\"'s'"
     )
     assert command("answer", "-r", "-5", store=DEFAULT_STORE) == f"{start} answer -- -r -5"
     assert command("resume", "-r", "--answer", "x", store=DEFAULT_STORE) == f"{start} resume --answer x -- -r"
+
+
+def test_a_run_is_meant_by_the_beginning_of_its_id(tmp_path: Path) -> None:
+    write(tmp_path, "chain.yaml", CHAIN)
+    for name in ("abcd-one", "abcd-two"):
+        call(tmp_path, "run", "chain.yaml", "--run-id", name)
+
+    assert call(tmp_path, "status", "abcd-o").stdout.startswith("abcd-one ")
+    assert "'abcd-one'" in call(tmp_path, "resume", "abcd-o", "--plan", "--json").stdout.replace('"', "'")
+    assert call(tmp_path, "cancel", "abcd-t").stdout == "run abcd-two is cancelled\n"
+    both, short = call(tmp_path, "show", "abcd"), call(tmp_path, "show", "abc")
+    assert both.returncode == 2 and "abcd-one" in both.stderr and "give more of the id" in both.stderr
+    assert short.returncode == 2 and "no run" in short.stderr
 
 
 def test_the_program_is_named_as_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

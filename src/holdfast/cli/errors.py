@@ -43,9 +43,9 @@ _ID = r"(?:'([^']*)'|\"([^\"]*)\")"
 _PHRASES: tuple[tuple[str, str], ...] = (
     (rf"compile with a larger max_iterations, then app\.resume\({_ID}\)",
      r"raise limits.max_iterations in the file, then: holdfast resume \1\2"),
-    (rf"read it with app\.get_state\({_ID}\), remove it with app\.delete\({_ID}\)",
+    (rf"read it with app\.get_state\({_ID}\), remove it with app\.delete\({_ID}\)(?:, or give the new run another run_id)?",
      r"choose another --run-id; `holdfast show \1\2` shows it"),
-    (rf"resume it with app\.resume\({_ID}\)",
+    (rf"resume it with app\.resume\({_ID}\)(?:, or give the new run another run_id)?",
      r"choose another --run-id, or go on with it: holdfast resume \1\2"),
     (rf"(?:resume |resumed )?with app\.resume\({_ID}\)(?: in Python)?", r"resume with: holdfast resume \1\2"),
     (rf"app\.resume\({_ID}\)", r"holdfast resume \1\2"),

@@ -147,7 +147,7 @@ class _Compiler:
         step = work.step
         self._graph.add_node(
             name,
-            work,
+            work if work.kind.asks_engine or work.kind.is_async else work.alone,
             retry=retry_of(step, work.kind),
             timeout=step.timeout if step.python is not None else None,
             if_interrupted=self._if_interrupted(step),

@@ -37,12 +37,18 @@ class Announcer:
         if script is None:
             return
         known = {"HOLDFAST_RUN_ID": run_id, "HOLDFAST_WORKFLOW": self._workflow, **facts}
-        command = Command(script, cwd=self._world.base, env={**self._world.env, **known}, timeout=TIMEOUT)
+        world = self._world
+        command = Command(
+            script,
+            cwd=world.base,
+            env={**world.command_env(), **known},
+            timeout=TIMEOUT,
+            scrub=world.scrubber.scrub,
+        )
         try:
             done = command.run(lambda: False, lambda line: None)
         except HoldfastError as error:
             logger.error("hook %s: %s", name, self._world.scrubber.scrub(str(error)))
             return
         if done.code:
-            tail = self._world.scrubber.scrub(done.stderr.strip()[-500:])
-            logger.error("hook %s ended with code %d: %s", name, done.code, tail)
+            logger.error("hook %s ended with code %d: %s", name, done.code, done.stderr.strip()[-500:])

@@ -51,6 +51,10 @@ class Work:
         # Outside the handler: the error that is raised must not carry the one that it replaces.
         raise failure
 
+    def alone(self, state: State) -> Update:
+        """The same for work that asks nothing of the engine."""
+        return self(state, None)  # type: ignore[arg-type]
+
     def why_skipped(self, state: State) -> str:
         """Why the step is not to be done, or nothing."""
         if self.layout.has_failed(state):

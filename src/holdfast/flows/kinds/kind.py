@@ -33,6 +33,11 @@ class Kind(Protocol):
         """Whether `run` gives an awaitable."""
         ...
 
+    @property
+    def asks_engine(self) -> bool:
+        """Whether `run` needs a context; what does without one costs less."""
+        ...
+
     def paths(self) -> Paths:
         """The places of the scope that the work reads."""
         ...
@@ -112,6 +117,7 @@ class Plain:
 
     transient_only: ClassVar[bool] = False
     is_async = False
+    asks_engine = True
 
     def __init__(self) -> None:
         self.texts = Texts()

@@ -42,6 +42,7 @@ class CallPython(Plain):
         given = step.with_ if step.with_ else dict.fromkeys((*_GIVEN, *item))
         self._check(given, [*_GIVEN, *item])
         self._named = [name for name in self._parameters if name in given or name in ("state", "ctx")]
+        self.asks_engine = "ctx" in self._named
         self._discreet = any(path[0] == "secrets" for path in self.texts.paths())
 
     def _check(self, given: Mapping[str, Any], scope: list[str]) -> None:
@@ -68,7 +69,7 @@ class CallPython(Plain):
         return fingerprint(self._function)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
-        if self._discreet or self._world.secrets.remembered():
+        if self.asks_engine and (self._discreet or self._world.secrets.remembered()):
             ctx = Discreet(ctx, self._world)
         positional, named = self._arguments(scope, {"state": state, "ctx": ctx})
         try:

@@ -16,6 +16,8 @@ from holdfast.flows.model import End, Step, Wait
 class SetValues(Plain):
     """`set`: values made of values."""
 
+    asks_engine = False
+
     def __init__(self, step: Step) -> None:
         super().__init__()
         self._values = self.texts.tree("set", step.set)
