@@ -11,8 +11,11 @@ from typing import Any
 
 import click
 
+from holdfast.cli.closing import Ending
+from holdfast.cli.errors import error_as_json
 from holdfast.cli.main import ENTRIES, commands
 from holdfast.cli.pruning import Removal
+from holdfast.cli.resume_table import Row, plan_as_json
 from holdfast.views import Driver, FaultView, Items, Ledger, Moment, PauseView, RunLine, RunView, StepView
 
 FOLDER = Path(__file__).parent / "reference" / "cli"
@@ -28,7 +31,21 @@ def keys(method: Callable[..., Any]) -> str:
 
 WHOLE = keys(RunView.as_json).partition("and: ")[2].partition(";")[0]
 
+ENDING = [
+    ("the document", keys(Ending.as_json)),
+    ("each of pauses", keys(PauseView.as_json)),
+    ("error", "step, attempt, message"),
+    ("if nothing could be run", keys(error_as_json)),
+]
+
 JSON: dict[str, list[tuple[str, str]]] = {
+    "run": ENDING,
+    "resume": [
+        *ENDING,
+        ("with --plan", keys(plan_as_json)),
+        ("each of steps of a plan", ", ".join(Row._fields)),
+    ],
+    "answer": [("the document", "run_id, answered, open; with --resume as for resume")],
     "runs": [("the document", "store, runs"), ("each of runs", keys(RunLine.as_json))],
     "show": [
         ("the document", f"{keys(RunLine.as_json)}, {WHOLE}, store; with --state also the whole state"),
@@ -136,6 +153,10 @@ def index() -> str:
         "| code | |\n|---|---|\n| 0 | completed |\n| 1 | failed |\n| 2 | an invalid workflow, or wrong usage |\n"
         "| 3 | configuration: a store that cannot be opened, something missing |\n| 4 | paused |\n"
         "| 130 | interrupted with Ctrl+C |\n| 143 | terminated |\n"
+    )
+    parts.append(
+        "Where `--json` is given and a command ends with an error, it prints that on stdout too, as one JSON object "
+        f"with the keys {listed(keys(error_as_json))}.\n"
     )
     for section in dict.fromkeys(entry.section for entry in ENTRIES.values()):
         parts.append(f"## {section}\n")

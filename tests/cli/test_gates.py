@@ -84,7 +84,7 @@ def test_ctrl_d_ends_an_answer_of_many_lines(tmp_path: Path) -> None:
     write(tmp_path, "free.yaml", """
 workflow: {name: free}
 steps: [{name: text, ask: {prompt: "The text?", type: string, multiline: true}}, {name: more, ask: "More?"}]
-output: ["{{ steps.text.answer }}", "{{ steps.more.answer }}"]
+output: {text: "{{ steps.text.answer }}", more: "{{ steps.more.answer }}"}
 """)  # fmt: skip
 
     session = Session(tmp_path, "run", "free.yaml")
@@ -93,7 +93,7 @@ output: ["{{ steps.text.answer }}", "{{ steps.more.answer }}"]
     session.expect("Answer: ")
     session.write("no more\n")
 
-    assert session.end() == 0 and output_of(session) == ["one\ntwo", "no more"]
+    assert session.end() == 0 and output_of(session) == {"text": "one\ntwo", "more": "no more"}
 
 
 def test_ctrl_d_at_a_choice_leaves_the_run_paused_on_a_new_line(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.reading import json_option, reading
-from holdfast.cli.store_option import chosen_url, store_option
+from holdfast.cli.store_option import chosen_url, meant_run, store_option
 from holdfast.cli.tables import print_facts, print_json, print_table
 from holdfast.cli.text import count, moment, one_line
 from holdfast.errors import RunNotFound
@@ -74,7 +74,11 @@ def _found(
 
     if run is not None and workflow is not None:
         raise click.UsageError("give either a run or --workflow")
-    infos = journal.store.runs(workflow=workflow) if run is None else [find_run_info(journal, run)]
+    infos = (
+        journal.store.runs(workflow=workflow)
+        if run is None
+        else [find_run_info(journal, meant_run(journal.store, run))]
+    )
     of_runs = [
         [
             (info.run, read_mark(info.key, mark, info.run))

@@ -80,7 +80,7 @@ class Ending:
         return command("resume", self.run_id, *asking, store=self.store)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, as plain data."""
+        """Keys: status, run_id, workflow, store, output, figures, steps_run, cost, pauses, error, warnings, resume."""
         figures = None if self.figures is None else dataclasses.asdict(self.figures)
         return {
             "status": str(self.status),

@@ -43,10 +43,13 @@ def answer(
 ) -> int:
     """Answer what a run waits for. VALUE is JSON or text and must be one of the choices, if there are any.
 
+    RUN is a run's id or its beginning (4 characters or more), or a workflow's name. NAME is the name of the
+    question, or what follows the step's dot in it, or its id; yes and no will do for true and false.
+
     A terminal that waits for the answer takes it at once; otherwise the next `resume` does.
 
     \b
-      holdfast answer 3f2a… yes
+      holdfast answer 3f2a yes
       holdfast answer report title="On tides" pages=3 --resume
     """
     from holdfast.engine import control
@@ -135,7 +138,7 @@ def cancel(run: str, reason: str, json: bool, store: str | None) -> None:
     """Stop a run, wherever it is driven. What is finished is kept.
 
     \b
-      holdfast cancel 3f2a… --reason "wrong inputs"
+      holdfast cancel 3f2a --reason "wrong inputs"
     """
     _stop("cancel", run, reason or "cancelled", json, store)
 

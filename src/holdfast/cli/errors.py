@@ -43,7 +43,8 @@ _ID = r"(?:'([^']*)'|\"([^\"]*)\")"
 _PHRASES: tuple[tuple[str, str], ...] = (
     (rf"compile with a larger max_iterations, then app\.resume\({_ID}\)",
      r"raise limits.max_iterations in the file, then: holdfast resume \1\2"),
-    (rf"read it with app\.get_state\({_ID}\), remove it with app\.delete\({_ID}\)(?:, or give the new run another run_id)?",
+    (rf"read it with app\.get_state\({_ID}\), remove it with app\.delete\({_ID}\)"
+     r"(?:, or give the new run another run_id)?",
      r"choose another --run-id; `holdfast show \1\2` shows it"),
     (rf"resume it with app\.resume\({_ID}\)(?:, or give the new run another run_id)?",
      r"choose another --run-id, or go on with it: holdfast resume \1\2"),
@@ -59,6 +60,7 @@ _PHRASES: tuple[tuple[str, str], ...] = (
      "or start the run anew"),
     (rf"the code of node {_ID} changed", r"step '\1\2' changed"),
     (rf"\bnode {_ID} (was removed|was added|failed)", r"step '\1\2' \3"),
+    (r"\bthe graph changed since", "the workflow changed since"),
     (r"which the graph no longer has", "which the workflow no longer has"),
     (r"the graph no longer has (it|its node)", "the workflow no longer has it"),
     (r"resume with remap\b(?!=)", "resume with --remap OLD=NEW"),
@@ -117,7 +119,7 @@ def report(error: BaseException, debug: bool = False, as_json: bool = False) -> 
 
 
 def error_as_json(error: BaseException) -> dict[str, object]:
-    """Keys: status, which is `error`, error, exit_code."""
+    """Keys: status, error, exit_code."""
     text = error.format_message() if isinstance(error, click.ClickException) else message(error)
     return {
         "status": "error",

@@ -46,18 +46,18 @@ OPEN = (RunStatus.RUNNING, RunStatus.PAUSED)
 def events(run: str, follow: bool, since: int, every: float, store: str | None, as_json: bool) -> int:
     """Tell what happened in a run, one line a moment, oldest first.
 
-    RUN is a run's id, or a workflow's name, which means its latest run. With --json every line is one JSON
-    object with the keys seq, at, type, step, text and data.
+    RUN is a run's id or its beginning, or a workflow's name or file, which means its latest run. With --json
+    every line is one JSON object with the keys seq, at, type, step, text and data.
 
     \b
     Example:
       holdfast events research --follow
       holdfast events research --json | jq -r 'select(.type == "node.error") | .text'
     """
-    from holdfast.views import Timeline, find_run_info
+    from holdfast.views import Timeline
 
     journal, run = reading_run(store, run)
-    run_id = find_run_info(journal, run).run
+    run_id = line_of(journal, run).run_id
     told = Timeline(journal, run_id, since)
     try:
         _print(told, as_json)

@@ -134,7 +134,7 @@ class LiveView:
         line.append(icon, style)
         line.append(rest, "dim" if row.status in (PENDING, KEPT, SKIPPED) else "")
         line.append(f"{' ' * (width - cell_len(indent) - cell_len(rest))}{_time(row, now):>7}  ", "dim")
-        _append_about(line, row, now, min(BAR, max(4, (self._console.width - 40) // 2)))
+        _append_about(line, row, now, min(BAR, max(0, (self._console.width - 50) // 2)))
         return line
 
     def _icon(self, row: Row, now: float) -> tuple[str, str]:
@@ -183,7 +183,8 @@ def _bar(row: Row, width: int = BAR) -> str:
     over = row.done + row.failed
     filled = width * over // max(row.total, 1)
     failed = f", {row.failed} failed" if row.failed else ""
-    return f"[{'=' * filled}{' ' * (width - filled)}] {over}/{row.total}{failed}  "
+    drawn = f"[{'=' * filled}{' ' * (width - filled)}] " if width else ""
+    return f"{drawn}{over}/{row.total}{failed}  "
 
 
 def terminal_console() -> Console:

@@ -57,7 +57,7 @@ def place_of(step: str, node: str = "") -> Place:
     name, _, rest = own.partition("#")
     visit, bracket, key = rest.partition("[")
     base, _, role = name.partition(":")
-    role = role or (HELPERS.get(base, "") if not around else "")
+    role = role or HELPERS.get(base, "")
     path = (*(part.partition("#")[0].partition(":")[0] for part in around), base)
     number = int(visit) if visit.isdigit() else 1
     return Place(path, role, number, unquote(key[:-1]) if bracket else None)

@@ -28,14 +28,13 @@ def reading(store: str | None, of_flow: str | None = None) -> Journal:
 
 
 def reading_run(store: str | None, run: str) -> tuple[Journal, str]:
-    """The journals to read, and the run that is meant: `run` may be a workflow file, or the beginning of an id."""
+    """The journals to read, and the run that is meant: `run`, or the workflow if that is a file."""
     if run.endswith((".yaml", ".yml")) and Path(run).is_file():
         from holdfast.flows.flow import load_flow
 
         flow = load_flow(Path(run))
         return reading(store, flow.store_url()), flow.name
-    journal = reading(store)
-    return journal, meant_run(journal.store, run)
+    return reading(store), run
 
 
 def view_of(journal: Journal, target: str) -> RunView:
@@ -43,7 +42,7 @@ def view_of(journal: Journal, target: str) -> RunView:
     from holdfast.engine.driver import is_alive
     from holdfast.views import find_run_info, run_view
 
-    return run_view(journal, find_run_info(journal, target).run, is_alive=is_alive)
+    return run_view(journal, find_run_info(journal, meant_run(journal.store, target)).run, is_alive=is_alive)
 
 
 def line_of(journal: Journal, target: str) -> RunLine:
@@ -51,7 +50,7 @@ def line_of(journal: Journal, target: str) -> RunLine:
     from holdfast.engine.driver import is_alive
     from holdfast.views import find_run_info, run_line
 
-    return run_line(journal, find_run_info(journal, target), is_alive)
+    return run_line(journal, find_run_info(journal, meant_run(journal.store, target)), is_alive)
 
 
 def standing(line: RunLine) -> str:

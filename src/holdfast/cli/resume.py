@@ -70,13 +70,14 @@ def resume(
 ) -> int:
     """Go on with a run where it stopped. Finished steps do not run again.
 
-    TARGET is a run id, a workflow's name, a checkpoint id, a workflow file or a checkpoint file (.pkl). A
-    workflow means its latest unfinished run; without TARGET the latest unfinished run of the store is meant.
+    TARGET is a run id or its beginning (4 characters or more), a workflow's name, a checkpoint id, a workflow
+    file or a checkpoint file (.pkl). A workflow means its latest unfinished run; without TARGET the latest
+    unfinished run of the store is meant. Gates and options given to `run` hold for a resume too.
 
     \b
       holdfast resume
       holdfast resume report --answer yes
-      holdfast resume 3f2a… --plan
+      holdfast resume 3f2a --plan
     """
     from holdfast.cli.targets import find_target
 

@@ -110,7 +110,8 @@ class Checkpoint(Part):
     )
     durability: Literal["full", "process", "exit"] = Field(
         default="full",
-        description="What a saved step survives: a power cut, or a killed process; `exit` saves only at a pause, a failure or the end.",
+        description="What a saved step survives: a power cut (full) or a killed process (process); "
+        "`exit` saves only at a pause, a failure or the end.",
     )
     interval: int = Field(default=1, ge=0, description="Save every so many waves of steps.")
     preserve: Literal["last", "all", "none"] = Field(
