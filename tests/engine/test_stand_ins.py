@@ -79,6 +79,19 @@ def test_an_on_error_that_fails_itself_leaves_the_failure() -> None:
         graph.compile("memory://").invoke({"n": 0})
 
 
+def test_an_on_error_may_decline(caplog: pytest.LogCaptureFixture) -> None:
+    def decline(state: Any, error: BaseException) -> Any:
+        raise error
+
+    graph = StateGraph(Work, name="g")
+    graph.add_node("a", broken, on_error=decline)
+    graph.add_edge(START, "a").add_edge("a", END)
+
+    with pytest.raises(ExecutionError, match="no luck"):
+        graph.compile("memory://").invoke({"n": 0})
+    assert "on_error" not in caplog.text
+
+
 def test_an_item_that_fails_does_not_stop_the_others() -> None:
     def item(state: Any) -> Any:
         if state["n"] == 2:

@@ -86,7 +86,8 @@ class StateGraph:
         - `version`: names the node's code in place of its fingerprint.
         - `goto`: the nodes that its `Command`s may lead to, where no edge does.
         - `on_error`: a function of the state and the error of a failure that is final; what it returns
-          stands in for the node's own result, the failure becomes a warning, and the run goes on.
+          stands in for the node's own result, the failure becomes a warning, and the run goes on. Raising
+          the error again declines.
         - `max_parallel`: how many steps of this node (items of a for-each) run at once.
         """
         if callable(name) and not isinstance(name, str):

@@ -537,8 +537,9 @@ class Drive:
             value = node.on_error(state, error)
             frame = self.run.frames[step.frame]
             ops, goto = meaning(self._graph_of(step), self.codec, frame, step, value, state)
-        except Exception:
-            logger.exception("run %s: on_error of node %r failed", self.run_id, step.node)
+        except Exception as problem:
+            if problem is not error:
+                logger.exception("run %s: on_error of node %r failed", self.run_id, step.node)
             return False
         fault = str(fault_of(error))
         logger.warning("run %s: node %r failed, going on: %s", self.run_id, step.node, fault)
