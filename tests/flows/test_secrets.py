@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.data.frozen import freeze
@@ -175,6 +175,7 @@ def test_any_secret_is_found_in_any_text(secret: str, disguise: str, before: str
 
 
 @given(st.binary(max_size=8), secret_texts, st.binary(max_size=8))
+@example(b"ab", "0000000000\x80\x80\x85", b"")
 def test_any_alignment_of_base64_is_found(before: bytes, secret: str, after: bytes) -> None:
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         whole = encode(before + secret.encode() + after).decode()

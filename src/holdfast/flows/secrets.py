@@ -123,7 +123,7 @@ class Scrubber(logging.Filter):
         known = self._secrets.remembered() if self._secrets is not None else ()
         if known != self._known:
             found = {form for secret in known for form in forms(secret)}
-            self._forms, self._known = sorted(found, key=lambda form: (-len(form[1]), form)), known
+            self._forms, self._known = sorted(found, key=lambda form: (-len(form[0]), form)), known
         return self._forms
 
 
