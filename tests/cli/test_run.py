@@ -377,7 +377,6 @@ def test_what_a_function_logs_is_without_secrets(tmp_path: Path) -> None:
 workflow: {name: log}
 steps:
   - {name: log, python: "log.py:log", with: {value: "{{ secrets.TOKEN_X }}"}}
-  - {name: q, ask: "Is {{ secrets.TOKEN_X }} fine?"}
 """)  # fmt: skip
     (tmp_path / "log.py").write_text(
         "import logging\n\ndef log(value):\n    logging.getLogger('mine').warning('key %s', value)\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 import time
 import traceback
@@ -15,15 +14,16 @@ import click
 
 from holdfast.cli import errors
 from holdfast.cli.closing import Ending, status_code
+from holdfast.cli.conditions import check_conditions, first_that_holds
 from holdfast.cli.elsewhere import Lookout
 from holdfast.cli.gates import GATES, AnsweredElsewhere, LeftPaused, Reply, ask
 from holdfast.cli.progress import Progress
-from holdfast.cli.stored import Kept, kept_of, state_has
+from holdfast.cli.stored import Kept, kept_of
 from holdfast.cli.terminal import Terminal, Terminated, sigterm_leaves
 from holdfast.cli.text import as_json, cost_of, encodable, visible
 from holdfast.cli.traces import place_in_code
 from holdfast.cli.watching import Display, Watch, watching
-from holdfast.cli.wording import all_steps, rows_of, wording_of
+from holdfast.cli.wording import rows_of, wording_of
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.control import answer
 from holdfast.engine.drive import StepInterrupted
@@ -71,7 +71,7 @@ class Driving:
 
     def drive(self, begin: Begin, run_id: str = "") -> int:
         """Begin, go on past every gate that somebody opens, tell how it ended; answer the exit code."""
-        self._check_conditions()
+        check_conditions(self._manners.fail_on_state, self._flow.definition)
         progress = Progress(rows_of(self._flow.definition.steps), self._flow.scrub)
         if self._before is not None:
             progress.keep(dict(self._before.statuses))
@@ -86,21 +86,6 @@ class Driving:
         if ending is not None:
             self._tell(ending)
         return code
-
-    def _check_conditions(self) -> None:
-        """Refuse a `--fail-on-state` about a step that the workflow does not have: it would never hold."""
-        known = {
-            "inputs",
-            "output",
-            "ledger",
-            *(step.name for step in all_steps(self._flow.definition.steps)),
-        }
-        for condition in self._manners.fail_on_state:
-            name = condition.partition("=")[0].removeprefix("steps.").partition(".")[0]
-            if name not in known:
-                close = difflib.get_close_matches(name, known, 1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
-                raise click.UsageError(f"--fail-on-state {condition!r}: there is no step {name!r}; {hint}")
 
     def _ended(self, watch: Watch, begin: Begin) -> tuple[Ending | None, int]:
         try:
@@ -266,12 +251,10 @@ class Driving:
             click.echo("\n".join(ending.lines()), err=True)
 
     def _is_failed_by(self, outcome: Outcome) -> bool:
-        for condition in self._manners.fail_on_state:
-            path, _, wanted = condition.partition("=")
-            if state_has(outcome.state, path, wanted):
-                click.echo(f"holdfast: the final state has {condition}", err=True)
-                return True
-        return False
+        condition = first_that_holds(self._manners.fail_on_state, outcome.state)
+        if condition:
+            click.echo(f"holdfast: the final state has {condition}", err=True)
+        return bool(condition)
 
 
 def _told(cause: BaseException) -> str:

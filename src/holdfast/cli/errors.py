@@ -61,6 +61,7 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (rf"the code of node {_ID} changed", r"step '\1\2' changed"),
     (rf"\bnode {_ID} (was removed|was added|failed)", r"step '\1\2' \3"),
     (r"\bthe graph changed since", "the workflow changed since"),
+    (r", and this graph is ", ", and this file is of "),
     (r"which the graph no longer has", "which the workflow no longer has"),
     (r"the graph no longer has (it|its node)", "the workflow no longer has it"),
     (r"resume with remap\b(?!=)", "resume with --remap OLD=NEW"),

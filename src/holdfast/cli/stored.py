@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.given import value_of
 from holdfast.cli.progress import place_of
 from holdfast.cli.text import cost_of
 from holdfast.errors import HoldfastError
@@ -91,14 +90,3 @@ def config_of(journal: Journal, info: RunInfo) -> dict[str, Any]:
     run = journal.load(info, codec).run
     found = codec.decode(run.config, lenient=True) if run.config else {}
     return dict(found) if isinstance(found, dict) else {}
-
-
-def state_has(state: Any, path: str, wanted: str) -> bool:
-    """Whether a state holds a value, JSON or text, at a dotted path such as `review.output.ok`."""
-    found: Any = state
-    for part in path.removeprefix("steps.").split("."):
-        try:
-            found = found[int(part)] if isinstance(found, (list, tuple)) else found[part]
-        except (KeyError, IndexError, TypeError, ValueError):
-            return False
-    return bool(found == value_of(wanted)) or found == wanted
