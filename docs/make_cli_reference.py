@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from holdfast.cli.closing import Ending
+from holdfast.cli.display.closing import Ending
+from holdfast.cli.display.resume_table import Row, plan_as_json
 from holdfast.cli.errors import error_as_json
 from holdfast.cli.main import ENTRIES, commands
 from holdfast.cli.pruning import Removal
-from holdfast.cli.resume_table import Row, plan_as_json
 from holdfast.views import Driver, FaultView, Items, Ledger, Moment, PauseView, RunLine, RunView, StepView
 
 FOLDER = Path(__file__).parent / "reference" / "cli"

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         register_observer,
     )
     from holdfast.flows.flow import Flow, load_flow
-    from holdfast.flows.problems import FlowInvalid
+    from holdfast.flows.reading.problems import FlowInvalid
     from holdfast.journal.checkpoints import Checkpoint
     from holdfast.plan.graph import Command, Send
     from holdfast.plan.retry import Retry
@@ -147,7 +147,7 @@ _NAMES = {
         "Flow",
         "load_flow",
     ),
-    "holdfast.flows.problems": ("FlowInvalid",),
+    "holdfast.flows.reading.problems": ("FlowInvalid",),
     "holdfast.journal.checkpoints": ("Checkpoint",),
     "holdfast.plan.graph": (
         "Command",

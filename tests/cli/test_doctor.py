@@ -118,7 +118,7 @@ def test_runs_of_the_future_are_told(call: Call, sqlite_url: str, monkeypatch: p
 
 
 def test_a_clock_that_was_never_set_is_broken(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.doctor.time.time", lambda: 1000.0)
+    monkeypatch.setattr("holdfast.cli.commands.doctor.time.time", lambda: 1000.0)
 
     assert checks(call)["clock"]["state"] == "broken"
 
@@ -141,8 +141,8 @@ def test_stores_in_folders_and_in_memory(call: Call, tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_broken(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.doctor.REQUIRED", ("no-such-distribution",))
-    monkeypatch.setattr("holdfast.cli.doctor.EXTRAS", {"encryption": ("no-such-distribution",)})
+    monkeypatch.setattr("holdfast.cli.commands.doctor.REQUIRED", ("no-such-distribution",))
+    monkeypatch.setattr("holdfast.cli.commands.doctor.EXTRAS", {"encryption": ("no-such-distribution",)})
 
     found = checks(call)
 

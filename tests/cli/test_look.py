@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import open_store
-from holdfast.cli.tables import print_table
+from holdfast.cli.display.tables import print_table
 from tests.cli.looking import SOURCE, Call, abandon, caller, command, three_runs
 from tests.graphs import chain, one
 

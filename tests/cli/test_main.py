@@ -151,7 +151,7 @@ def test_a_missing_package_is_named(
     monkeypatch.setitem(ENTRIES, "lost", Entry("Run", "no_such_module", "Nothing."))
 
     assert main(["lost"]) == 3
-    assert "'holdfast.cli.no_such_module' is missing" in capsys.readouterr().err
+    assert "'holdfast.cli.commands.no_such_module' is missing" in capsys.readouterr().err
 
 
 def test_a_reader_who_leaves_early_is_not_talked_about(tmp_path: Path) -> None:

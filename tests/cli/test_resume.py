@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import END, START, StateGraph, open_store
-from holdfast.cli import resume as resume_module
+from holdfast.cli.commands import resume as resume_module
 from holdfast.engine.policy import ON_CHANGE
 from holdfast.plan.graph import IF_INTERRUPTED
 from tests.cli.calling import ASKING, CHAIN, SLOW, call, ran, start, until, wait_for, write

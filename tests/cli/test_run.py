@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import open_store
-from holdfast.cli import run as run_module
+from holdfast.cli.commands import run as run_module
 from holdfast.engine.policy import DURABILITY
 from tests.cli.calling import (
     ASKING,

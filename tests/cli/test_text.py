@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.text import as_json, cost_of, count, duration, money, one_line, visible
+from holdfast.cli.display.text import as_json, cost_of, count, duration, money, one_line, visible
 
 
 @pytest.mark.parametrize(

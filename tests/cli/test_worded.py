@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.display.text import as_json, encodable, visible
+from holdfast.cli.display.traces import OWN, place_in_code, user_trace
 from holdfast.cli.errors import worded
-from holdfast.cli.text import as_json, encodable, visible
-from holdfast.cli.traces import OWN, place_in_code, user_trace
 from tests.cli.calling import CHAIN, call, write
 
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from holdfast.flows.json_schema import json_schema
-from holdfast.flows.parse import parse
-from holdfast.flows.source import read_source
+from holdfast.flows.reading.parse import parse
+from holdfast.flows.reading.source import read_source
 from tests.docs.test_docs import ROOT, environment
 
 PAGE = ROOT / "docs/reference/workflow.md"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.data.frozen import freeze
 from holdfast.errors import HoldfastError
-from holdfast.flows.expressions import ExpressionError, compile_expression
+from holdfast.flows.language.expressions import ExpressionError, compile_expression
 from tests.flows.attacks import outcomes
 
 SCOPE: dict[str, Any] = {

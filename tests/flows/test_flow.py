@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import ExecutionError, HoldfastError
 from holdfast.flows.flow import flow_of_run, load_flow
-from holdfast.flows.problems import FlowInvalid
+from holdfast.flows.reading.problems import FlowInvalid
 from holdfast.values import RunStatus
 from tests.flows.workshop import Workshop
 from tests.graphs import Heard

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from holdfast.flows.json_schema import json_schema
 from holdfast.flows.model import KINDS, Definition
-from holdfast.flows.parse import parse
-from holdfast.flows.source import FlowInvalid, read_source
+from holdfast.flows.reading.parse import parse
+from holdfast.flows.reading.source import FlowInvalid, read_source
 
 GOOD = {path.stem: path for path in sorted((Path(__file__).parent / "good").glob("*.yaml"))}
 TEXTS = {name: path.read_text("utf-8") for name, path in GOOD.items()}

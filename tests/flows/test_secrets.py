@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from holdfast.data.frozen import freeze
 from holdfast.errors import HoldfastError
-from holdfast.flows.expressions import ExpressionError, compile_expression
+from holdfast.flows.language.expressions import ExpressionError, compile_expression
 from holdfast.flows.secrets import REDACTED, Scrubber, SecretError, SecretMissing, Secrets
 
 KEY = "s3cr3t/K&y'\"+\\ü x"

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.errors import ExecutionError
 from holdfast.events import Event
-from holdfast.flows.problems import FlowInvalid
+from holdfast.flows.reading.problems import FlowInvalid
 from holdfast.values import RunStatus
 from tests.agents.llm_server import LlmServer, echo, failing, reply, server_error, unauthorized
 from tests.flows.web_server import Visit, WebServer

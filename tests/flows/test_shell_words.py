@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
-from holdfast.flows.shell_words import UnsafePlace, UnusableValue, safe_script
-from holdfast.flows.templates import compile_template
+from holdfast.flows.language.templates import compile_template
+from holdfast.flows.shell.words import UnsafePlace, UnusableValue, safe_script
 
 SHELLS = [shell for shell in ("/bin/sh", shutil.which("bash")) if shell]
 HOSTILE = "a'b\"c $HOME ${IFS} `id` $(id) ; && || | > /nowhere \n \\ \\\\ * ? ~ é # ! {a,b} <<EOF\n\tEOF\n"

@@ -14,9 +14,9 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.flows import strict_yaml
-from holdfast.flows.problems import Problem
-from holdfast.flows.source import FlowInvalid, Position, Source, read_source
+from holdfast.flows.reading import strict_yaml
+from holdfast.flows.reading.problems import Problem
+from holdfast.flows.reading.source import FlowInvalid, Position, Source, read_source
 
 FLOW = Path("flow.yaml")
 TEXTS = st.text(

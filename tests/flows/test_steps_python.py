@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ExecutionError
-from holdfast.flows.problems import FlowInvalid
+from holdfast.flows.reading.problems import FlowInvalid
 from holdfast.values import RunStatus
 from tests.flows.workshop import Workshop
 from tests.graphs import Heard

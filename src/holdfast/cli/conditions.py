@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.given import value_of
-from holdfast.cli.wording import all_steps
+from holdfast.cli.asking.given import value_of
+from holdfast.cli.display.wording import all_steps
 from holdfast.views.counts import NO_STEPS
 
 if TYPE_CHECKING:

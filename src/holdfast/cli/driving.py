@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli import errors
-from holdfast.cli.closing import Ending, status_code
+from holdfast.cli.asking.elsewhere import Lookout
+from holdfast.cli.asking.gates import GATES, AnsweredElsewhere, LeftPaused, Reply, ask
+from holdfast.cli.asking.terminal import Terminal, Terminated, sigterm_leaves
 from holdfast.cli.conditions import check_conditions, first_that_holds
-from holdfast.cli.elsewhere import Lookout
-from holdfast.cli.gates import GATES, AnsweredElsewhere, LeftPaused, Reply, ask
-from holdfast.cli.progress import Progress
+from holdfast.cli.display.closing import Ending, status_code
+from holdfast.cli.display.progress import Progress
+from holdfast.cli.display.text import as_json, cost_of, encodable, visible
+from holdfast.cli.display.traces import place_in_code
+from holdfast.cli.display.watching import Display, Watch, watching
+from holdfast.cli.display.wording import rows_of, wording_of
 from holdfast.cli.stored import Kept, kept_of
-from holdfast.cli.terminal import Terminal, Terminated, sigterm_leaves
-from holdfast.cli.text import as_json, cost_of, encodable, visible
-from holdfast.cli.traces import place_in_code
-from holdfast.cli.watching import Display, Watch, watching
-from holdfast.cli.wording import rows_of, wording_of
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.control import answer
 from holdfast.engine.drive import StepInterrupted

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.display.text import as_json, count, one_line
+from holdfast.cli.display.wording import all_steps, members_of
 from holdfast.cli.store_option import exists
-from holdfast.cli.text import as_json, count, one_line
-from holdfast.cli.wording import all_steps, members_of
 
 if TYPE_CHECKING:
     from holdfast.flows.flow import Flow

@@ -64,7 +64,7 @@ class Commands(click.Group):
         entry = ENTRIES.get(cmd_name)
         if entry is None:
             return None
-        module = importlib.import_module(f"holdfast.cli.{entry.module}")
+        module = importlib.import_module(f"holdfast.cli.commands.{entry.module}")
         command: click.Command = getattr(module, cmd_name)
         return command
 

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.cli.display.watching import Display
 from holdfast.cli.driving import Manners
-from holdfast.cli.watching import Display
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

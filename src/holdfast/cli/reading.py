@@ -60,7 +60,7 @@ def standing(line: RunLine) -> str:
 
 def answer_command(pause: PauseView, url: str) -> str:
     """The command that answers a pause, or passes a gate; it works when it is pasted."""
-    from holdfast.cli.closing import command
+    from holdfast.cli.display.closing import command
 
     if pause.is_gate:
         return command("resume", pause.run_id, store=url)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.cli.display.text import count, one_line
 from holdfast.cli.store_option import open_existing, open_journal
-from holdfast.cli.text import count, one_line
 from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.views.plain import size_text
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.progress import place_of
-from holdfast.cli.text import cost_of
+from holdfast.cli.display.progress import place_of
+from holdfast.cli.display.text import cost_of
 from holdfast.errors import HoldfastError
 from holdfast.views.counts import NOTHING, Counts, counted, statuses, steps_in
 

@@ -57,7 +57,7 @@ class Wishes:
 
         `stored` says that an earlier command wished it.
         """
-        from holdfast.flows.problems import FlowInvalid
+        from holdfast.flows.reading.problems import FlowInvalid
 
         try:
             return flow.open(

@@ -20,12 +20,12 @@ from holdfast.flows.ending import last_output
 from holdfast.flows.hooks import Announcer
 from holdfast.flows.inputs import read_inputs
 from holdfast.flows.model import Definition, Parallel
-from holdfast.flows.parse import parse
-from holdfast.flows.problems import FlowInvalid, Problem, did_you_mean, listed
 from holdfast.flows.purse import Purse, entries_of
+from holdfast.flows.reading.parse import parse
+from holdfast.flows.reading.problems import FlowInvalid, Problem, did_you_mean, listed
+from holdfast.flows.reading.source import Source, read_source
 from holdfast.flows.scope import Layout, members
 from holdfast.flows.secrets import Scrubber, Secrets
-from holdfast.flows.source import Source, read_source
 from holdfast.flows.ways import follow_by_order
 from holdfast.flows.world import World
 from holdfast.stores.base import Store

@@ -8,9 +8,9 @@ from typing import Any
 from holdfast.data.state import State
 from holdfast.engine.context import Context
 from holdfast.flows.errors import StepFailed
-from holdfast.flows.expressions import compile_expression
 from holdfast.flows.kinds.kind import Texts
-from holdfast.flows.plain import a, kind
+from holdfast.flows.language.expressions import compile_expression
+from holdfast.flows.language.plain import a, kind
 from holdfast.flows.scope import Scope, steps_named
 from holdfast.flows.work import Work, evaluated
 from holdfast.plan.graph import Command, Send

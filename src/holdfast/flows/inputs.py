@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.flows.errors import InputInvalid
 from holdfast.flows.model import Input, Workflow
-from holdfast.flows.words import given
+from holdfast.flows.reading.words import given
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),

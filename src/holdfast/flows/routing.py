@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.data.state import State
 from holdfast.flows.errors import NoRoute
-from holdfast.flows.expressions import Expression, ExpressionError, compile_expression
+from holdfast.flows.language.expressions import Expression, ExpressionError, compile_expression
 from holdfast.flows.model import END_ROUTE, Route, Step
 from holdfast.flows.scope import Layout, Scope, steps_named
 from holdfast.values import END

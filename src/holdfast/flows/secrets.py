@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from holdfast.flows.plain import Missing, Misuse
+from holdfast.flows.language.plain import Missing, Misuse
 from holdfast.flows.secret_forms import SHORTEST, forms
 
 REDACTED = "***"

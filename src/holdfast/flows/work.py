@@ -11,8 +11,8 @@ from holdfast.data.state import State
 from holdfast.engine.context import Context
 from holdfast.errors import HoldfastError
 from holdfast.flows.errors import BudgetExceeded, StepFailed
-from holdfast.flows.expressions import Expression, ExpressionError, compile_expression
 from holdfast.flows.kinds.kind import Kind
+from holdfast.flows.language.expressions import Expression, ExpressionError, compile_expression
 from holdfast.flows.model import After, Step
 from holdfast.flows.retrying import is_timeout, is_transient
 from holdfast.flows.scope import Layout, Names, Scope, steps_named

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 from holdfast.data.state import State
 from holdfast.engine.context import Context
 from holdfast.flows.errors import StepFailed
-from holdfast.flows.templates import (
+from holdfast.flows.language.templates import (
     Template,
     TemplateError,
     compile_template,

@@ -14,7 +14,7 @@ from holdfast.flows.kinds.json_text import read_json, write_json
 from holdfast.flows.kinds.kind import Plain, Result
 from holdfast.flows.kinds.process import Command, Finished
 from holdfast.flows.model import Shell, Step
-from holdfast.flows.shell_words import safe_script
+from holdfast.flows.shell.words import safe_script
 from holdfast.flows.world import World
 
 

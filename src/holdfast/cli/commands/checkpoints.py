@@ -1,0 +1,283 @@
+"""`holdfast checkpoints`: the places in runs' journals that a run can be resumed from or looked at."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.display.tables import print_facts, print_json, print_table
+from holdfast.cli.display.text import count, moment, one_line
+from holdfast.cli.reading import json_option, reading
+from holdfast.cli.store_option import chosen_url, meant_run, store_option
+from holdfast.errors import RunNotFound
+
+if TYPE_CHECKING:
+    from holdfast.cli.pruning import Removal
+    from holdfast.journal.checkpoints import Checkpoint
+    from holdfast.journal.journal import Journal
+
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+@click.group()
+def checkpoints() -> None:
+    """List, show, prune and clear checkpoints.
+
+    \b
+    Example:
+      holdfast checkpoints list research
+      holdfast checkpoints prune --older-than 7d --dry-run
+    """
+
+
+@checkpoints.command("list")
+@click.argument("run", required=False, metavar="[RUN|WORKFLOW]")
+@click.option("--workflow", metavar="NAME", help="Those of all runs of this workflow.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@store_option
+@json_option
+def list_(run: str | None, workflow: str | None, limit: int, store: str | None, as_json: bool) -> int:
+    """List checkpoints, newest first: of one run, of a workflow, or of the whole store.
+
+    \b
+    Example:
+      holdfast checkpoints list research --limit 5
+    """
+    try:
+        found = _found(reading(store), run, workflow, limit)
+    except RunNotFound:
+        if run is not None:
+            raise
+        found = []
+    if as_json:
+        facts = [_facts(run_id, checkpoint) for run_id, checkpoint in found]
+        print_json({"store": chosen_url(store), "checkpoints": facts})
+    elif found:
+        rows = [_row(run_id, checkpoint) for run_id, checkpoint in found]
+        print_table(("checkpoint", "run", "wave", "after", "next", "saved", "bytes"), rows)
+    else:
+        click.echo(f"no checkpoints in {chosen_url(store)}")
+    return 0
+
+
+def _found(
+    journal: Journal, run: str | None, workflow: str | None, limit: int
+) -> list[tuple[str, Checkpoint]]:
+    from holdfast.journal.checkpoints import read_mark
+    from holdfast.views import find_run_info
+
+    if run is not None and workflow is not None:
+        raise click.UsageError("give either a run or --workflow")
+    infos = (
+        journal.store.runs(workflow=workflow)
+        if run is None
+        else [find_run_info(journal, meant_run(journal.store, run))]
+    )
+    of_runs = [
+        [
+            (info.run, read_mark(info.key, mark, info.run))
+            for mark in journal.store.marks(info.run, limit=limit)
+        ]
+        for info in infos
+    ]
+    merged = heapq.merge(*of_runs, key=lambda found: (found[1].created_at, found[1].seq), reverse=True)
+    return list(itertools.islice(merged, limit))
+
+
+def _facts(run_id: str, checkpoint: Checkpoint) -> dict[str, Any]:
+    from holdfast.views.plain import iso
+
+    return {
+        "checkpoint_id": checkpoint.id,
+        "run_id": run_id,
+        "seq": checkpoint.seq,
+        "wave": checkpoint.wave,
+        "nodes": list(checkpoint.nodes),
+        "next": list(checkpoint.next),
+        "created_at": iso(checkpoint.created_at),
+        "bytes": checkpoint.size,
+    }
+
+
+def _row(run_id: str, found: Checkpoint) -> list[str]:
+    after, then = _steps(found.nodes), _steps(found.next)
+    return [found.id, run_id, str(found.wave), after, then, moment(found.created_at), str(found.size)]
+
+
+def _steps(nodes: tuple[str, ...]) -> str:
+    """Nodes as the steps they belong to, items only counted."""
+    from holdfast.views.tally import base_name
+
+    counts = Counter(map(base_name, nodes))
+    return ", ".join(name if times == 1 else f"{name} ({times})" for name, times in counts.items()) or "-"
+
+
+@checkpoints.command()
+@click.argument("checkpoint", metavar="ID")
+@store_option
+@json_option
+def show(checkpoint: str, store: str | None, as_json: bool) -> int:
+    """Show a run as it stood at a checkpoint: its state, and the steps that were next.
+
+    \b
+    Example:
+      holdfast checkpoints show 6eca4c13-89b6-47b8-9f78-4c0b03999354
+    """
+    from holdfast.cli.display.closing import command
+    from holdfast.cli.display.show_text import shortened
+    from holdfast.data.state import State
+    from holdfast.journal.checkpoints import read_mark
+    from holdfast.views import find_checkpoint_info, plain
+    from holdfast.views.plain import CODEC
+
+    journal = reading(store)
+    info, seq = find_checkpoint_info(journal, checkpoint)
+    mark = read_mark(info.key, journal.store.marks(info.run, before=seq + 1, limit=1)[0], info.run)
+    run = journal.load(info, CODEC, seq).run
+    state = plain(State.view(run.root.cells, CODEC, info.run, mark.id, run.root.last_node, run.updated_at))
+    resume = command("resume", mark.id, store=journal.store.url)
+    if as_json:
+        facts = {**_facts(info.run, mark), "workflow": info.workflow, "state": state, "resume": resume}
+        print_json(facts)
+        return 0
+    print_facts(
+        [
+            ("checkpoint", mark.id),
+            ("run", one_line(info.run)),
+            ("workflow", one_line(info.workflow)),
+            ("saved", moment(mark.created_at)),
+            ("wave", str(mark.wave)),
+            ("after", one_line(_steps(mark.nodes))),
+            ("next", one_line(_steps(mark.next))),
+            ("go on with", resume),
+        ]
+    )
+    click.echo("\nstate")
+    click.echo(shortened(state, "--json"))
+    return 0
+
+
+@checkpoints.command()
+@click.option(
+    "--older-than", metavar="TIME", help="Runs that nobody touched for so long: 7d, 12h, 30m, 1d12h."
+)
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many checkpoints each workflow keeps, the newest.",
+)
+@click.option("--workflow", metavar="NAME", help="Only this workflow.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@yes_option
+@store_option
+@json_option
+def prune(
+    older_than: str | None,
+    keep: int | None,
+    workflow: str | None,
+    dry_run: bool,
+    yes: bool,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Remove old runs and old checkpoints.
+
+    A workflow's last successful run stays, a run that can be resumed keeps its newest checkpoint unless it is
+    too old, and a run that a live process drives is never touched.
+
+    \b
+    Example:
+      holdfast checkpoints prune --older-than 7d --dry-run
+      holdfast checkpoints prune --keep 5 --workflow research --yes
+    """
+    from holdfast.cli.pruning import planned
+
+    if older_than is None and keep is None:
+        raise click.UsageError("say what may go: --older-than TIME, --keep N, or both")
+    before = None if older_than is None else time.time() - _seconds(older_than)
+    try:
+        journal = reading(store)
+    except RunNotFound:
+        return _told([], dry_run, as_json)
+    found = planned(journal, before=before, keep=keep, workflow=workflow)
+    return _remove(journal, found, dry_run, yes, as_json)
+
+
+def _seconds(text: str) -> float:
+    from holdfast.flows.model import seconds
+
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise click.BadParameter(f"--older-than {text!r}: {error}") from None
+
+
+@checkpoints.command()
+@click.argument("workflow")
+@yes_option
+@store_option
+@json_option
+def clear(workflow: str, yes: bool, store: str | None, as_json: bool) -> int:
+    """Remove every run of a workflow and all their checkpoints, but no run that a live process drives.
+
+    \b
+    Example:
+      holdfast checkpoints clear research --yes
+    """
+    from holdfast.cli.pruning import whole_runs
+
+    journal = reading(store)
+    going, staying = whole_runs(journal, workflow)
+    if not going and not staying:
+        raise RunNotFound(f"no runs of a workflow {workflow!r} in {journal.store.url}")
+    for info in staying:
+        click.echo(f"run {one_line(info.run)} is being driven and stays", err=True)
+    return _remove(journal, going, False, yes, as_json)
+
+
+def _remove(journal: Journal, found: list[Removal], dry_run: bool, yes: bool, as_json: bool) -> int:
+    from holdfast.cli.pruning import carry_out
+
+    if dry_run or not found:
+        return _told(found, dry_run, as_json)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError(f"this would remove {_sum(found)}; --yes says that it may")
+        click.confirm(f"Remove {_sum(found)}?", abort=True, err=True)
+    return _told(carry_out(journal, found), False, as_json)
+
+
+def _told(found: list[Removal], dry_run: bool, as_json: bool) -> int:
+    if as_json:
+        sums = {
+            "runs": sum(gone.whole for gone in found),
+            "checkpoints": sum(gone.checkpoints for gone in found),
+        }
+        print_json({"dry_run": dry_run, **sums, "removed": [gone.as_json() for gone in found]})
+        return 0
+    if dry_run and found:
+        rows = [
+            [gone.info.run, gone.info.workflow, gone.info.status, str(gone.checkpoints), _extent(gone)]
+            for gone in found
+        ]
+        print_table(("run", "workflow", "status", "checkpoints", "what goes"), rows)
+    click.echo(f"{'would remove' if dry_run else 'removed'} {_sum(found)}")
+    return 0
+
+
+def _extent(gone: Removal) -> str:
+    return "the whole run" if gone.whole else "its oldest checkpoints"
+
+
+def _sum(found: list[Removal]) -> str:
+    if not found:
+        return "nothing"
+    runs = count(sum(gone.whole for gone in found), "run")
+    return f"{runs} and {count(sum(gone.checkpoints for gone in found), 'checkpoint')}"

@@ -1,0 +1,179 @@
+"""`holdfast answer`, `pause` and `cancel`: what another terminal may ask of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.asking.addressing import read_answers
+from holdfast.cli.display.text import as_json
+from holdfast.cli.store_option import (
+    chosen_url,
+    close_store,
+    meant_run,
+    open_existing,
+    open_journal,
+    store_option,
+)
+from holdfast.values import RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal import Journal
+    from holdfast.stores.base import RunInfo
+
+_RUN = click.argument("run", metavar="RUN")
+_REASON = click.option("--reason", default="", metavar="TEXT", help="Say why.")
+_JSON = click.option("--json", "json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@_RUN
+@click.argument("values", metavar="VALUE | NAME=VALUE...", nargs=-1, required=True)
+@click.option("--resume", "go_on", is_flag=True, help="Go on with the run here, if nobody drives it.")
+@click.option("--by", metavar="NAME", help="Who answers; by default you at this machine.")
+@_JSON
+@store_option
+def answer(
+    run: str, values: tuple[str, ...], go_on: bool, by: str | None, json: bool, store: str | None
+) -> int:
+    """Answer what a run waits for. VALUE is JSON or text and must be one of the choices, if there are any.
+
+    RUN is a run's id or its beginning (4 characters or more), or a workflow's name. NAME is the name of the
+    question, or what follows the step's dot in it, or its id; yes and no will do for true and false.
+
+    A terminal that waits for the answer takes it at once; otherwise the next `resume` does.
+
+    \b
+      holdfast answer 3f2a yes
+      holdfast answer report title="On tides" pages=3 --resume
+    """
+    from holdfast.engine import control
+    from holdfast.engine.resume import refuse_finished
+
+    with _found(run, store) as (journal, run_id, url):
+        info = journal.info(run_id)
+        refuse_finished(info)
+        driven = _is_driven(info)
+        pauses = control.waiting(journal, run_id)
+        answers = read_answers(values, pauses, lambda: _later(journal, info))
+        names = control.answer(journal, run_id, answers=answers, by=by or _me())
+    if go_on and not driven:
+        return _go_on(run_id, url, json)
+    left = [
+        pause.name for pause in pauses if pause.id not in answers and pause.kind not in ("before", "after")
+    ]
+    if json:
+        click.echo(as_json({"run_id": run_id, "answered": list(names), "open": left}))
+    else:
+        click.echo(f"answered {', '.join(names)} of run {run_id}")
+        click.echo("" if driven else _how_to_go_on(run_id, url, left), nl=not driven)
+    return 0
+
+
+def _how_to_go_on(run_id: str, url: str, left: list[str]) -> str:
+    from holdfast.cli.display.closing import command
+
+    if left:
+        return f"still open: {', '.join(left)}"
+    return f"go on with: {command('resume', run_id, store=url)}"
+
+
+def _later(journal: Journal, info: RunInfo) -> set[str]:
+    """The names of all questions of the run's workflow file; none if it cannot be read."""
+    from holdfast.cli.display.wording import question_names
+    from holdfast.cli.stored import config_of
+    from holdfast.errors import HoldfastError
+    from holdfast.flows.flow import flow_of_run
+
+    try:
+        return question_names(flow_of_run(config_of(journal, info)).definition)
+    except HoldfastError:
+        return set()
+
+
+def _is_driven(info: RunInfo) -> bool:
+    from holdfast.engine.driver import is_alive
+
+    return info.status == RunStatus.RUNNING and is_alive(info.driver)
+
+
+def _go_on(run_id: str, url: str, json: bool) -> int:
+    from holdfast.cli.commands.resume import resume_run
+    from holdfast.cli.display.watching import Display
+    from holdfast.cli.driving import Manners
+    from holdfast.cli.targets import find_target
+
+    found = find_target(run_id, None, url, None)
+    try:
+        return resume_run(found, found.open(), Manners(Display(as_json=json)), {})
+    finally:
+        close_store(found.store)
+
+
+@click.command()
+@_RUN
+@_REASON
+@_JSON
+@store_option
+def pause(run: str, reason: str, json: bool, store: str | None) -> None:
+    """Let a run save itself and stop, wherever it is driven. `resume` goes on with it.
+
+    \b
+      holdfast pause report --reason "the service is down"
+    """
+    _stop("pause", run, reason or "paused", json, store)
+
+
+@click.command()
+@_RUN
+@_REASON
+@_JSON
+@store_option
+def cancel(run: str, reason: str, json: bool, store: str | None) -> None:
+    """Stop a run, wherever it is driven. What is finished is kept.
+
+    \b
+      holdfast cancel 3f2a --reason "wrong inputs"
+    """
+    _stop("cancel", run, reason or "cancelled", json, store)
+
+
+def _stop(what: str, run: str, reason: str, json: bool, store: str | None) -> None:
+    from holdfast.engine import control
+
+    with _found(run, store) as (journal, run_id, _):
+        stop = control.pause if what == "pause" else control.cancel
+        status = str(stop(journal, run_id, reason))
+    if json:
+        click.echo(as_json({"run_id": run_id, "status": status, "asked": what}))
+    elif status == "running":
+        click.echo(f"run {run_id} is asked to {'stop' if what == 'cancel' else 'pause'}; it will soon")
+    else:
+        click.echo(f"run {run_id} is {status}")
+
+
+@contextlib.contextmanager
+def _found(run: str, store: str | None) -> Iterator[tuple[Journal, str, str]]:
+    """The journals of the store, the id of the run that is meant, and the store's URL."""
+    from holdfast.engine.resume import find_run
+
+    url = chosen_url(store)
+    opened: Any = open_existing(url)
+    try:
+        info, _ = find_run(opened, meant_run(opened, run))
+        yield open_journal(opened), info.run, url
+    finally:
+        opened.close()
+
+
+def _me() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,204 @@
+"""`holdfast runs`, `show` and `status`: how runs stand."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.display.tables import print_json, print_table, terminal_width
+from holdfast.cli.display.text import one_line
+from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, PAUSED
+from holdfast.cli.reading import json_option, line_of, pauses_as_json, reading, reading_run, standing, view_of
+from holdfast.cli.store_option import chosen_url, store_option
+from holdfast.errors import RunNotFound
+from holdfast.values import RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.views import PauseView, RunLine
+
+STATUSES = (*(str(status) for status in RunStatus), "dead")
+
+EXIT_CODES = {
+    RunStatus.COMPLETED: COMPLETED,
+    RunStatus.RUNNING: COMPLETED,
+    RunStatus.FAILED: FAILED,
+    RunStatus.CANCELLED: FAILED,
+    RunStatus.PAUSED: PAUSED,
+    RunStatus.INTERRUPTED: INTERRUPTED,
+}
+
+
+@click.command()
+@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
+@click.option(
+    "--status",
+    type=click.Choice(STATUSES),
+    multiple=True,
+    help="Only runs that stand like this; may be given several times. `dead` counts as running, but its "
+    "process is gone.",
+)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@store_option
+@json_option
+def runs(workflow: str | None, status: tuple[str, ...], limit: int, store: str | None, as_json: bool) -> int:
+    """List the runs of a store, the one that was touched last first.
+
+    \b
+    Example:
+      holdfast runs --status failed --status dead
+    """
+    url = chosen_url(store)
+    try:
+        found = _found(store, workflow, status, limit)
+    except RunNotFound:
+        found = []
+    if as_json:
+        print_json({"store": url, "runs": [line.as_json() for line in found]})
+    elif found:
+        print_table(*_fitting(found))
+    else:
+        matching = " that match" if workflow or status else " yet; start one with: holdfast run FLOW.yaml"
+        click.echo(f"no runs in {url}{matching}")
+    return 0
+
+
+def _found(store: str | None, workflow: str | None, status: tuple[str, ...], limit: int) -> list[RunLine]:
+    from holdfast.engine.driver import is_alive
+    from holdfast.views import run_list
+
+    wanted = ["running" if name == "dead" else name for name in status] or None
+    some = limit if "dead" not in status and "running" not in status else None
+    journal = reading(store)
+    found = run_list(journal, workflow=workflow, status=wanted, limit=some, is_alive=is_alive)
+    return [line for line in found if not status or _word(line) in status][:limit]
+
+
+def _word(line: RunLine) -> str:
+    return "dead" if line.is_dead else str(line.status)
+
+
+def _fitting(lines: list[RunLine]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """The columns and rows of the list: whole if there is room, else with short times, then with fewer columns."""
+    short, whole = "%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"
+    every = ("run", "workflow", "status", "started", "updated", "next")
+    ways = [(every, whole), (every, short), (("run", "workflow", "status", "updated", "next"), short)]
+    ways += [((*every[:3], "updated"), short), (every[:3], short), (("run", "status"), short)]
+    for columns, times in ways:
+        rows = [[_cell(line, column, times) for column in columns] for line in lines]
+        if _width(columns, rows) <= terminal_width() or columns == ("run", "status"):
+            break
+    return columns, rows
+
+
+def _cell(line: RunLine, column: str, times: str) -> str:
+    if column in ("started", "updated"):
+        at = line.started_at if column == "started" else line.updated_at
+        return at.astimezone().strftime(times)
+    return {
+        "run": line.run_id,
+        "workflow": line.workflow,
+        "status": _word(line),
+        "next": ", ".join(line.next),
+    }[column]
+
+
+def _width(columns: tuple[str, ...], rows: list[list[str]]) -> int:
+    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+@click.command()
+@click.argument("run", metavar="RUN|WORKFLOW")
+@click.option("--state", is_flag=True, help="Print the whole state as JSON.")
+@click.option("--step", "step_name", metavar="NAME", help="Print all about one step.")
+@click.option("--output", "only_output", is_flag=True, help="Print nothing but the run's output, as JSON.")
+@store_option
+@json_option
+def show(
+    run: str, state: bool, step_name: str | None, only_output: bool, store: str | None, as_json: bool
+) -> int:
+    """Show all about a run: its steps, what it waits for, what came of it.
+
+    RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its
+    latest run.
+
+    \b
+    Example:
+      holdfast show research
+      holdfast show research --step search
+      holdfast show research --output | jq .title
+    """
+    from holdfast.cli.display import show_text
+    from holdfast.views import plain
+
+    if sum((state, step_name is not None, only_output)) > 1:
+        raise click.UsageError("give only one of --state, --step and --output")
+    journal, run = reading_run(store, run)
+    view = view_of(journal, run)
+    if only_output:
+        print_json(plain(view.output))
+    elif step_name is not None:
+        show_text.print_named_step(view, step_name, as_json)
+    elif as_json:
+        facts = view.as_json(state=state)
+        print_json(
+            {**facts, "pauses": pauses_as_json(view.pauses, journal.store.url), "store": journal.store.url}
+        )
+    elif state:
+        print_json(plain(view.visible_state))
+    else:
+        show_text.print_run(view, journal.store.url)
+    return 0
+
+
+@click.command()
+@click.argument("run", metavar="RUN|WORKFLOW")
+@click.option("--wait", is_flag=True, help="Wait until the run is not running any more.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.05),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often --wait looks.",
+)
+@store_option
+@json_option
+def status(run: str, wait: bool, every: float, store: str | None, as_json: bool) -> int:
+    """Say how a run stands, in a word and with the exit code.
+
+    RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its
+    latest run. The exit code is 0 for completed and
+    while it runs, 1 for failed and cancelled, 4 for paused, 130 for interrupted or if its process is gone.
+
+    \b
+    Example:
+      holdfast status research --wait && echo finished
+    """
+    from holdfast.views import run_pauses
+
+    journal, run = reading_run(store, run)
+    line = line_of(journal, run)
+    while wait and line.status == RunStatus.RUNNING and not line.is_dead:
+        time.sleep(every)
+        line = line_of(journal, line.run_id)
+    pauses = run_pauses(journal, journal.info(line.run_id)) if line.status == RunStatus.PAUSED else ()
+    code = INTERRUPTED if line.is_dead else EXIT_CODES[line.status]
+    if as_json:
+        waiting = pauses_as_json(pauses, journal.store.url)
+        print_json({**line.as_json(), "pauses": waiting, "exit_code": code})
+    else:
+        click.echo(f"{one_line(line.run_id)} {standing(line)}{_what(line, pauses, journal.store.url)}")
+    return code
+
+
+def _what(line: RunLine, pauses: tuple[PauseView, ...], url: str) -> str:
+    if pauses:
+        return ": " + "; ".join(one_line(f"{pause.name or pause.step}: {pause.prompt}") for pause in pauses)
+    if line.status == RunStatus.PAUSED:
+        from holdfast.cli.display.closing import command
+
+        return f", nothing is open; go on with: {command('resume', line.run_id, store=url)}"
+    return f", next: {one_line(', '.join(line.next))}" if line.next else ""

@@ -1,0 +1,149 @@
+"""`holdfast resume`: go on with a run where it stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.asking.addressing import read_answers
+from holdfast.cli.asking.given import read_inputs, read_pairs
+from holdfast.cli.display.text import as_json
+from holdfast.cli.manners_options import manners, manners_options
+from holdfast.cli.store_option import close_store, store_option
+
+if TYPE_CHECKING:
+    from holdfast.cli.targets import Target
+    from holdfast.engine.app import App
+
+IF_INTERRUPTED = ("rerun", "skip", "ask", "fail")
+ON_CHANGE = ("warn", "fail", "use_saved")
+
+
+@click.command()
+@click.argument("target", metavar="[TARGET]", required=False)
+@click.option("--checkpoint-id", metavar="ID", help="Start a new run from that checkpoint.")
+@click.option(
+    "--answer",
+    "answers",
+    multiple=True,
+    metavar="[NAME=]VALUE",
+    help="Answer what the run waits for; VALUE is JSON or text. May be repeated.",
+)
+@click.option(
+    "--if-interrupted",
+    type=click.Choice(IF_INTERRUPTED),
+    help="What to do with steps that were running when the process died; by default as the workflow says.",
+)
+@click.option(
+    "-i", "--input", "pairs", multiple=True, metavar="NAME=VALUE", help="Change an input first, as in run."
+)
+@click.option("--plan", is_flag=True, help="Show what a resume would do with every step; do nothing.")
+@click.option(
+    "--workflow",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Go on with this workflow file instead of the one that the run was started with.",
+)
+@click.option(
+    "--on-change",
+    type=click.Choice(ON_CHANGE),
+    help="What to do if the workflow changed since the run was saved.",
+)
+@click.option("--remap", multiple=True, metavar="OLD=NEW", help="A step was renamed. May be repeated.")
+@click.option("--takeover", is_flag=True, help="Take the run from a process that hangs.")
+@store_option
+@manners_options
+def resume(
+    target: str | None,
+    checkpoint_id: str | None,
+    answers: tuple[str, ...],
+    if_interrupted: str | None,
+    pairs: tuple[str, ...],
+    plan: bool,
+    workflow: Path | None,
+    on_change: str | None,
+    remap: tuple[str, ...],
+    takeover: bool,
+    store: str | None,
+    **how: Any,
+) -> int:
+    """Go on with a run where it stopped. Finished steps do not run again.
+
+    TARGET is a run id or its beginning (4 characters or more), a workflow's name, a checkpoint id, a workflow
+    file or a checkpoint file (.pkl). A workflow means its latest unfinished run; without TARGET the latest
+    unfinished run of the store is meant. Gates and options given to `run` hold for a resume too.
+
+    \b
+      holdfast resume
+      holdfast resume report --answer yes
+      holdfast resume 3f2a --plan
+    """
+    from holdfast.cli.targets import find_target
+
+    polite = manners(**how)
+    renamed = read_pairs(remap, "--remap")
+    found = find_target(target, checkpoint_id, store, workflow)
+    try:
+        app = found.open(interactive=polite.asks, renamed=renamed)
+        if plan:
+            _show_plan(app, found, if_interrupted, polite.display.as_json)
+            return 0
+        options: dict[str, Any] = {
+            "answers": _answers(app, found, answers),
+            "update": _changed_inputs(app, found, pairs),
+            "if_interrupted": if_interrupted,
+            "on_change": on_change,
+            "remap": renamed or None,
+            "takeover": takeover,
+        }
+        if found.file is not None and any(options.values()):
+            raise click.UsageError("a checkpoint file starts a new run, which takes none of these options")
+        return resume_run(found, app, polite, options)
+    finally:
+        close_store(found.store)
+
+
+def resume_run(found: Target, app: App, polite: Any, options: dict[str, Any]) -> int:
+    """Go on with what was found, and tell how it went; answer the exit code."""
+    from holdfast.cli.driving import Driving
+    from holdfast.cli.stored import kept_of
+
+    before = kept_of(app, found.run_id) if found.run_id else None
+    return Driving(found.flow, app, found.url, polite, before).drive(
+        lambda observer: app.resume(found.what, observer=observer, **options), found.run_id
+    )
+
+
+def _answers(app: App, found: Target, texts: tuple[str, ...]) -> dict[str, Any] | None:
+    from holdfast.cli.display.wording import question_names
+
+    if not texts or not found.run_id:
+        return None
+    return read_answers(texts, app.pauses(found.run_id), lambda: question_names(found.flow.definition))
+
+
+def _changed_inputs(app: App, found: Target, pairs: tuple[str, ...]) -> dict[str, Any] | None:
+    if not pairs:
+        return None
+    if not found.run_id:
+        raise click.UsageError("the inputs of a checkpoint file cannot be changed")
+    typed, text = read_inputs(None, pairs)
+    saved = {
+        name: value
+        for name, value in app.get_state(found.run_id).get("inputs", {}).items()
+        if name not in text
+    }
+    return {"inputs": found.flow.read_inputs({**saved, **typed}, text)}
+
+
+def _show_plan(app: App, found: Target, if_interrupted: str | None, json: bool) -> None:
+    from holdfast.cli.display.resume_table import plan_as_json, plan_lines
+    from holdfast.cli.stored import counts_of
+    from holdfast.engine.resume_plan import plan_resume
+
+    if found.file is not None:
+        raise click.UsageError("a checkpoint file starts a new run; there is nothing to plan")
+    plan = plan_resume(app.settings, str(found.what), if_interrupted)
+    shown = (plan, counts_of(app, found.run_id), app.settings.graph.nodes, if_interrupted)
+    click.echo(as_json(plan_as_json(*shown)) if json else "\n".join(plan_lines(*shown)))

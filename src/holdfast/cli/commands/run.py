@@ -1,0 +1,87 @@
+"""`holdfast run`: run a workflow file."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.cli.asking.given import read_inputs
+from holdfast.cli.manners_options import manners, manners_options
+from holdfast.cli.store_option import chosen_url, close_store, store_option
+
+DURABILITY = ("full", "process", "exit")
+
+
+@click.command()
+@click.argument("flow", metavar="FLOW", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "-i",
+    "--input",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An input; NAME=@FILE reads it from a file, NAME:=JSON gives it typed. May be repeated.",
+)
+@click.option("--inputs", "inputs_file", metavar="FILE", help="Inputs as a JSON object; - is stdin.")
+@click.option("--run-id", metavar="ID", help="Name the run; by default it gets a random id.")
+@store_option
+@click.option("--dry-run", is_flag=True, help="Check everything and show the plan; run and write nothing.")
+@click.option("--skip-gates", is_flag=True, help="Ask nothing: questions get their defaults.")
+@click.option("--interrupt-before", multiple=True, metavar="STEP", help="Pause before that step.")
+@click.option("--interrupt-after", multiple=True, metavar="STEP", help="Pause after that step.")
+@click.option(
+    "--durability",
+    type=click.Choice(DURABILITY),
+    help="What a saved step survives: a power loss (full), a killed process (process), or save at the end (exit).",
+)
+@manners_options
+def run(
+    flow: Path,
+    pairs: tuple[str, ...],
+    inputs_file: str | None,
+    run_id: str | None,
+    store: str | None,
+    dry_run: bool,
+    skip_gates: bool,
+    interrupt_before: tuple[str, ...],
+    interrupt_after: tuple[str, ...],
+    durability: str | None,
+    **how: Any,
+) -> int:
+    """Run a workflow file. Every finished step is saved; whatever stops the run, `resume` goes on.
+
+    \b
+      holdfast run report.yaml -i topic=tides -i pages:=3
+      holdfast run report.yaml --inputs inputs.json --json
+      holdfast run report.yaml --dry-run
+
+    Exit codes: 0 completed, 1 failed, 2 invalid, 3 configuration, 4 paused, 130 interrupted.
+    """
+    from holdfast.cli.driving import Driving
+    from holdfast.cli.wishes import Wishes
+    from holdfast.flows.flow import load_flow
+
+    polite = manners(**how)
+    loaded = load_flow(flow)
+    inputs = loaded.read_inputs(*read_inputs(inputs_file, pairs))
+    url = chosen_url(store, loaded.store_url())
+    if dry_run:
+        from holdfast.cli.dry_run import show_plan
+
+        show_plan(loaded, inputs, url, skip_gates, polite.display.as_json)
+        return 0
+    wishes = Wishes(interrupt_before, interrupt_after, skip_gates, durability)
+    app = wishes.open(loaded, url, interactive=polite.asks)
+    name = run_id if run_id is not None else str(uuid.uuid4())
+    try:
+        return Driving(loaded, app, url, polite).drive(
+            lambda observer: app.invoke(
+                loaded.begin(inputs), run_id=name, config=wishes.config(loaded), observer=observer
+            ),
+            name,
+        )
+    finally:
+        close_store(app.store)

@@ -1,0 +1,192 @@
+"""A run as it goes, drawn on a terminal: the steps, what they are doing, and what they have cost."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+from collections.abc import Collection
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleRenderable, Group
+from rich.live import Live
+from rich.text import Text
+
+from holdfast.cli.display.progress import (
+    DONE,
+    FAILED,
+    KEPT,
+    PENDING,
+    RETRYING,
+    RUNNING,
+    SKIPPED,
+    WAITING,
+    Progress,
+    Row,
+)
+from holdfast.cli.display.text import count, duration, money, one_line
+from holdfast.events import Event
+
+FRAMES_PER_SECOND = 10
+BAR = 20
+
+_ICONS = {
+    PENDING: ("·", ".", "dim"),
+    DONE: ("✓", "+", "green"),
+    KEPT: ("✓", "=", "dim green"),
+    SKIPPED: ("–", "-", "dim"),
+    FAILED: ("✗", "x", "bold red"),
+    WAITING: ("?", "?", "bold yellow"),
+    RETRYING: ("↻", "~", "yellow"),
+}
+_SPINNER = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\")
+_OVER = (DONE, KEPT, SKIPPED)
+
+
+class LiveView:
+    """Draws a `Progress` ten times a second in a thread of its own; events cost it next to nothing."""
+
+    def __init__(self, progress: Progress, title: str, run_id: str, store: str, console: Console) -> None:
+        self.progress, self._console = progress, console
+        self._title, self._run_id, self._store = title, run_id, store
+        self._plain = not (console.encoding or "").lower().startswith("utf")
+        self._earlier: set[tuple[str, ...]] = set()
+        self._live: Live | None = None
+        self._began = time.time()
+
+    def start(self) -> None:
+        """Begin to draw. What is finished already was drawn before and is only counted."""
+        self._earlier = {
+            path
+            for path, row in self.progress.rows.items()
+            if row.status in _OVER and (row.status != KEPT or self._live is not None)
+        }
+        self._live = Live(
+            get_renderable=self.render,
+            console=self._console,
+            refresh_per_second=FRAMES_PER_SECOND,
+            redirect_stdout=True,
+            redirect_stderr=True,
+        )
+        self._live.start()
+
+    def stop(self) -> None:
+        """Draw the last time, and leave that on the screen."""
+        if self._live is not None and self._live.is_started:
+            self._live.stop()
+
+    @property
+    def wants(self) -> Collection[str]:
+        """The events that are seen."""
+        return self.progress.wants
+
+    def on_event(self, event: Event) -> None:
+        """Take an event in; it is seen with the next drawing."""
+        if event.run_id:
+            self._run_id = event.run_id
+        self.progress.on_event(event)
+
+    def render(self) -> ConsoleRenderable:
+        """The view as it is now."""
+        now = time.time()
+        with self.progress.lock:
+            rows = [row for path, row in self.progress.rows.items() if path not in self._earlier]
+            hidden = len(self._earlier)
+            cost, shown = self.progress.cost, [copy.copy(row) for row in self._chosen(rows)]
+        parts: list[ConsoleRenderable] = [self._header()]
+        if others := hidden + len(rows) - len(shown):
+            dots = "..." if self._plain else "…"
+            parts.append(Text(f"  {dots} {count(others, 'other step')}", style="dim"))
+        parts += [*self._steps(shown, now), self._footer(now, cost)]
+        return Group(*parts)
+
+    def _chosen(self, rows: list[Row]) -> list[Row]:
+        """As many rows as there is room for while it goes on: those that are over give way first."""
+        room = max(3, self._console.size.height - 5)
+        if len(rows) <= room or self._live is None or not self._live.is_started:
+            return rows
+        active = [row for row in rows if row.status not in (*_OVER, PENDING)]
+        waiting = [row for row in rows if row.status == PENDING]
+        over = [row for row in rows if row.status in _OVER]
+        best = [*active, *waiting[: max(2, room // 3)], *reversed(over), *waiting[max(2, room // 3) :]][:room]
+        chosen = {id(row) for row in best}
+        return [row for row in rows if id(row) in chosen]
+
+    def _header(self) -> Text:
+        text = Text(one_line(self._title), style="bold")
+        if self._run_id:
+            text.append(f"  {one_line(self._run_id)}", style="cyan not bold")
+        if cell_len(text.plain) + cell_len(self._store) + 2 <= self._console.width:
+            text.append(f"  {self._store}", style="dim not bold")
+        return text
+
+    def _steps(self, rows: list[Row], now: float) -> list[ConsoleRenderable]:
+        """A line per step. Lines are put together here: laying out a table ten times a second costs too much."""
+        room = max(10, min(40, self._console.width // 3))
+        names = [f"{'  ' * row.depth}{{}} {one_line(row.name, room)}" for row in rows]
+        width = max((cell_len(name) for name in names), default=0) - 1
+        return [self._step(row, name, width, now) for row, name in zip(rows, names, strict=True)]
+
+    def _step(self, row: Row, name: str, width: int, now: float) -> Text:
+        indent, _, rest = name.partition("{}")
+        icon, style = self._icon(row, now)
+        line = Text(f"  {indent}", no_wrap=True, overflow="ellipsis")
+        line.append(icon, style)
+        line.append(rest, "dim" if row.status in (PENDING, KEPT, SKIPPED) else "")
+        line.append(f"{' ' * (width - cell_len(indent) - cell_len(rest))}{_time(row, now):>7}  ", "dim")
+        _append_about(line, row, now, min(BAR, max(0, (self._console.width - 50) // 2)))
+        return line
+
+    def _icon(self, row: Row, now: float) -> tuple[str, str]:
+        if row.status == RUNNING:
+            frames = _SPINNER[self._plain]
+            return frames[int(now * FRAMES_PER_SECOND) % len(frames)], "cyan"
+        pretty, simple, style = _ICONS[row.status]
+        return simple if self._plain else pretty, style
+
+    def _footer(self, now: float, cost: float) -> Text:
+        text = Text(f"  {duration(now - self._began)}", style="dim")
+        if cost:
+            text.append(f"  {money(cost)}")
+        return text
+
+
+def _time(row: Row, now: float) -> str:
+    if row.status in (PENDING, KEPT, SKIPPED) or not (row.seconds or row.began):
+        return ""
+    return duration(row.elapsed(now))
+
+
+def _append_about(text: Text, row: Row, now: float, bar: int = BAR) -> None:
+    """Add what there is to say of a step beside its name."""
+    if row.total and row.status in (RUNNING, RETRYING, DONE, FAILED):
+        text.append(_bar(row, bar), style="cyan")
+    if row.visits > 1:
+        text.append(f"visit {row.visits}  ", style="dim")
+    if row.status == RETRYING:
+        left = max(0.0, row.retry_at - now)
+        text.append(f"attempt {row.attempt + 1} in {duration(left)}: {one_line(row.error)}", style="yellow")
+    elif row.status == FAILED:
+        text.append(one_line(row.error), style="red")
+    elif row.status == WAITING:
+        text.append("waits for an answer", style="yellow")
+    elif row.status == RUNNING:
+        text.append(f"attempt {row.attempt}  " if row.attempt > 1 else "", style="yellow")
+        text.append(one_line(row.message), style="dim")
+    elif row.status == KEPT:
+        text.append("kept", style="dim")
+    elif row.status == SKIPPED:
+        text.append("skipped", style="dim")
+
+
+def _bar(row: Row, width: int = BAR) -> str:
+    over = row.done + row.failed
+    filled = width * over // max(row.total, 1)
+    failed = f", {row.failed} failed" if row.failed else ""
+    drawn = f"[{'=' * filled}{' ' * (width - filled)}] " if width else ""
+    return f"{drawn}{over}/{row.total}{failed}  "
+
+
+def terminal_console() -> Console:
+    """The terminal that stdout is."""
+    return Console(file=sys.stdout, highlight=False)

@@ -1,0 +1,220 @@
+"""How a run is going, put together from its events: one row per step. What the live view draws."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from holdfast.cli.display.text import cost_of
+from holdfast.cli.errors import worded
+from holdfast.events import Event
+
+PENDING, RUNNING, RETRYING, DONE, KEPT, SKIPPED, FAILED, WAITING = (
+    "pending",
+    "running",
+    "retrying",
+    "done",
+    "kept",
+    "skipped",
+    "failed",
+    "waiting",
+)
+ITEM = "item"
+HELPERS = {"output": "output"}
+"""Nodes that are no steps of the workflow file: the one that makes its output."""
+
+
+class Place(NamedTuple):
+    """Where a step stands: its name below those of the steps around it, and which time and item it is.
+
+    `role` is empty for the step itself, else what a helper node of it does.
+    """
+
+    path: tuple[str, ...]
+    role: str = ""
+    visit: int = 1
+    key: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The step for people: `publish[3]`, `outer/inner`, `review (2)`."""
+        item = "" if self.key is None else f"[{self.key}]"
+        again = f" ({self.visit})" if self.visit > 1 else ""
+        return f"{'/'.join(self.path)}{item}{again}"
+
+
+@lru_cache(maxsize=1024)
+def place_of(step: str, node: str = "") -> Place:
+    """The place that a step id (`outer#1/publish:item#2[key]`) names."""
+    if not step:
+        return Place((node.partition(":")[0],), node.partition(":")[2] or HELPERS.get(node, ""))
+    *around, own = step.split("/")
+    name, _, rest = own.partition("#")
+    visit, bracket, key = rest.partition("[")
+    base, _, role = name.partition(":")
+    role = role or HELPERS.get(base, "")
+    path = (*(part.partition("#")[0].partition(":")[0] for part in around), base)
+    number = int(visit) if visit.isdigit() else 1
+    return Place(path, role, number, unquote(key[:-1]) if bracket else None)
+
+
+@dataclass(slots=True)
+class Row:
+    """One step, over all its visits and items."""
+
+    name: str
+    depth: int = 0
+    kind: str = ""
+    status: str = PENDING
+    visits: int = 0
+    attempt: int = 0
+    began: float = 0.0
+    seconds: float = 0.0
+    retry_at: float = 0.0
+    message: str = ""
+    error: str = ""
+    expected: int = 0
+    begun: int = 0
+    done: int = 0
+    failed: int = 0
+
+    @property
+    def total(self) -> int:
+        """How many items a for-each has, as far as is known."""
+        return max(self.expected, self.begun)
+
+    def elapsed(self, now: float) -> float:
+        """The time that the step has taken so far."""
+        return self.seconds + (now - self.began if self.status in (RUNNING, RETRYING) and self.began else 0.0)
+
+
+class Progress:
+    """Takes events in constant time, from any thread; `rows` is what they add up to."""
+
+    def __init__(self, steps: Iterable[tuple[str, int, str]] = (), scrub: Any = None) -> None:
+        self.rows: dict[tuple[str, ...], Row] = {
+            (name,): Row(name, depth, kind) for name, depth, kind in steps
+        }
+        self.lock = threading.Lock()
+        self.cost = 0.0
+        self._scrub: Callable[[Any], Any] = scrub or (lambda value: value)
+        self._handlers = {
+            "node.start": self._started,
+            "node.complete": self._completed,
+            "node.error": self._erred,
+            "node.retry": self._retried,
+            "node.message": self._said,
+            "edge.transition": self._handed_out,
+            "pause": self._paused,
+        }
+
+    @property
+    def wants(self) -> Collection[str]:
+        """The events that add to it."""
+        return self._handlers
+
+    def on_event(self, event: Event) -> None:
+        """Take one event in."""
+        handler = self._handlers.get(event.type)
+        if handler is not None and event.node not in HELPERS:
+            with self.lock:
+                handler(event)
+
+    def keep(self, statuses: Mapping[str, str]) -> None:
+        """Mark the steps that an earlier drive has finished."""
+        for name, status in statuses.items():
+            row = self.rows.get((name,))
+            if row is not None and row.status == PENDING:
+                row.status = {"skipped": SKIPPED, "failed": FAILED}.get(status, KEPT)
+
+    def row(self, place: Place) -> Row:
+        """The row of a place, made now if it is new."""
+        found = self.rows.get(place.path)
+        if found is None:
+            found = self.rows[place.path] = Row(place.path[-1], len(place.path) - 1)
+            if len(place.path) > 1:
+                self._move_below(place.path)
+        return found
+
+    def _move_below(self, path: tuple[str, ...]) -> None:
+        """Put a new row right below those of the step around it."""
+        paths = list(self.rows)
+        paths.pop()
+        around = [index for index, known in enumerate(paths) if known[: len(path) - 1] == path[:-1]]
+        if around:
+            paths.insert(around[-1] + 1, path)
+            self.rows = {known: self.rows[known] for known in paths}
+
+    def _started(self, event: Event) -> None:
+        place = place_of(event.data.get("step", ""), event.node)
+        row = self.row(place)
+        if place.role == ITEM or place.key is not None:
+            if event.data.get("attempt", 1) <= 1:
+                row.begun += 1
+        elif not place.role:
+            row.visits, row.attempt = place.visit, 1 if row.kind == "ask" else event.data.get("attempt", 1)
+        if row.status not in (RUNNING, RETRYING):
+            row.began = time.time()
+        row.status, row.error, row.message = RUNNING, "", ""
+
+    def _completed(self, event: Event) -> None:
+        data = event.data
+        place = place_of(data.get("step", ""), event.node)
+        row = self.row(place)
+        failed, update = bool(data.get("error")), data.get("update") or {}
+        self.cost += cost_of(update.get("ledger"))
+        status = FAILED if failed else _status_in(update, row.name)
+        if place.role == ITEM or place.key is not None:
+            row.done, row.failed = row.done + (not failed), row.failed + failed
+            if not failed and (place.role == ITEM or row.done + row.failed < row.total):
+                return
+        if status != RUNNING:
+            row.seconds, row.began = row.elapsed(time.time()), 0.0
+        row.status = status
+
+    def _erred(self, event: Event) -> None:
+        self.row(place_of(event.data.get("step", ""), event.node)).error = self._text(event.data.get("error"))
+
+    def _retried(self, event: Event) -> None:
+        row = self.row(place_of(event.data.get("step", ""), event.node))
+        row.status, row.retry_at = RETRYING, event.timestamp + float(event.data.get("delay", 0))
+        row.attempt = event.data.get("attempt", row.attempt)
+
+    def _said(self, event: Event) -> None:
+        row = self.row(place_of(event.data.get("step", ""), event.node))
+        row.message = self._text(event.data.get("message", ""))
+
+    def _handed_out(self, event: Event) -> None:
+        """An edge from a step to its items is taken once for every item."""
+        name, _, role = str(event.data.get("to", "")).partition(":")
+        if role == ITEM and event.data.get("from") == name and (row := self.rows.get((name,))) is not None:
+            row.expected += 1
+
+    def _paused(self, event: Event) -> None:
+        row = self.row(place_of(step_of_pause(event), event.node))
+        if event.data.get("kind") != "after":
+            row.seconds, row.began, row.status = row.elapsed(time.time()), 0.0, WAITING
+
+    def _text(self, value: Any) -> str:
+        return worded(str(self._scrub(value)))
+
+
+def step_of_pause(event: Event) -> str:
+    """The step that a `pause` event is about: its pause's id begins with it."""
+    data = event.data
+    step: str = data.get("step") or str(data.get("pause", "")).removesuffix(
+        f":{data.get('name') or data.get('kind')}"
+    )
+    return step
+
+
+def _status_in(update: Mapping[str, Any], name: str) -> str:
+    """What a workflow file's step says of itself in the state: skipped and failed are not done."""
+    said = update.get(name)
+    status = said.get("status") if isinstance(said, Mapping) else None
+    return {"skipped": SKIPPED, "failed": FAILED, "running": RUNNING}.get(str(status), DONE)

@@ -1,0 +1,127 @@
+"""The plan of a resume as people see it: a row per step, the items of a for-each counted, no helper nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.cli.display.progress import HELPERS, ITEM, Place, place_of
+from holdfast.cli.display.text import count, one_line
+from holdfast.cli.errors import worded
+from holdfast.views.counts import Counts
+
+if TYPE_CHECKING:
+    from holdfast.engine.resume_plan import PlannedStep, ResumePlan
+
+_WORDS = {
+    "kept": "kept",
+    "rerun": "runs again",
+    "in_doubt": "in doubt",
+    "asked": "waits",
+    "next": "runs next",
+    "orphaned": "ORPHANED",
+    "new": "new",
+}
+_DOUBT = "it was interrupted and may or may not have taken effect"
+_FATES = {
+    "rerun": ("rerun", f"{_DOUBT}; it runs again"),
+    "skip": ("in_doubt", f"{_DOUBT}; it is skipped"),
+    "ask": ("asked", f"{_DOUBT}; somebody is asked what to do with it"),
+}
+_UNSETTLED = ("in_doubt", f"{_DOUBT}; say --if-interrupted rerun or skip, or the run fails again")
+
+Found = tuple[Place, "PlannedStep"]
+
+
+class Row(NamedTuple):
+    """One step, or some items of it, and what becomes of it."""
+
+    step: str
+    what: str
+    reason: str
+    items: int = 0
+    """How many items of the step are meant; 0 for the step itself."""
+
+
+def plan_lines(
+    plan: ResumePlan, finished: Counts, nodes: Collection[str] = (), wish: str | None = None
+) -> list[str]:
+    """The plan for people: a line per step, with the reason."""
+    rows = [(row.step, _WORDS.get(row.what, row.what), row.reason) for row in plan_rows(plan, nodes, wish)]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    return [
+        f"run {plan.run_id} of {plan.workflow!r} is {plan.status}; a resume would do this:",
+        *(f"  {name:<{widths[0]}}  {what:<{widths[1]}}  {reason}" for name, what, reason in rows),
+        *(f"changed: {change}" for change in _changes(plan)),
+        f"{finished} kept, {plan.seconds_saved:.1f} s saved; nothing was touched",
+    ]
+
+
+def plan_as_json(
+    plan: ResumePlan, finished: Counts, nodes: Collection[str] = (), wish: str | None = None
+) -> dict[str, Any]:
+    """Keys: run_id, workflow, status, steps, changes, steps_kept, items_kept, seconds_saved."""
+    return {
+        "run_id": plan.run_id,
+        "workflow": plan.workflow,
+        "status": plan.status,
+        "steps": [row._asdict() for row in plan_rows(plan, nodes, wish)],
+        "changes": _changes(plan),
+        "steps_kept": finished.steps,
+        "items_kept": finished.items,
+        "seconds_saved": plan.seconds_saved,
+    }
+
+
+def _changes(plan: ResumePlan) -> list[str]:
+    return list(dict.fromkeys(one_line(worded(change)) for change in plan.changes))
+
+
+def plan_rows(plan: ResumePlan, nodes: Collection[str] = (), wish: str | None = None) -> list[Row]:
+    """What becomes of every step. `nodes` are the nodes of the graph, `wish` is what `--if-interrupted` says."""
+    groups: dict[tuple[str, ...], list[Found]] = {}
+    for step in plan.steps:
+        place = place_of(step.step, step.node)
+        if place.role not in HELPERS.values():
+            groups.setdefault(place.path, []).append((place, step))
+    return [row for path, found in groups.items() for row in _rows("/".join(path), found, nodes, wish)]
+
+
+def _rows(name: str, found: Sequence[Found], nodes: Collection[str], wish: str | None) -> Iterator[Row]:
+    items = {place.key: step for place, step in found if place.key is not None}
+    done = [step for place, step in found if place.role == "done"]
+    if items:
+        yield from _item_rows(name, items, done, wish)
+        return
+    unfinished = f"{name}:done" in nodes and not any(step.what == "kept" for step in done)
+    for place, step in found:
+        whole = place.role in ("", ITEM)
+        if (whole and not (unfinished and step.what == "kept")) or (
+            not whole and step.what not in ("kept", "new")
+        ):
+            what, reason = _fate(step, wish)
+            yield Row(place.label, what, reason)
+
+
+def _item_rows(
+    name: str, items: dict[str, PlannedStep], done: Sequence[PlannedStep], wish: str | None
+) -> Iterator[Row]:
+    """Items by what becomes of them. Of a step that takes all or nothing, those that failed are tried again."""
+    again = any(step.what == "rerun" for step in done)
+    kinds: dict[tuple[str, str], int] = {}
+    for step in items.values():
+        what, reason = _fate(step, wish)
+        if again and reason.startswith("passed over"):
+            what, reason = "rerun", reason.removeprefix("passed over: ")
+        key = (what, "" if what == "kept" else reason)
+        kinds[key] = kinds.get(key, 0) + 1
+    for (what, reason), number in kinds.items():
+        of_all = f"{number} of {count(len(items), 'item')}"
+        text = {"kept": f"{of_all}: finished", "rerun": f"{of_all} tried again: {reason}"}
+        yield Row(name, what, one_line(text.get(what, f"{of_all}: {reason}"), 120), number)
+
+
+def _fate(step: PlannedStep, wish: str | None) -> tuple[str, str]:
+    if step.what == "rerun" and "StepInterrupted" in step.reason:
+        return _FATES.get(wish or "", _UNSETTLED)
+    return step.what, one_line(worded(step.reason), 120)
