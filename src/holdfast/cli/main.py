@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from holdfast.cli.errors import report
+from holdfast.cli.loading import loading
 
 PROGRAM = "holdfast"
 
@@ -64,7 +65,8 @@ class Commands(click.Group):
         entry = ENTRIES.get(cmd_name)
         if entry is None:
             return None
-        module = importlib.import_module(f"holdfast.cli.commands.{entry.module}")
+        with loading():
+            module = importlib.import_module(f"holdfast.cli.commands.{entry.module}")
         command: click.Command = getattr(module, cmd_name)
         return command
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.loading import loading
 from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
 from holdfast.cli.stored import config_of
 from holdfast.cli.wishes import Wishes
@@ -45,7 +46,8 @@ def find_target(
     target: str | None, checkpoint: str | None, store_url: str | None, workflow: Path | None
 ) -> Target:
     """The run, checkpoint or file that is meant, and the workflow to go on with."""
-    from holdfast.flows.flow import flow_of_run, load_flow
+    with loading():
+        from holdfast.flows.flow import flow_of_run, load_flow
 
     if target is not None and target.endswith(".pkl"):
         return _from_file(Path(target), store_url, workflow)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from holdfast.cli.asking.given import read_inputs
+from holdfast.cli.loading import loading
 from holdfast.cli.manners_options import manners, manners_options
 from holdfast.cli.store_option import chosen_url, close_store, store_option
 
@@ -60,9 +61,10 @@ def run(
 
     Exit codes: 0 completed, 1 failed, 2 invalid, 3 configuration, 4 paused, 130 interrupted.
     """
-    from holdfast.cli.driving import Driving
-    from holdfast.cli.wishes import Wishes
-    from holdfast.flows.flow import load_flow
+    with loading():
+        from holdfast.cli.driving import Driving
+        from holdfast.cli.wishes import Wishes
+        from holdfast.flows.flow import load_flow
 
     polite = manners(**how)
     loaded = load_flow(flow)
