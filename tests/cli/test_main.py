@@ -51,7 +51,7 @@ def test_the_overview_imports_only_click() -> None:
 
     heavy, ours = done.stderr.strip().splitlines()
     assert heavy == "[]"
-    assert ours == "['holdfast.cli', 'holdfast.cli.errors', 'holdfast.cli.main']"
+    assert ours == "['holdfast.cli', 'holdfast.cli.errors', 'holdfast.cli.loading', 'holdfast.cli.main']"
 
 
 @pytest.mark.parametrize("name", ENTRIES)
