@@ -267,3 +267,20 @@ def test_several_questions_of_a_node_are_open_at_once_and_each_answer_is_kept() 
         app.answer("r", answers={"pages": 4})
 
     assert app.resume("r", "Tides").state["log"] == ["Tides, 3"] and len(runs) == 2
+
+
+def test_a_plan_tells_that_a_refused_step_is_refused_again() -> None:
+    def stopped(state: Any) -> Any:
+        raise KeyboardInterrupt
+
+    graph = StateGraph(Work, name="w").add_node("pay", stopped, idempotent=False)
+    app = graph.add_edge(START, "pay").add_edge("pay", END).compile("memory://")
+    with pytest.raises(KeyboardInterrupt):
+        app.invoke({"n": 0}, run_id="r")
+    with pytest.raises(ExecutionError, match="may not be repeated unasked"):
+        app.resume("r")
+
+    (again,), (rerun,) = app.plan_resume("r").steps, app.plan_resume("r", if_interrupted="rerun").steps
+
+    assert again.what == "in_doubt" and "the run fails" in again.reason
+    assert rerun.what == "rerun"

@@ -18,6 +18,7 @@ from holdfast.journal.run_state import (
     IN_DOUBT,
     RETRYING,
     RUNNING,
+    STILL_IN_DOUBT,
     WAITING,
     RunState,
     Step,
@@ -141,6 +142,8 @@ def _fate(graph: Graph, step: Step, run: RunState, wish: str | None) -> tuple[st
         return ORPHANED, "the graph no longer has its node; put it back, or resume with remap"
     if step.status == DONE:
         return KEPT, "finished"
+    if step.status == FAILED and STILL_IN_DOUBT in step.notes:
+        return _doubt(step, wish or node.if_interrupted)
     if step.status == FAILED:
         return RERUN, f"it failed: {step.fault}"
     if step.status == RETRYING:
