@@ -252,8 +252,8 @@ def test_the_budget_holds_over_resumes(tmp_path: Path) -> None:
         assert second.code == 1 and "budget" in second.err and len(llm.requests) == 1
 
 
-def test_an_interrupted_step_follows_its_rule(tmp_path: Path) -> None:
-    """S1.4, R4.6: a gate set from the command line stops the run, and passing it goes on."""
+def test_gates_from_the_command_line_and_from_the_file_stop_the_run(tmp_path: Path) -> None:
+    """R4.6: a gate set from the command line stops the run, and passing it goes on."""
     (tmp_path / "two.yaml").write_text(
         "workflow: {name: two}\nsteps:\n  - {name: a, set: {n: 1}}\n  - {name: b, set: {n: 2}, interrupt: before}\n"
     )
@@ -269,7 +269,7 @@ def test_an_interrupted_step_follows_its_rule(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", [[], ["--json"]])
 def test_the_event_stream_can_be_kept_and_followed(tmp_path: Path, flag: list[str]) -> None:
-    """R1.10, R1.12: events go to the console and into a file, and Ctrl+C's resume line names the run."""
+    """R1.10: events go to the console and into a file, and can be read back from the journal."""
     (tmp_path / "one.yaml").write_text("workflow: {name: one}\nsteps:\n  - {name: a, set: {n: 1}}\n")
 
     done = call("run", "one.yaml", "--run-id", "r", "--events", "log/events.jsonl", *flag, cwd=tmp_path)

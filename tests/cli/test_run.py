@@ -448,6 +448,7 @@ def test_a_long_step_is_told_of_now_and_then(tmp_path: Path) -> None:
 def test_a_signal_saves_the_run_and_says_how_to_go_on(
     tmp_path: Path, number: int, code: int, word: str
 ) -> None:
+    """R1.12: Ctrl+C saves the run, and the line that it prints goes on with it."""
     write(tmp_path, "slow.yaml", SLOW)
 
     process = start(tmp_path, "run", "slow.yaml", "--run-id", "r1")

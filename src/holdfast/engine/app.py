@@ -193,9 +193,11 @@ class App:
         for info in self.store.runs(run=run_id):
             self._runner.refuse_foreign(info)
 
-    def plan_resume(self, target: str, *, if_interrupted: str | None = None) -> ResumePlan:
-        """What `resume(target)` would do with every step, and why; it touches nothing."""
-        return plan_resume(self._settings, target, if_interrupted)
+    def plan_resume(
+        self, target: str, *, if_interrupted: str | None = None, remap: Mapping[str, str] | None = None
+    ) -> ResumePlan:
+        """What `resume(target, …)` would do with every step, and why; it touches nothing."""
+        return plan_resume(self._settings, target, if_interrupted, remap)
 
     # Looking.
 

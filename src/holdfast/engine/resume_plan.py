@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.engine.decide import MAX_CRASHES, qualified
 from holdfast.engine.resume import changes_between, find_run, refuse_finished
 from holdfast.engine.settings import Settings
+from holdfast.journal.fold import apply
 from holdfast.journal.journal import Loaded
-from holdfast.journal.records import Forked, StepFinished
+from holdfast.journal.records import Forked, GraphChanged, StepFinished
 from holdfast.journal.run_state import (
     DONE,
     FAILED,
@@ -66,7 +67,12 @@ class ResumePlan:
         return tuple(step for step in self.steps if step.what == what)
 
 
-def plan_resume(settings: Settings, target: str, if_interrupted: str | None = None) -> ResumePlan:
+def plan_resume(
+    settings: Settings,
+    target: str,
+    if_interrupted: str | None = None,
+    remap: Mapping[str, str] | None = None,
+) -> ResumePlan:
     """The plan for what `target` names; a run that is completed, or not there, is refused."""
     journal = settings.journal
     info, seq = find_run(journal.store, target)
@@ -74,6 +80,8 @@ def plan_resume(settings: Settings, target: str, if_interrupted: str | None = No
     if seq is None:
         refuse_finished(info)
     run = loaded.run
+    if remap:
+        apply(run, GraphChanged(run.outline, tuple(remap.items())), run.updated_at)
     changes = changes_between(run.outline, settings.outline) if run.outline else []
     kept = list(_kept(settings, loaded, seq))
     kept_ids = {step.step for step in kept}

@@ -24,6 +24,7 @@ from holdfast.flows.purse import Purse, entries_of
 from holdfast.flows.reading.parse import parse
 from holdfast.flows.reading.problems import FlowInvalid, Problem, did_you_mean, listed
 from holdfast.flows.reading.source import Source, read_source
+from holdfast.flows.renaming import renamed_nodes, renamed_results
 from holdfast.flows.scope import Layout, members
 from holdfast.flows.secrets import Scrubber, Secrets
 from holdfast.flows.ways import follow_by_order
@@ -103,6 +104,14 @@ class Flow:
     def scrub(self, value: Any) -> Any:
         """A value without the secrets that were used so far."""
         return self._scrubber.scrub(value)
+
+    def renaming(
+        self, app: App, run_id: str, names: Mapping[str, str]
+    ) -> tuple[dict[str, str], dict[str, Any]]:
+        """What `App.resume` takes for renamed steps of a run: `remap` and `update`."""
+        journal, codec = app.settings.journal, app.settings.codec
+        run = journal.load(journal.info(run_id), codec).run
+        return renamed_nodes(names, run.outline.get("nodes", {})), renamed_results(names, run)
 
     def announcer(self) -> Announcer:
         """Tells the file's hooks how a run goes."""

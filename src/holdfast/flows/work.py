@@ -82,7 +82,15 @@ class Work:
         if self.step.for_each is None:
             return None
         found: Mapping[str, Any] | None = state.get(self.layout.each_key(self.step.name))
-        return found or None
+        return found or self._each_of_old_name(state)
+
+    def _each_of_old_name(self, state: State) -> Mapping[str, Any] | None:
+        """The item of a step that was renamed since it was handed out: no other has one here."""
+        prefix = self.layout.prefix
+        for key in state:
+            if key.startswith(prefix) and key.endswith(":each"):
+                return state[key] or None
+        return None
 
     def _item(self, each: Mapping[str, Any]) -> dict[str, Any]:
         assert self.step.for_each is not None

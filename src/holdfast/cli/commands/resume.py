@@ -86,15 +86,16 @@ def resume(
     found = find_target(target, checkpoint_id, store, workflow)
     try:
         app = found.open(interactive=polite.asks, renamed=renamed)
+        nodes, results = _renamed(app, found, renamed)
         if plan:
-            _show_plan(app, found, if_interrupted, polite.display.as_json)
+            _show_plan(app, found, if_interrupted, nodes, polite.display.as_json)
             return 0
         options: dict[str, Any] = {
             "answers": _answers(app, found, answers),
-            "update": _changed_inputs(app, found, pairs),
+            "update": {**results, **_changed_inputs(app, found, pairs)} or None,
             "if_interrupted": if_interrupted,
             "on_change": on_change,
-            "remap": renamed or None,
+            "remap": nodes or None,
             "takeover": takeover,
         }
         if found.file is not None and any(options.values()):
@@ -123,9 +124,16 @@ def _answers(app: App, found: Target, texts: tuple[str, ...]) -> dict[str, Any] 
     return read_answers(texts, app.pauses(found.run_id), lambda: question_names(found.flow.definition))
 
 
-def _changed_inputs(app: App, found: Target, pairs: tuple[str, ...]) -> dict[str, Any] | None:
+def _renamed(app: App, found: Target, names: dict[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """The nodes of renamed steps, and what those steps have left, under their new names."""
+    if not names or not found.run_id:
+        return names, {}
+    return found.flow.renaming(app, found.run_id, names)
+
+
+def _changed_inputs(app: App, found: Target, pairs: tuple[str, ...]) -> dict[str, Any]:
     if not pairs:
-        return None
+        return {}
     if not found.run_id:
         raise click.UsageError("the inputs of a checkpoint file cannot be changed")
     typed, text = read_inputs(None, pairs)
@@ -137,13 +145,15 @@ def _changed_inputs(app: App, found: Target, pairs: tuple[str, ...]) -> dict[str
     return {"inputs": found.flow.read_inputs({**saved, **typed}, text)}
 
 
-def _show_plan(app: App, found: Target, if_interrupted: str | None, json: bool) -> None:
+def _show_plan(
+    app: App, found: Target, if_interrupted: str | None, remap: dict[str, str], json: bool
+) -> None:
     from holdfast.cli.display.resume_table import plan_as_json, plan_lines
     from holdfast.cli.stored import counts_of
     from holdfast.engine.resume_plan import plan_resume
 
     if found.file is not None:
         raise click.UsageError("a checkpoint file starts a new run; there is nothing to plan")
-    plan = plan_resume(app.settings, str(found.what), if_interrupted)
+    plan = plan_resume(app.settings, str(found.what), if_interrupted, remap)
     shown = (plan, counts_of(app, found.run_id), app.settings.graph.nodes, if_interrupted)
     click.echo(as_json(plan_as_json(*shown)) if json else "\n".join(plan_lines(*shown)))
