@@ -22,8 +22,9 @@ END = "__end__"
 
 
 class RunStatus(StrEnum):
-    """How a run stands. Every status but `completed` can be resumed."""
+    """How a run stands. Every status but `completed` can be resumed; a `queued` run waits for a worker."""
 
+    QUEUED = "queued"
     RUNNING = "running"
     PAUSED = "paused"
     FAILED = "failed"

@@ -43,6 +43,8 @@ class Writer:
         self._unsent: list[Entry] = []
         self._mark: bytes | None = None
         self._new_info: RunInfo | None = None
+        self._link = self.chain if self.stored else b""
+        """The chain of what is stored."""
 
     @classmethod
     def create(cls, journal: Journal, info: RunInfo, codec: Codec, *, durable: bool) -> Writer:
@@ -90,7 +92,8 @@ class Writer:
             laborious = self.track.work > WORK_FLOOR and self._is_laborious()
             if laborious or (self.weight > self._looked_at and self._is_heavy()):
                 snapshots = self._snapshot(laborious)
-        return Append(self.info.run, self.stored, self._unsent, self._new_info, snapshots, self.durable)
+        facts = self._new_info
+        return Append(self.info.run, self.stored, self._unsent, facts, snapshots, self.durable, self._link)
 
     def _is_heavy(self) -> bool:
         """Whether the journal since the last snapshot seems, or may well be, to outweigh what the run holds."""
@@ -149,6 +152,8 @@ class Writer:
         size = 0
         for entry in self._unsent:
             size += len(entry.body)
+        if self._unsent:
+            self._link = self._unsent[-1].chain
         self.commits += 1
         self.last_size = size
         self.bytes_written += size
@@ -168,5 +173,5 @@ class Writer:
         if not stored or stored[0].chain != ours[0].chain:
             return False
         self._unsent = [entry for entry in self._unsent if entry.seq > ours[0].seq]
-        self.stored = ours[0].seq
+        self.stored, self._link = ours[0].seq, ours[0].chain
         return True

@@ -6,6 +6,7 @@ entries, some snapshots, an inbox, and one row of plain facts.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -39,7 +40,12 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """The plain facts of one run. `key` is eight bytes, unique in the store, and never changes."""
+    """The plain facts of one run. `key` is eight bytes, unique in the store, and never changes.
+
+    A run with a `queue` belongs to the fleet: workers of that queue drive it, those of a higher `priority`
+    first. `due_at` is when a queued or paused run wants to be taken up; `None` is: a queued one at once, a
+    paused one never by itself.
+    """
 
     run: str
     key: bytes
@@ -48,6 +54,10 @@ class RunInfo:
     created_at: float
     updated_at: float
     driver: str = ""
+    tags: tuple[str, ...] = ()
+    queue: str = ""
+    priority: int = 0
+    due_at: float | None = None
 
 
 class Append(NamedTuple):
@@ -57,7 +67,9 @@ class Append(NamedTuple):
     least one entry are required). The entries count on from `after`; there may be none, to change
     only the facts. `info`, when given, replaces the run's facts, except that its `key` stays what it
     was at creation. `snapshots` are kept beside the entries and lie at or below the new last seq.
-    `durable` asks that the addition survive a power loss, not only the death of the process.
+    `durable` asks that the addition survive a power loss, not only the death of the process. `link`, when
+    given, is the chain of the entry at `after`: a store whose server can lose what it acknowledged (a
+    fail-over, a commit that did not wait for the disk) refuses an append whose predecessor is another.
     """
 
     run: str
@@ -66,6 +78,7 @@ class Append(NamedTuple):
     info: RunInfo | None = None
     snapshots: Sequence[Snapshot] = ()
     durable: bool = True
+    link: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +182,47 @@ class Store(Protocol):
         ...
 
 
+@runtime_checkable
+class Leases(Protocol):
+    """What a store adds that several machines share: telling by its own clock whether a driver is alive."""
+
+    def lease(self) -> str:
+        """The name of this process's lease, which is renewed from now until the store is closed."""
+        ...
+
+    def is_live(self, lease: str) -> bool:
+        """Whether a lease was renewed in time."""
+        ...
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """What a store adds that is told of changes, so that nobody has to ask again and again."""
+
+    def changed(self, run: str, timeout: float) -> bool:
+        """Wait until something of a run may have changed, its journal or its inbox; `False` after `timeout`."""
+        ...
+
+
+def wait_for_change(store: Store, run: str, timeout: float) -> None:
+    """Wait until something of a run may have changed, at most `timeout` seconds."""
+    if isinstance(store, Watched):
+        store.changed(run, timeout)
+    else:
+        time.sleep(timeout)
+
+
+DEFAULT_NAMESPACE = "default"
+
+
+def namespace_of(store: Store) -> str:
+    """The namespace that a store is bound to: it neither lists nor reads the runs of another."""
+    return str(getattr(store, "namespace", DEFAULT_NAMESPACE))
+
+
 def check(append: Append) -> None:
     """Raise `StoreError` for an append that no store may accept, whatever the run's head is."""
-    _, head, entries, info, snapshots, _ = append
+    _, head, entries, info, snapshots, _, _ = append
     if head > 0 and len(entries) == 1 and entries[0].seq == head + 1 and info is None and not snapshots:
         return
     for entry in entries:

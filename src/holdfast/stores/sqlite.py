@@ -28,7 +28,7 @@ from holdfast.stores.base import (
     paged,
 )
 from holdfast.stores.sqlite_file import connect, failure
-from holdfast.stores.sqlite_write import Writer
+from holdfast.stores.sqlite_write import FACTS, Writer, read_facts
 
 _SEQ = (1 << 32) - 1
 
@@ -111,11 +111,11 @@ class SqliteStore:
             where.append(f"status IN ({', '.join('?' * len(status))})")
             values.extend(status)
         rows = self._rows(
-            "SELECT run, key, workflow, status, created_at, updated_at, driver FROM runs "
+            f"SELECT {', '.join(FACTS)} FROM runs "
             f"{'WHERE ' if where else ''}{' AND '.join(where)} ORDER BY updated_at DESC, run LIMIT ?",
             (*values, -1 if limit is None else limit),
         )
-        return [RunInfo(*row) for row in rows]
+        return [read_facts(row) for row in rows]
 
     def prune(self, run: str, horizon: Snapshot) -> int:
         with self._writing() as writer:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, cast
 
 import apsw
@@ -13,6 +15,9 @@ from holdfast.stores.sqlite_file import roll_back
 
 _SEQ = (1 << 32) - 1
 _REMEMBERED_RUNS = 10_000
+
+FACTS = tuple(field.name for field in fields(RunInfo))
+"""The columns of a run's facts, its id and its key first."""
 
 # Where the head (?6) is missing, `at` becomes NULL and the row is ignored. Cheaper than a WHERE on
 # the table being written, for which SQLite would first copy the row to a temporary table.
@@ -26,10 +31,13 @@ _IS_HEAD = (
     "AND NOT EXISTS (SELECT 1 FROM entries WHERE id = ?1 + 1)"
 )
 _NEW_RUN = (
-    "INSERT INTO runs (run, key, workflow, status, created_at, updated_at, driver) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    "INSERT INTO runs (run, key, workflow, status, created_at, updated_at, driver, tags, queue, priority, due_at) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
-_FACTS = "UPDATE runs SET workflow = ?, status = ?, created_at = ?, updated_at = ?, driver = ? WHERE no = ?"
+_FACTS = (
+    "UPDATE runs SET workflow = ?, status = ?, created_at = ?, updated_at = ?, driver = ?, tags = ?, queue = ?, "
+    "priority = ?, due_at = ? WHERE no = ?"
+)
 _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (id, at, chain, body) VALUES (?, ?, ?, ?)"
 
 
@@ -100,7 +108,7 @@ class Writer:
 
     def _written_alone(self, append: Append) -> bool:
         """Whether `append` was one entry and stands now. One statement is its own transaction."""
-        run, after, entries, info, snapshots, durable = append
+        run, after, entries, info, snapshots, durable, _ = append
         number = self._numbers.get(run)
         if number is None or info is not None or len(entries) != 1 or snapshots:
             return False
@@ -125,8 +133,7 @@ class Writer:
         for entry in entries:
             self._execute(_ENTRY, _row(number, entry))
         if append.after and (info := append.info) is not None:
-            facts = (info.workflow, info.status, info.created_at, info.updated_at, info.driver, number)
-            self._execute(_FACTS, facts)
+            self._execute(_FACTS, (*_facts(info), number))
         for snapshot in append.snapshots:
             self._keep_snapshot(number, snapshot)
         return None
@@ -145,8 +152,7 @@ class Writer:
         return self._changes() == 1
 
     def _create(self, info: RunInfo) -> int | None:
-        facts = (info.workflow, info.status, info.created_at, info.updated_at, info.driver)
-        self._execute(_NEW_RUN, (info.run, info.key, *facts))
+        self._execute(_NEW_RUN, (info.run, info.key, *_facts(info)))
         return self._look_up(info.run) if self._changes() else None
 
     def _keep_snapshot(self, number: int, snapshot: Snapshot) -> None:
@@ -183,6 +189,19 @@ class Writer:
             self._durable = None
             self._execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._durable = durable
+
+
+def _facts(info: RunInfo) -> tuple[Any, ...]:
+    """The values of all of `FACTS` but the id and the key."""
+    tags = json.dumps(info.tags, ensure_ascii=False) if info.tags else ""
+    times = (info.created_at, info.updated_at)
+    return (info.workflow, info.status, *times, info.driver, tags, info.queue, info.priority, info.due_at)
+
+
+def read_facts(row: Sequence[Any]) -> RunInfo:
+    """The facts of a row with the columns `FACTS`."""
+    facts = dict(zip(FACTS, row, strict=True))
+    return RunInfo(**{**facts, "tags": tuple(json.loads(facts["tags"])) if facts["tags"] else ()})
 
 
 def _row(number: int, entry: Entry) -> tuple[int, float, bytes, bytes | None, bytes]:
