@@ -8,12 +8,14 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, assert_never
 
 from holdfast.data.ops import advance
 from holdfast.data.state import State
 from holdfast.engine.attempt import Result, attempt_async, attempt_here, fault_of
 from holdfast.engine.changes import meaning
+from holdfast.engine.commands import obey
 from holdfast.engine.context import Context, PauseSignal, StopSignal
 from holdfast.engine.decide import (
     AskWhat,
@@ -32,29 +34,16 @@ from holdfast.engine.decide import (
     qualified,
 )
 from holdfast.engine.gates import Gates
-from holdfast.engine.glide import POLL, Glide
-from holdfast.engine.inbox import ANSWER, CANCEL, PAUSE, Wish, read_message
+from holdfast.engine.glide import Glide
+from holdfast.engine.inbox import PAUSE, Wish
+from holdfast.engine.mailbox import POLL, Mailbox
 from holdfast.engine.moves import Moves
 from holdfast.engine.route import RouteFailed
 from holdfast.engine.saving import Saving
 from holdfast.engine.settings import Settings
-from holdfast.errors import (
-    CodecError,
-    ExecutionError,
-    HoldfastError,
-    MaxIterationsExceeded,
-    StoreError,
-)
+from holdfast.errors import ExecutionError, HoldfastError, MaxIterationsExceeded
 from holdfast.events import Observer
-from holdfast.journal.records import (
-    Answered,
-    Commanded,
-    Noted,
-    RunEnded,
-    StepFailed,
-    StepFinished,
-    StepStarted,
-)
+from holdfast.journal.records import Noted, RunEnded, StepFailed, StepFinished, StepStarted
 from holdfast.journal.run_state import DONE, FAILED, INTERRUPTED, Frame, RunState, Step
 from holdfast.journal.writer import Writer
 from holdfast.plan.graph import Graph, Node
@@ -64,9 +53,6 @@ logger = logging.getLogger("holdfast")
 
 LINGER = 0.02
 """How long, in seconds, a finished step waits for its running siblings before it is saved without them."""
-
-_STOPS = (CANCEL, PAUSE)
-_STALE = "it was meant for an earlier drive of this run"
 
 REFUSED = "finished steps are kept; look what became of it, then resume with if_interrupted='rerun' or 'skip'"
 
@@ -121,9 +107,7 @@ class Drive:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[Any] | None = None
         self._awaiting = False
-        self._wishes: dict[int, Wish] = {}
-        self.began = time.time()
-        self.polled = 0.0 if resumed else time.perf_counter()
+        self.mailbox = Mailbox(self.saving, self, partial(obey, self.saving, self.graph), resumed=resumed)
         self._poll_handle: asyncio.TimerHandle | None = None
 
     # What a context asks of its host.
@@ -155,8 +139,8 @@ class Drive:
 
     def stop_wanted(self) -> bool:
         """Whether the run is to stop; looks into the inbox now and then."""
-        if self.stop is None and time.perf_counter() - self.polled > POLL:
-            self._read_inbox()
+        if self.stop is None:
+            self.mailbox.look_if_due()
         return self.stop is not None
 
     # Being stopped.
@@ -197,45 +181,12 @@ class Drive:
         self.saving.flush()
         self.saving.tell_saved()
 
-    def _read_inbox(self) -> None:
-        """Look for wishes: to stop, and answers."""
-        self.polled = time.perf_counter()
-        try:
-            messages = self.settings.journal.store.inbox(self.run_id, self.run.inbox_seen)
-        except StoreError as error:
-            logger.warning("run %s: the inbox cannot be read: %s", self.run_id, error)
-            return
-        for message in messages:
-            try:
-                body = self.settings.journal.open_body(self.run_id, 0, message.body)
-            except CodecError as error:
-                logger.warning("run %s: a message cannot be read: %s", self.run_id, error)
-                body = b""
-            wish = read_message(body)
-            stale = wish.command in _STOPS and message.at < self.began
-            self._wishes[message.number] = wish._replace(reason=_STALE) if stale else wish
-            if wish.command == PAUSE and not stale:
-                self.pausing = wish.reason
-            elif wish.command == CANCEL and not stale and self.stop is None:
-                self.stop, self.stop_reason = RunStatus.CANCELLED, wish.reason
-
-    def _record_commands(self) -> None:
-        """Record which messages were taken in, so that no later drive obeys them again."""
-        wishes, self._wishes = self._wishes, {}
-        for number, wish in sorted(wishes.items()):
-            if number > self.run.inbox_seen:
-                self._record(Commanded(number, wish.command, self._obeyed(wish)))
-
-    def _obeyed(self, wish: Wish) -> str:
-        """Why a message is refused, or nothing; the answer that one brings is recorded."""
-        if wish.command == ANSWER:
-            if wish.pause not in self.run.pauses:
-                return f"nothing waits for {wish.pause!r} any more"
-            self._record(Answered(wish.pause, wish.value, wish.by))
-            return ""
-        if wish.command not in _STOPS:
-            return f"unknown command {wish.command!r}"
-        return _STALE if wish.reason == _STALE else ""
+    def heed(self, wish: Wish) -> None:
+        """Take in somebody's wish that the run stop."""
+        if wish.command == PAUSE:
+            self.pausing = wish.reason
+        elif self.stop is None:
+            self.stop, self.stop_reason = RunStatus.CANCELLED, wish.reason
 
     def _schedule_poll(self) -> None:
         if self._poll_handle is None and self._loop is not None:
@@ -245,11 +196,11 @@ class Drive:
         self._poll_handle = None
         if self._loop is None:
             return
-        self._read_inbox()
+        self.mailbox.look()
         if self.stop is not None:
             self._cancel_running()
             return
-        if self._wishes and self._wake is not None:
+        if self.mailbox.holds_any and self._wake is not None:
             self._wake.set()
         if self._tasks or self._awaiting or self._wake_at is not None:
             self._schedule_poll()
@@ -309,10 +260,9 @@ class Drive:
     async def _advance(self) -> list[Step]:
         """Record every decision that can be made now; the steps that are to be run."""
         launches: list[Step] = []
-        if time.perf_counter() - self.polled > POLL:
-            self._read_inbox()
-        if self._wishes:
-            self._record_commands()
+        self.mailbox.look_if_due()
+        if self.mailbox.holds_any:
+            self.mailbox.obey_all()
         if self.pausing is not None and self.stop is None:
             if self._tasks:
                 return launches  # What is under way is finished first.
@@ -597,7 +547,7 @@ class Drive:
 
     def _end(self, status: RunStatus, reason: str = "", node: str = "") -> None:
         run, writer = self.run, self.saving.writer
-        self._record_commands()
+        self.mailbox.obey_all()
         if status == RunStatus.FAILED and self.failure is None:
             step = next(step for step in run.active() if step.status == FAILED)
             node, reason = step.node, str(step.fault)

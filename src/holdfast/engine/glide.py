@@ -10,15 +10,12 @@ from typing import Any, Protocol
 from holdfast.data.state import State
 from holdfast.engine.attempt import Result, attempt_inline
 from holdfast.engine.context import Context, Host, StopSignal
+from holdfast.engine.mailbox import POLL, Mailbox
 from holdfast.engine.saving import Saving
 from holdfast.journal.records import MovedOn
 from holdfast.journal.run_state import Step
 from holdfast.plan.graph import Graph, Node
 from holdfast.values import RunStatus
-
-POLL = 0.25
-"""How often, in seconds, a run looks into its inbox."""
-
 
 _OF_WAVES = ("wave.start", "state.update", "cycle.detected")
 """What only the long path tells."""
@@ -30,7 +27,7 @@ class Driver(Host, Protocol):
     stop: RunStatus | None
     pausing: str | None
     inline: bool
-    polled: float
+    mailbox: Mailbox
 
     def prepare(self, step: Step) -> tuple[Node, State, Context | None]: ...
 
@@ -97,7 +94,7 @@ class Glide:
             return None
         graph = self._graph
         node = graph.nodes.get(graph.only_next.get(step.node, ""))
-        if node is None or node.graph is not None or time.perf_counter() - driver.polled > POLL:
+        if node is None or node.graph is not None or time.perf_counter() - driver.mailbox.polled > POLL:
             return None
         return node if self._run.frames[""].waves + 1 < graph.max_iterations else None
 

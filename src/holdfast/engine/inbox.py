@@ -18,6 +18,8 @@ class Wish(NamedTuple):
     pause: str = ""
     value: bytes = b""
     by: str = ""
+    refused: str = ""
+    """Why it is not obeyed; nothing that a message itself could say."""
 
 
 def write_message(wish: Wish) -> bytes:

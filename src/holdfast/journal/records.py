@@ -176,11 +176,13 @@ class GraphChanged(NamedTuple):
 
 
 class Commanded(NamedTuple):
-    """A message of the run's inbox was taken in, or refused for a reason."""
+    """A message of the run's inbox was taken in, or refused for a reason. `by` and `why` are who sent it and why."""
 
     number: int
     command: str
     refused: str = ""
+    by: str = ""
+    why: str = ""
 
 
 class Resumed(NamedTuple):
