@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.checkpoints.record import CheckpointData, PauseMetadata
 from holdfast.checkpoints.store import CheckpointStore
 from holdfast.engine.app import App
-from holdfast.engine.driver import active_runs, is_alive
+from holdfast.engine.driver import is_driven
 from holdfast.engine.outcome import Outcome
 from holdfast.engine.resume import refuse_finished
 from holdfast.errors import HoldfastError, RunConflict
@@ -109,8 +109,7 @@ def _response_in_context(
 
 
 def _refuse_driven(app: App, info: RunInfo) -> None:
-    driven = active_runs.find(app.store, info.run) is not None
-    if driven or (info.status == RunStatus.RUNNING and is_alive(info.driver)):
+    if is_driven(app.store, info):
         raise RunConflict(
             f"run {info.run!r} is being driven; let one of its nodes call ctx.ask, or cancel the run first"
         )

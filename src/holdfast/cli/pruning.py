@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.engine.driver import is_alive
+from holdfast.engine.driver import is_driven
 from holdfast.engine.housekeeping import TolerantCodec
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Mark, RunInfo
@@ -29,11 +29,6 @@ class Removal:
         return {**facts, "checkpoints": self.checkpoints, "whole": self.whole}
 
 
-def is_driven(info: RunInfo) -> bool:
-    """Whether a live process drives the run."""
-    return info.status == RunStatus.RUNNING and is_alive(info.driver)
-
-
 def planned(
     journal: Journal, *, before: float | None = None, keep: int | None = None, workflow: str | None = None
 ) -> list[Removal]:
@@ -50,7 +45,7 @@ def planned(
         last_good = next((info.run for info in of_name if info.status == RunStatus.COMPLETED), None)
         kept = _newest(marks, keep)
         for info in of_name:
-            if is_driven(info):
+            if is_driven(journal.store, info):
                 continue
             removal = _removal(info, marks[info.run], kept, before, info.run == last_good)
             found += [removal] if removal else []
@@ -83,8 +78,8 @@ def _removal(
 def whole_runs(journal: Journal, workflow: str) -> tuple[list[Removal], list[RunInfo]]:
     """The removal of every run of a workflow, and the runs that stay because a live process drives them."""
     runs = journal.store.runs(workflow=workflow)
-    going = [info for info in runs if not is_driven(info)]
-    staying = [info for info in runs if is_driven(info)]
+    going = [info for info in runs if not is_driven(journal.store, info)]
+    staying = [info for info in runs if is_driven(journal.store, info)]
     return [Removal(info, len(journal.store.marks(info.run)), True) for info in going], staying
 
 
@@ -94,7 +89,7 @@ def carry_out(journal: Journal, removals: Iterable[Removal]) -> list[Removal]:
     for removal in removals:
         run = removal.info.run
         now = journal.store.runs(run=run)
-        if not now or is_driven(now[0]) or now[0].updated_at != removal.info.updated_at:
+        if not now or is_driven(journal.store, now[0]) or now[0].updated_at != removal.info.updated_at:
             continue
         if removal.whole:
             journal.store.delete(run)

@@ -39,18 +39,18 @@ def reading_run(store: str | None, run: str) -> tuple[Journal, str]:
 
 def view_of(journal: Journal, target: str) -> RunView:
     """The run that a run id, a checkpoint id or a workflow's name means, as it stands."""
-    from holdfast.engine.driver import is_alive
+    from holdfast.engine.driver import liveness
     from holdfast.views import find_run_info, run_view
 
-    return run_view(journal, find_run_info(journal, meant_run(journal.store, target)).run, is_alive=is_alive)
+    return run_view(journal, find_run_info(journal, meant_run(journal.store, target)).run, is_alive=liveness(journal.store))
 
 
 def line_of(journal: Journal, target: str) -> RunLine:
     """As `view_of`, no more than a line."""
-    from holdfast.engine.driver import is_alive
+    from holdfast.engine.driver import liveness
     from holdfast.views import find_run_info, run_line
 
-    return run_line(journal, find_run_info(journal, meant_run(journal.store, target)), is_alive)
+    return run_line(journal, find_run_info(journal, meant_run(journal.store, target)), liveness(journal.store))
 
 
 def standing(line: RunLine) -> str:

@@ -143,12 +143,12 @@ def _leftovers(url: str) -> Iterator[Facts]:
 
 
 def _runs(journal: Journal) -> Iterator[Facts]:
-    from holdfast.engine.driver import is_alive
+    from holdfast.engine.driver import liveness
     from holdfast.views import run_list
 
     infos = journal.store.runs()
     yield "runs", "ok", count(len(infos), "run")
-    running = run_list(journal, status=["running"], limit=None, is_alive=is_alive)
+    running = run_list(journal, status=["running"], limit=None, is_alive=liveness(journal.store))
     dead = [line.run_id for line in running if line.is_dead]
     if dead:
         names = one_line(", ".join(dead[:5]) + (" …" if len(dead) > 5 else ""))

@@ -95,7 +95,7 @@ def latest_unfinished(store: Store) -> RunInfo:
     from holdfast.engine.driver import is_alive
 
     for info in store.runs(status=UNFINISHED):
-        if info.status != RunStatus.RUNNING or not is_alive(info.driver):
+        if info.status != RunStatus.RUNNING or not is_alive(info.driver, store):
             return info
     raise RunNotFound(f"no run in {store.url} is unfinished; `holdfast runs` lists them all")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.data.codec import Codec
-from holdfast.engine.driver import active_runs, is_alive
+from holdfast.engine.driver import active_runs, is_alive, is_driven
 from holdfast.engine.inbox import ANSWER, CANCEL, PAUSE, Wish, write_message
 from holdfast.engine.outcome import Pause, public_pauses
 from holdfast.engine.policy import Retention
@@ -17,7 +17,6 @@ from holdfast.errors import RunConflict
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Answered, Record, RunEnded
 from holdfast.journal.writer import Writer
-from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
 
 _STOPS = {CANCEL: RunStatus.CANCELLED, PAUSE: RunStatus.INTERRUPTED}
@@ -68,7 +67,7 @@ def answer(
         found = take_answers(info, loaded.run, value, answers, codec, retention)
         given = [record._replace(by=by) for record in found]
         names = tuple(loaded.run.pauses[record.pause].name for record in given)
-        if _is_driven(journal, loaded.info):
+        if is_driven(journal.store, loaded.info):
             for record in given:
                 _post(journal, run_id, Wish(ANSWER, pause=record.pause, value=record.value, by=by))
             return names
@@ -103,7 +102,7 @@ def _stop_undriven(journal: Journal, run_id: str, wish: Wish, codec: Codec) -> R
     status = _STOPS[wish.command]
     info = journal.info(run_id)
     refuse_finished(info)
-    if _is_driven(journal, info):
+    if is_driven(journal.store, info):
         _post(journal, run_id, wish)
         return RunStatus.RUNNING
     loaded = journal.load(info, codec)
@@ -111,16 +110,10 @@ def _stop_undriven(journal: Journal, run_id: str, wish: Wish, codec: Codec) -> R
     refuse_finished(facts)
     if facts.status == status or (wish.command == PAUSE and facts.status != RunStatus.RUNNING):
         return RunStatus(facts.status)
-    if facts.status == RunStatus.RUNNING and is_alive(facts.driver):
+    if facts.status == RunStatus.RUNNING and is_alive(facts.driver, journal.store):
         raise RunConflict(f"run {run_id!r} was taken up by another driver just now; ask again")
     _append(journal, loaded, codec, [RunEnded(status)], status)
     return status
-
-
-def _is_driven(journal: Journal, info: RunInfo) -> bool:
-    if active_runs.find(journal.store, info.run) is not None:
-        return True
-    return info.status == RunStatus.RUNNING and is_alive(info.driver)
 
 
 def _post(journal: Journal, run_id: str, wish: Wish) -> None:

@@ -8,10 +8,12 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.stores.base import Store
+from holdfast.stores.base import Leases, RunInfo, Store
+from holdfast.values import RunStatus
 
 
 @functools.cache
@@ -33,14 +35,15 @@ def _started(pid: int) -> str:
         return ""
 
 
-def this_driver() -> str:
-    """This process, as text for the journal."""
-    return _driver(os.getpid())
+def this_driver(store: Store) -> str:
+    """This process, as text for the journal; with its lease, where the store has leases."""
+    return _driver(os.getpid(), store.lease() if isinstance(store, Leases) else "")
 
 
 @functools.cache
-def _driver(pid: int) -> str:
-    return json.dumps({**_host(), "pid": pid, "started": _started(pid)})
+def _driver(pid: int, lease: str) -> str:
+    facts = {**_host(), "pid": pid, "started": _started(pid)}
+    return json.dumps({**facts, "lease": lease} if lease else facts)
 
 
 def describe(driver: str) -> str:
@@ -57,11 +60,28 @@ def _facts(driver: str) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def is_alive(driver: str) -> bool:
-    """Whether that driver may still be at work: `False` only if it is certain that it is not."""
+def is_alive(driver: str, store: Store) -> bool:
+    """Whether that driver may still be at work.
+
+    Where the store has leases, a driver whose lease ran out is not, wherever it is; otherwise `False` only
+    if it is certain that it is not.
+    """
     facts = _facts(driver)
     if not facts:
         return False
+    lease = facts.get("lease")
+    if isinstance(lease, str) and isinstance(store, Leases):
+        return store.is_live(lease) and (not is_here(driver) or _may_run(facts))
+    return _may_run(facts)
+
+
+def liveness(store: Store) -> Callable[[str], bool]:
+    """`is_alive` for the drivers of one store."""
+    return functools.partial(is_alive, store=store)
+
+
+def _may_run(facts: dict[str, Any]) -> bool:
+    """Whether a driver's process may still be there: `False` only if it is certain that it is not."""
     here = _host()
     if facts.get("host") != here["host"]:
         return True
@@ -133,3 +153,10 @@ class ActiveRuns:
 
 
 active_runs = ActiveRuns()
+
+
+def is_driven(store: Store, info: RunInfo) -> bool:
+    """Whether somebody drives a run: this process, or another that is alive as far as can be told."""
+    if active_runs.find(store, info.run) is not None:
+        return True
+    return info.status == RunStatus.RUNNING and is_alive(info.driver, store)

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from holdfast.data.codec import Codec
-from holdfast.engine.driver import active_runs, is_alive
+from holdfast.engine.driver import is_driven
 from holdfast.engine.policy import Retention
 from holdfast.engine.settings import Settings
 from holdfast.errors import HoldfastError
@@ -90,7 +90,7 @@ def expire_runs(
     horizon = time.time() - max_age.total_seconds()
     expired = 0
     for info in runs:
-        if info.run not in kept and _last_touched(store, info) < horizon and not _is_driven(store, info):
+        if info.run not in kept and _last_touched(store, info) < horizon and not is_driven(store, info):
             expired += store.delete(info.run)
     return expired
 
@@ -99,12 +99,6 @@ def _last_touched(store: Store, info: RunInfo) -> float:
     """When a run last advanced. The facts of one whose driver died are as old as its start."""
     newest = store.marks(info.run, limit=1) if info.status == RunStatus.RUNNING else []
     return max([info.updated_at, *(mark.at for mark in newest)])
-
-
-def _is_driven(store: Store, info: RunInfo) -> bool:
-    if active_runs.find(store, info.run) is not None:
-        return True
-    return info.status == RunStatus.RUNNING and is_alive(info.driver)
 
 
 def apply_retention(journal: Journal, workflow: str, retention: Retention) -> int:

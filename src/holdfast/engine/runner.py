@@ -154,7 +154,7 @@ class Runner:
         """Refuse a run that somebody is driving, as far as can be told from here."""
         if active_runs.find(self._store, info.run) is not None:
             raise RunConflict(f"run {info.run!r} is being driven by this process already")
-        if takeover or info.status != RunStatus.RUNNING or not is_alive(info.driver):
+        if takeover or info.status != RunStatus.RUNNING or not is_alive(info.driver, self._store):
             return
         certain, hopeless = ", as far as can be told from here", "is known to be dead"
         if is_here(info.driver):
@@ -176,7 +176,7 @@ class Runner:
         """Begin a new run: where the graph begins, or with `nodes`, past the gate before `gate`."""
         graph, codec, run = self._settings.graph, self._codec, self._new_run_id(run_id)
         ops = graph.schema.initial(codec, values)
-        cells, now, driver = advance({}, ops), time.time(), this_driver()
+        cells, now, driver = advance({}, ops), time.time(), this_driver(self._store)
         if nodes is None:
             targets = await self._first_targets(State.view(cells, codec, run, "", "", now))
         else:
@@ -242,7 +242,7 @@ class Runner:
         loaded = self._journal.load(info, self._codec, seq)
         loaded.run = at_checkpoint(loaded.run)
         settings = self._reconciled(loaded, options, caller.observer)
-        now, driver, run = time.time(), this_driver(), str(uuid.uuid4())
+        now, driver, run = time.time(), this_driver(self._store), str(uuid.uuid4())
         own = RunInfo(run, new_run_key(), info.workflow, RunStatus.RUNNING.value, now, now, driver)
         writer = Writer.create(self._journal, own, self._codec, durable=self._is_durable)
         body = encode_run(loaded.run, loaded.track, self._codec)
@@ -254,7 +254,7 @@ class Runner:
         self, loaded: Loaded, writer: Writer, settings: Settings, options: ResumeOptions, caller: Caller
     ) -> Outcome:
         codec, run, info = self._codec, loaded.run, loaded.info
-        config, driver = {**codec.decode(run.config), **(options.config or {})}, this_driver()
+        config, driver = {**codec.decode(run.config), **(options.config or {})}, this_driver(self._store)
         if settings.outline != run.outline or options.remap:
             writer.record(records.GraphChanged(settings.outline, tuple((options.remap or {}).items())))
         fresh = [op for op in settings.graph.schema.initial(codec, {}) if op.key not in run.root.cells]

@@ -20,7 +20,6 @@ from holdfast.cli.store_option import (
     open_journal,
     store_option,
 )
-from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
@@ -53,12 +52,13 @@ def answer(
       holdfast answer report title="On tides" pages=3 --resume
     """
     from holdfast.engine import control
+    from holdfast.engine.driver import is_driven
     from holdfast.engine.resume import refuse_finished
 
     with _found(run, store) as (journal, run_id, url):
         info = journal.info(run_id)
         refuse_finished(info)
-        driven = _is_driven(info)
+        driven = is_driven(journal.store, info)
         pauses = control.waiting(journal, run_id)
         answers = read_answers(values, pauses, lambda: _later(journal, info))
         names = control.answer(journal, run_id, answers=answers, by=by or _me())
@@ -94,12 +94,6 @@ def _later(journal: Journal, info: RunInfo) -> set[str]:
         return question_names(flow_of_run(config_of(journal, info)).definition)
     except HoldfastError:
         return set()
-
-
-def _is_driven(info: RunInfo) -> bool:
-    from holdfast.engine.driver import is_alive
-
-    return info.status == RunStatus.RUNNING and is_alive(info.driver)
 
 
 def _go_on(run_id: str, url: str, json: bool) -> int:

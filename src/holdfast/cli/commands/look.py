@@ -65,13 +65,13 @@ def runs(workflow: str | None, status: tuple[str, ...], limit: int, store: str |
 
 
 def _found(store: str | None, workflow: str | None, status: tuple[str, ...], limit: int) -> list[RunLine]:
-    from holdfast.engine.driver import is_alive
+    from holdfast.engine.driver import liveness
     from holdfast.views import run_list
 
     wanted = ["running" if name == "dead" else name for name in status] or None
     some = limit if "dead" not in status and "running" not in status else None
     journal = reading(store)
-    found = run_list(journal, workflow=workflow, status=wanted, limit=some, is_alive=is_alive)
+    found = run_list(journal, workflow=workflow, status=wanted, limit=some, is_alive=liveness(journal.store))
     return [line for line in found if not status or _word(line) in status][:limit]
 
 
