@@ -78,12 +78,22 @@ class AnswerRejected(HoldfastError):
     """An answer does not fit its pause: wrong name, wrong shape, or too late."""
 
 
+class AnswerTimeout(HoldfastError):
+    """Nobody answered a question in time; raised in the node that asked it. A resume asks it anew."""
+
+
 class GraphChanged(HoldfastError):
     """The graph differs from the one the run started with in a way that stops the resume."""
 
 
 class StepTimeout(HoldfastError):
     """A step ran longer than its node's timeout."""
+
+
+class ExecutorLost(HoldfastError):
+    """What was running a step for us is gone: a worker process, a Dask worker or its scheduler. Worth another try."""
+
+    transient = True
 
 
 class ExecutionError(HoldfastError):

@@ -39,7 +39,7 @@ def test_a_sound_installation_is_sound(call: Call, sqlite_url: str, tmp_path: Pa
     assert told.code == 0 and told.json["ok"] is True
     assert all(check["state"] == "ok" for check in found.values())
     assert found["apsw"]["text"] == metadata.version("apsw")
-    assert "schema 1" in found["store"]["text"] and found["runs"]["text"] == "1 run"
+    assert "schema 2" in found["store"]["text"] and found["runs"]["text"] == "1 run"
     assert ("ms" in found["sync time"]["text"] and "GB" in found["free disk"]["text"]) or "MB" in found[
         "free disk"
     ]["text"]

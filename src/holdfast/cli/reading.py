@@ -42,7 +42,11 @@ def view_of(journal: Journal, target: str) -> RunView:
     from holdfast.engine.driver import liveness
     from holdfast.views import find_run_info, run_view
 
-    return run_view(journal, find_run_info(journal, meant_run(journal.store, target)).run, is_alive=liveness(journal.store))
+    return run_view(
+        journal,
+        find_run_info(journal, meant_run(journal.store, target)).run,
+        is_alive=liveness(journal.store),
+    )
 
 
 def line_of(journal: Journal, target: str) -> RunLine:
@@ -50,7 +54,9 @@ def line_of(journal: Journal, target: str) -> RunLine:
     from holdfast.engine.driver import liveness
     from holdfast.views import find_run_info, run_line
 
-    return run_line(journal, find_run_info(journal, meant_run(journal.store, target)), liveness(journal.store))
+    return run_line(
+        journal, find_run_info(journal, meant_run(journal.store, target)), liveness(journal.store)
+    )
 
 
 def standing(line: RunLine) -> str:

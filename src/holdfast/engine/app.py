@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.data.state import State
 from holdfast.engine import control, files
-from holdfast.engine.blocking import Blocking, StreamQueue
+from holdfast.engine.blocking import Blocking, StreamQueue, run_blocking
 from holdfast.engine.drive import Drive
 from holdfast.engine.outcome import Outcome, Pause, public_pauses
 from holdfast.engine.policy import one_of
+from holdfast.engine.queueing import DEFAULT_QUEUE, Place, When, id_of_key, requeue
 from holdfast.engine.resume import ResumeOptions, find_checkpoint
 from holdfast.engine.resume_plan import ResumePlan, plan_resume
 from holdfast.engine.runner import Caller, Runner, state_of
 from holdfast.engine.settings import Settings
-from holdfast.errors import CheckpointNotFound
+from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event, MultiObserver, Observer, resolve_observer
 from holdfast.journal.checkpoints import Checkpoint, read_mark
 from holdfast.plan.draw import mermaid
@@ -156,6 +158,66 @@ class App:
         async with contextlib.aclosing(queue.drain_async(work)) as events:
             async for event in events:
                 yield event
+
+    def submit(
+        self,
+        input: Input = None,
+        *,
+        run_id: str | None = None,
+        key: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        priority: int = 0,
+        when: When = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Store a new run for workers to drive, and answer its id at once.
+
+        Of the runs of a `queue` those of a higher `priority` begin first. `when` is a time, or a delay as
+        `timedelta` or in seconds, before which it does not begin. Submitting again under the same `key`
+        answers the id of the run that is there, whatever the input.
+        """
+        place = Place.of(queue, priority, when)
+        if key is None:
+            name = self._runner.new_run_id(run_id)
+        elif run_id is None:
+            name = id_of_key(self.name, key)
+        else:
+            raise StateInvalid("give either run_id= or key=, not both")
+        if key is not None and self.store.runs(run=name):
+            return name
+        try:
+            run_blocking(lambda: self._runner.submit(input, name, dict(config or {}), place))
+        except RunExists:
+            if key is None:
+                raise
+        return name
+
+    async def atake_up(
+        self,
+        run_id: str,
+        *,
+        linger: float = 1.0,
+        observer: ObserverLike = None,
+        hold: Callable[[Drive], None] | None = None,
+    ) -> Outcome:
+        """Drive a run of the fleet as far as it goes without waiting; what workers do.
+
+        Gates stay closed. When all there is to do for longer than `linger` seconds is to wait, for a
+        retry, a `ctx.sleep` or a question's timeout, the run is left to whoever takes it up when its time has
+        come. `hold` is given the drive, so that it can be asked to stop.
+        """
+        caller = dataclasses.replace(self._caller(observer, hold=hold), linger=linger)
+        return await self._runner.resume(run_id, ResumeOptions(approve=False), caller)
+
+    def requeue(
+        self, run_id: str, *, queue: str | None = None, priority: int | None = None, when: When = None
+    ) -> RunInfo:
+        """Let workers go on with a run that stopped, past its gates; see `resume` for what happens to its steps."""
+        self._refuse_foreign(run_id)
+        known = self._settings.journal.info(run_id)
+        urgency = known.priority if priority is None else priority
+        place = Place.of(queue or known.queue or DEFAULT_QUEUE, urgency, when)
+        return requeue(self._settings.journal, run_id, place, codec=self._settings.codec)
 
     def cancel(self, run_id: str, reason: str = "cancelled") -> RunStatus:
         """Stop a run for good or until it is resumed. A run that is being driven, in any process, stops soon.

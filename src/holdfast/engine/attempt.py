@@ -6,13 +6,14 @@ import asyncio
 import inspect
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.data.state import State
 from holdfast.engine.context import Context, Terminated
-from holdfast.engine.threads import workers
+from holdfast.engine.executors import elsewhere
+from holdfast.engine.threads import Escaped, in_thread
 from holdfast.errors import StepTimeout
 from holdfast.journal.records import Fault
 from holdfast.journal.run_state import Step
@@ -84,14 +85,18 @@ async def attempt_async(
     config: Mapping[str, Any],
     awaitable: Any = None,
 ) -> Result:
-    """Run a node without blocking the event loop: an async one here, a sync one in a worker thread."""
+    """Run a node without blocking the event loop: where its executor says, an async one here, a sync one in a
+    worker thread.
+    """
     begun = time.perf_counter()
     try:
-        if awaitable is not None or node.is_async:
+        if awaitable is None and node.executor is not None:
+            value = await _within(node, context, elsewhere(node, state, context, config))
+        elif awaitable is not None or node.is_async:
             work = call(node, state, context, config) if awaitable is None else awaitable
             value = await _within(node, context, work)
         else:
-            value = await _within(node, context, _in_thread(lambda: call(node, state, context, config)))
+            value = await _within(node, context, in_thread(lambda: call(node, state, context, config)))
             if inspect.isawaitable(value):
                 value = await _within(node, context, value)
         if state.was_handed_out:
@@ -104,43 +109,9 @@ async def attempt_async(
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
-        failure = error.error if isinstance(error, _Escaped) else error
+        failure = error.error if isinstance(error, Escaped) else error
         return Result(step, error=failure, seconds=time.perf_counter() - begun, state=state)
     return Result(step, value, seconds=time.perf_counter() - begun, state=state)
-
-
-def _in_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(value: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(_Escaped(error))
-        else:
-            future.set_result(value)
-
-    def work() -> None:
-        value, failure = None, None
-        try:
-            value = function()
-        except BaseException as error:
-            failure = error
-        try:
-            loop.call_soon_threadsafe(settle, value, failure)
-        except RuntimeError:
-            return  # The drive was left and its loop closed; nobody waits for this any more.
-
-    workers.submit(work)
-    return future
-
-
-class _Escaped(Exception):
-    """Carries any exception through a future, `StopIteration` and `BaseException`s included."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
 
 
 async def _within(node: Node, context: Context | None, work: Any) -> Any:
@@ -149,7 +120,7 @@ async def _within(node: Node, context: Context | None, work: Any) -> Any:
         if node.timeout is None or context is None:
             return await work
         return await _watch(asyncio.ensure_future(work), node, context)
-    except _Escaped as escaped:
+    except Escaped as escaped:
         if isinstance(escaped.error, StopIteration):
             raise  # No coroutine can raise it itself.
         raise escaped.error from None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import queue
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.engine.context import Terminated
 from holdfast.engine.drive import Drive
@@ -18,6 +19,8 @@ from holdfast.events import Event
 from holdfast.values import RunStatus
 
 Main = Callable[[bool, Callable[[Drive], None]], Coroutine[Any, Any, Outcome]]
+
+Result = TypeVar("Result")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -39,6 +42,16 @@ class RunTerminated(Terminated):
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         super().__init__(143)
+
+
+def run_blocking(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    """What a coroutine returns, in an event loop of its own; also inside a running one, in a thread then."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(main())
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(main())).result()
 
 
 class Blocking:

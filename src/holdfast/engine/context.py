@@ -13,11 +13,14 @@ from typing import Any, Protocol
 
 from holdfast.data.codec import Codec
 from holdfast.engine.answers import answer_schema
-from holdfast.errors import CodecError, StateInvalid
+from holdfast.errors import AnswerTimeout, CodecError, StateInvalid
 from holdfast.journal.records import Noted, Paused
-from holdfast.journal.run_state import INTERRUPTED, Step
+from holdfast.journal.run_state import EXPIRED, INTERRUPTED, SLEEP, Step
 
 logger = logging.getLogger("holdfast.nodes")
+
+NOTHING: Any = object()
+"""Stands for a value that is not given, where `None` is one."""
 
 
 class PauseSignal(BaseException):
@@ -25,7 +28,8 @@ class PauseSignal(BaseException):
 
     def __init__(self, *asked: Paused) -> None:
         self.asked = asked
-        super().__init__(f"waiting for an answer to {asked[0].prompt!r}")
+        what = "its time" if asked[0].kind == SLEEP else f"an answer to {asked[0].prompt!r}"
+        super().__init__(f"waiting for {what}")
 
 
 class Host(Protocol):
@@ -33,6 +37,7 @@ class Host(Protocol):
 
     run_id: str
     codec: Codec
+    linger: float | None
 
     def note(self, record: Noted) -> None: ...
     async def note_async(self, record: Noted) -> None: ...
@@ -112,6 +117,7 @@ class Context:
         schema: Any = None,
         choices: Sequence[Any] | None = None,
         timeout: float | dt.timedelta | None = None,
+        default: Any = NOTHING,
     ) -> Any:
         """Wait for somebody's answer: the answer if it is there, else the run pauses and the node is left.
 
@@ -119,9 +125,17 @@ class Context:
         by `name` (the prompt, if none is given), not by the order of calls; a name that is asked again in
         one attempt, as when an answer was not good enough, becomes `name#2` and so on. Use `once` for
         effects that must not be repeated. `schema` (a JSON Schema or a type) and `choices` say which
-        answers fit; `timeout` (seconds) how long one is taken.
+        answers fit; `timeout` (seconds) how long one is taken. When nobody answered in time, the node runs
+        again as soon as somebody takes the run up (a worker does so by itself), and this call returns
+        `default`, or, without one, raises `AnswerTimeout`.
         """
-        question = {"name": name, "schema": schema, "choices": choices, "timeout": timeout}
+        question = {
+            "name": name,
+            "schema": schema,
+            "choices": choices,
+            "timeout": timeout,
+            "default": default,
+        }
         known, found = self._answer_to(prompt, **question)
         if known:
             return found
@@ -130,8 +144,8 @@ class Context:
     def ask_all(self, questions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Wait for the answers to several questions, all open at once: the answers by name, when all are there.
 
-        Each name has what `ask` takes: `prompt`, and `schema`, `choices` or `timeout`. Every answer is kept as
-        soon as it is given.
+        Each name has what `ask` takes: `prompt`, and `schema`, `choices`, `timeout` or `default`. Every answer
+        is kept as soon as it is given.
         """
         found = {name: self._answer_to(name=name, **question) for name, question in questions.items()}
         if missing := [paused for known, paused in found.values() if not known]:
@@ -149,6 +163,7 @@ class Context:
         schema: Any = None,
         choices: Sequence[Any] | None = None,
         timeout: float | dt.timedelta | None = None,
+        default: Any = NOTHING,
     ) -> tuple[bool, Any]:
         """Whether a question is answered, and the answer, or else the pause that it makes."""
         name = prompt if name is None else name
@@ -160,6 +175,10 @@ class Context:
                 f"a question cannot be named {name!r}; that is how interrupted steps are answered"
             )
         raw = self._step.answers.get(name)
+        if raw == EXPIRED:
+            if default is NOTHING:
+                raise AnswerTimeout(f"nobody answered {name!r} in time; a resume asks it anew")
+            return True, default
         if raw is not None:
             return True, self._host.codec.decode(raw)
         seconds = timeout.total_seconds() if isinstance(timeout, dt.timedelta) else timeout
@@ -186,8 +205,8 @@ class Context:
         """Refuse a node that was to be left for a pause and went on instead."""
         if self.left is not None:
             raise StateInvalid(
-                f"node {self.node!r} went on although it waits for an answer to {self.left.asked[0].prompt!r}; "
-                "a bare `except:` around ctx.ask swallows the pause, use `except Exception:`"
+                f"node {self.node!r} went on although it is {self.left}; "
+                "a bare `except:` around ctx.ask or ctx.sleep swallows the pause, use `except Exception:`"
             )
 
     def once(self, key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -233,7 +252,9 @@ class Context:
     ) -> Coroutine[Any, Any, None] | None:
         """Wait until `seconds` have passed since this was first called in this step, crashes included.
 
-        In an async node, `await` it. A resumed step waits only for the rest.
+        In an async node, `await` it. A resumed step waits only for the rest. A worker does not wait for long:
+        it leaves the node, and when the time has come, any worker runs it again from its beginning, and this
+        call returns at once. Use `once` for effects that must not be repeated.
         """
         self._sleeps += 1
         key = f"sleep:{self._sleeps if name is None else name}"
@@ -243,6 +264,7 @@ class Context:
         known, until = self._remembered(key)
         if not known:
             until = self._remember(key, time.time() + length)
+        self._leave_if_long(key, until)
         while (left := until - time.time()) > 0:
             if self.cancelled:
                 raise StopSignal
@@ -256,9 +278,19 @@ class Context:
             until = earlier
         else:
             await self._host.note_async(self._noted(key, until))
+        self._leave_if_long(key, until)
         while (left := until - time.time()) > 0:
             self._beat = time.monotonic() + min(left, 1.0)
             await asyncio.sleep(min(left, 1.0))
+
+    def _leave_if_long(self, key: str, until: float) -> None:
+        """Leave the node, if it is to wait longer than its drive wants to."""
+        linger = self._host.linger
+        if linger is not None and until - time.time() > linger:
+            step = self._step
+            raise self._leaving(
+                Paused(f"{step.id}:{key}", SLEEP, step.id, step.node, key, "", b"", until, time.time())
+            )
 
     def _remembered(self, key: str) -> tuple[bool, Any]:
         raw = self._step.notes.get(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.data.codec import Codec
@@ -15,7 +15,7 @@ from holdfast.engine.policy import Retention
 from holdfast.engine.resume import refuse_finished, take_answers
 from holdfast.errors import RunConflict
 from holdfast.journal.journal import Journal, Loaded
-from holdfast.journal.records import Answered, Record, RunEnded
+from holdfast.journal.records import Record, RunEnded
 from holdfast.journal.writer import Writer
 from holdfast.values import RunStatus
 
@@ -72,7 +72,11 @@ def answer(
                 _post(journal, run_id, Wish(ANSWER, pause=record.pause, value=record.value, by=by))
             return names
         try:
-            _append(journal, loaded, codec, given)
+            if loaded.info.queue and loaded.run.status == RunStatus.PAUSED:
+                # A worker goes on with it.
+                _append(journal, loaded, codec, [*given, RunEnded(RunStatus.QUEUED)], RunStatus.QUEUED)
+            else:
+                _append(journal, loaded, codec, given)
         except RunConflict:
             if last == _TRIES - 1:
                 raise
@@ -108,7 +112,9 @@ def _stop_undriven(journal: Journal, run_id: str, wish: Wish, codec: Codec) -> R
     loaded = journal.load(info, codec)
     facts = dataclasses.replace(loaded.info, status=str(loaded.run.status), driver=loaded.run.driver)
     refuse_finished(facts)
-    if facts.status == status or (wish.command == PAUSE and facts.status != RunStatus.RUNNING):
+    if facts.status == status or (
+        wish.command == PAUSE and facts.status not in (RunStatus.RUNNING, RunStatus.QUEUED)
+    ):
         return RunStatus(facts.status)
     if facts.status == RunStatus.RUNNING and is_alive(facts.driver, journal.store):
         raise RunConflict(f"run {run_id!r} was taken up by another driver just now; ask again")
@@ -124,13 +130,14 @@ def _append(
     journal: Journal,
     loaded: Loaded,
     codec: Codec,
-    found: list[Answered] | list[RunEnded],
+    found: Sequence[Record],
     status: RunStatus | None = None,
 ) -> None:
     writer = Writer(journal, loaded, codec, durable=True)
-    record: Record
     for record in found:
         writer.record(record)
     facts = dataclasses.replace(loaded.info, updated_at=time.time())
-    writer.set_info(facts if status is None else dataclasses.replace(facts, status=status.value, driver=""))
+    if status is not None:
+        facts = dataclasses.replace(facts, status=status.value, driver="", due_at=None)
+    writer.set_info(facts)
     writer.flush()

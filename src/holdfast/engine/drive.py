@@ -38,6 +38,7 @@ from holdfast.engine.glide import Glide
 from holdfast.engine.inbox import PAUSE, Wish
 from holdfast.engine.mailbox import POLL, Mailbox
 from holdfast.engine.moves import Moves
+from holdfast.engine.resume import elapsed
 from holdfast.engine.route import RouteFailed
 from holdfast.engine.saving import Saving
 from holdfast.engine.settings import Settings
@@ -65,6 +66,8 @@ class Drive:
     """One process's work on one run, from taking it up to leaving it.
 
     `private` says that the event loop is this drive's own, so that it may be blocked by nodes and saves.
+    `linger` is how long, in seconds, it waits when all there is to do is to wait; then it leaves the run to
+    whoever takes it up when the time has come. Without one it waits for as long as it takes.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class Drive:
         private: bool,
         if_interrupted: str | None = None,
         resumed: bool = False,
+        linger: float | None = None,
     ) -> None:
+        self.linger = linger
         self.settings, self.config, self.private = settings, config, private
         self.graph, self.codec, self.rules = settings.graph, settings.codec, settings.rules
         if if_interrupted is not None:
@@ -89,6 +94,7 @@ class Drive:
         self.stop_reason = ""
         self.pausing: str | None = None
         """Why the run is to stop once what is under way is finished."""
+        self._pausing_as = RunStatus.INTERRUPTED
         self.inline = False
         """Whether a node is running in this very thread."""
         self.failure: ExecutionError | None = None
@@ -153,8 +159,9 @@ class Drive:
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._cancel_running)
 
-    def request_pause(self, reason: str) -> None:
+    def request_pause(self, reason: str, status: RunStatus = RunStatus.INTERRUPTED) -> None:
         """Save and stop as soon as what is under way is finished. May be called from any thread."""
+        self._pausing_as = status
         self.pausing = reason
         loop = self._loop
         if loop is not None and not loop.is_closed():
@@ -177,7 +184,8 @@ class Drive:
         if self.run.status != RunStatus.RUNNING:
             return
         self._take_results()
-        self._stop_here(self.stop or RunStatus.INTERRUPTED, self.stop_reason or reason)
+        left = RunStatus.INTERRUPTED if self.linger is None else RunStatus.QUEUED
+        self._stop_here(self.stop or left, self.stop_reason or reason)
         self.saving.flush()
         self.saving.tell_saved()
 
@@ -266,12 +274,14 @@ class Drive:
         if self.pausing is not None and self.stop is None:
             if self._tasks:
                 return launches  # What is under way is finished first.
-            self.stop, self.stop_reason = RunStatus.INTERRUPTED, self.pausing
+            self.stop, self.stop_reason = self._pausing_as, self.pausing
         if self.stop is not None:
             self._take_results()
             self._stop_here(self.stop, self.stop_reason)
             return launches
         self._wake_at = None
+        if self.run.pauses:
+            self._heed_time()
         progress = True
         while progress and self.run.status == RunStatus.RUNNING:
             progress = False
@@ -287,11 +297,24 @@ class Drive:
                     progress = await self._settle(decision)
                     if not progress:
                         break
+        idle = self.run.status == RunStatus.RUNNING and not launches and not self._tasks
+        if idle and self._wake_at is not None and self._is_long(self._wake_at):
+            self._end(RunStatus.QUEUED, "nothing to do before its time", due_at=self._wake_at)
         if launches and self.saving.observer is not None:
             self._say("wave.start", wave=self.run.root.waves + 1, nodes=[step.node for step in launches])
             for step in launches:
                 self._say_start(step)
         return launches
+
+    def _heed_time(self) -> None:
+        """Settle the waits that are over; wake up for the next."""
+        for answered in elapsed(self.run, time.time()):
+            self._record(answered)
+        times = [pause.expires_at for pause in self.run.pauses.values() if pause.expires_at is not None]
+        self._wake_at = min(times, default=None)
+
+    def _is_long(self, until: float) -> bool:
+        return self.linger is not None and until - time.time() > self.linger
 
     def _begin(self, step: Step, at: float | None) -> bool:
         """Record the intent to run a step, unless it is to wait until `at`."""
@@ -370,7 +393,7 @@ class Drive:
 
     async def _attempt_alone(self, step: Step) -> Result:
         node, state, context = self.prepare(step)
-        if self.private and not node.is_async and node.timeout is None:
+        if self.private and node.runs_inline:
             self.inline = True
             try:
                 if self.stop is not None:
@@ -545,7 +568,7 @@ class Drive:
         self.failure = self._execution_error(reason, node, cause, kind, hint)
         self._end(RunStatus.FAILED, reason, node)
 
-    def _end(self, status: RunStatus, reason: str = "", node: str = "") -> None:
+    def _end(self, status: RunStatus, reason: str = "", node: str = "", due_at: float | None = None) -> None:
         run, writer = self.run, self.saving.writer
         self.mailbox.obey_all()
         if status == RunStatus.FAILED and self.failure is None:
@@ -560,9 +583,11 @@ class Drive:
             self.saving.mark(run.root, [], [step.node for step in run.active() if step.status != DONE])
         fault = fault_of(self.failure) if status == RunStatus.FAILED and self.failure else None
         self._record(RunEnded(status, fault, node))
-        writer.set_info(
-            dataclasses.replace(writer.info, status=str(status), updated_at=time.time(), driver="")
-        )
+        if status == RunStatus.PAUSED:
+            times = [pause.expires_at for pause in run.pauses.values() if pause.expires_at is not None]
+            due_at = min(times, default=None)
+        facts = dataclasses.replace(writer.info, status=str(status), updated_at=time.time(), driver="")
+        writer.set_info(dataclasses.replace(facts, due_at=due_at))
         if self.saving.observer is not None:
             self._say_end(status, reason)
 

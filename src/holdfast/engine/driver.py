@@ -117,7 +117,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _place(store: Store) -> str:
-    return store.url if store.url != "memory://" else f"memory:{id(store)}"
+    return f"memory:{id(store)}" if store.url.startswith("memory:") else store.url
 
 
 class ActiveRuns:

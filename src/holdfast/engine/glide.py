@@ -63,7 +63,7 @@ class Glide:
         asyncio._set_running_loop(None)
         try:
             node = self._graph.nodes[step.node]
-            while not node.is_async and node.timeout is None:
+            while node.runs_inline:
                 driver.inline = True
                 try:
                     result = self._attempt(step)

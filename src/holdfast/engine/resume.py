@@ -23,7 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.journal import records
 from holdfast.journal.checkpoints import is_checkpoint_id, locate_checkpoint
-from holdfast.journal.run_state import EVERY_KEY, Pause, RunState
+from holdfast.journal.run_state import EVERY_KEY, EXPIRED, NO_ANSWER, SLEEP, Pause, RunState
 from holdfast.plan.check import suggestion
 from holdfast.plan.fingerprint import same_code
 from holdfast.plan.graph import IF_INTERRUPTED, Edge, Graph, Join, Node
@@ -79,7 +79,7 @@ def take_answers(
 ) -> list[records.Answered]:
     """The answers as records, each checked against its pause; all are taken or none."""
     wanted: dict[str, Any] = dict(answers or {})
-    waiting = [pause for pause in run.pauses.values() if pause.kind not in ("before", "after")]
+    waiting = [pause for pause in run.pauses.values() if pause.kind not in NO_ANSWER]
     if answer is not None:
         if answers:
             raise AnswerRejected("give either answer= or answers=, not both")
@@ -98,6 +98,19 @@ def take_answers(
         _take(info.run, _find(info.run, waiting, name), value, codec, retention)
         for name, value in wanted.items()
     ]
+
+
+def elapsed(run: RunState, now: float, *, sleeps: bool = False) -> list[records.Answered]:
+    """What time has settled: waits that are over, and questions that nobody answered in time.
+
+    With `sleeps` all waits are: whoever drives the run without leaving it waits for the rest in its nodes. A question that is no longer open is told to its node; what comes of it is the node's business.
+    """
+    over = [
+        pause
+        for pause in run.pauses.values()
+        if (pause.expires_at is not None and pause.expires_at <= now) or (sleeps and pause.kind == SLEEP)
+    ]
+    return [records.Answered(pause.id, EXPIRED, "time") for pause in over]
 
 
 def settled_doubts(
@@ -275,6 +288,8 @@ class ResumeOptions:
     on_change: str | None = None
     remap: Mapping[str, str] | None = None
     takeover: bool = False
+    approve: bool = True
+    """Whether gates that the run waits at are passed."""
 
     def check(self) -> None:
         """Refuse values that mean nothing."""

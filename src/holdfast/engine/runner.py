@@ -19,12 +19,14 @@ from holdfast.engine.drive import Drive
 from holdfast.engine.driver import active_runs, describe, is_alive, is_here, this_driver
 from holdfast.engine.housekeeping import janitor
 from holdfast.engine.outcome import Figures, Outcome, public_pauses
+from holdfast.engine.queueing import Place
 from holdfast.engine.resume import (
     ResumeOptions,
     as_saved,
     changes_between,
     check_nodes,
     edits,
+    elapsed,
     find_run,
     refuse_finished,
     settled_doubts,
@@ -43,7 +45,7 @@ from holdfast.errors import (
 )
 from holdfast.events import Event, Observer, tell
 from holdfast.journal import records
-from holdfast.journal.checkpoints import checkpoint_id, new_run_key
+from holdfast.journal.checkpoints import checkpoint_id, encode_mark, new_run_key
 from holdfast.journal.journal import Loaded
 from holdfast.journal.records import Target
 from holdfast.journal.run_state import DONE, IN_DOUBT, READY, RunState, at_checkpoint
@@ -61,11 +63,15 @@ def _ignore(drive: Drive) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Caller:
-    """Who wants a run driven. `private` says that the event loop may be blocked; `hold` is given the drive."""
+    """Who wants a run driven. `private` says that the event loop may be blocked; `hold` is given the drive.
+
+    `linger` is how long a drive that has nothing to do waits; see `Drive`.
+    """
 
     observer: Observer | None
     private: bool = False
     hold: Callable[[Drive], None] = _ignore
+    linger: float | None = None
 
 
 class Runner:
@@ -119,7 +125,10 @@ class Runner:
             info, run, options.answer, options.answers, self._codec, self._settings.retention
         )
         answered += settled_doubts(run, options.if_interrupted, answered)
-        gated = any(pause.kind in ("before", "after") for pause in run.pauses.values())
+        known = {record.pause for record in answered}
+        over = elapsed(run, time.time(), sleeps=caller.linger is None)
+        answered += [record for record in over if record.pause not in known]
+        gated = options.approve and any(p.kind in ("before", "after") for p in run.pauses.values())
         answered_before = any(step.status in (READY, IN_DOUBT) for step in run.active())
         moved = answered or answered_before or gated or options.update or self._has_messages(info.run, run)
         if info.status == RunStatus.PAUSED and not moved:
@@ -174,23 +183,47 @@ class Runner:
         gate: str = "",
     ) -> Outcome:
         """Begin a new run: where the graph begins, or with `nodes`, past the gate before `gate`."""
-        graph, codec, run = self._settings.graph, self._codec, self._new_run_id(run_id)
+        run, driver = self.new_run_id(run_id), this_driver(self._store)
+        writer = await self._begun(values, run, config, driver, nodes)
+        if gate:
+            _pass_gate(writer, gate, driver)
+        if caller.observer is not None:
+            keys = len(writer.run.root.cells)
+            tell(caller.observer, Event("state.create", run, data={"keys": keys}))
+            tell(caller.observer, Event("graph.start", run, data={"workflow": self._settings.graph.name}))
+        return await self._drive(writer, self._settings, config, caller)
+
+    async def submit(self, input: Any, run_id: str, config: dict[str, Any], place: Place) -> None:
+        """Store a new run for workers to drive."""
+        writer = await self._begun(as_mapping(input, "the input"), run_id, config, "", None)
+        upcoming = [step.node for step in writer.run.active()]
+        writer.record(records.RunEnded(RunStatus.QUEUED))
+        writer.mark(encode_mark(0, [], list(dict.fromkeys(upcoming)), ""))
+        writer.set_info(place.on(writer.info))
+        await writer.flush_async()
+
+    async def _begun(
+        self,
+        values: Mapping[str, Any],
+        run: str,
+        config: dict[str, Any],
+        driver: str,
+        nodes: tuple[str, ...] | None,
+    ) -> Writer:
+        """A new run, not yet stored: where the graph begins, or with `nodes`."""
+        graph, codec = self._settings.graph, self._codec
         ops = graph.schema.initial(codec, values)
-        cells, now, driver = advance({}, ops), time.time(), this_driver(self._store)
+        cells, now = advance({}, ops), time.time()
         if nodes is None:
             targets = await self._first_targets(State.view(cells, codec, run, "", "", now))
         else:
             targets = tuple(Target(node) for node in nodes if node != END)
-        info = RunInfo(run, new_run_key(), graph.name, RunStatus.RUNNING.value, now, now, driver)
+        status, tags = RunStatus.RUNNING.value, tags_of(config)
+        info = RunInfo(run, new_run_key(), graph.name, status, now, now, driver, tags)
         writer = Writer.create(self._journal, info, codec, durable=self._is_durable)
         encoded, outline = self._encoded_config(config), self._settings.outline
         writer.record(records.RunStarted(graph.name, tuple(ops), targets, encoded, outline, driver))
-        if gate:
-            _pass_gate(writer, gate, driver)
-        if caller.observer is not None:
-            tell(caller.observer, Event("state.create", run, data={"keys": len(cells)}))
-            tell(caller.observer, Event("graph.start", run, data={"workflow": graph.name}))
-        return await self._drive(writer, self._settings, config, caller)
+        return writer
 
     def _encoded_config(self, config: Mapping[str, Any]) -> bytes:
         try:
@@ -208,7 +241,8 @@ class Runner:
                 f"the first node cannot be chosen: {error}", state=state, cause=error
             ) from error
 
-    def _new_run_id(self, run_id: str | None) -> str:
+    def new_run_id(self, run_id: str | None) -> str:
+        """The id of a new run: as given, if it can be one and is free, else a random one."""
         if run_id is None:
             return str(uuid.uuid4())
         if not isinstance(run_id, str) or not run_id.strip() or not run_id.isprintable():
@@ -243,7 +277,8 @@ class Runner:
         loaded.run = at_checkpoint(loaded.run)
         settings = self._reconciled(loaded, options, caller.observer)
         now, driver, run = time.time(), this_driver(self._store), str(uuid.uuid4())
-        own = RunInfo(run, new_run_key(), info.workflow, RunStatus.RUNNING.value, now, now, driver)
+        status = RunStatus.RUNNING.value
+        own = RunInfo(run, new_run_key(), info.workflow, status, now, now, driver, info.tags)
         writer = Writer.create(self._journal, own, self._codec, durable=self._is_durable)
         body = encode_run(loaded.run, loaded.track, self._codec)
         writer.record(records.Forked(info.run, seq, body, loaded.run, driver, b""))
@@ -262,11 +297,12 @@ class Runner:
             writer.record(records.StateEdited("", tuple(fresh)))
         for edit in edits(settings.graph, run, options.update or {}, codec):
             writer.record(edit)
-        approve = info.status == RunStatus.PAUSED
+        approve = options.approve and info.status == RunStatus.PAUSED
         encoded = self._encoded_config(config) if options.config else b""
         writer.record(records.Resumed(driver, approve, encoded))
         running, now = RunStatus.RUNNING.value, time.time()
-        writer.set_info(dataclasses.replace(info, status=running, updated_at=now, driver=driver))
+        facts = dataclasses.replace(info, status=running, updated_at=now, driver=driver, due_at=None)
+        writer.set_info(facts)
         if caller.observer is not None:
             node = run.root.last_node
             upcoming = ", ".join(step.node for step in run.active() if step.status != DONE)
@@ -314,6 +350,7 @@ class Runner:
             private=caller.private,
             if_interrupted=if_interrupted,
             resumed=resumed,
+            linger=caller.linger,
         )
         run = writer.info.run
         if not active_runs.enter(self._store, run, drive):
@@ -361,6 +398,14 @@ class Runner:
         figures = Figures(steps_kept=run.steps_done, waves=run.root.waves, seconds=run.seconds)
         pauses = public_pauses(run, self._codec)
         return Outcome(RunStatus(run.status), state, loaded.info.run, state.checkpoint_id, pauses, figures)
+
+
+def tags_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The words to find a run by that its config names; whatever else stands there is left alone."""
+    tags = config.get("tags")
+    if not isinstance(tags, (list, tuple)):
+        return ()
+    return tuple(tag for tag in tags if isinstance(tag, str) and tag.isprintable())
 
 
 def as_journalled(loaded: Loaded) -> Loaded:

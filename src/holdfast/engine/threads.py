@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import os
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any
 
 _IDLE_SECONDS = 5.0
 
@@ -56,3 +58,38 @@ class Workers:
 
 
 workers = Workers()
+
+
+class Escaped(Exception):
+    """Carries any exception through a future, `StopIteration` and `BaseException`s included."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def in_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
+    """What `function` returns in a worker thread; what it raises comes as an `Escaped`."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(Escaped(error))
+        else:
+            future.set_result(value)
+
+    def work() -> None:
+        value, failure = None, None
+        try:
+            value = function()
+        except BaseException as error:
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, value, failure)
+        except RuntimeError:
+            return  # The drive was left and its loop closed; nobody waits for this any more.
+
+    workers.submit(work)
+    return future

@@ -29,6 +29,7 @@ from holdfast.journal.records import (
 from holdfast.journal.run_state import (
     DONE,
     EVERY_KEY,
+    EXPIRED,
     FAILED,
     GATED,
     IN_DOUBT,
@@ -37,6 +38,7 @@ from holdfast.journal.run_state import (
     READY,
     RETRYING,
     RUNNING,
+    SLEEP,
     STILL_IN_DOUBT,
     WAITING,
     Frame,
@@ -246,12 +248,14 @@ def _pause(run: RunState, record: Paused, at: float) -> None:
 def _answer(run: RunState, record: Answered, at: float) -> None:
     pause = run.pauses.pop(record.pause)
     step = run.step(pause.step)
-    step.answers[pause.name] = record.value
+    if pause.kind != SLEEP:
+        step.answers[pause.name] = record.value
     if pause.kind == "poison":
         step.crashes = 0
     if not any(other.step == step.id for other in run.pauses.values()):
         step.status = IN_DOUBT if pause.kind in ("in_doubt", "poison") else READY
-        step.tried = 0
+        if pause.kind != SLEEP:
+            step.tried = 0
 
 
 def _drop_pauses(run: RunState, step: str) -> None:
@@ -272,6 +276,8 @@ def _resume(run: RunState, record: Resumed, at: float) -> None:
             step.crashes += crashed
         elif step.status == FAILED:
             in_doubt = step.notes.pop(STILL_IN_DOUBT, None) is not None
+            for name in [name for name, value in step.answers.items() if value == EXPIRED]:
+                del step.answers[name]  # It is asked anew.
             step.status, step.tried = IN_DOUBT if in_doubt else READY, 0
         elif step.status == GATED and record.approve:
             step.status, step.passed = READY, True

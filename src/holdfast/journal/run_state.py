@@ -24,6 +24,15 @@ READY, RUNNING, IN_DOUBT, RETRYING, WAITING, GATED, FAILED, DONE = (
 INTERRUPTED = "if_interrupted"
 """The name under which people answer what to do with an interrupted step."""
 
+EXPIRED = b""
+"""What a question that nobody answered in time is answered with; no value is stored as nothing."""
+
+SLEEP = "sleep"
+"""The kind of a pause that only waits for its time."""
+
+NO_ANSWER = ("before", "after", SLEEP)
+"""The kinds of pauses that take no answer: gates, which resuming passes, and waits for a time."""
+
 STILL_IN_DOUBT = "in_doubt"
 """The note of an interrupted step that failed without having been started again."""
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.journal.run_state import SLEEP
 from holdfast.views.plain import iso, plain, preview
 
 _TYPED = {
@@ -56,10 +57,17 @@ class PauseView:
         return self.kind in ("before", "after")
 
     @property
+    def is_wait(self) -> bool:
+        """Whether it waits for nothing but its time."""
+        return self.kind == SLEEP
+
+    @property
     def takes(self) -> str:
         """Which answers it takes, in words."""
         if self.is_gate:
             return "no answer; resuming passes it"
+        if self.is_wait:
+            return "no answer; it goes on when its time has come"
         if self.choices is not None:
             return "one of " + ", ".join(preview(choice, 40) for choice in self.choices)
         kind = (self.schema or {}).get("type")
@@ -78,7 +86,7 @@ class PauseView:
     def command(self) -> str:
         """The command that answers it, something like `<text>` standing for the answer."""
         run = shlex.quote(self.run_id)
-        if self.is_gate:
+        if self.is_gate or self.is_wait:
             return f"holdfast resume {run}"
         return f"holdfast answer {run} {shlex.quote(f'{self.handle}={self.example}')}"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.asking.given import fitting
 from holdfast.errors import AnswerRejected
+from holdfast.journal.run_state import NO_ANSWER
 from holdfast.views.pause_view import PLACEHOLDERS
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def read_answers(texts: Sequence[str], pauses: Sequence[Pause], later: Names = t
     several that match, the longest counts. A text that names none is taken whole if only one thing is asked and
     it cannot be meant as a name. `later` tells the names of questions that the workflow may still ask.
     """
-    waiting = [pause for pause in pauses if pause.kind not in ("before", "after")]
+    waiting = [pause for pause in pauses if pause.kind not in NO_ANSWER]
     if not waiting:
         raise AnswerRejected("the run waits for no answer; resume it without one")
     found: dict[str, Any] = {}

@@ -54,6 +54,7 @@ def answer(
     from holdfast.engine import control
     from holdfast.engine.driver import is_driven
     from holdfast.engine.resume import refuse_finished
+    from holdfast.journal.run_state import NO_ANSWER
 
     with _found(run, store) as (journal, run_id, url):
         info = journal.info(run_id)
@@ -65,7 +66,7 @@ def answer(
     if go_on and not driven:
         return _go_on(run_id, url, json)
     left = [
-        pause.name for pause in pauses if pause.id not in answers and pause.kind not in ("before", "after")
+        pause.name for pause in pauses if pause.id not in answers and pause.kind not in NO_ANSWER
     ]
     if json:
         click.echo(as_json({"run_id": run_id, "answered": list(names), "open": left}))

@@ -1,0 +1,97 @@
+"""Handing runs to the fleet: new ones, and stopped ones that workers are to go on with."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import time
+import uuid
+
+from holdfast.data.codec import Codec
+from holdfast.engine.driver import is_driven
+from holdfast.engine.resume import refuse_finished
+from holdfast.errors import HoldfastError, RunConflict
+from holdfast.journal.checkpoints import encode_mark
+from holdfast.journal.journal import Journal
+from holdfast.journal.records import Record, Resumed, RunEnded
+from holdfast.journal.run_state import DONE
+from holdfast.journal.writer import Writer
+from holdfast.stores.base import RunInfo
+from holdfast.values import RunStatus
+
+DEFAULT_QUEUE = "default"
+
+When = float | dt.datetime | dt.timedelta | None
+
+_SUBMITTED = uuid.UUID("6d0b7f6e-7c57-4a2c-9a0e-52f7d6a1c1f4")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run waits for a worker: in which queue, how urgently, and until when at least."""
+
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    due_at: float | None = None
+
+    @classmethod
+    def of(cls, queue: str, priority: int, when: When) -> Place:
+        """A place, once its parts make sense. `when` is a time, or a delay as `timedelta` or in seconds."""
+        if not isinstance(queue, str) or not queue.strip() or not queue.isprintable() or "," in queue:
+            raise HoldfastError(f"a queue is named by printable text without commas, not {queue!r}")
+        if not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
+            raise HoldfastError(f"priority must be a whole number, not {priority!r}")
+        return cls(queue, priority, _due_at(when))
+
+    def on(self, info: RunInfo, status: RunStatus = RunStatus.QUEUED) -> RunInfo:
+        """The facts of a run that waits here."""
+        place = dataclasses.replace(info, queue=self.queue, priority=self.priority, due_at=self.due_at)
+        return dataclasses.replace(place, status=status.value, updated_at=time.time(), driver="")
+
+
+def _due_at(when: When) -> float | None:
+    if when is None:
+        return None
+    if isinstance(when, dt.datetime):
+        if when.tzinfo is None:
+            raise HoldfastError(f"{when!r} has no time zone; say which, for example with tzinfo=dt.UTC")
+        return when.timestamp()
+    seconds = when.total_seconds() if isinstance(when, dt.timedelta) else when
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds < 1e10:
+        raise HoldfastError(f"a delay is given in seconds, 0 or more, not {when!r}")
+    return time.time() + seconds
+
+
+def id_of_key(workflow: str, key: str) -> str:
+    """The id of the run that is submitted under `key`: the same for the same workflow and key."""
+    if not isinstance(key, str) or not key:
+        raise HoldfastError(f"a submit key is text that is not empty, not {key!r}")
+    return str(uuid.uuid5(_SUBMITTED, f"{workflow}\n{key}"))
+
+
+def requeue(
+    journal: Journal, run_id: str, place: Place | None = None, *, codec: Codec | None = None
+) -> RunInfo:
+    """Let workers go on with a run that stopped: failed, interrupted, cancelled, or paused at gates.
+
+    Without a `place` it waits where it was, or else in the default queue. Answers its facts. A run that is
+    driven, or completed, is refused; a paused one goes on with what was answered, past its gates.
+    """
+    codec = codec or Codec()
+    info = journal.info(run_id)
+    refuse_finished(info)
+    if is_driven(journal.store, info):
+        raise RunConflict(f"run {run_id!r} is being driven; cancel or pause it first")
+    loaded = journal.load(info, codec)
+    place = place or Place(info.queue or DEFAULT_QUEUE, info.priority)
+    writer = Writer(journal, loaded, codec, durable=True)
+    found: list[Record] = [RunEnded(RunStatus.QUEUED)]
+    if loaded.run.status == RunStatus.PAUSED:
+        found.insert(0, Resumed("", approve=True))
+    for record in found:
+        writer.record(record)
+    upcoming = [step.node for step in loaded.run.active() if step.status != DONE]
+    writer.mark(encode_mark(loaded.run.root.waves, [], list(dict.fromkeys(upcoming)), ""))
+    writer.set_info(place.on(loaded.info))
+    writer.flush()
+    return writer.info
