@@ -1,0 +1,84 @@
+"""Which graph drives a run: one that the operator named, or the workflow that the run carries with it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from holdfast.data.seal import Seal
+from holdfast.engine.app import App
+from holdfast.engine.housekeeping import TolerantCodec
+from holdfast.errors import GraphChanged, HoldfastError
+from holdfast.journal.journal import Journal
+from holdfast.stores.base import Store
+
+_KEPT = 64
+
+
+class Announces(Protocol):
+    """Tells the hooks of a workflow how a run goes."""
+
+    def started(self, run_id: str) -> None: ...
+    def ended(self, run_id: str, status: str, error: str = "") -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A graph on a store, and who is told how its runs go."""
+
+    app: App
+    announcer: Announces | None = None
+
+
+Opener = Callable[[Mapping[str, Any], Store], Known]
+"""Makes a graph of what a run's config says, on a store."""
+
+
+class Catalog:
+    """The graphs that a worker knows.
+
+    `known` are told apart by their workflows' names. With `carried`, a run of any other workflow is driven by
+    what its own config says; without, this worker leaves it to others.
+    """
+
+    def __init__(self, known: Iterable[Known | App] = (), *, carried: Opener | None = None) -> None:
+        self._known: dict[str, Known] = {}
+        for each in known:
+            found = Known(each) if isinstance(each, App) else each
+            if found.app.name in self._known:
+                raise HoldfastError(
+                    f"two graphs are named {found.app.name!r}; a worker tells them apart by their names"
+                )
+            self._known[found.app.name] = found
+        self._carried = carried
+        self._opened: dict[bytes, Known] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def workflows(self) -> tuple[str, ...] | None:
+        """The workflows whose runs can be driven; `None` for every one."""
+        return tuple(self._known) if self._carried is None else None
+
+    def of_run(self, store: Store, run_id: str, workflow: str) -> Known:
+        """What drives a run."""
+        if workflow in self._known:
+            return self._known[workflow]
+        journal, codec = Journal(store, Seal.from_environment(os.environ)), TolerantCodec()
+        raw = journal.load(journal.info(run_id), codec).run.config
+        with self._lock:
+            if raw not in self._opened:
+                if len(self._opened) >= _KEPT:
+                    self._opened.clear()
+                self._opened[raw] = self.of_workflow(store, workflow, codec.decode(raw))
+            return self._opened[raw]
+
+    def of_workflow(self, store: Store, workflow: str, config: Mapping[str, Any]) -> Known:
+        """What drives a new run of a workflow with that config."""
+        if workflow in self._known:
+            return self._known[workflow]
+        if self._carried is None:
+            raise GraphChanged(f"this worker does not know workflow {workflow!r}")
+        return self._carried(config, store)

@@ -1,0 +1,84 @@
+"""Claiming runs of a store that knows no claims: whoever takes a run up first has it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+
+from holdfast.engine.driver import is_driven
+from holdfast.fleet.claims import MAX_STRIKES, Claim, Wanted
+from holdfast.stores.base import RunInfo, Store
+from holdfast.values import RunStatus
+
+_CLAIMABLE = (RunStatus.QUEUED.value, RunStatus.PAUSED.value, RunStatus.RUNNING.value)
+
+
+class LocalClaims:
+    """For a few workers on one machine. Two that go for the same run find out when they take it up."""
+
+    def __init__(self, store: Store, wanted: Wanted) -> None:
+        self._store, self._wanted = store, wanted
+        self._lock = threading.Lock()
+        self._not_before: dict[str, float] = {}
+        self._strikes: dict[str, int] = {}
+
+    def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
+        """The most urgent runs that this worker may take up."""
+        now = time.time()
+        found = [
+            (info, why)
+            for info in self._store.runs(status=_CLAIMABLE)
+            if info.run not in active and self._is_wanted(info, now) and (why := self._why(info, now))
+        ]
+        found.sort(key=lambda item: (-item[0].priority, item[0].due_at or item[0].created_at))
+        return [Claim(info.run, info.workflow, info.queue, why) for info, why in found[:limit]]
+
+    def release(self, run: str, *, seconds: float = 0.0) -> None:
+        """Leave the run alone for `seconds`."""
+        with self._lock:
+            self._not_before.pop(run, None)
+            if seconds:
+                self._not_before[run] = time.time() + seconds
+            else:
+                self._strikes.pop(run, None)
+
+    def strike(self, run: str, reason: str) -> None:
+        """Try again a little later, up to the last strike; then this worker leaves the run alone for good."""
+        with self._lock:
+            strikes = self._strikes[run] = self._strikes.get(run, 0) + 1
+            self._not_before[run] = time.time() + (5.0**strikes if strikes < MAX_STRIKES else float("inf"))
+
+    def count_waiting(self, within: float) -> int:
+        """How many wanted runs are running, queued, or due soon."""
+        soon = time.time() + within
+        return sum(
+            self._is_wanted(info, soon) and (info.status == RunStatus.RUNNING or _is_due(info, soon))
+            for info in self._store.runs(status=_CLAIMABLE)
+        )
+
+    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Nothing tells of changes here: the worker looks again and again."""
+        return lambda: None
+
+    def _is_wanted(self, info: RunInfo, now: float) -> bool:
+        queues, workflows = self._wanted.queues, self._wanted.workflows
+        if not info.queue or (queues and info.queue not in queues):
+            return False
+        if workflows is not None and info.workflow not in workflows:
+            return False
+        with self._lock:
+            return self._not_before.get(info.run, 0.0) <= now
+
+    def _why(self, info: RunInfo, now: float) -> str:
+        if info.status == RunStatus.RUNNING:
+            return "" if is_driven(self._store, info) else "orphaned"
+        if not _is_due(info, now):
+            return ""
+        return "queued" if info.status == RunStatus.QUEUED else "due"
+
+
+def _is_due(info: RunInfo, now: float) -> bool:
+    if info.due_at is None:
+        return info.status == RunStatus.QUEUED
+    return info.due_at <= now

@@ -1,0 +1,279 @@
+"""A worker: takes runs up, drives many at once, and leaves none behind when it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from holdfast.engine.drive import Drive
+from holdfast.engine.outcome import Outcome
+from holdfast.errors import ExecutionError, HoldfastError, RunConflict, RunFinished, RunNotFound, StoreError
+from holdfast.events import Observer
+from holdfast.fleet.catalog import Catalog, Known
+from holdfast.fleet.claims import Claim, Claims, Wanted
+from holdfast.fleet.local_claims import LocalClaims
+from holdfast.stores.base import Leases, Store
+from holdfast.values import RunStatus
+
+logger = logging.getLogger("holdfast.fleet")
+
+LOOK_EVERY = 0.5
+"""How often, in seconds, a worker looks for runs of which nobody told it: those that are due, or orphaned."""
+
+AGAIN_AFTER = 1.0
+"""How long a run rests that was claimed too early or could not be saved."""
+
+LAST_MOMENTS = 10.0
+"""How long a worker waits, after its grace, for drives to save what they can."""
+
+
+class WorkerEvent(NamedTuple):
+    """What a worker did with a run: `kind` is taken, conflict, refused, or the status it left the run in."""
+
+    kind: str
+    run: str
+    workflow: str
+    queue: str
+    text: str = ""
+    due_at: float | None = None
+
+
+class Worker:
+    """Drives the runs of a store's queues, up to `concurrency` at once, until it is stopped.
+
+    Any number of workers may share a store, each in a process of its own, on any machine that reaches it. A run is
+    driven by one at a time: the journal refuses a second driver. What a worker that dies was doing is taken up
+    by another when its lease has run out. `linger` is how long a run that only waits is kept; `grace` how long
+    steps may take to finish when the worker is stopped, before they are left to be run again elsewhere.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        *,
+        concurrency: int = 10,
+        queues: tuple[str, ...] = (),
+        linger: float = 1.0,
+        grace: float = 30.0,
+        observer: Observer | None = None,
+        tell: Callable[[WorkerEvent], None] | None = None,
+    ) -> None:
+        if concurrency < 1:
+            raise HoldfastError(f"a worker drives at least one run at once, not {concurrency!r}")
+        self._store, self._catalog, self._concurrency = store, catalog, concurrency
+        self._linger, self._grace, self._observer, self._tell = linger, grace, observer, tell
+        self.claims: Claims = _claims_of(store, Wanted(queues, catalog.workflows))
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._drives: dict[str, Drive] = {}
+        self._stopping = threading.Event()
+        self._at_once = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: asyncio.Event | None = None
+
+    def run(self, *, until_idle: bool = False) -> None:
+        """Work until `stop`, SIGTERM or Ctrl+C; with `until_idle` also until there is nothing left to do."""
+        with self._signals():
+            asyncio.run(self.arun(until_idle=until_idle))
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Take up no more runs, let steps finish within the grace (not `at_once`), hand the runs over, and end.
+
+        May be called from any thread.
+        """
+        self._at_once = self._at_once or at_once
+        self._stopping.set()
+        self._nudge()
+
+    async def arun(self, *, until_idle: bool = False) -> None:
+        """As `run`, in the running event loop and without handling signals."""
+        self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
+        if isinstance(self._store, Leases):
+            await asyncio.to_thread(self._store.lease)
+        unsubscribe = self.claims.on_change(self._nudge)
+        try:
+            while not self._stopping.is_set():
+                found = await self._claim()
+                for claim in found:
+                    self._take_up(claim)
+                if until_idle and not self._tasks and not found and await self._is_idle():
+                    break
+                if not found:
+                    await self._rest()
+            await self._drain()
+        finally:
+            unsubscribe()
+            self._loop = None
+
+    # Finding runs.
+
+    async def _claim(self) -> list[Claim]:
+        room = self._concurrency - len(self._tasks)
+        if room <= 0:
+            return []
+        try:
+            return await asyncio.to_thread(self.claims.claim, room, frozenset(self._tasks))
+        except StoreError as error:
+            logger.warning("no runs can be claimed: %s", error)
+            await self._rest(AGAIN_AFTER)
+            return []
+
+    async def _is_idle(self) -> bool:
+        try:
+            return await asyncio.to_thread(self.claims.count_waiting, AGAIN_AFTER) == 0
+        except StoreError:
+            return False
+
+    async def _rest(self, seconds: float = LOOK_EVERY) -> None:
+        """Wait for a nudge, or not too long. Workers that look at the same moment get in each other's way."""
+        assert self._wake is not None
+        try:
+            async with asyncio.timeout(seconds * random.uniform(0.8, 1.2)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    def _nudge(self) -> None:
+        loop, wake = self._loop, self._wake
+        if loop is not None and wake is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(wake.set)
+
+    # Driving them.
+
+    def _take_up(self, claim: Claim) -> None:
+        task = asyncio.get_running_loop().create_task(self._drive(claim), name=f"holdfast {claim.run}")
+        self._tasks[claim.run] = task
+        task.add_done_callback(lambda _: self._over(claim.run))
+
+    def _over(self, run: str) -> None:
+        self._tasks.pop(run, None)
+        self._drives.pop(run, None)
+        self._nudge()
+
+    async def _drive(self, claim: Claim) -> None:
+        rest = 0.0
+        try:
+            known = await asyncio.to_thread(self._catalog.of_run, self._store, claim.run, claim.workflow)
+            if self._stopping.is_set():
+                return
+            self._say("taken", claim, claim.why)
+            rest = await self._driven(claim, known)
+        except (RunConflict, RunFinished, RunNotFound) as error:
+            self._say("conflict", claim, str(error))
+        except StoreError as error:
+            rest = AGAIN_AFTER
+            logger.warning("run %s is left for now: %s", claim.run, error)
+        except Exception as error:
+            if not isinstance(error, HoldfastError):
+                logger.exception("run %s cannot be taken up", claim.run)
+            self._say("refused", claim, str(error))
+            await self._settle(self.claims.strike, claim.run, f"{type(error).__name__}: {error}")
+            return
+        finally:
+            self._drives.pop(claim.run, None)
+        await self._settle(self.claims.release, claim.run, rest)
+
+    async def _driven(self, claim: Claim, known: Known) -> float:
+        """Drive a run as far as it goes; answers how long it is to rest before it is claimed again."""
+        try:
+            outcome = await known.app.atake_up(
+                claim.run,
+                linger=self._linger,
+                observer=self._observer,
+                hold=lambda drive: self._hold(claim.run, drive),
+            )
+        except ExecutionError as error:
+            if isinstance(error.cause, StoreError):
+                raise error.cause from error  # Nothing says yet that it failed.
+            self._say("failed", claim, str(error))
+            await self._announce(known, claim, "failed", str(error))
+            return 0.0
+        facts = self._store.runs(run=claim.run) if outcome.status != RunStatus.COMPLETED else []
+        due_at = facts[0].due_at if facts else None
+        self._say(str(outcome.status), claim, _waits_for(outcome), due_at)
+        await self._announce(known, claim, str(outcome.status), "")
+        return AGAIN_AFTER if outcome.figures.steps_run == 0 and due_at is not None else 0.0
+
+    async def _announce(self, known: Known, claim: Claim, status: str, error: str) -> None:
+        if known.announcer is not None:
+            await asyncio.to_thread(known.announcer.ended, claim.run, status, error)
+
+    def _hold(self, run: str, drive: Drive) -> None:
+        self._drives[run] = drive
+        if self._stopping.is_set():
+            self._ask_to_leave(drive)
+
+    async def _settle(self, what: Callable[..., None], run: str, *arguments: Any) -> None:
+        try:
+            if what == self.claims.release:
+                await asyncio.to_thread(self.claims.release, run, seconds=arguments[0])
+            else:
+                await asyncio.to_thread(what, run, *arguments)
+        except StoreError as error:
+            logger.warning("run %s: its claim runs out by itself, it cannot be given back: %s", run, error)
+
+    # Stopping.
+
+    def _ask_to_leave(self, drive: Drive) -> None:
+        if self._at_once:
+            drive.request_stop(RunStatus.QUEUED, "the worker stops")
+        else:
+            drive.request_pause("the worker stops", RunStatus.QUEUED)
+
+    async def _drain(self) -> None:
+        """Let what is under way finish within the grace, then leave the rest to others."""
+        for drive in list(self._drives.values()):
+            self._ask_to_leave(drive)
+        if not self._at_once:
+            await self._until_all_left(self._grace)
+        self._at_once = True
+        for drive in list(self._drives.values()):
+            self._ask_to_leave(drive)
+        await self._until_all_left(LAST_MOMENTS)
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _until_all_left(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        was_at_once = self._at_once
+        while self._tasks and loop.time() < deadline and self._at_once == was_at_once:
+            await asyncio.wait(self._tasks.values(), timeout=min(0.2, max(0.0, deadline - loop.time())))
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and Ctrl+C stop the worker; once more stops it at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def on_signal(number: int, frame: Any) -> None:
+            self.stop(at_once=self._stopping.is_set())
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _say(self, kind: str, claim: Claim, text: str = "", due_at: float | None = None) -> None:
+        if self._tell is not None:
+            self._tell(WorkerEvent(kind, claim.run, claim.workflow, claim.queue, text, due_at))
+
+
+def _waits_for(outcome: Outcome) -> str:
+    return ", ".join(pause.name or pause.node for pause in outcome.pauses)
+
+
+def _claims_of(store: Store, wanted: Wanted) -> Claims:
+    from holdfast.fleet.postgres_claims import PostgresClaims, is_postgres
+
+    return PostgresClaims(store, wanted) if is_postgres(store) else LocalClaims(store, wanted)
