@@ -40,27 +40,34 @@ Opener = Callable[[Mapping[str, Any], Store], Known]
 class Catalog:
     """The graphs that a worker knows.
 
-    `known` are told apart by their workflows' names. With `carried`, a run of any other workflow is driven by
-    what its own config says; without, this worker leaves it to others.
+    `known` are told apart by their workflows' names; `openers` make them, for each run as its config says, of
+    the workflows that they are named by. With `carried`, a run of any other workflow is driven by what its own
+    config says; without, this worker leaves it to others.
     """
 
-    def __init__(self, known: Iterable[Known | App] = (), *, carried: Opener | None = None) -> None:
+    def __init__(
+        self,
+        known: Iterable[Known | App] = (),
+        *,
+        openers: Mapping[str, Opener] | None = None,
+        carried: Opener | None = None,
+    ) -> None:
         self._known: dict[str, Known] = {}
         for each in known:
             found = Known(each) if isinstance(each, App) else each
-            if found.app.name in self._known:
+            if found.app.name in {*self._known, *(openers or ())}:
                 raise HoldfastError(
                     f"two graphs are named {found.app.name!r}; a worker tells them apart by their names"
                 )
             self._known[found.app.name] = found
-        self._carried = carried
-        self._opened: dict[bytes, Known] = {}
+        self._openers, self._carried = dict(openers or {}), carried
+        self._opened: dict[tuple[str, bytes], Known] = {}
         self._lock = threading.Lock()
 
     @property
     def workflows(self) -> tuple[str, ...] | None:
         """The workflows whose runs can be driven; `None` for every one."""
-        return tuple(self._known) if self._carried is None else None
+        return (*self._known, *self._openers) if self._carried is None else None
 
     def of_run(self, store: Store, run_id: str, workflow: str) -> Known:
         """What drives a run."""
@@ -69,16 +76,17 @@ class Catalog:
         journal, codec = Journal(store, Seal.from_environment(os.environ)), TolerantCodec()
         raw = journal.load(journal.info(run_id), codec).run.config
         with self._lock:
-            if raw not in self._opened:
+            if (workflow, raw) not in self._opened:
                 if len(self._opened) >= _KEPT:
                     self._opened.clear()
-                self._opened[raw] = self.of_workflow(store, workflow, codec.decode(raw))
-            return self._opened[raw]
+                self._opened[workflow, raw] = self.of_workflow(store, workflow, codec.decode(raw))
+            return self._opened[workflow, raw]
 
     def of_workflow(self, store: Store, workflow: str, config: Mapping[str, Any]) -> Known:
         """What drives a new run of a workflow with that config."""
         if workflow in self._known:
             return self._known[workflow]
-        if self._carried is None:
+        opener = self._openers.get(workflow, self._carried)
+        if opener is None:
             raise GraphChanged(f"this worker does not know workflow {workflow!r}")
-        return self._carried(config, store)
+        return opener(config, store)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.fleet.claims import MAX_STRIKES, Claim, Wanted
-from holdfast.stores.base import Store
+from holdfast.fleet.limits import allowances, spend
 
 if TYPE_CHECKING:
+    from holdfast.stores.postgres.connecting import Connection
     from holdfast.stores.postgres.store import PostgresStore
 
 _NOW = "extract(epoch FROM clock_timestamp())"
@@ -28,13 +29,14 @@ WITH found AS (
     LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE run SET
-    strikes = run.strikes + struck.added,
-    held = CASE WHEN run.strikes + struck.added >= {MAX_STRIKES} THEN
+    strikes = struck.times,
+    held = CASE WHEN struck.times >= {MAX_STRIKES} THEN
         'workers died {MAX_STRIKES} times while they took this run up' END,
-    claim = %(lease)s,
-    claim_until = clock_timestamp() + make_interval(secs => %(seconds)s)
+    claim = CASE WHEN struck.times < {MAX_STRIKES} THEN %(lease)s::uuid END,
+    claim_until = CASE WHEN struck.times < {MAX_STRIKES} THEN
+        clock_timestamp() + make_interval(secs => %(seconds)s) END
 FROM found JOIN LATERAL (
-    SELECT (run.claim IS NOT NULL AND run.claim IS DISTINCT FROM {_LEASE})::int AS added
+    SELECT run.strikes + (run.claim IS NOT NULL AND run.claim IS DISTINCT FROM {_LEASE})::int AS times
     FROM run WHERE run.no = found.no
 ) AS struck ON true
 WHERE run.no = found.no
@@ -49,6 +51,21 @@ _CONDITIONS = {
 }
 """Why a run can be claimed. A run that names this worker's own lease, and that it does not drive, was dropped."""
 
+_CLAIMS = {
+    why: _CLAIM.replace("{condition}", f"{condition} AND run.queue <> ALL (%(skipped)s::text[])")
+    for why, condition in _CONDITIONS.items()
+}
+
+
+class _Wish(NamedTuple):
+    """How many runs are wanted for which reason, of which queues and not of which."""
+
+    why: str
+    limit: int
+    queues: list[str] | None
+    skipped: list[str]
+
+
 _RELEASE = """
 UPDATE run SET claim = NULL, strikes = CASE WHEN %(rest)s > 0 THEN strikes ELSE 0 END,
     claim_until = CASE WHEN %(rest)s > 0 THEN clock_timestamp() + make_interval(secs => %(rest)s) END
@@ -57,7 +74,8 @@ WHERE namespace = %(namespace)s AND run = %(run)s AND claim = %(lease)s
 
 _STRIKE = f"""
 UPDATE run SET claim = NULL, strikes = strikes + 1,
-    claim_until = clock_timestamp() + make_interval(secs => power(5, strikes)),
+    claim_until = CASE WHEN strikes + 1 < {MAX_STRIKES} THEN
+        clock_timestamp() + make_interval(secs => power(5, strikes)) END,
     held = CASE WHEN strikes + 1 >= {MAX_STRIKES} THEN %(reason)s::text END
 WHERE namespace = %(namespace)s AND run = %(run)s AND claim = %(lease)s
 """
@@ -70,18 +88,11 @@ SELECT count(*) FROM run WHERE {_WANTED} AND run.held IS NULL AND (
 """
 
 
-def is_postgres(store: Store) -> TypeGuard[PostgresStore]:
-    """Whether a store is one of PostgreSQL, without importing what that needs."""
-    return store.url.startswith(("postgresql:", "pg-embedded:"))
-
-
 class PostgresClaims:
     """For any number of workers on any number of machines."""
 
     def __init__(self, store: PostgresStore, wanted: Wanted) -> None:
-        from holdfast.fleet.limits import allowances, spend
-
-        self._store, self._allowances, self._spend = store, allowances, spend
+        self._store = store
         self._queues = list(wanted.queues) or None
         self._workflows = None if wanted.workflows is None else list(wanted.workflows)
 
@@ -90,48 +101,30 @@ class PostgresClaims:
         found: list[Claim] = []
         lease = self._store.lease()
         with self._store.transaction() as connection:
-            allowed = self._allowances(connection, self._queues)
-            limited = [queue for queue, room in allowed.items() if room is not None]
-            for why, condition in _CONDITIONS.items():
-                if why == "queued":
-                    for queue in limited:
-                        room = min(limit - len(found), allowed[queue] or 0)
-                        claimed = self._claimed(connection, why, condition, room, active, lease, [queue], [])
-                        self._spend(connection, queue, len(claimed))
-                        found += claimed
-                    skipped = limited
-                else:
-                    skipped = []
-                room = limit - len(found)
-                found += self._claimed(connection, why, condition, room, active, lease, self._queues, skipped)
+            rooms = allowances(connection, self._store.namespace, self._queues)
+            for why in _CONDITIONS:
+                # A run that lost its driver counts as running already: it has its place.
+                limited = [] if why == "orphaned" else list(rooms)
+                for queue in limited:
+                    wish = _Wish(why, min(limit - len(found), rooms[queue].runs), [queue], [])
+                    claimed = self._claimed(connection, wish, active, lease)
+                    spend(connection, self._store.namespace, queue, len(claimed))
+                    rooms[queue] = rooms[queue]._replace(runs=rooms[queue].runs - len(claimed))
+                    found += claimed
+                skipped = limited or [queue for queue, room in rooms.items() if room.paused]
+                wish = _Wish(why, limit - len(found), self._queues, skipped)
+                found += self._claimed(connection, wish, active, lease)
         return found
 
     def _claimed(
-        self,
-        connection: Any,
-        why: str,
-        condition: str,
-        limit: int,
-        active: Collection[str],
-        lease: str,
-        queues: list[str] | None,
-        skipped: list[str],
+        self, connection: Connection, wish: _Wish, active: Collection[str], lease: str
     ) -> list[Claim]:
-        if limit <= 0:
+        if wish.limit <= 0:
             return []
-        but = " AND run.queue <> ALL (%(skipped)s::text[])" if skipped else ""
-        rows = connection.execute(
-            _CLAIM.format(condition=condition + but),
-            {
-                **self._values(active),
-                "queues": queues,
-                "skipped": skipped,
-                "limit": limit,
-                "lease": lease,
-                "seconds": self._store.lease_seconds,
-            },
-        ).fetchall()
-        return [Claim(run, workflow, queue, why) for run, workflow, queue, held in rows if held is None]
+        given = {"queues": wish.queues, "skipped": wish.skipped, "limit": wish.limit}
+        mine = {"lease": lease, "seconds": self._store.lease_seconds}
+        rows = connection.execute(_CLAIMS[wish.why], {**self._values(active), **given, **mine}).fetchall()
+        return [Claim(run, workflow, queue, wish.why) for run, workflow, queue, held in rows if held is None]
 
     def _values(self, active: Collection[str] = ()) -> dict[str, Any]:
         return {

@@ -7,10 +7,11 @@ import logging
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from holdfast.engine.app import App
 from holdfast.engine.drive import Drive
 from holdfast.engine.outcome import Outcome
 from holdfast.errors import ExecutionError, HoldfastError, RunConflict, RunFinished, RunNotFound, StoreError
@@ -18,6 +19,9 @@ from holdfast.events import Observer
 from holdfast.fleet.catalog import Catalog, Known
 from holdfast.fleet.claims import Claim, Claims, Wanted
 from holdfast.fleet.local_claims import LocalClaims
+from holdfast.fleet.on_postgres import is_postgres
+from holdfast.fleet.postgres_claims import PostgresClaims
+from holdfast.fleet.schedules import Schedules, submitting
 from holdfast.stores.base import Leases, Store
 from holdfast.values import RunStatus
 
@@ -28,6 +32,9 @@ LOOK_EVERY = 0.5
 
 AGAIN_AFTER = 1.0
 """How long a run rests that was claimed too early or could not be saved."""
+
+TICK = 1.0
+"""How often, in seconds, a worker looks whether something is scheduled."""
 
 LAST_MOMENTS = 10.0
 """How long a worker waits, after its grace, for drives to save what they can."""
@@ -49,14 +56,14 @@ class Worker:
 
     Any number of workers may share a store, each in a process of its own, on any machine that reaches it. A run is
     driven by one at a time: the journal refuses a second driver. What a worker that dies was doing is taken up
-    by another when its lease has run out. `linger` is how long a run that only waits is kept; `grace` how long
+    by another when its lease has run out. `catalog` says which graphs it knows; a few apps will do. `linger` is how long a run that only waits is kept; `grace` how long
     steps may take to finish when the worker is stopped, before they are left to be run again elsewhere.
     """
 
     def __init__(
         self,
         store: Store,
-        catalog: Catalog,
+        catalog: Catalog | Iterable[App],
         *,
         concurrency: int = 10,
         queues: tuple[str, ...] = (),
@@ -67,9 +74,10 @@ class Worker:
     ) -> None:
         if concurrency < 1:
             raise HoldfastError(f"a worker drives at least one run at once, not {concurrency!r}")
-        self._store, self._catalog, self._concurrency = store, catalog, concurrency
+        known = catalog if isinstance(catalog, Catalog) else Catalog(catalog)
+        self._store, self._catalog, self._concurrency = store, known, concurrency
         self._linger, self._grace, self._observer, self._tell = linger, grace, observer, tell
-        self.claims: Claims = _claims_of(store, Wanted(queues, catalog.workflows))
+        self.claims: Claims = _claims_of(store, Wanted(queues, known.workflows))
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._drives: dict[str, Drive] = {}
         self._stopping = threading.Event()
@@ -97,6 +105,7 @@ class Worker:
         if isinstance(self._store, Leases):
             await asyncio.to_thread(self._store.lease)
         unsubscribe = self.claims.on_change(self._nudge)
+        schedules = self._loop.create_task(self._submit_scheduled()) if is_postgres(self._store) else None
         try:
             while not self._stopping.is_set():
                 found = await self._claim()
@@ -108,8 +117,20 @@ class Worker:
                     await self._rest()
             await self._drain()
         finally:
+            if schedules is not None:
+                schedules.cancel()
             unsubscribe()
             self._loop = None
+
+    async def _submit_scheduled(self) -> None:
+        """Submit what is scheduled, when its time has come, until the worker stops."""
+        schedules, submit = Schedules(self._store), submitting(self._store, self._catalog)
+        while not self._stopping.is_set():
+            try:
+                await asyncio.to_thread(schedules.tick, submit, self._catalog.workflows)
+            except StoreError as error:
+                logger.warning("nothing can be scheduled: %s", error)
+            await asyncio.sleep(TICK)
 
     # Finding runs.
 
@@ -182,6 +203,8 @@ class Worker:
 
     async def _driven(self, claim: Claim, known: Known) -> float:
         """Drive a run as far as it goes; answers how long it is to rest before it is claimed again."""
+        if known.announcer is not None and claim.why == "queued" and self._is_new(claim.run):
+            await asyncio.to_thread(known.announcer.started, claim.run)
         try:
             outcome = await known.app.atake_up(
                 claim.run,
@@ -200,6 +223,11 @@ class Worker:
         self._say(str(outcome.status), claim, _waits_for(outcome), due_at)
         await self._announce(known, claim, str(outcome.status), "")
         return AGAIN_AFTER if outcome.figures.steps_run == 0 and due_at is not None else 0.0
+
+    def _is_new(self, run: str) -> bool:
+        """Whether nothing of a run is done yet."""
+        marks = self._store.marks(run, limit=2)
+        return len(marks) < 2
 
     async def _announce(self, known: Known, claim: Claim, status: str, error: str) -> None:
         if known.announcer is not None:
@@ -274,6 +302,4 @@ def _waits_for(outcome: Outcome) -> str:
 
 
 def _claims_of(store: Store, wanted: Wanted) -> Claims:
-    from holdfast.fleet.postgres_claims import PostgresClaims, is_postgres
-
     return PostgresClaims(store, wanted) if is_postgres(store) else LocalClaims(store, wanted)

@@ -145,10 +145,7 @@ class Writer:
                     f"run {self.info.run!r} exists in {self.journal.store.url}; "
                     "resume it, or give the new run another run_id"
                 )
-            raise RunConflict(
-                f"run {self.info.run!r} was advanced by another driver (it is at {conflict.head}, this one "
-                f"was at {self.stored}); this driver stopped before its next step and changed nothing"
-            )
+            raise self._conflict(conflict.head)
         size = 0
         for entry in self._unsent:
             size += len(entry.body)
@@ -160,6 +157,19 @@ class Writer:
         self.stored = self.seq
         self._unsent = []
         self._new_info = None
+
+    def refuse_if_behind(self) -> None:
+        """Raise `RunConflict` if somebody else has appended to the run since this writer last did."""
+        with self.lock:
+            newer = next(iter(self.journal.store.read(self.info.run, self.stored)), None)
+            if newer is not None and self.stored:
+                raise self._conflict(newer.seq)
+
+    def _conflict(self, head: int | None) -> RunConflict:
+        return RunConflict(
+            f"run {self.info.run!r} was advanced by another driver (it is at {head}, this one "
+            f"was at {self.stored}); this driver stopped before its next step and changed nothing"
+        )
 
     def adopt(self, conflict: Conflict) -> bool:
         """Whether the store has the first of what is unsent: it was stored, but the acknowledgement got lost.

@@ -6,6 +6,7 @@ entries, some snapshots, an inbox, and one row of plain facts.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -65,8 +66,10 @@ class Append(NamedTuple):
 
     `after` is the seq the writer believes to be the last; 0 creates the run (and then `info` and at
     least one entry are required). The entries count on from `after`; there may be none, to change
-    only the facts. `info`, when given, replaces the run's facts, except that its `key` stays what it
-    was at creation. `snapshots` are kept beside the entries and lie at or below the new last seq.
+    only the facts. A run whose beginning was pruned elsewhere is created from its horizon on: its first
+    entry is then one that has a snapshot among `snapshots`. `info`, when given, replaces the run's facts,
+    except that its `key` stays what it was at creation. `snapshots` are kept beside the entries and lie at
+    or below the new last seq.
     `durable` asks that the addition survive a power loss, not only the death of the process. `link`, when
     given, is the chain of the entry at `after`: a store whose server can lose what it acknowledged (a
     fail-over, a commit that did not wait for the disk) refuses an append whose predecessor is another.
@@ -150,8 +153,13 @@ class Store(Protocol):
         workflow: str | None = None,
         status: Sequence[str] | None = None,
         limit: int | None = None,
+        prefix: str | None = None,
+        before: float | None = None,
     ) -> list[RunInfo]:
-        """The runs that match every filter given, latest `updated_at` first, then by run id."""
+        """The runs that match every filter given, latest `updated_at` first, then by run id.
+
+        `prefix` is how their ids begin; their `updated_at` lies before `before`.
+        """
         ...
 
     def prune(self, run: str, horizon: Snapshot) -> int:
@@ -194,6 +202,13 @@ class Leases(Protocol):
         """Whether a lease was renewed in time."""
         ...
 
+    def has_lapsed(self) -> bool:
+        """Whether this process could not renew its lease in time, by its own clock: others may think it dead.
+
+        Asked before every step, so it costs nothing.
+        """
+        ...
+
 
 @runtime_checkable
 class Watched(Protocol):
@@ -202,6 +217,23 @@ class Watched(Protocol):
     def changed(self, run: str, timeout: float) -> bool:
         """Wait until something of a run may have changed, its journal or its inbox; `False` after `timeout`."""
         ...
+
+
+@runtime_checkable
+class Overview(Protocol):
+    """What a store adds that is a round trip away: telling of many runs in one answer."""
+
+    def newest_marks(self, runs: Sequence[str]) -> dict[str, Mark]:
+        """The newest checkpoint of each of these runs that has one."""
+        ...
+
+
+def newest_marks(store: Store, runs: Sequence[str]) -> dict[str, Mark]:
+    """The newest checkpoint of each of these runs that has one."""
+    if isinstance(store, Overview):
+        return store.newest_marks(runs)
+    found = {run: store.marks(run, limit=1) for run in runs}
+    return {run: marks[0] for run, marks in found.items() if marks}
 
 
 def wait_for_change(store: Store, run: str, timeout: float) -> None:
@@ -220,11 +252,24 @@ def namespace_of(store: Store) -> str:
     return str(getattr(store, "namespace", DEFAULT_NAMESPACE))
 
 
+def end_of_prefix(prefix: str) -> str | None:
+    """The first text, by code points, after all that begin with `prefix`; `None` if there is none."""
+    for place in range(len(prefix) - 1, -1, -1):
+        code = ord(prefix[place]) + 1
+        if code <= sys.maxunicode:
+            return prefix[:place] + chr(_AFTER_SURROGATES if code in _SURROGATES else code)
+    return None
+
+
+_SURROGATES, _AFTER_SURROGATES = range(0xD800, 0xE000), 0xE000
+
+
 def check(append: Append) -> None:
     """Raise `StoreError` for an append that no store may accept, whatever the run's head is."""
     _, head, entries, info, snapshots, _, _ = append
     if head > 0 and len(entries) == 1 and entries[0].seq == head + 1 and info is None and not snapshots:
         return
+    head = head or pruned_before(append)
     for entry in entries:
         head += 1
         if entry.seq != head:
@@ -236,6 +281,12 @@ def check(append: Append) -> None:
     for snapshot in append.snapshots:
         if not 0 < snapshot.seq <= head:
             raise StoreError(f"run {append.run!r}: snapshot {snapshot.seq} lies outside 1 to {head}")
+
+
+def pruned_before(append: Append) -> int:
+    """How many entries a run that is created lacks at its beginning, since they were pruned elsewhere."""
+    first = append.entries[0].seq if append.entries else 1
+    return first - 1 if any(snapshot.seq == first for snapshot in append.snapshots) else 0
 
 
 def _check_creation(append: Append) -> None:
