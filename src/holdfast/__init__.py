@@ -32,10 +32,13 @@ if TYPE_CHECKING:
     from holdfast.engine.resume_plan import PlannedStep, ResumePlan
     from holdfast.errors import (
         AnswerRejected,
+        AnswerTimeout,
         CheckpointNotFound,
         CodecError,
+        CommandRefused,
         CorruptJournal,
         ExecutionError,
+        ExecutorLost,
         GraphChanged,
         GraphInvalid,
         HoldfastError,
@@ -59,6 +62,8 @@ if TYPE_CHECKING:
         get_observer,
         register_observer,
     )
+    from holdfast.fleet.catalog import Catalog
+    from holdfast.fleet.worker import Worker, WorkerEvent
     from holdfast.flows.flow import Flow, load_flow
     from holdfast.flows.reading.problems import FlowInvalid
     from holdfast.journal.checkpoints import Checkpoint
@@ -116,10 +121,13 @@ _NAMES = {
     ),
     "holdfast.errors": (
         "AnswerRejected",
+        "AnswerTimeout",
         "CheckpointNotFound",
         "CodecError",
+        "CommandRefused",
         "CorruptJournal",
         "ExecutionError",
+        "ExecutorLost",
         "GraphChanged",
         "GraphInvalid",
         "HoldfastError",
@@ -142,6 +150,11 @@ _NAMES = {
         "Observer",
         "get_observer",
         "register_observer",
+    ),
+    "holdfast.fleet.catalog": ("Catalog",),
+    "holdfast.fleet.worker": (
+        "Worker",
+        "WorkerEvent",
     ),
     "holdfast.flows.flow": (
         "Flow",
@@ -189,8 +202,10 @@ __all__ = [
     "END",
     "START",
     "AnswerRejected",
+    "AnswerTimeout",
     "App",
     "CallbackObserver",
+    "Catalog",
     "Checkpoint",
     "CheckpointConfig",
     "CheckpointData",
@@ -199,11 +214,13 @@ __all__ = [
     "CheckpointStore",
     "CodecError",
     "Command",
+    "CommandRefused",
     "ConfiguredGraph",
     "Context",
     "CorruptJournal",
     "Event",
     "ExecutionError",
+    "ExecutorLost",
     "Figures",
     "Flow",
     "FlowInvalid",
@@ -240,6 +257,8 @@ __all__ = [
     "StoreError",
     "TaskResult",
     "Unknown",
+    "Worker",
+    "WorkerEvent",
     "WorkflowState",
     "add",
     "append",

@@ -202,3 +202,21 @@ def test_answers_survive_a_change_of_the_prompt(shop: Workshop) -> None:
     done = shop.resume(QUESTIONS.replace("How many for", "So how many for"), answer=3)
 
     assert done.state["x"]["answers"] == {"who": "me", "how_many": 3}
+
+
+def test_what_nobody_answers_in_time_is_answered_by_the_default(shop: Workshop) -> None:
+    shop.run("steps: [{name: x, ask: {prompt: quick?, timeout: 50ms, default: later}}]")
+    time.sleep(0.06)
+
+    assert shop.resume().state["x"]["answer"] == "later"
+
+
+def test_without_a_default_the_step_fails_and_is_asked_anew(shop: Workshop) -> None:
+    shop.run("steps: [{name: x, ask: {prompt: quick?, timeout: 50ms}}]")
+    time.sleep(0.06)
+
+    with pytest.raises(ExecutionError, match="nobody answered 'x' in time"):
+        shop.resume()
+
+    assert shop.resume().status == RunStatus.PAUSED
+    assert shop.resume(answer="now").state["x"]["answer"] == "now"

@@ -31,6 +31,9 @@ from holdfast.stores.base import RunInfo, Store
 from holdfast.values import START, RunStatus
 
 
+_NOT_COMPLETED = [status for status in RunStatus if status != RunStatus.COMPLETED]
+
+
 def find_run(store: Store, target: str) -> tuple[RunInfo, int | None]:
     """The run that a run id, a checkpoint id or a workflow name means, and the checkpoint's position.
 
@@ -40,13 +43,11 @@ def find_run(store: Store, target: str) -> tuple[RunInfo, int | None]:
         return found[0], None
     if is_checkpoint_id(target):
         return find_checkpoint(store, target)
-    of_name = store.runs(workflow=target)
-    for info in of_name:
-        if info.status != RunStatus.COMPLETED:
-            return info, None
-    if of_name:
+    if found := store.runs(workflow=target, status=_NOT_COMPLETED, limit=1):
+        return found[0], None
+    if found := store.runs(workflow=target, limit=1):
         raise RunFinished(
-            f"every run of workflow {target!r} is completed (the last is {of_name[0].run!r}); "
+            f"every run of workflow {target!r} is completed (the last is {found[0].run!r}); "
             "there is nothing to resume"
         )
     known = [info.run for info in store.runs(limit=200)]
@@ -150,9 +151,11 @@ def _take(run: str, pause: Pause, value: Any, codec: Codec, retention: Retention
         expires = pause.since + retention.pause_ttl.total_seconds()
     if expires is not None and time.time() > expires:
         when = dt.datetime.fromtimestamp(expires, dt.UTC).isoformat(timespec="seconds")
+        way_out = "compile with a longer Retention(pause_ttl=…), or start the run anew"
+        if pause.expires_at is not None:
+            way_out = f"app.resume({run!r}) goes on without it: with the question's default, or asking it anew"
         raise AnswerRejected(
-            f"the answer to {pause.name!r} of run {run!r} comes too late: it was due by {when}; "
-            "compile with a longer Retention(pause_ttl=…), or start the run anew"
+            f"the answer to {pause.name!r} of run {run!r} comes too late: it was due by {when}; {way_out}"
         )
     if pause.schema:
         reason = misfit(value, codec.decode(pause.schema))

@@ -319,7 +319,7 @@ class Question(Part):
     type: Literal["string", "integer", "number", "boolean", "array", "object", "any"] = Field(
         default="any", description="Of which type the answer is."
     )
-    default: Any = Field(default=None, description="The answer that --skip-gates gives.")
+    default: Any = Field(default=None, description="The answer if nobody gives one in time, or with --skip-gates.")
     multiline: bool = Field(default=False, description="Whether the answer may have several lines.")
 
 
@@ -334,8 +334,10 @@ class Ask(Part):
         default="any", description="Of which type the answer is."
     )
     questions: list[Question] = Field(default=[], description="Several questions instead of one.")
-    timeout: Duration | None = Field(default=None, description="How long it takes an answer.")
-    default: Any = Field(default=None, description="The answer that --skip-gates gives.")
+    timeout: Duration | None = Field(
+        default=None, description="How long it takes an answer; then the default is taken, or the step fails."
+    )
+    default: Any = Field(default=None, description="The answer if nobody gives one in time, or with --skip-gates.")
     multiline: bool = Field(default=False, description="Whether the answer may have several lines.")
 
     @model_validator(mode="after")
@@ -438,6 +440,11 @@ class Step(Part):
     for_each: ForEach | None = Field(default=None, description="Run the step once for every item.")
     retry: Retry | None = Field(default=None, description="How often and how patiently it is tried.")
     timeout: Duration | None = Field(default=None, description="How long one try may take.")
+    executor: str | None = Field(
+        default=None,
+        description="Where a python step runs: threads, processes, processes:4, or dask:ADDRESS; else here.",
+        json_schema_extra={"pattern": r"^(threads|processes(:[1-9][0-9]{0,3})?|dask:.+)$"},
+    )
     if_interrupted: Literal["rerun", "skip", "ask", "fail"] | None = Field(
         default=None, description="What a resume does if the step was running when the process died."
     )

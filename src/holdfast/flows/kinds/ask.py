@@ -49,6 +49,7 @@ class AskSomebody(Plain):
             "schema": None if question.type == "any" else {"type": question.type},
             "choices": None if choices is None else [choice.value for choice in choices],
             "timeout": self._ask.timeout,
+            **({} if question.default is None else {"default": question.default}),
         }
 
     def _name(self, question: Question, ctx: Context) -> str:
