@@ -9,13 +9,21 @@ import pytest
 
 from holdfast import open_store
 from holdfast.stores.base import Store
+from holdfast.stores.postgres.programs import Programs
 from tests.graphs import Heard
+from tests.postgres import PostgresServer, running
 
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test depends on what the caller's environment says about stores and keys."""
-    for name in ("HOLDFAST_STORE", "HOLDFAST_KEY", "WORKFLOW_CHECKPOINT_BACKEND", "WORKFLOW_CHECKPOINT_DSN"):
+    for name in (
+        "HOLDFAST_STORE",
+        "HOLDFAST_NAMESPACE",
+        "HOLDFAST_KEY",
+        "WORKFLOW_CHECKPOINT_BACKEND",
+        "WORKFLOW_CHECKPOINT_DSN",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -36,6 +44,20 @@ def store(store_url: str) -> Iterator[Store]:
     opened = open_store(store_url)
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """The PostgreSQL server of this process, started when a test first asks for it."""
+    with running(Programs.find()) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of a new PostgreSQL store, in a schema of its own."""
+    with postgres_server.schema() as name:
+        yield postgres_server.url(name)
 
 
 @pytest.fixture

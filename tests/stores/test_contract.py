@@ -11,13 +11,31 @@ import pytest
 
 from holdfast.errors import StoreError
 from holdfast.stores import base, open_store
-from holdfast.stores.base import Append, Conflict, Entry, Mark, Store
+from holdfast.stores.base import Append, Conflict, Entry, Mark, Store, newest_marks
 from holdfast.stores.memory import MemoryStore
+from tests.postgres import DEBIAN, PostgresServer, debian_programs, running
 from tests.stores.making import add, create, entry, info, seqs, snapshot
 
 
-@pytest.fixture(params=["memory", "sqlite", "file"])
+@pytest.fixture(scope="session")
+def debian_server() -> Iterator[PostgresServer]:
+    with running(debian_programs()) as server:
+        yield server
+
+
+@pytest.fixture
+def debian_url(debian_server: PostgresServer) -> Iterator[str]:
+    with debian_server.schema() as name:
+        yield debian_server.url(name)
+
+
+KINDS = ["memory", "sqlite", "file", "postgres", *(["debian"] if DEBIAN.exists() else [])]
+
+
+@pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param in ("postgres", "debian"):
+        return str(request.getfixturevalue(f"{request.param}_url"))
     places = {
         "memory": "memory://",
         "sqlite": f"sqlite:///{tmp_path}/runs.db",
@@ -139,6 +157,37 @@ def test_in_a_batch_a_conflict_leaves_the_other_appends_standing(store: Store, r
     assert [seqs(later, run) for run in "abcd"] == [[1, 2], [1], [1, 2, 3], [1]]
     assert {each.run: each.status for each in later.runs()}["b"] == "running"
     assert later.snapshot("b") is None and later.snapshot("c") == snapshot(2)
+
+
+def test_one_step_of_many_runs_is_written_where_each_run_is_at_its_place(
+    store: Store, reopen: Reopen
+) -> None:
+    odd = "ab\0\1%"
+    for run in ("z", "y", odd, "late"):
+        create(store, run, upto=2)
+
+    answers = store.commit(
+        [
+            Append("z", 2, [entry(3, b"third", mark=None)]),
+            Append("late", 1, [entry(2, b"too late")]),
+            Append("nobody", 2, [entry(3)]),
+            Append(odd, 2, [entry(3)]),
+            Append("early", 3, [entry(4)]),
+            Append("y", 2, [entry(3)]),
+            Append("y", 3, [entry(4)]),
+            Append("new", 0, [entry(1)], info("new")),
+        ]
+    )
+
+    assert [answer and (answer.run, answer.after, answer.head) for answer in answers] == [
+        *(None, ("late", 1, 2), ("nobody", 2, None), None, ("early", 3, None), None, None, None)
+    ]
+    later = reopen()
+    assert [seqs(later, run) for run in ("z", "y", odd, "late", "new")] == [
+        *([1, 2, 3], [1, 2, 3, 4], [1, 2, 3], [1, 2], [1])
+    ]
+    assert list(later.read("z", 2)) == [entry(3, b"third", mark=None)]
+    assert [each.body for each in later.read("late")] == [b"body 1", b"body 2"]
 
 
 def test_appends_of_one_batch_may_follow_each_other_on_one_run(store: Store) -> None:
@@ -289,6 +338,33 @@ def test_runs_are_filtered_and_listed_latest_first(store: Store) -> None:
     assert listed(key=info("a").key) == "a" and listed(key=b"unknown!") == ""
     assert listed(workflow="y", status=["failed"], limit=1) == "c"
     assert listed(run="a", workflow="y") == ""
+    assert listed(before=3.0) == "cda" and listed(before=1.0) == ""
+    assert listed(before=2.0, workflow="x") == "a" and listed(before=3.0, status=["failed"]) == "c"
+
+
+def test_the_newest_checkpoint_of_each_of_many_runs(store: Store) -> None:
+    create(store, "a", upto=3)
+    store.commit([Append("a", 3, [entry(4, mark=b"newest"), entry(5, mark=None)])])
+    create(store, "b")
+    store.commit([Append("unmarked", 0, [entry(1, mark=None)], info("unmarked"))])
+
+    assert newest_marks(store, []) == {} == newest_marks(store, ["unmarked", "nobody"])
+    found = newest_marks(store, ["a", "unmarked", "b", "nobody"])
+    assert found == {"a": Mark(4, 4.0, b"newest", len(b"body 4")), "b": store.marks("b")[0]}
+
+
+def test_runs_are_found_by_how_their_ids_begin(store: Store) -> None:
+    last = "\U0010ffff"
+    for number, run in enumerate(("ab", "abc", "ab\0", f"ab{last}x", "ac", "b", "%", last, "\ud7ff", "Ab")):
+        create(store, run, updated_at=float(number))
+
+    def found(prefix: str) -> list[str]:
+        return [each.run for each in store.runs(prefix=prefix)]
+
+    assert found("ab") == [f"ab{last}x", "ab\0", "abc", "ab"] and found("abcd") == [] and found("%") == ["%"]
+    assert found("ab\0") == ["ab\0"] and found(f"ab{last}") == [f"ab{last}x"] and found(last) == [last]
+    assert found("\ud7ff") == ["\ud7ff"] and len(found("")) == 10
+    assert [each.run for each in store.runs(prefix="a", limit=1, before=2.0)] == ["abc"]
 
 
 def test_pruning_keeps_the_horizon_and_what_follows(store: Store, reopen: Reopen) -> None:

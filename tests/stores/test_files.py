@@ -192,7 +192,7 @@ def test_a_damaged_snapshot_or_message_is_reported(folder: Path, store: FileStor
 def test_a_journal_of_a_newer_format_is_refused(
     folder: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.stores.frames._VERSION", 2)
+    monkeypatch.setattr("holdfast.stores.frames.VERSION", 2)
     with pytest.raises(StoreError):
         monkeypatch.setattr(run_folder, "write_at", write_then_go_back(monkeypatch))
         create(store)
@@ -203,7 +203,7 @@ def test_a_journal_of_a_newer_format_is_refused(
 def write_then_go_back(monkeypatch: pytest.MonkeyPatch) -> object:
     def write(fd: int, data: bytes, position: int) -> None:
         disk.write_at(fd, data, position)
-        monkeypatch.setattr("holdfast.stores.frames._VERSION", 1)
+        monkeypatch.setattr("holdfast.stores.frames.VERSION", 1)
 
     return write
 

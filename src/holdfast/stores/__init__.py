@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from holdfast.errors import StoreError
-from holdfast.stores.base import Store
+from holdfast.stores.base import Store, namespace_of
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.namespaces import check_namespace, namespace_in, split_namespace, wanted_namespace
 
 _SCHEMES = ("memory", "sqlite", "file")
+_SERVERS = ("postgres:", "postgresql:", "pg-embedded:")
 _SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):(.*)", re.DOTALL)
 
@@ -27,6 +29,8 @@ class _SharedMemoryStore(MemoryStore):
 
 _lock = threading.RLock()
 _named: dict[str, Store | Callable[[], Store]] = {"memory": _SharedMemoryStore()}
+_further_memory: dict[str, Store] = {}
+"""The stores named `memory` of further namespaces."""
 
 
 def register_store(name: str, store: Store | Callable[[], Store]) -> None:
@@ -40,19 +44,47 @@ def register_store(name: str, store: Store | Callable[[], Store]) -> None:
         _named[name] = store
 
 
-def get_store(name: str) -> Store:
-    """The store registered as `name`. `"memory"` is one store shared by this whole process."""
+def get_store(name: str, *, namespace: str | None = None) -> Store:
+    """The store registered as `name`. `"memory"` is one store shared by this whole process, per namespace.
+
+    Without `namespace`, `HOLDFAST_NAMESPACE` decides; a store that is bound to another is refused.
+    """
+    wanted = wanted_namespace() if namespace is None else check_namespace(namespace)
     with _lock:
+        if name == "memory" and isinstance(_named[name], _SharedMemoryStore):
+            return _shared_memory(wanted)
         if name not in _named:
             raise StoreError(f"unknown checkpoint store: {name}{_hint(name, _named)}")
         store = _named[name]
         if isinstance(store, type) or not isinstance(store, Store):
             store = _named[name] = store()
-        return store
+        return _bound(store, wanted)
+
+
+def _shared_memory(namespace: str) -> Store:
+    default = _named["memory"]
+    if isinstance(default, _SharedMemoryStore) and default.namespace == namespace:
+        return default
+    if namespace not in _further_memory:
+        _further_memory[namespace] = _SharedMemoryStore(namespace=namespace)
+    return _further_memory[namespace]
+
+
+def _bound(store: Store, namespace: str | None) -> Store:
+    """The store, if it is bound to that namespace or any will do."""
+    if namespace is not None and namespace_of(store) != check_namespace(namespace):
+        raise StoreError(
+            f"the store {store.url} is bound to the namespace {namespace_of(store)!r}, not to {namespace!r}; "
+            "open it by its URL in that namespace"
+        )
+    return store
 
 
 def open_store(
-    url: str | os.PathLike[str] | Store | None = None, *, environ: Mapping[str, str] = os.environ
+    url: str | os.PathLike[str] | Store | None = None,
+    *,
+    namespace: str | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> Store:
     """Open a store, creating its file or folder if missing.
 
@@ -61,33 +93,56 @@ def open_store(
     `file:runs` a relative one. A path ending in `.db` or `.sqlite` is SQLite, an existing folder a
     folder of files, a registered name that store. A store is answered as it is.
 
+    `postgresql://USER@HOST/DATABASE` is a schema of a PostgreSQL database, `holdfast` unless
+    `?schema=NAME` says otherwise; `pg-embedded:PATH` one on a server of its own, with its data in that
+    folder, that is started and stopped as needed.
+
+    A store is bound to one namespace: `namespace`, or what the URL says with `?namespace=NAME`, else
+    `HOLDFAST_NAMESPACE`, else `default`. It neither lists nor reads the runs of another.
+
     Without `url` the environment decides: `HOLDFAST_STORE`, else `WORKFLOW_CHECKPOINT_BACKEND` with
     `WORKFLOW_CHECKPOINT_DSN`, else the store named `memory`.
     """
     if url is None:
-        return _from_environment(environ)
+        return _from_environment(environ, namespace)
     if isinstance(url, Store):
-        return url
+        return _bound(url, namespace)
     if not isinstance(url, (str, os.PathLike)) or not os.fspath(url):
         raise StoreError(f"{url!r} names no store; give a URL such as sqlite:///runs.db, or a store")
     text = os.fspath(url)
     if not isinstance(url, str):
-        return _at_path(text)
-    match = _URL.fullmatch(text)
-    return _at_url(match[1].lower(), match[2], text) if match else _at_path(text)
+        return _at_path(text, _chosen(namespace, None, environ))
+    if text.lower().startswith(_SERVERS):
+        return _on_server(text, namespace, environ)
+    place, of_url = split_namespace(text)
+    chosen = _chosen(namespace, of_url, environ)
+    match = _URL.fullmatch(place)
+    return _at_url(match[1].lower(), match[2], text, chosen) if match else _at_path(place, chosen)
 
 
-def _from_environment(environ: Mapping[str, str]) -> Store:
+def _chosen(given: str | None, of_url: str | None, environ: Mapping[str, str]) -> str:
+    """The namespace to open; a URL that names another than the one that is wanted is refused."""
+    if given is not None and of_url not in (None, check_namespace(given)):
+        raise StoreError(f"the URL names the namespace {of_url!r}, and {given!r} is wanted; give one of them")
+    return given or of_url or wanted_namespace(environ)
+
+
+def _from_environment(environ: Mapping[str, str], namespace: str | None) -> Store:
     if url := environ.get("HOLDFAST_STORE"):
-        return open_store(url)
+        return open_store(url, namespace=namespace, environ=environ)
     backend = environ.get("WORKFLOW_CHECKPOINT_BACKEND", "").strip().lower()
     dsn = environ.get("WORKFLOW_CHECKPOINT_DSN", "")
-    if not backend:
-        return open_store(dsn) if dsn else get_store("memory")
-    if backend == "memory":
-        return get_store("memory")
+    if not backend and dsn:
+        return open_store(dsn, namespace=namespace, environ=environ)
+    if not backend or backend == "memory":
+        return get_store("memory", namespace=_chosen(namespace, None, environ))
     if backend in ("postgres", "postgresql"):
-        raise _postgres()
+        if not dsn.lower().startswith(_SERVERS):
+            raise StoreError(
+                f"WORKFLOW_CHECKPOINT_BACKEND={backend} needs postgresql://USER@HOST/DATABASE in "
+                "WORKFLOW_CHECKPOINT_DSN"
+            )
+        return open_store(dsn, namespace=namespace, environ=environ)
     if backend not in _SCHEMES:
         hint = _hint(backend, _SCHEMES)
         raise StoreError(f"unknown checkpoint store: {backend} (from WORKFLOW_CHECKPOINT_BACKEND){hint}")
@@ -96,16 +151,15 @@ def _from_environment(environ: Mapping[str, str]) -> Store:
     match = _URL.fullmatch(dsn)
     if match and match[1].lower() != backend:
         raise StoreError(f"WORKFLOW_CHECKPOINT_BACKEND={backend} does not fit WORKFLOW_CHECKPOINT_DSN={dsn}")
-    return open_store(dsn) if match else _open(backend, dsn)
+    url = dsn if match else f"{backend}:{'///' if backend == 'sqlite' else ''}{dsn}"
+    return open_store(url, namespace=namespace, environ=environ)
 
 
-def _at_url(scheme: str, rest: str, text: str) -> Store:
-    if scheme in ("postgres", "postgresql"):
-        raise _postgres()
+def _at_url(scheme: str, rest: str, text: str, namespace: str) -> Store:
     if scheme not in _SCHEMES:
         raise StoreError(f"no store is known for {text!r}{_hint(scheme, _SCHEMES, '://')}")
     if scheme == "memory":
-        return MemoryStore()
+        return MemoryStore(namespace=namespace)
     if scheme == "sqlite":
         path = re.sub("^/{2,3}", "", rest, count=1)
     else:
@@ -114,42 +168,50 @@ def _at_url(scheme: str, rest: str, text: str) -> Store:
         raise StoreError(
             f"{text!r} names no path; write {scheme}:{'////' if scheme == 'sqlite' else '///'}PATH"
         )
-    return _open(scheme, path)
+    return _open(scheme, path, namespace)
 
 
-def _at_path(text: str) -> Store:
+def _at_path(text: str, namespace: str) -> Store:
     path = Path(text).expanduser()
     with _lock:
         if text in _named:
-            return get_store(text)
+            return get_store(text, namespace=namespace)
     if path.is_dir():
-        return _open("file", text)
+        return _open("file", text, namespace)
     if path.suffix.lower() in _SQLITE_SUFFIXES:
-        return _open("sqlite", text)
+        return _open("sqlite", text, namespace)
     if "/" not in text and os.sep not in text and "." not in text:
-        return get_store(text)
+        return get_store(text, namespace=namespace)
     raise StoreError(
         f"cannot tell what kind of store {text!r} is; write sqlite:///{text} for a SQLite file "
         f"or file:{text} for a folder"
     )
 
 
-def _open(scheme: str, path: str) -> Store:
+def _open(scheme: str, path: str, namespace: str) -> Store:
     if scheme == "sqlite":
         if path == ":memory:":
             raise StoreError("SQLite in memory cannot be shared by threads and processes; use memory://")
         from holdfast.stores.sqlite import SqliteStore
 
-        return SqliteStore(path)
+        return SqliteStore(path, namespace=namespace)
     try:
         from holdfast.stores.files import FileStore
     except ImportError as error:
         raise StoreError("the file store needs POSIX file locks; use sqlite:///PATH here") from error
-    return FileStore(path)
+    return FileStore(path, namespace=namespace)
 
 
-def _postgres() -> StoreError:
-    return StoreError("PostgreSQL is not available in this version; use sqlite:///PATH or file:///DIR")
+def _on_server(url: str, namespace: str | None, environ: Mapping[str, str]) -> Store:
+    try:
+        from holdfast.stores.postgres.store import PostgresStore
+    except ImportError as error:
+        raise StoreError(
+            f"PostgreSQL stores need the package {error.name}: pip install 'holdfast[postgres]'"
+        ) from error
+    if namespace is None and namespace_in(url) is None:
+        namespace = wanted_namespace(environ)
+    return PostgresStore(url, namespace=namespace)
 
 
 def _hint(name: str, known: Mapping[str, object] | tuple[str, ...], suffix: str = "") -> str:

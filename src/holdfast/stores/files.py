@@ -1,7 +1,7 @@
 """A store of plain files: one folder per run, good for looking at, copying and version control.
 
 `DIRECTORY/RUN/` holds `journal` (frames, append-only), `run.json` (the facts), `snapshots/`, `inbox/`
-and `lock`; `DIRECTORY/.keys/` says which folder has which key.
+and `lock`; `DIRECTORY/.keys/` says which folder has which key, and `DIRECTORY/@NAME/` is a namespace.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import CorruptJournal, StoreError
+from holdfast.stores import frames
 from holdfast.stores.base import (
+    DEFAULT_NAMESPACE,
     PAGE_BYTES,
     PAGE_ENTRIES,
     Append,
@@ -30,9 +32,10 @@ from holdfast.stores.base import (
     paged,
 )
 from holdfast.stores.disk import in_plain_words, sync_folder, write_whole
-from holdfast.stores.frames import parse_facts
 from holdfast.stores.memory import select
+from holdfast.stores.namespaces import check_namespace, folder_of, own_url
 from holdfast.stores.run_folder import Access, RunFolder, State, folder_name, load_state, open_folder
+from holdfast.stores.usage import Footprint, RunSize
 
 Answer = TypeVar("Answer")
 
@@ -40,17 +43,21 @@ Answer = TypeVar("Answer")
 class FileStore:
     """Keeps journals in `directory`, which is created, for its owner only, if missing.
 
-    Any number of processes may share it, on one machine: each run's folder has a lock.
+    Any number of processes may share it, on one machine: each run's folder has a lock. Each further
+    namespace is a folder `@NAME` in it, with the folders of its own runs.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.directory = Path(directory).expanduser().resolve()
-        self.url = f"file://{self.directory}"
+    def __init__(self, directory: str | os.PathLike[str], *, namespace: str = DEFAULT_NAMESPACE) -> None:
+        place = Path(directory).expanduser().resolve()
+        self.namespace = check_namespace(namespace)
+        self.directory = folder_of(place, namespace)
+        self.url = own_url(f"file://{place}", namespace)
         self._states: dict[str, State] = {}
         self._closed = False
         with in_plain_words(self.directory):
-            self.directory.parent.mkdir(parents=True, exist_ok=True)
-            self.directory.mkdir(mode=0o700, exist_ok=True)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            for folder in dict.fromkeys((place, self.directory)):
+                folder.mkdir(mode=0o700, exist_ok=True)
             for trash in self.directory.glob(".trash-*"):
                 shutil.rmtree(trash, ignore_errors=True)
 
@@ -97,6 +104,8 @@ class FileStore:
         workflow: str | None = None,
         status: Sequence[str] | None = None,
         limit: int | None = None,
+        prefix: str | None = None,
+        before: float | None = None,
     ) -> list[RunInfo]:
         with self._usable():
             owner = None if key is None else self._owner(key)
@@ -105,9 +114,18 @@ class FileStore:
             elif owner is not None:
                 names = [owner]
             else:
-                names = [path.name for path in self.directory.iterdir() if not path.name.startswith(".")]
+                names = self._names()
             infos = [info for info in map(self._facts, names) if info is not None]
-        return select(infos, run=run, key=key, workflow=workflow, status=status, limit=limit)
+        return select(
+            infos,
+            run=run,
+            key=key,
+            workflow=workflow,
+            status=status,
+            limit=limit,
+            prefix=prefix,
+            before=before,
+        )
 
     def prune(self, run: str, horizon: Snapshot) -> int:
         with self._writing(run) as folder:
@@ -132,6 +150,27 @@ class FileStore:
     def inbox(self, run: str, after: int = 0) -> list[Message]:
         entries = self._ask(run, lambda folder: folder.inbox(after)) or []
         return [Message(entry.seq, entry.at, entry.body) for entry in entries]
+
+    def footprint(self) -> Footprint:
+        """The store as a whole; without those of other namespaces, which are in its folder too."""
+        with self._usable():
+            own = [self.directory / ".keys", *(self.directory / name for name in self._names())]
+            files = (file for folder in own for file in folder.rglob("*"))
+            disk = sum(file.stat().st_size for file in files if file.is_file())
+        return Footprint("file", str(self.directory), frames.VERSION, disk)
+
+    def sizes(self) -> list[RunSize]:
+        """How much each run holds, by the headers of its entries; damaged runs are left out."""
+        found = []
+        with self._usable():
+            for name in self._names():
+                with suppress(CorruptJournal):
+                    found.append(self._ask_folder(name, RunFolder.size))
+        return [size for size in found if size is not None]
+
+    def _names(self) -> list[str]:
+        """The folders of the runs."""
+        return [path.name for path in self.directory.iterdir() if not path.name.startswith((".", "@"))]
 
     def close(self) -> None:
         self._closed = True
@@ -176,7 +215,7 @@ class FileStore:
             return self._ask_folder(name, lambda folder: folder.state.info if folder.state else None)
         except CorruptJournal:
             try:
-                return parse_facts((self.directory / name / "run.json").read_bytes())
+                return frames.parse_facts((self.directory / name / "run.json").read_bytes())
             except (OSError, ValueError, TypeError, KeyError):
                 pass
             raise

@@ -16,7 +16,7 @@ from zlib import crc32
 from holdfast.errors import CorruptJournal, StoreError
 from holdfast.stores.base import Entry, RunInfo
 
-_MAGIC, _VERSION = b"HFJ", 1
+_MAGIC, VERSION = b"HFJ", 1
 _HEADER = struct.Struct(">3sBQIIIQI")
 """Magic, version, after, entries, facts' size and checksum, entries' size and checksum."""
 _CHECK = struct.Struct(">I")
@@ -53,7 +53,7 @@ def encode(after: int, entries: Sequence[Entry], info: RunInfo | None = None) ->
     facts = b"" if info is None else facts_json(info)
     body = b"".join(part for entry in entries for part in _entry_parts(entry))
     header = _HEADER.pack(
-        _MAGIC, _VERSION, after, len(entries), len(facts), crc32(facts), len(body), crc32(body)
+        _MAGIC, VERSION, after, len(entries), len(facts), crc32(facts), len(body), crc32(body)
     )
     return b"".join((header, _CHECK.pack(crc32(header)), facts, body))
 
@@ -105,6 +105,19 @@ def read_entries(fd: int, frame: Frame, run: str) -> list[Entry]:
     return entries
 
 
+def read_sizes(fd: int, frame: Frame, run: str) -> tuple[int, int]:
+    """How many marks the entries of a frame have, and the size of their bodies, by their headers alone."""
+    marks, size, position = 0, 0, frame.start + HEADER_SIZE + frame.facts_size
+    for _ in range(frame.count):
+        header = os.pread(fd, _ENTRY.size, position)
+        if len(header) < _ENTRY.size or position >= frame.end:
+            raise corrupt(run, frame.start, frame.after + 1)
+        _, _, chain_size, body_size, mark_size = _ENTRY.unpack(header)
+        marks, size = marks + (mark_size >= 0), size + body_size
+        position += _ENTRY.size + chain_size + body_size + max(0, mark_size)
+    return marks, size
+
+
 _UNLESS_GIVEN = ("tags", "queue", "priority", "due_at")
 """Facts that are left out where a run has none."""
 
@@ -132,10 +145,10 @@ def parse(header: bytes, start: int, run: str) -> Frame:
     magic, version, *fields = _HEADER.unpack_from(header)
     if magic != _MAGIC or _CHECK.unpack_from(header, _HEADER.size)[0] != crc32(header[: _HEADER.size]):
         raise corrupt(run, start, None)
-    if version != _VERSION:
+    if version != VERSION:
         raise StoreError(
             f"run {run!r} was written by a newer version of Holdfast "
-            f"(format {version}, this version knows {_VERSION}); upgrade holdfast"
+            f"(format {version}, this version knows {VERSION}); upgrade holdfast"
         )
     return Frame(start, header, *fields)
 

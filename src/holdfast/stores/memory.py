@@ -10,7 +10,20 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from holdfast.errors import StoreError
-from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, check
+from holdfast.stores.base import (
+    DEFAULT_NAMESPACE,
+    Append,
+    Conflict,
+    Entry,
+    Mark,
+    Message,
+    RunInfo,
+    Snapshot,
+    check,
+    pruned_before,
+)
+from holdfast.stores.namespaces import check_namespace, own_url
+from holdfast.stores.usage import Footprint, RunSize
 
 
 @dataclass(slots=True)
@@ -25,6 +38,20 @@ class _Run:
     def head(self) -> int:
         return self.first + len(self.entries) - 1
 
+    def size(self) -> RunSize:
+        """How much it holds."""
+        kept = self.snapshots.values()
+        return RunSize(
+            self.info.run,
+            len(self.entries),
+            sum(entry.mark is not None for entry in self.entries),
+            sum(len(entry.body) for entry in self.entries),
+            len(kept),
+            sum(len(snapshot.body) for snapshot in kept),
+            len(self.inbox),
+            sum(len(message.body) for message in self.inbox),
+        )
+
     def between(self, after: int, upto: int | None) -> list[Entry]:
         """The entries with `after < seq <= upto`."""
         stop = None if upto is None else max(0, upto - self.first + 1)
@@ -34,9 +61,9 @@ class _Run:
 class MemoryStore:
     """Keeps journals in memory, for tests, trials and runs that need not outlive the process."""
 
-    url = "memory://"
-
-    def __init__(self) -> None:
+    def __init__(self, *, namespace: str = DEFAULT_NAMESPACE) -> None:
+        self.namespace = check_namespace(namespace)
+        self.url = own_url("memory://", namespace)
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] = {}
         self._keys: dict[bytes, str] = {}
@@ -82,11 +109,22 @@ class MemoryStore:
         workflow: str | None = None,
         status: Sequence[str] | None = None,
         limit: int | None = None,
+        prefix: str | None = None,
+        before: float | None = None,
     ) -> list[RunInfo]:
         with self._lock:
             self._check_open()
             infos = [stored.info for stored in self._runs.values()]
-        return select(infos, run=run, key=key, workflow=workflow, status=status, limit=limit)
+        return select(
+            infos,
+            run=run,
+            key=key,
+            workflow=workflow,
+            status=status,
+            limit=limit,
+            prefix=prefix,
+            before=before,
+        )
 
     def prune(self, run: str, horizon: Snapshot) -> int:
         with self._lock:
@@ -122,6 +160,16 @@ class MemoryStore:
             found = self._find(run)
             return found.inbox[max(0, after) :] if found else []
 
+    def footprint(self) -> Footprint:
+        """The store as a whole."""
+        return Footprint("memory", "this process")
+
+    def sizes(self) -> list[RunSize]:
+        """How much each run holds."""
+        with self._lock:
+            self._check_open()
+            return [run.size() for run in self._runs.values()]
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -142,7 +190,7 @@ class MemoryStore:
             assert append.info is not None
             if found is not None or append.info.key in self._keys:
                 return Conflict(append.run, 0, found.head if found else None)
-            found = self._runs[append.run] = _Run(append.info)
+            found = self._runs[append.run] = _Run(append.info, pruned_before(append) + 1)
             self._keys[append.info.key] = append.run
         elif found is None or found.head != append.after:
             return Conflict(append.run, append.after, found.head if found else None)
@@ -161,6 +209,8 @@ def select(
     workflow: str | None = None,
     status: Sequence[str] | None = None,
     limit: int | None = None,
+    prefix: str | None = None,
+    before: float | None = None,
 ) -> list[RunInfo]:
     """Filter and order facts the way `Store.runs` promises."""
     matching = [
@@ -170,5 +220,7 @@ def select(
         and (key is None or info.key == key)
         and (workflow is None or info.workflow == workflow)
         and (status is None or info.status in status)
+        and (prefix is None or info.run.startswith(prefix))
+        and (before is None or info.updated_at < before)
     ]
     return sorted(matching, key=lambda info: (-info.updated_at, info.run))[:limit]

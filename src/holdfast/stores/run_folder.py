@@ -13,9 +13,10 @@ from enum import Enum
 from pathlib import Path
 
 from holdfast.stores import frames
-from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
+from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot, pruned_before
 from holdfast.stores.disk import lock_file, replacing, sync, sync_folder, write_at, write_whole
 from holdfast.stores.frames import Frame
+from holdfast.stores.usage import RunSize
 
 _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 _LONGEST_NAME = 120
@@ -139,7 +140,8 @@ class RunFolder:
         if state is not None and info is not None:
             info = replace(info, key=state.info.key)
         start = state.last.end if state else 0
-        data = frames.encode(append.after, append.entries, info)
+        before = append.after or pruned_before(append)
+        data = frames.encode(before, append.entries, info)
         if os.fstat(self._journal).st_size > start:
             os.ftruncate(self._journal, start)
         write_at(self._journal, data, start)
@@ -147,7 +149,7 @@ class RunFolder:
         if state is not None:
             self.state = replace(state, last=frame, info=info or state.info)
         elif info is not None:
-            self.state = State(os.fstat(self._journal).st_ino, frame, 1, info)
+            self.state = State(os.fstat(self._journal).st_ino, frame, before + 1, info)
         self._snapshots += append.snapshots
         return None
 
@@ -210,6 +212,21 @@ class RunFolder:
     def inbox(self, after: int) -> list[Entry]:
         return [self._read_alone("inbox", number) for number in self._numbers("inbox") if number > after]
 
+    def size(self) -> RunSize | None:
+        """How much it holds, by the headers of frames and entries."""
+        if self.state is None:
+            return None
+        found = self.frames()
+        entries = [frames.read_sizes(self._journal, frame, self.name) for frame in found]
+        return RunSize(
+            self.state.info.run,
+            sum(frame.count for frame in found),
+            sum(marks for marks, _ in entries),
+            sum(size for _, size in entries),
+            *self._size_alone("snapshots"),
+            *self._size_alone("inbox"),
+        )
+
     def remove(self) -> None:
         """Remove the folder; it is out of sight at once and for good.
 
@@ -251,6 +268,16 @@ class RunFolder:
         if kind == "snapshots" and not path.exists():
             self._new_snapshots.append(path)
         write_whole(path, frames.encode(entry.seq - 1, [entry]), durable=True)
+
+    def _size_alone(self, kind: str) -> tuple[int, int]:
+        """How many files of that kind there are, and the size of their bodies."""
+        count = size = 0
+        for number in self._numbers(kind):
+            label, path = f"{self.name}/{kind}/{number:010}", self.path / kind / f"{number:010}"
+            with path.open("rb", buffering=0) as file:
+                for frame in frames.scan(file.fileno(), 0, path.stat().st_size, label):
+                    count, size = count + 1, size + frames.read_sizes(file.fileno(), frame, label)[1]
+        return count, size
 
     def _read_alone(self, kind: str, number: int) -> Entry:
         fd = os.open(self.path / kind / f"{number:010}", os.O_RDONLY)

@@ -15,6 +15,7 @@ import apsw
 
 from holdfast.errors import StoreError
 from holdfast.stores.base import (
+    DEFAULT_NAMESPACE,
     PAGE_BYTES,
     PAGE_ENTRIES,
     Append,
@@ -25,24 +26,44 @@ from holdfast.stores.base import (
     RunInfo,
     Snapshot,
     check,
+    end_of_prefix,
     paged,
 )
+from holdfast.stores.namespaces import check_namespace, file_of, own_url
 from holdfast.stores.sqlite_file import connect, failure
 from holdfast.stores.sqlite_write import FACTS, Writer, read_facts
+from holdfast.stores.usage import Footprint, RunSize
 
 _SEQ = (1 << 32) - 1
+
+_OF_RUN = f"BETWEEN runs.no << 32 AND runs.no << 32 | {_SEQ}"
+_SIZES = (
+    "WITH e AS (SELECT no, count(id) AS n, count(mark) AS marks, coalesce(sum(length(body)), 0) AS size "
+    f"FROM runs LEFT JOIN entries ON id {_OF_RUN} GROUP BY no), "
+    "s AS (SELECT no, count(id) AS n, coalesce(sum(length(body)), 0) AS size "
+    f"FROM runs LEFT JOIN snapshots ON id {_OF_RUN} GROUP BY no), "
+    "i AS (SELECT no, count(id) AS n, coalesce(sum(length(body)), 0) AS size "
+    f"FROM runs LEFT JOIN inbox ON id {_OF_RUN} GROUP BY no) "
+    "SELECT run, e.n, e.marks, e.size, s.n, s.size, i.n, i.size "
+    "FROM runs JOIN e USING (no) JOIN s USING (no) JOIN i USING (no)"
+)
 
 
 class SqliteStore:
     """Keeps journals in the SQLite file at `path`, which is created with its folder if missing.
 
     Any number of processes may share the file; who comes second waits, up to `patience` seconds.
-    Survives `os.fork`: connections are closed before it and opened again on the next use.
+    Survives `os.fork`: connections are closed before it and opened again on the next use. Each further
+    namespace is a file of its own, `runs@NAME.db` beside `runs.db`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, patience: float = 60.0) -> None:
-        self.path = Path(path).expanduser().resolve()
-        self.url = f"sqlite:///{self.path}"
+    def __init__(
+        self, path: str | os.PathLike[str], *, patience: float = 60.0, namespace: str = DEFAULT_NAMESPACE
+    ) -> None:
+        place = Path(path).expanduser().resolve()
+        self.namespace = check_namespace(namespace)
+        self.path = file_of(place, namespace)
+        self.url = own_url(f"sqlite:///{place}", namespace)
         self._patience = patience
         self._closed = False
         self._pid = os.getpid()
@@ -103,16 +124,27 @@ class SqliteStore:
         workflow: str | None = None,
         status: Sequence[str] | None = None,
         limit: int | None = None,
+        prefix: str | None = None,
+        before: float | None = None,
     ) -> list[RunInfo]:
-        given = {"run = ?": run, "key = ?": key, "workflow = ?": workflow}
+        given = {
+            "run = ?": run,
+            "key = ?": key,
+            "workflow = ?": workflow,
+            "run >= ?": prefix,
+            "run < ?": None if prefix is None else end_of_prefix(prefix),
+            "updated_at < ?": before,
+        }
         filters = {sql: value for sql, value in given.items() if value is not None}
         where, values = list(filters), list(filters.values())
         if status is not None:
             where.append(f"status IN ({', '.join('?' * len(status))})")
             values.extend(status)
+        # The plus keeps SQLite from walking through all runs in the order of time to find a few.
+        latest = "updated_at" if prefix is None else "+updated_at"
         rows = self._rows(
             f"SELECT {', '.join(FACTS)} FROM runs "
-            f"{'WHERE ' if where else ''}{' AND '.join(where)} ORDER BY updated_at DESC, run LIMIT ?",
+            f"{'WHERE ' if where else ''}{' AND '.join(where)} ORDER BY {latest} DESC, run LIMIT ?",
             (*values, -1 if limit is None else limit),
         )
         return [read_facts(row) for row in rows]
@@ -140,6 +172,16 @@ class SqliteStore:
             (run, max(0, after)),
         )
         return [Message(*row) for row in rows]
+
+    def footprint(self) -> Footprint:
+        """The store as a whole."""
+        files = [Path(f"{self.path}{suffix}") for suffix in ("", "-wal", "-shm")]
+        size = sum(file.stat().st_size for file in files if file.exists())
+        return Footprint("sqlite", str(self.path), self._rows("PRAGMA user_version", ())[0][0], size)
+
+    def sizes(self) -> list[RunSize]:
+        """How much each run holds. `length` of a body does not read it."""
+        return [RunSize(*row) for row in self._rows(_SIZES, ())]
 
     def close(self) -> None:
         with self._write_lock, self._read_lock:

@@ -74,6 +74,27 @@ def migrations() -> list[Migration]:
     return [(int(name[:4]), script) for name, script in files if name.endswith(".sql")]
 
 
+def migration_names() -> dict[int, str]:
+    """The names of the migrations by their numbers."""
+    folder = resources.files("holdfast.stores") / "sql" / "sqlite"
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
+    return {int(name[:4]): name.removesuffix(".sql") for name in names}
+
+
+def stored_version(path: Path) -> int:
+    """The version of the schema in a file, which is left as it is; 0 if the file is not there."""
+    if not path.exists():
+        return 0
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            return _version(connection, path, max(migration_names()))
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise failure(error, path, 0.0) from error
+
+
 def migrate(connection: apsw.Connection, path: Path, known: Iterable[Migration]) -> None:
     """Bring the database to the newest schema, all or nothing; harmless if it is there already."""
     steps = sorted(known)

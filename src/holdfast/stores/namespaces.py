@@ -1,0 +1,85 @@
+"""Namespaces: a store is bound to one, and neither lists nor reads the runs of another."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.errors import StoreError
+from holdfast.stores.base import DEFAULT_NAMESPACE
+
+VARIABLE = "HOLDFAST_NAMESPACE"
+"""The environment variable that names the namespace of stores whose URL names none."""
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
+_GIVEN = re.compile(r"[?&]namespace=([^?&]*)")
+_QUERY = re.compile(r"\?([^?=/]*)=[^?/]*$")
+_SERVERS = ("postgres:", "postgresql:", "pg-embedded:")
+
+
+def check_namespace(name: str) -> str:
+    """`name`, if it can name a namespace."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise StoreError(
+            f"{name!r} cannot name a namespace; use at most 63 of the letters a-z and A-Z, digits, '-', '_' and '.'"
+        )
+    return name
+
+
+def split_namespace(url: str) -> tuple[str, str | None]:
+    """A URL or a path without its `?namespace=NAME`, and that name if there is one."""
+    found = _QUERY.search(url)
+    if found is None:
+        return url, None
+    if found[1] != "namespace":
+        raise StoreError(f"{url!r} has the parameter {found[1]!r}; only ?namespace=NAME is known here")
+    return url[: found.start()], check_namespace(found[0].partition("=")[2])
+
+
+def in_namespace(url: str, name: str) -> str:
+    """The URL of the same place in that namespace; one that names another is refused."""
+    check_namespace(name)
+    found = _GIVEN.search(url)
+    if found is None:
+        joint = "&" if "?" in url and url.lower().startswith(_SERVERS) else "?"
+        return f"{url}{joint}namespace={name}"
+    if found[1] != name:
+        raise StoreError(f"{url} names the namespace {found[1]!r}, and {name!r} is wanted; give one of them")
+    return url
+
+
+def namespace_in(url: str) -> str | None:
+    """The namespace that a URL of any kind names, if it names one."""
+    found = _GIVEN.search(url)
+    return found[1] if found else None
+
+
+def wanted_namespace(environ: Mapping[str, str] = os.environ) -> str:
+    """The namespace of a store whose URL names none."""
+    name = environ.get(VARIABLE, "")
+    return check_namespace(name) if name else DEFAULT_NAMESPACE
+
+
+def own_url(place: str, namespace: str) -> str:
+    """The URL of a store: it opens the same namespace again, whatever the environment says."""
+    by_default = os.environ.get(VARIABLE) or DEFAULT_NAMESPACE
+    return place if namespace == by_default == DEFAULT_NAMESPACE else f"{place}?namespace={namespace}"
+
+
+def file_of(path: Path, namespace: str) -> Path:
+    """The database file of a namespace: the file itself, or one beside it, `runs@NAME.db`."""
+    if namespace == DEFAULT_NAMESPACE:
+        return path
+    return path.with_name(f"{path.stem}@{_on_disk(namespace)}{path.suffix}")
+
+
+def folder_of(folder: Path, namespace: str) -> Path:
+    """The folder of a namespace: the folder itself, or `@NAME` in it, which no run's folder is called."""
+    return folder if namespace == DEFAULT_NAMESPACE else folder / f"@{_on_disk(namespace)}"
+
+
+def _on_disk(namespace: str) -> str:
+    """A name that differs from all others also where file names have no case."""
+    return re.sub("[A-Z]", lambda letter: f"%{ord(letter[0]):02x}", namespace)

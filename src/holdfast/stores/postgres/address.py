@@ -1,0 +1,140 @@
+"""Where a PostgreSQL store is: its URL, what of it is ours, and what nobody gets to see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from urllib.parse import quote, unquote
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from holdfast.errors import StoreError
+from holdfast.stores.base import DEFAULT_NAMESPACE
+from holdfast.stores.namespaces import check_namespace, in_namespace, wanted_namespace
+
+DEFAULT_SCHEMA = "holdfast"
+LONGEST_SCHEMA = 50
+"""In bytes: the names of notification channels are built from it, and those have at most 63."""
+
+Given = Sequence[tuple[str, str]]
+
+_URL = re.compile(r"(postgres(?:ql)?)://([^?]*)(?:\?(.*))?", re.DOTALL | re.IGNORECASE)
+_OWN = ("schema", "namespace", "lease", "patience")
+_SECRET = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+
+_DEFAULTS: Mapping[str, str] = {
+    "fallback_application_name": "holdfast",
+    "connect_timeout": "10",
+    # A server that vanished without a word is noticed within half a minute.
+    "keepalives_idle": "15",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+
+_secrets: dict[str, Mapping[str, str]] = {}
+"""What was secret in the URLs that were opened in this process, by the URLs as they are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A database, a schema in it, and a namespace. `url` may be shown; `parameters` are for libpq alone."""
+
+    url: str
+    schema: str
+    namespace: str
+    lease: float
+    patience: float
+    parameters: Mapping[str, str] = field(repr=False)
+
+
+def read_address(url: str, namespace: str | None = None) -> Address:
+    """The address that `postgresql://…?schema=…&namespace=…&lease=…&patience=…` names.
+
+    What is not ours goes to libpq as it is. `Address.url` has no password: it opens the same store again in
+    this process, which remembers the password, and elsewhere with `PGPASSWORD` or a password file.
+    """
+    base, given = _split(url)
+    own = {key: value for key, value in given if key in _OWN}
+    name = _namespace(namespace, own.get("namespace"))
+    shown = _shown(base, [(key, value) for key, value in given if key != "namespace"])
+    if name != DEFAULT_NAMESPACE or wanted_namespace() != DEFAULT_NAMESPACE:
+        shown = in_namespace(shown, name)
+    return Address(
+        shown,
+        _schema(own.get("schema", DEFAULT_SCHEMA), shown),
+        name,
+        _seconds("lease", own.get("lease", "15"), 0.1, shown),
+        _seconds("patience", own.get("patience", "60"), 0.0, shown),
+        MappingProxyType(_parameters(base, given, shown)),
+    )
+
+
+def shown_url(url: str) -> str:
+    """A PostgreSQL URL as it may be shown: without what is secret in it."""
+    return _shown(*_split(url))
+
+
+def _split(url: str) -> tuple[str, Given]:
+    """The URL up to its query, and the parameters of the query, in their order."""
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise StoreError("a PostgreSQL store is named by postgresql://USER@HOST:PORT/DATABASE?PARAMETERS")
+    pairs = [part.partition("=") for part in (match[3] or "").split("&") if part]
+    return f"postgresql://{match[2]}", [(unquote(key), unquote(value)) for key, _, value in pairs]
+
+
+def _shown(base: str, given: Given) -> str:
+    place = base.removeprefix("postgresql://")
+    user, at, host = place.rpartition("@")
+    name = user.partition(":")[0]
+    query = "&".join(f"{key}={quote(value, safe='/,:')}" for key, value in given if key not in _SECRET)
+    return f"postgresql://{name}{at if name else ''}{host}{'?' if query else ''}{query}"
+
+
+def _namespace(given: str | None, of_url: str | None) -> str:
+    if given is not None and of_url not in (None, check_namespace(given)):
+        raise StoreError(f"the URL names the namespace {of_url!r}, and {given!r} is wanted; give one of them")
+    return check_namespace(of_url) if of_url is not None else given or wanted_namespace()
+
+
+def _parameters(base: str, given: Given, shown: str) -> dict[str, str]:
+    """What libpq is told, secrets included."""
+    query = "&".join(f"{quote(key)}={quote(value, safe='')}" for key, value in given if key not in _OWN)
+    try:
+        found = conninfo_to_dict(f"{base}?{query}")
+    except psycopg.Error as error:
+        # libpq quotes the part it stumbles over, which may be one of a password.
+        why = f" ({str(error).strip()})" if "@" not in base and "password" not in query else ""
+        raise StoreError(
+            f"{shown} is not a URL that PostgreSQL understands{why}; write special characters in names and "
+            "passwords as %XX"
+        ) from None
+    plain = {key: str(value) for key, value in found.items() if value not in (None, "")}
+    secret = {key: value for key, value in plain.items() if key in _SECRET}
+    if secret:
+        _secrets[shown] = secret
+    return {**_DEFAULTS, **plain, **_secrets.get(shown, {}), "client_encoding": "utf8"}
+
+
+def _schema(name: str, shown: str) -> str:
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if not name or size > LONGEST_SCHEMA or "\0" in name or name.lower().startswith("pg_"):
+        raise StoreError(
+            f"{shown}: {name!r} cannot be the schema; use a name of at most {LONGEST_SCHEMA} bytes "
+            "that does not begin with pg_"
+        )
+    return name
+
+
+def _seconds(name: str, text: str, least: float, shown: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not least <= value < 1e9:
+        raise StoreError(f"{shown}: {name}={text} is not a number of seconds, at least {least:g}")
+    return value

@@ -1,0 +1,127 @@
+"""Leases: by the server's clock, and as long as this process renews its own, others know that it is alive."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from contextlib import suppress
+
+import psycopg
+
+from holdfast.errors import StoreError
+from holdfast.stores.postgres.connecting import Connection, Connections, Server, abandon
+
+logger = logging.getLogger("holdfast")
+
+_RENEW = (
+    "INSERT INTO lease (id, namespace, host, pid, until) "
+    "VALUES (%s, %s, %s, %s, clock_timestamp() + %s * interval '1 second') "
+    "ON CONFLICT (id) DO UPDATE SET until = excluded.until"
+)
+_FORGET = "DELETE FROM lease WHERE namespace = %s AND until < clock_timestamp() - interval '1 day'"
+_IS_LIVE = "SELECT until > clock_timestamp() FROM lease WHERE namespace = %s AND id = %s"
+
+_BETWEEN_CLEANINGS = 3600.0
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _now() -> float:
+    """Seconds that pass also while the machine is suspended."""
+    return time.clock_gettime(_CLOCK)
+
+
+class LeaseKeeper:
+    """Keeps the lease of this process: a row that a thread renews three times in its lifetime."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._connection: Connection | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew in a forked child, which is another process and needs a lease of its own."""
+        abandon(self._connection)
+        self._connection = None
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._name: uuid.UUID | None = None
+        self._thread: threading.Thread | None = None
+        self._cleaned_at = 0.0
+        self._renewed_at = 0.0
+
+    def name(self) -> str:
+        """The name of this process's lease, which lives from now on."""
+        with self._lock:
+            self._server.check_open()
+            if self._name is None:
+                name = uuid.uuid4()
+                self._server.insist(lambda: self._renew(name))
+                self._name = name
+                self._thread = threading.Thread(
+                    target=self._keep, args=(name,), name="holdfast-lease", daemon=True
+                )
+                self._thread.start()
+            return str(self._name)
+
+    def is_live(self, lease: str, connections: Connections) -> bool:
+        """Whether a lease was renewed in time."""
+        try:
+            ident = uuid.UUID(lease)
+        except ValueError:
+            return False
+        values = (self._server.address.namespace, ident)
+        row = connections.run(
+            lambda connection: connection.execute(_IS_LIVE, values, prepare=True).fetchone()
+        )
+        return row is not None and bool(row[0])
+
+    def has_lapsed(self) -> bool:
+        """Whether the lease was not renewed in time, by this machine's clock, which goes on while it sleeps."""
+        return self._name is not None and _now() - self._renewed_at > self._server.address.lease
+
+    def close(self) -> None:
+        """Give the lease up."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error):
+                connection.execute("DELETE FROM lease WHERE id = %s", (self._name,))
+            connection.close()
+
+    def _keep(self, name: uuid.UUID) -> None:
+        every = self._server.address.lease / 3
+        pause = every
+        while not self._ended.wait(pause):
+            try:
+                self._renew(name)
+                pause = every
+            except (psycopg.Error, StoreError, OSError) as error:
+                pause = min(1.0, every / 2)
+                logger.info("the lease of this process could not be renewed yet: %s", error)
+
+    def _renew(self, name: uuid.UUID) -> None:
+        address = self._server.address
+        try:
+            if self._connection is None:
+                self._connection = self._server.connect()
+                # A lease that a crash of the server takes back is renewed soon.
+                self._connection.execute("SET synchronous_commit = off")
+            values = (name, address.namespace, socket.gethostname(), os.getpid(), address.lease)
+            began = _now()
+            self._connection.execute(_RENEW, values)
+            self._renewed_at = began
+            if time.monotonic() - self._cleaned_at > _BETWEEN_CLEANINGS or not self._cleaned_at:
+                self._connection.execute(_FORGET, (address.namespace,))
+                self._cleaned_at = time.monotonic()
+        except BaseException:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+            raise

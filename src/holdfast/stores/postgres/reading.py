@@ -1,0 +1,136 @@
+"""What is read from the tables, as the values of stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from psycopg.types.numeric import Int8
+
+from holdfast.stores.base import (
+    PAGE_BYTES,
+    PAGE_ENTRIES,
+    Entry,
+    Mark,
+    Message,
+    RunInfo,
+    Snapshot,
+    end_of_prefix,
+)
+from holdfast.stores.postgres.appending import FACTS
+from holdfast.stores.postgres.connecting import Connection
+from holdfast.stores.postgres.text import from_column, to_column
+
+Row = tuple[Any, ...]
+Fetch = Callable[[Connection], list[Row]]
+
+LAST = (1 << 63) - 1
+"""Above every seq."""
+
+_NUMBER = "(SELECT no FROM run WHERE namespace = %(namespace)s AND run = %(run)s)"
+
+# The sizes of bodies are known without reading them.
+_PAGE = (
+    "SELECT seq, at, chain, body, mark FROM (SELECT seq, at, chain, body, mark, "
+    "sum(octet_length(body)) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) - octet_length(body) AS before FROM entry "
+    f"WHERE run_no = {_NUMBER} AND seq > %(after)s AND seq <= %(last)s ORDER BY seq LIMIT {PAGE_ENTRIES}) AS page "
+    f"WHERE before < {PAGE_BYTES} ORDER BY seq"
+)
+_MARKS = (
+    f"SELECT seq, at, mark, octet_length(body) FROM entry WHERE run_no = {_NUMBER} "
+    "AND seq < %(before)s AND mark IS NOT NULL ORDER BY seq DESC LIMIT %(limit)s"
+)
+_NEWEST = (
+    "SELECT run, newest.* FROM run CROSS JOIN LATERAL (SELECT seq, at, mark, octet_length(body) FROM entry "
+    "WHERE run_no = no AND mark IS NOT NULL ORDER BY seq DESC LIMIT 1) AS newest "
+    "WHERE namespace = %(namespace)s AND run = ANY(%(runs)s::text[])"
+)
+_SNAPSHOT = (
+    f"SELECT seq, at, chain, body FROM snapshot WHERE run_no = {_NUMBER} AND seq <= %(upto)s "
+    "ORDER BY seq DESC LIMIT 1"
+)
+_INBOX = f"SELECT number, at, body FROM inbox WHERE run_no = {_NUMBER} AND number > %(after)s ORDER BY number"
+
+
+class Reader:
+    """Reads one namespace through any connection."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+
+    def page(self, connection: Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
+        """The entries that follow, as many as belong on a page, and whether there may be more."""
+        rows = self._ask(connection, _PAGE, run=to_column(run), after=Int8(after), last=Int8(last))
+        entries = [Entry(*row) for row in rows]
+        return entries, len(rows) == PAGE_ENTRIES or sum(len(entry.body) for entry in entries) >= PAGE_BYTES
+
+    def marks(self, connection: Connection, run: str, before: int | None, limit: int | None) -> list[Mark]:
+        below = Int8(LAST if before is None else before)
+        most = None if limit is None else Int8(limit)
+        rows = self._ask(connection, _MARKS, run=to_column(run), before=below, limit=most)
+        return [Mark(*row) for row in rows]
+
+    def newest(self, connection: Connection, runs: Sequence[str]) -> dict[str, Mark]:
+        rows = self._ask(connection, _NEWEST, runs=[to_column(run) for run in runs])
+        return {from_column(row[0]): Mark(*row[1:]) for row in rows}
+
+    def snapshot(self, connection: Connection, run: str, upto: int | None) -> Snapshot | None:
+        rows = self._ask(connection, _SNAPSHOT, run=to_column(run), upto=Int8(LAST if upto is None else upto))
+        return Snapshot(*rows[0]) if rows else None
+
+    def inbox(self, connection: Connection, run: str, after: int) -> list[Message]:
+        return [Message(*row) for row in self._ask(connection, _INBOX, run=to_column(run), after=Int8(after))]
+
+    def runs(
+        self,
+        connection: Connection,
+        run: str | None,
+        key: bytes | None,
+        workflow: str | None,
+        status: Sequence[str] | None,
+        limit: int | None,
+        prefix: str | None,
+        before: float | None,
+    ) -> list[RunInfo]:
+        begin = None if prefix is None else to_column(prefix)
+        given: dict[str, Any] = {
+            "run = %(run)s": ("run", None if run is None else to_column(run)),
+            "key = %(key)b": ("key", key),
+            "workflow = %(workflow)s": ("workflow", None if workflow is None else to_column(workflow)),
+            "run >= %(begin)s": ("begin", begin),
+            "run < %(end)s": ("end", None if begin is None else end_of_prefix(begin)),
+            "updated_at < %(before)s": ("before", before),
+        }
+        if status is not None and len(status) == 1:
+            given["status = %(status)s"] = ("status", to_column(status[0]))
+        elif status is not None:
+            given["status = ANY(%(status)s::text[])"] = ("status", [to_column(each) for each in status])
+        filters = {text: pair for text, pair in given.items() if pair[1] is not None}
+        rows = self._ask(
+            connection,
+            f"SELECT {', '.join(FACTS)} FROM run WHERE "
+            f"{' AND '.join(['namespace = %(namespace)s', *filters])} "
+            "ORDER BY updated_at DESC, run LIMIT %(limit)s",
+            limit=None if limit is None else Int8(limit),
+            **dict(filters.values()),
+        )
+        return [read_facts(row) for row in rows]
+
+    def _ask(self, connection: Connection, text: str, **values: Any) -> list[Row]:
+        cursor = connection.cursor(binary=True)
+        return cursor.execute(text.encode(), {"namespace": self.namespace, **values}, prepare=True).fetchall()
+
+
+def read_facts(row: Row) -> RunInfo:
+    """The facts of a row with the columns `FACTS`."""
+    facts = RunInfo(*row)
+    return replace(
+        facts,
+        run=from_column(facts.run),
+        workflow=from_column(facts.workflow),
+        status=from_column(facts.status),
+        driver=from_column(facts.driver),
+        tags=tuple(from_column(tag) for tag in facts.tags),
+        queue=from_column(facts.queue),
+    )

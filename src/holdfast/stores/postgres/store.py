@@ -1,0 +1,237 @@
+"""The store on PostgreSQL: journals that any number of machines share."""
+
+from __future__ import annotations
+
+import os
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import psycopg
+
+from holdfast.errors import StoreError
+from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, check, paged
+from holdfast.stores.postgres.announcing import Announcer
+from holdfast.stores.postgres.connecting import Connection, Connections, Server
+from holdfast.stores.postgres.leases import LeaseKeeper
+from holdfast.stores.postgres.measuring import footprint, sizes
+from holdfast.stores.postgres.opening import opening_patience, prepare, server_at
+from holdfast.stores.postgres.reading import LAST, Reader
+from holdfast.stores.postgres.trouble import explain
+from holdfast.stores.postgres.watching import Watch, topic_of
+from holdfast.stores.postgres.writing import Desk
+from holdfast.stores.usage import Footprint, RunSize
+
+QUEUED = "queued"
+
+
+class PostgresStore:
+    """Keeps journals in a schema of a PostgreSQL database, of which it sees one namespace.
+
+    `url` is `postgresql://…` with, beside what libpq knows, `schema` (default `holdfast`), `namespace`,
+    `lease` (how many seconds a process counts as alive after its last sign of life, 15) and `patience` (how
+    many seconds to wait for a server that went away, 60); or `pg-embedded:PATH`. A server that restarts
+    meanwhile is waited for by every method. `store.url` never has a password: it opens the same store again
+    in this process, and elsewhere with `PGPASSWORD` or a password file.
+    """
+
+    def __init__(self, url: str, *, namespace: str | None = None) -> None:
+        self._server = server_at(url, namespace)
+        address = self._server.address
+        self.url, self.schema, self.namespace = address.url, address.schema, address.namespace
+        self.lease_seconds = address.lease
+        self.lease_seconds = address.lease
+        self._parts = _Parts(self._server)
+        self._connections, self._desk = self._parts.connections, self._parts.desk
+        self._watch, self._announcer = self._parts.watch, self._parts.announcer
+        self._reader = Reader(self.namespace)
+        self._queues = topic_of(self.namespace)
+        self._close = weakref.finalize(self, self._parts.close)
+        try:
+            self._connections.run(lambda connection: prepare(connection, address), opening_patience(self._server))
+        except BaseException:
+            self._close()
+            raise
+        _stores.add(self)
+
+    def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        for append in appends:
+            check(append)
+        if not appends:
+            return []
+        answers = self._desk.write(lambda writer: writer.commit(appends))
+        self._tell([append for append, answer in zip(appends, answers, strict=True) if answer is None])
+        return answers
+
+    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+        last = LAST if upto is None else upto
+
+        def fetch(after: int) -> tuple[list[Entry], bool]:
+            return self._connections.run(lambda connection: self._reader.page(connection, run, after, last))
+
+        return paged(fetch, run, max(0, after), upto)
+
+    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+        return self._connections.run(lambda connection: self._reader.marks(connection, run, before, limit))
+
+    def newest_marks(self, runs: Sequence[str]) -> dict[str, Mark]:
+        """The newest checkpoint of each of these runs that has one, in one round trip."""
+        return self._connections.run(lambda connection: self._reader.newest(connection, runs)) if runs else {}
+
+    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
+        return self._connections.run(lambda connection: self._reader.snapshot(connection, run, upto))
+
+    def runs(
+        self,
+        *,
+        run: str | None = None,
+        key: bytes | None = None,
+        workflow: str | None = None,
+        status: Sequence[str] | None = None,
+        limit: int | None = None,
+        prefix: str | None = None,
+        before: float | None = None,
+    ) -> list[RunInfo]:
+        return self._connections.run(
+            lambda connection: self._reader.runs(
+                connection, run, key, workflow, status, limit, prefix, before
+            )
+        )
+
+    def prune(self, run: str, horizon: Snapshot) -> int:
+        return self._desk.write(lambda writer: writer.prune(run, horizon))
+
+    def delete(self, run: str) -> bool:
+        is_gone = self._desk.write(lambda writer: writer.delete(run))
+        self._tell_of(run)
+        return is_gone
+
+    def post(self, run: str, body: bytes) -> int:
+        token, topic = uuid.uuid4(), topic_of(self.namespace, run)
+        notice = (self._watch.run_channel, topic)
+        number = self._desk.write(lambda writer: writer.post(run, body, token, notice))
+        if number is None:
+            raise StoreError(f"no run {run!r} is stored, so it has no inbox")
+        self._watch.heard([topic])
+        return number
+
+    def inbox(self, run: str, after: int = 0) -> list[Message]:
+        self._server.check_open()
+        topic = topic_of(self.namespace, run)
+        if self._watch.inbox_is_unchanged(topic, after):
+            return []
+        return self._watch.look(
+            topic,
+            after,
+            lambda: self._connections.run(lambda connection: self._reader.inbox(connection, run, after)),
+        )
+
+    def lease(self) -> str:
+        """The name of this process's lease, which is renewed from now until the store is closed."""
+        return self._parts.leases.name()
+
+    def is_live(self, lease: str) -> bool:
+        """Whether a lease was renewed in time, by the server's clock."""
+        return self._parts.leases.is_live(lease, self._connections)
+
+    def has_lapsed(self) -> bool:
+        """Whether this process could not renew its lease in time: it was stopped, or cut off from the server."""
+        return self._parts.leases.has_lapsed()
+
+    def changed(self, run: str, timeout: float) -> bool:
+        """Wait until something of a run may have changed since this thread was last told; `False` after `timeout`.
+
+        Who asks for the first time is answered at once: look first, then ask.
+        """
+        self._server.check_open()
+        return self._watch.wait(topic_of(self.namespace, run), timeout)
+
+    def listen_queue(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call `callback`, in a thread of the store's, whenever a run may have been queued; answers how to stop."""
+        self._server.check_open()
+        return self._watch.on_queue(callback)
+
+    def footprint(self) -> Footprint:
+        """The store as a whole, with all namespaces of its schema."""
+        return self._connections.run(lambda connection: footprint(connection, self.url, self.schema))
+
+    def sizes(self) -> list[RunSize]:
+        """How much each run of the namespace holds."""
+        return self._connections.run(lambda connection: sizes(connection, self.namespace))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A connection in a transaction, with the store's schema as its search path; for SQL of one's own."""
+        try:
+            with ExitStack() as stack:
+                yield self._server.insist(lambda: self._begun(stack))
+        except psycopg.Error as error:
+            raise explain(error, self.url) from error
+
+    def close(self) -> None:
+        self._close()
+
+    def _begun(self, stack: ExitStack) -> Connection:
+        with ExitStack() as trial:
+            connection = trial.enter_context(self._connections.borrowed())
+            trial.enter_context(connection.transaction())
+            stack.push(trial.pop_all())
+        return connection
+
+    def _tell(self, appends: Sequence[Append]) -> None:
+        """Let others know of what was written."""
+        topics = [topic_of(self.namespace, append.run) for append in appends]
+        facts = [append.info for append in appends if append.info is not None]
+        is_queued = any(info.queue and (info.status == QUEUED or info.due_at is not None) for info in facts)
+        self._watch.heard(topics)
+        self._announcer.tell(topics, [self._queues] if is_queued else [], urgent=bool(facts))
+
+    def _tell_of(self, run: str) -> None:
+        topic = topic_of(self.namespace, run)
+        self._watch.heard([topic])
+        self._announcer.tell([topic], urgent=True)
+
+    def _after_fork(self) -> None:
+        self._parts.reset()
+
+
+class _Parts:
+    """What a store is made of, and what is left to be closed when nobody has the store any more."""
+
+    def __init__(self, server: Server) -> None:
+        channels = (f"{server.address.schema}:run", f"{server.address.schema}:queue")
+        self.server = server
+        self.connections = Connections(server)
+        self.desk = Desk(server)
+        self.leases = LeaseKeeper(server)
+        self.watch = Watch(server, *channels)
+        self.announcer = Announcer(self.connections, *channels)
+
+    def close(self) -> None:
+        """Tell what is left to tell, then end every thread and close every connection."""
+        self.announcer.close()
+        self.server.close()
+        self.leases.close()
+        self.watch.close()
+        self.desk.close()
+        self.connections.close()
+        self.server.leave()
+
+    def reset(self) -> None:
+        """In a forked child: begin anew, and leave alone what is the parent's."""
+        self.server.reset()
+        for part in (self.connections, self.desk, self.leases, self.watch, self.announcer):
+            part.reset()
+
+
+_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        store._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,155 @@
+"""PostgreSQL servers for tests: one per process that runs tests, a schema of its own for each test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import select
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from holdfast.stores.postgres.programs import Programs
+
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+"""Where Debian keeps the programs of its PostgreSQL, if it is installed."""
+
+_schemas = itertools.count(1)
+
+
+class PostgresServer:
+    """A server in a folder of its own, that tests may stop and start as they like."""
+
+    def __init__(self, programs: Programs, folder: Path) -> None:
+        self.programs, self.folder = programs, folder
+
+    def create(self) -> None:
+        self.programs.make_folder(self.folder)
+        self._run("initdb", "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+        with (self.folder / "postgresql.conf").open("a") as settings:
+            # What a killed server wrote survives without syncs, for only the machine's death would lose it.
+            settings.write(
+                f"listen_addresses = ''\nfsync = off\nmax_connections = 200\n"
+                f"unix_socket_directories = '{self.folder}'\n"
+            )
+
+    def start(self) -> None:
+        self._run("pg_ctl", "start", "-w", "-l", str(self.folder / "server.log"))
+
+    def stop(self, mode: str = "fast") -> None:
+        self._run("pg_ctl", "stop", "-w", "-m", mode)
+
+    def restart(self, mode: str = "fast") -> None:
+        self.stop(mode)
+        self.start()
+
+    def url(self, schema: str = "holdfast", *, user: str = "postgres", **parameters: object) -> str:
+        given = "".join(f"&{name}={value}" for name, value in parameters.items())
+        return f"postgresql://{user}@/postgres?host={self.folder}&schema={schema}{given}"
+
+    def sql(self, statement: str, *values: object, user: str = "postgres") -> list[tuple[Any, ...]]:
+        """What a statement answers, asked on a connection of its own."""
+        with psycopg.connect(
+            host=str(self.folder), user=user, dbname="postgres", autocommit=True
+        ) as connection:
+            cursor = connection.execute(statement.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def schema(self) -> Iterator[str]:
+        """The name of a schema that nobody has used, and that is gone afterwards."""
+        name = f"t{next(_schemas)}"
+        yield name
+        self.sql(f'SET client_min_messages = warning; DROP SCHEMA IF EXISTS "{name}" CASCADE')
+
+    def _run(self, program: str, *arguments: str) -> None:
+        self.programs.run(program, "-D", str(self.folder), *arguments)
+
+
+_READY = b"Z\0\0\0\5I"
+"""The end of every answer of a server that is outside any transaction."""
+
+
+class LossyWay:
+    """A way to a server that can lose an answer: the server has done its work, and nobody hears of it."""
+
+    def __init__(self, server: PostgresServer, folder: Path) -> None:
+        self.folder, self._target = folder, str(server.folder / ".s.PGSQL.5432")
+        self.lost = 0
+        self._armed = False
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(folder / ".s.PGSQL.5432"))
+        self._listening.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lose_next_answer(self) -> None:
+        self._armed = True
+
+    def close(self) -> None:
+        self._listening.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client = self._listening.accept()[0]
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._target)
+            threading.Thread(target=self._carry, args=(client, server), daemon=True).start()
+
+    def _carry(self, client: socket.socket, server: socket.socket) -> None:
+        with client, server:
+            while True:
+                for source in select.select([client, server], [], [])[0]:
+                    data = source.recv(1 << 16)
+                    if not data:
+                        return
+                    if source is client:
+                        server.sendall(data)
+                    elif not self._armed:
+                        client.sendall(data)
+                    elif data.endswith(_READY):
+                        self._armed = False
+                        self.lost += 1
+                        return
+
+
+@contextmanager
+def running(programs: Programs) -> Iterator[PostgresServer]:
+    """A new server, stopped and removed afterwards."""
+    with open_folder() as folder:
+        server = PostgresServer(programs, folder / "data")
+        server.create()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop("immediate")
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that a server can reach, whoever runs it; the folders that pytest makes are closed to others."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def debian_programs() -> Programs:
+    """Debian's programs, run by somebody who is not root."""
+    if os.geteuid() != 0:
+        return Programs(DEBIAN)
+    user = pwd.getpwnam("postgres")
+    return Programs(DEBIAN, user.pw_uid, user.pw_gid)
