@@ -78,6 +78,10 @@ class AnswerRejected(HoldfastError):
     """An answer does not fit its pause: wrong name, wrong shape, or too late."""
 
 
+class CommandRefused(HoldfastError):
+    """What was asked of a run cannot be done; the message says why, and so does the run's journal."""
+
+
 class AnswerTimeout(HoldfastError):
     """Nobody answered a question in time; raised in the node that asked it. A resume asks it anew."""
 

@@ -44,6 +44,7 @@ EVENT_TYPES: Mapping[str, str] = MappingProxyType(
         "checkpoint.load": "a run was loaded; data: node, run_id",
         "checkpoint.resume": "a run goes on; data: checkpoint_node, resume_node, run_id",
         "pause": "a run waits; data: kind, pause, name, prompt, state, checkpoint_path",
+        "command": "somebody asked something of the run; data: command, by, reason, refused (why, or empty)",
         "graph.changed": "the graph differs from the one the run started with; data: changes",
     }
 )

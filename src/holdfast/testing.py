@@ -90,8 +90,18 @@ class CrashingStore:
         workflow: str | None = None,
         status: Sequence[str] | None = None,
         limit: int | None = None,
+        prefix: str | None = None,
+        before: float | None = None,
     ) -> list[RunInfo]:
-        return self.inner.runs(run=run, key=key, workflow=workflow, status=status, limit=limit)
+        return self.inner.runs(
+            run=run,
+            key=key,
+            workflow=workflow,
+            status=status,
+            limit=limit,
+            prefix=prefix,
+            before=before,
+        )
 
     def prune(self, run: str, horizon: Snapshot) -> int:
         return self.inner.prune(run, horizon)

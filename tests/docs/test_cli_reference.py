@@ -72,6 +72,8 @@ def test_every_command_has_a_page_with_its_options() -> None:
         (["checkpoints", "prune", "--keep", "1", "--dry-run"], "checkpoints"),
         (["inspect", "good"], "inspect"),
         (["doctor"], "doctor"),
+        (["store", "stats"], "store"),
+        (["store", "migrate", "--check"], "store"),
     ],
 )
 def test_every_key_that_is_printed_is_documented(

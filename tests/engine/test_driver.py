@@ -25,6 +25,9 @@ class WithLeases(MemoryStore):
     def is_live(self, lease: str) -> bool:
         return lease == "live"
 
+    def has_lapsed(self) -> bool:
+        return False
+
 
 def changed(**facts: object) -> str:
     return json.dumps({**json.loads(this_driver(MEMORY)), **facts})

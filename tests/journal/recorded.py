@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from holdfast import (
     START,
     CheckpointPolicy,
     Command,
+    CommandRefused,
     ExecutionError,
     Retry,
     Send,
@@ -152,6 +154,23 @@ def forked(store: Store) -> None:
     app.resume(app.checkpoints("old")[0].id)
 
 
+def steered(store: Store) -> None:
+    def ask(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"log": [ctx.ask("ready?")]}
+
+    app = fan("a", "b", "c", "d", nodes={"a": ask, "b": ask}).compile(store, interrupt_before=["c"])
+    app.invoke({"n": 0}, run_id="r")
+    app.edit("r", {"n": 2, "log": ["edited"]}, by="ann", reason="half \ud800 a pair")
+    app.skip("r", "a", by="ann")
+    app.modify("r", "c", {"n": 9})
+    app.inject("r", ["d", Send("d", {"n": 5}, key="k"), Send("d", {"n": 6}, key="l")])
+    with contextlib.suppress(CommandRefused):
+        app.skip("r", "e", by="bob")
+    app.resume("r")
+    app.replan("r", ["d"])
+    app.resume("r")
+
+
 KINDS: dict[str, Callable[[Store], None]] = {
     function.__name__: function
     for function in (
@@ -166,6 +185,7 @@ KINDS: dict[str, Callable[[Store], None]] = {
         commanding,
         cancelled,
         forked,
+        steered,
     )
 }
 

@@ -27,6 +27,7 @@ from holdfast.journal.records import (
     RunEnded,
     RunStarted,
     StateEdited,
+    Steered,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -289,6 +290,101 @@ def test_a_changed_graph_renames_steps_visits_and_joins() -> None:
     assert run.root.visits == {"b": 1, "z": 1, "y": 1} and run.root.waiting == {"a+c>d": ("y",)}
 
 
+def test_a_graph_may_change_together_with_the_config() -> None:
+    run = folded([*begun("a"), GraphChanged({"nodes": {"b": 1}}, (), b"other", "ann")])
+
+    assert run.config == b"other" and folded([*begun("a"), GraphChanged({"nodes": {}})]).config != b""
+
+
+# Steering.
+
+STEERED = [
+    *begun("a", "b"),
+    StepStarted("a#1", 1),
+    Paused("p", "ask", "b#1", "b", "q"),
+]
+
+
+def visits(run: RunState) -> dict[str, int]:
+    return dict(run.root.visits)
+
+
+@pytest.mark.parametrize(
+    ("record", "steps", "counted"),
+    [
+        (Steered(""), {"a#1": "running", "b#1": "waiting"}, {"a": 1, "b": 1}),
+        (Steered("", ("b#1",)), {"a#1": "running"}, {"a": 1, "b": 1}),
+        (
+            Steered("", ("b#1",), add=(Target("b"), Target("c"))),
+            {"a#1": "running", "b#2": "ready", "c#1": "ready"},
+            {"a": 1, "b": 2, "c": 1},
+        ),
+        (
+            Steered("", add=(Target("a"), Target("a"))),
+            {"a#1": "running", "b#1": "waiting", "a#2": "ready", "a#3": "ready"},
+            {"a": 3, "b": 1},
+        ),
+        (
+            Steered("", add=(Target("c", "x"), Target("c", "y"))),
+            {"a#1": "running", "b#1": "waiting", "c#1[x]": "ready", "c#1[y]": "ready"},
+            {"a": 1, "b": 1, "c": 1},
+        ),
+    ],
+)
+def test_what_steering_makes_of_the_steps(
+    record: Steered, steps: dict[str, str], counted: dict[str, int]
+) -> None:
+    run = folded([*STEERED, record])
+
+    assert statuses(run) == steps and visits(run) == counted
+    assert set(run.pauses) == ({"p"} if "b#1" in steps else set())
+
+
+def test_further_items_join_those_that_are_under_way() -> None:
+    items = [Steered("", add=(Target("c", "x"),)), Steered("", add=(Target("c", "y"), Target("c")))]
+
+    assert list(statuses(folded([*begun(), *items]))) == ["c#1[x]", "c#1[y]", "c#2"]
+
+
+def test_nothing_follows_a_one_off_step_whatever_it_says() -> None:
+    once = [*begun(), Steered("", add=(Target("c"),), one_off=True)]
+    for record in (StepFinished("c#1"), StepFinished("c#1", goto=(Target("d"),))):
+        assert folded([*once, StepStarted("c#1", 1), record]).step("c#1").goto == ()
+
+    followed = [*begun(), Steered("", add=(Target("c"),)), StepFinished("c#1", goto=(Target("d"),))]
+    assert folded(followed).step("c#1").goto == (Target("d"),)
+
+
+def test_nothing_follows_what_a_new_plan_leaves_and_joins_are_forgotten() -> None:
+    history: list[Record] = [
+        *begun("a", "b", "c"),
+        StepFinished("a#1", goto=(Target("x"),)),
+        WaveFinished("", (), (Target("d"),), (("e/a/b", ("a",)),), ("a#1",)),
+        StepFinished("b#1", goto=(Target("y"),)),
+        StepStarted("c#1", 1),
+        Steered("", ("d#1",), replan=True),
+        StepFinished("c#1"),
+    ]
+    run = folded(history)
+
+    assert {step.id: step.goto for step in run.active()} == {"b#1": (), "c#1": ()}
+    assert run.root.waiting == {}
+
+
+def test_other_arguments_replace_the_item_of_a_step() -> None:
+    run = folded([*STEERED, Steered("", items=(("b#1", (put("n", 5),)),))])
+
+    assert run.step("b#1").item == (put("n", 5),) and run.step("a#1").item == ()
+
+
+def test_refused_commands_are_counted_and_the_last_remembered() -> None:
+    records = [Commanded(n, "skip", f"no {n}" if n % 2 else "", "ann") for n in range(1, 60)]
+    run = folded([*begun("a"), *records])
+
+    assert run.refused == 30 and run.inbox_seen == 59 and len(run.refusals) == 20
+    assert run.refusals[-1] == (59, "skip", "no 59", "ann")
+
+
 def test_a_copy_can_be_folded_on_alone() -> None:
     run = folded(begun("a", n=1))
     copy = copy_run(run)
@@ -345,7 +441,7 @@ def test_different_item_keys_never_share_a_step_name(one: str, other: str) -> No
 def test_the_recorded_histories_hold_every_kind_of_record() -> None:
     seen = {type(record) for kind in KINDS for record, _ in history(kind).records}
 
-    assert set(get_args(Record)) - seen == {Commanded}
+    assert seen == set(get_args(Record))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -43,7 +43,7 @@ from holdfast.journal.checkpoints import (
     read_mark,
 )
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import RunStarted, StateEdited, Target
+from holdfast.journal.records import GraphChanged, RunStarted, StateEdited, Target
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import Append, Conflict, Entry, Mark, RunInfo, Snapshot, Store
 from holdfast.stores.memory import MemoryStore
@@ -686,7 +686,7 @@ def test_records_that_could_not_be_encoded_leave_the_versions_as_they_were(memor
     writer = Writer.create(Journal(memory), info, codec, durable=True)
     large = [make_op(codec, "set", "x", "long " * 1000)]
     writer.record(RunStarted("w", tuple(large), (Target("a"),), b"", {}, ""))
-    writer.record(StateEdited("", (), by="\ud800"))
+    writer.record(GraphChanged({"nodes": "\ud800"}))
     with pytest.raises(TypeError):
         writer.flush()
     writer._pending.pop()

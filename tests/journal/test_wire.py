@@ -35,6 +35,7 @@ from holdfast.journal.records import (
     RunEnded,
     RunStarted,
     StateEdited,
+    Steered,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -81,7 +82,10 @@ SAMPLES: list[Record] = [
     Answered("p", b"value", "ann"),
     Noted("a#1", "once:k", b"value"),
     StateEdited("", (put("n", 3),), "ann"),
+    Steered("sub#1", ("a#1",), (("b#1", (put("n", 1),)),), (Target("c"), ITEM), True, True, "ann", "why"),
+    Steered("", add=(Target("c", None, (put("n", 1),)),)),
     GraphChanged({"nodes": {}}, (("old", "new"),)),
+    GraphChanged({"nodes": {}}, (), b"config", "ann"),
     Commanded(3, "cancel", "because"),
     Resumed("me", True, b"config"),
     RunEnded("failed", FAULT, "a"),
@@ -111,6 +115,24 @@ def test_every_record_survives_the_trip(record: Record) -> None:
     else:
         assert again == record
     assert reading.bases == writing.bases and reading.live == writing.live
+
+
+@pytest.mark.parametrize(
+    ("wire", "record"),
+    [
+        ([9, {"nodes": {}}, [["a", "b"]]], GraphChanged({"nodes": {}}, (("a", "b"),))),
+        ([10, 3, "cancel", ""], Commanded(3, "cancel")),
+    ],
+)
+def test_records_of_earlier_versions_are_read(wire: list[Any], record: Record) -> None:
+    assert decode_records(b"\x01" + ormsgpack.packb([wire]), Track(), CODEC) == [record]
+
+
+def test_a_snapshot_of_an_earlier_version_is_read() -> None:
+    wire = ormsgpack.unpackb(encode_run(RunState(), Track(), CODEC)[1:])
+    del wire["refused"], wire["refusals"]
+
+    assert decode_run(b"\x01" + ormsgpack.packb(wire), Track(), CODEC) == RunState()
 
 
 def test_a_body_holds_many_records_in_order() -> None:

@@ -23,16 +23,18 @@ from holdfast.cli.display.text import as_json, cost_of, encodable, visible
 from holdfast.cli.display.traces import place_in_code
 from holdfast.cli.display.watching import Display, Watch, watching
 from holdfast.cli.display.wording import rows_of, wording_of
-from holdfast.cli.stored import Kept, kept_of
+from holdfast.cli.stored import REPLANNED, Kept, config_of, kept_of
+from holdfast.cli.wishes import Wishes
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.control import answer
 from holdfast.engine.drive import StepInterrupted
 from holdfast.errors import AnswerRejected, ExecutionError, HoldfastError, StateInvalid
 from holdfast.events import Observer
+from holdfast.flows.flow import flow_of_run
+from holdfast.plan.naming import base_name
 from holdfast.values import RunStatus
 from holdfast.views.counts import steps_in
 from holdfast.views.pause_view import PauseView, told_apart
-from holdfast.views.tally import base_name
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
@@ -68,6 +70,8 @@ class Driving:
         self._flow, self._app, self._url, self._manners, self._before = flow, app, url, manners, before
         self._began = time.monotonic()
         self._terminal = Terminal(manners.display.out)
+        self._replanned: Any = None
+        """When somebody last wanted the run to go on with another version of its file, as far as is known."""
 
     def drive(self, begin: Begin, run_id: str = "") -> int:
         """Begin, go on past every gate that somebody opens, tell how it ended; answer the exit code."""
@@ -77,6 +81,7 @@ class Driving:
             progress.keep(dict(self._before.statuses))
             progress.cost = self._before.cost
         display = self._manners.display
+        self._replanned = self._config(run_id).get(REPLANNED)
         with watching(display, progress, self._flow.name, run_id, self._url, self._flow.scrub) as watch:
             announcer = self._flow.announcer()
             announcer.started(run_id)
@@ -112,6 +117,7 @@ class Driving:
         outcome = watch.during(begin)
         while (reply := self._reply(outcome)) is not None:
             try:
+                self._keep_to_its_file(outcome.run_id)
                 outcome = watch.during(partial(self._go_on, outcome.run_id, reply))
             except (AnswerRejected, StateInvalid) as error:
                 if not self._manners.asks:
@@ -127,8 +133,29 @@ class Driving:
             observer=observer,
         )
 
+    def _keep_to_its_file(self, run_id: str) -> bool:
+        """Go on with the version of the workflow file that somebody wants the run to; whether there is another."""
+        config = self._config(run_id)
+        if config.get(REPLANNED) == self._replanned:
+            return False
+        self._replanned = config.get(REPLANNED)
+        self._flow = flow_of_run(config)
+        self._app = Wishes.of(config).open(
+            self._flow, self._app.store, interactive=self._manners.asks, stored=True
+        )
+        click.echo(f"going on with {self._flow.path}", file=self._manners.display.out)
+        return True
+
+    def _config(self, run_id: str) -> dict[str, Any]:
+        """The config that is stored of a run; none if nothing is."""
+        journal = self._app.settings.journal
+        found = journal.store.runs(run=run_id) if run_id else []
+        return config_of(journal, found[0]) if found else {}
+
     def _reply(self, outcome: Outcome) -> Reply | None:
         """What to go on with; `None` if the run is not paused, or nobody is to be asked."""
+        if outcome.status == RunStatus.INTERRUPTED and self._keep_to_its_file(outcome.run_id):
+            return Reply()
         if outcome.status != RunStatus.PAUSED:
             return None
         only_gates = all(pause.kind in GATES for pause in outcome.pauses)

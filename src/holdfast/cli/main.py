@@ -24,14 +24,23 @@ class Entry(NamedTuple):
     help: str
 
 
-RUN, LOOK, WRITE, KEEP = "Run", "Look", "Write", "House-keeping"
+RUN, STEER, FLEET, LOOK, WRITE, KEEP = "Run", "Steer", "Fleet", "Look", "Write", "House-keeping"
 
 ENTRIES = {
     "run": Entry(RUN, "run", "Run a workflow file."),
     "resume": Entry(RUN, "resume", "Go on with a run where it stopped."),
-    "answer": Entry(RUN, "control", "Answer what a run waits for."),
-    "pause": Entry(RUN, "control", "Let a run stop after the steps under way."),
-    "cancel": Entry(RUN, "control", "Stop a run."),
+    "answer": Entry(STEER, "control", "Answer what a run waits for."),
+    "pause": Entry(STEER, "control", "Let a run stop after the steps under way."),
+    "cancel": Entry(STEER, "control", "Stop a run."),
+    "edit": Entry(STEER, "steer", "Change the state of a run."),
+    "skip": Entry(STEER, "steer", "Pass over a step."),
+    "modify": Entry(STEER, "steer", "Change what a step is given."),
+    "inject": Entry(STEER, "steer", "Run a further step now."),
+    "replan": Entry(STEER, "steer", "Run other steps, or go on with a changed file."),
+    "submit": Entry(FLEET, "fleet", "Store a run for workers to drive."),
+    "worker": Entry(FLEET, "fleet", "Drive the runs that were submitted."),
+    "queue": Entry(FLEET, "fleet", "List, limit and pause queues."),
+    "schedule": Entry(FLEET, "schedule", "Submit runs at the times of a cron expression."),
     "runs": Entry(LOOK, "look", "List the runs."),
     "show": Entry(LOOK, "look", "Show all about a run."),
     "status": Entry(LOOK, "look", "Say how a run stands, in words and as the exit code."),
@@ -42,6 +51,7 @@ ENTRIES = {
     "inspect": Entry(WRITE, "write", "Describe the steps of a workflow or a run."),
     "draw": Entry(WRITE, "write", "Draw a workflow or a run."),
     "schema": Entry(WRITE, "write", "Print the JSON Schema of workflow files."),
+    "store": Entry(KEEP, "store", "Copy runs between stores; measure and migrate a store."),
     "doctor": Entry(KEEP, "doctor", "Check the installation and the store."),
     "demo": Entry(KEEP, "demo_command", "Watch ten steps hit a rate limit and resume; needs no key."),
 }

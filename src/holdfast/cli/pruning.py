@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.engine.driver import is_driven
-from holdfast.engine.housekeeping import TolerantCodec
+from holdfast.engine.housekeeping import TolerantCodec, last_successful
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Mark, RunInfo
 from holdfast.values import RunStatus
@@ -38,16 +38,16 @@ def planned(
     unless it is too old.
     """
     found: list[Removal] = []
-    runs = journal.store.runs(workflow=workflow)
+    runs = journal.store.runs(workflow=workflow, before=before if keep is None else None)
     for name in dict.fromkeys(info.workflow for info in runs):
         of_name = [info for info in runs if info.workflow == name]
         marks = {info.run: journal.store.marks(info.run) for info in of_name}
-        last_good = next((info.run for info in of_name if info.status == RunStatus.COMPLETED), None)
+        last_good = {info.run for info in last_successful(journal.store, name)}
         kept = _newest(marks, keep)
         for info in of_name:
             if is_driven(journal.store, info):
                 continue
-            removal = _removal(info, marks[info.run], kept, before, info.run == last_good)
+            removal = _removal(info, marks[info.run], kept, before, info.run in last_good)
             found += [removal] if removal else []
     return found
 

@@ -68,7 +68,7 @@ def answer_command(pause: PauseView, url: str) -> str:
     """The command that answers a pause, or passes a gate; it works when it is pasted."""
     from holdfast.cli.display.closing import command
 
-    if pause.is_gate:
+    if pause.is_gate or pause.is_wait:
         return command("resume", pause.run_id, store=url)
     return command("answer", pause.run_id, f"{pause.handle}={pause.example}", store=url)
 

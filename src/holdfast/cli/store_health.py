@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.display.text import count, one_line
-from holdfast.cli.store_option import open_existing, open_journal
+from holdfast.cli.store_option import open_existing, open_journal, store_place
 from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.views.plain import size_text
 
@@ -52,17 +52,8 @@ def store_findings(url: str) -> Iterator[Facts]:
         store.close()
 
 
-def _path(url: str) -> Path | None:
-    """The file or folder that a URL names, if it names one."""
-    scheme, colon, rest = url.partition(":")
-    if not colon or scheme not in ("sqlite", "file"):
-        return Path(url).expanduser() if not colon and ("/" in url or "." in url) else None
-    text = rest.removeprefix("///") if scheme == "sqlite" else rest.removeprefix("//")
-    return Path(text) if text else None
-
-
 def _place_to_be(url: str) -> Path | None:
-    path = _path(url)
+    path = store_place(url)
     while path is not None and not path.exists():
         if path == path.parent:
             return None
@@ -71,7 +62,7 @@ def _place_to_be(url: str) -> Path | None:
 
 
 def _store(store: Store, url: str) -> Iterator[Facts]:
-    path = _path(url)
+    path = store_place(url)
     if path is None:
         yield "store", "ok", f"{url}: not on disk"
         return
@@ -132,7 +123,7 @@ def sync_seconds(folder: Path, times: int = 5) -> float:
 
 def _leftovers(url: str) -> Iterator[Facts]:
     """Looked for before the store is opened, since opening it clears them up."""
-    path = _path(url)
+    path = store_place(url)
     wal = Path(f"{path}-wal") if path is not None and path.is_file() else None
     if wal is None or not wal.exists() or not wal.stat().st_size:
         return

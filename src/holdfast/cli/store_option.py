@@ -1,4 +1,4 @@
-"""Where the command line keeps its runs: the `--store` option, its defaults, and opening what is there."""
+"""Where the command line keeps its runs: `--store` and `--namespace`, their defaults, opening what is there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.errors import RunNotFound
+from holdfast.errors import RunNotFound, StoreError
+from holdfast.stores.namespaces import (
+    VARIABLE,
+    check_namespace,
+    file_of,
+    folder_of,
+    in_namespace,
+    namespace_in,
+    split_namespace,
+    wanted_namespace,
+)
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
@@ -22,23 +32,72 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def store_option(command: Decorated) -> Decorated:
-    """Add `--store URL` to a command."""
-    return click.option(
+    """Add `--store URL` and `--namespace NAME` to a command, which gets both as `store`.
+
+    What it gets is for `chosen_url`: a URL, or no more than `?namespace=NAME` if no URL is given.
+    """
+    namespace = click.option(
+        "--namespace",
+        metavar="NAME",
+        is_eager=True,
+        expose_value=False,
+        callback=_noted_namespace,
+        help=f"The namespace of the runs; others are out of reach. By default {VARIABLE}, else default.",
+    )
+    store = click.option(
         "--store",
         metavar="URL",
-        help="Where the runs are: sqlite:///PATH or file:///DIR. By default HOLDFAST_STORE, else what the "
-        f"workflow file says, else {DEFAULT_STORE}.",
-    )(command)
+        callback=_store_in_namespace,
+        help="Where the runs are: sqlite:///PATH, file:///DIR or postgresql://…. By default HOLDFAST_STORE, else "
+        f"what the workflow file says, else {DEFAULT_STORE}.",
+    )
+    return store(namespace(command))
+
+
+def _noted_namespace(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        try:
+            ctx.meta[VARIABLE] = check_namespace(value)
+        except StoreError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _store_in_namespace(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    namespace = ctx.meta.get(VARIABLE)
+    if namespace is None:
+        return value
+    try:
+        return in_namespace(value or "", namespace)
+    except StoreError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
 def default_url(environ: Mapping[str, str] = os.environ) -> str:
     """The store that a command uses when nothing names one and no workflow file is at hand."""
-    return _from_environment(environ) or DEFAULT_STORE
+    return chosen_url(None, None, environ)
 
 
 def chosen_url(given: str | None, of_flow: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """The store to use: as given, else as the environment says, else as the workflow file says."""
-    return given or _from_environment(environ) or of_flow or DEFAULT_STORE
+    """The store to use: as given, else as the environment says, else as the workflow file says.
+
+    The URL names the namespace, unless that is the usual one, and has no password.
+    """
+    url, namespace = split_namespace(given) if given and given.startswith("?") else (given, None)
+    url = url or _from_environment(environ) or of_flow or DEFAULT_STORE
+    if namespace is None and environ.get(VARIABLE) and namespace_in(url) is None:
+        namespace = wanted_namespace(environ)
+    return _discreet(url if namespace is None else in_namespace(url, namespace))
+
+
+def _discreet(url: str) -> str:
+    """A URL without the password that may be in it. This process remembers it, so that the URL still opens."""
+    if not url.lower().startswith(("postgres://", "postgresql://")):
+        return url
+    try:
+        from holdfast.stores.postgres.address import read_address
+    except ImportError:
+        return url  # It cannot be opened either, and whoever tries is told why.
+    return read_address(url).url
 
 
 def _from_environment(environ: Mapping[str, str]) -> str:
@@ -63,26 +122,25 @@ def open_existing(url: str) -> Store:
 
 def exists(url: str) -> bool:
     """Whether a store is there already."""
-    place = _place(url)
+    place = store_place(url)
     return place is None or place.exists()
 
 
 def same_store(one: str, other: str) -> bool:
     """Whether two URLs mean the same store, seen from this folder."""
-    places = [_place(url) for url in (one, other)]
+    places = [store_place(url) for url in (one, other)]
     if None in places:
         return one == other
     first, second = (place.absolute() for place in places if place is not None)
-    return first == second
+    return first == second and _parameters(one) == _parameters(other)
 
 
 def absolute_url(url: str) -> str:
     """A URL that means the same store from every folder."""
-    place = _place(url)
-    if place is None or place.is_absolute():
+    scheme, path, rest = _parts(url)
+    if path is None or path.is_absolute():
         return url
-    scheme = url.partition(":")[0].lower() if ":" in url else "sqlite" if place.suffix else "file"
-    return f"sqlite:///{place.absolute()}" if scheme == "sqlite" else f"file://{place.absolute()}"
+    return f"{_BEFORE_PATHS[scheme]}{path.absolute()}{rest}"
 
 
 SHORTEST = 4
@@ -93,23 +151,54 @@ def meant_run(store: Store, text: str) -> str:
     """The id of the only run whose id begins like `text`; `text` itself if it names something, or nothing."""
     if len(text) < SHORTEST or store.runs(run=text) or store.runs(workflow=text, limit=1):
         return text
-    found = [info.run for info in store.runs() if info.run.startswith(text)]
+    found = [info.run for info in store.runs(prefix=text)]
     if len(found) > 1:
         some = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
         raise click.UsageError(f"{len(found)} runs begin with {text!r}: {some}; give more of the id")
     return found[0] if found else text
 
 
-def _place(url: str) -> Path | None:
-    """The file or folder of a store, if its URL names one."""
+_BEFORE_PATHS = {"sqlite": "sqlite:///", "file": "file://", "pg-embedded": "pg-embedded:"}
+
+
+def store_place(url: str) -> Path | None:
+    """The file or folder of a store, in its namespace, if its URL names one."""
+    scheme, path, _ = _parts(url)
+    if path is None or scheme == "pg-embedded":
+        return path
+    namespace = namespace_in(url) or wanted_namespace()
+    return file_of(path, namespace) if scheme == "sqlite" else folder_of(path, namespace)
+
+
+def _parameters(url: str) -> str:
+    """What tells stores at one place apart: of servers all that the URL says, else nothing beside the place."""
+    scheme, _, rest = _parts(url)
+    return rest if scheme == "pg-embedded" else ""
+
+
+def _parts(url: str) -> tuple[str, Path | None, str]:
+    """The kind of a store, the path that its URL names, if it does, and what follows that in the URL."""
     scheme, colon, rest = url.partition(":")
+    kind = scheme.lower()
     if not colon:
-        return Path(url).expanduser() if "/" in url or "." in url else None
-    if scheme.lower() == "sqlite":
-        return Path(re.sub("^/{2,3}", "", rest, count=1))
-    if scheme.lower() == "file":
-        return Path(re.sub("^/+", "/", rest.removeprefix("//")))
-    return None
+        return _bare(url)
+    if kind == "pg-embedded":
+        path, mark, parameters = rest.partition("?")
+        return kind, Path(re.sub(r"^//(?=[/~.])", "", path)).expanduser(), mark + parameters
+    if kind not in _BEFORE_PATHS:
+        return kind, None, ""
+    text, _ = split_namespace(rest)
+    own = re.sub("^/{2,3}", "", text) if kind == "sqlite" else re.sub("^/+", "/", text.removeprefix("//"))
+    return kind, Path(own).expanduser(), rest[len(text) :]
+
+
+def _bare(text: str) -> tuple[str, Path | None, str]:
+    """As `_parts`, of a path or a name."""
+    own, _ = split_namespace(text)
+    path = Path(own).expanduser()
+    if "/" not in own and "." not in own:
+        return "", None, ""
+    return "sqlite" if path.suffix and not path.is_dir() else "file", path, text[len(own) :]
 
 
 def close_store(store: Store) -> None:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from holdfast.journal.journal import Journal, Loaded
     from holdfast.stores.base import RunInfo
 
+REPLANNED = "replanned"
+"""Where a run's config says when it was last given another version of its workflow file."""
+
 MANY_ENTRIES = 5000
 """A journal with more entries is not read as a whole to tell how long the finished steps took."""
 

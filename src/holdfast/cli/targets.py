@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.flows.flow import Flow
     from holdfast.stores.base import RunInfo, Store
 
-UNFINISHED = (RunStatus.PAUSED, RunStatus.FAILED, RunStatus.INTERRUPTED, RunStatus.RUNNING)
+STOPPED = (RunStatus.PAUSED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,14 @@ def latest_unfinished(store: Store) -> RunInfo:
     """The run that was touched last of those that are not over and that nobody drives."""
     from holdfast.engine.driver import is_alive
 
-    for info in store.runs(status=UNFINISHED):
-        if info.status != RunStatus.RUNNING or not is_alive(info.driver, store):
+    stopped = store.runs(status=STOPPED, limit=1)
+    for info in store.runs(status=[RunStatus.RUNNING]):
+        if stopped and stopped[0].updated_at >= info.updated_at:
+            break
+        if not is_alive(info.driver, store):
             return info
+    if stopped:
+        return stopped[0]
     raise RunNotFound(f"no run in {store.url} is unfinished; `holdfast runs` lists them all")
 
 

@@ -125,6 +125,19 @@ class Types:
                 wider._own.add(handler_for(added, added.__qualname__))
         return wider
 
+    @classmethod
+    def of_handlers(cls, handlers: Iterable[Handler]) -> Types:
+        """The registered types and those of `handlers` whose tags are free."""
+        types = cls()
+        for handler in handlers:
+            if types.named(handler.name) is None:
+                types._own.add(handler)
+        return types
+
+    def handlers(self) -> list[Handler]:
+        """What is known of every user type on the list."""
+        return [*_registered.by_class.values(), *self._own.by_class.values()]
+
     def find(self, cls: type) -> Handler | None:
         """The handler of exactly this class; a registration wins over what a schema declared."""
         return _registered.by_class.get(cls) or self._own.by_class.get(cls)

@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,9 @@ class StateGraph:
         version: str | None = None,
         goto: Iterable[str] = (),
         on_error: Callable[[Any, BaseException], Any] | None = None,
+        on_skip: Callable[[Any, str], Any] | None = None,
         max_parallel: int | None = None,
+        executor: str | Executor | None = None,
     ) -> StateGraph:
         """Add a node: a function, sync or async, or another graph.
 
@@ -88,7 +91,12 @@ class StateGraph:
         - `on_error`: a function of the state and the error of a failure that is final; what it returns
           stands in for the node's own result, the failure becomes a warning, and the run goes on. Raising
           the error again declines.
+        - `on_skip`: a function of the state and a reason, called when somebody has a step passed over; what it
+          returns stands in for the node's own result. Raising an error refuses.
         - `max_parallel`: how many steps of this node (items of a for-each) run at once.
+        - `executor`: where its function is run: "threads", "processes" (as many as there are processors, or
+          "processes:4"), "dask:tcp://host:port", or a `concurrent.futures.Executor`, which is yours to shut
+          down. By default a sync function runs in the caller's thread, or in another beside siblings.
         """
         if callable(name) and not isinstance(name, str):
             function = name
@@ -105,12 +113,14 @@ class StateGraph:
             "version": version,
             "goto": tuple(goto),
             "on_error": on_error,
+            "on_skip": on_skip,
             "max_parallel": max_parallel,
+            "executor": executor,
         }
         if isinstance(function, (StateGraph, App)):
             graph = function.graph if isinstance(function, App) else function.build()
             self._nodes[name] = Node(name, graph=graph, **options)
-            for option in ("retry", "timeout", "on_error"):
+            for option in ("retry", "timeout", "on_error", "executor"):
                 if options[option] is not None:
                     self._problems.append(
                         f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from holdfast.engine import control, files
 from holdfast.engine.blocking import Blocking, StreamQueue, run_blocking
 from holdfast.engine.drive import Drive
 from holdfast.engine.outcome import Outcome, Pause, public_pauses
+from holdfast.engine.phrasing import Step, Update
 from holdfast.engine.policy import one_of
 from holdfast.engine.queueing import DEFAULT_QUEUE, Place, When, id_of_key, requeue
 from holdfast.engine.resume import ResumeOptions, find_checkpoint
@@ -22,6 +23,7 @@ from holdfast.engine.settings import Settings
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event, MultiObserver, Observer, resolve_observer
 from holdfast.journal.checkpoints import Checkpoint, read_mark
+from holdfast.journal.journal import Journal
 from holdfast.plan.draw import mermaid
 from holdfast.plan.graph import Graph
 from holdfast.stores.base import RunInfo, Store
@@ -219,18 +221,18 @@ class App:
         place = Place.of(queue or known.queue or DEFAULT_QUEUE, urgency, when)
         return requeue(self._settings.journal, run_id, place, codec=self._settings.codec)
 
-    def cancel(self, run_id: str, reason: str = "cancelled") -> RunStatus:
+    def cancel(self, run_id: str, reason: str = "cancelled", *, by: str = "") -> RunStatus:
         """Stop a run for good or until it is resumed. A run that is being driven, in any process, stops soon.
 
         Answers the status the run then has: `running` if its driver has still to notice.
         """
         self._refuse_foreign(run_id)
-        return control.cancel(self._settings.journal, run_id, reason, codec=self._settings.codec)
+        return control.cancel(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
 
-    def pause(self, run_id: str, reason: str = "paused") -> RunStatus:
+    def pause(self, run_id: str, reason: str = "paused", *, by: str = "") -> RunStatus:
         """Let a run that is driven, in any process, save itself and stop, so that `resume` goes on with it."""
         self._refuse_foreign(run_id)
-        return control.pause(self._settings.journal, run_id, reason, codec=self._settings.codec)
+        return control.pause(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
 
     def answer(
         self, run_id: str, answer: Any = None, *, answers: Mapping[str, Any] | None = None, by: str = ""
@@ -250,6 +252,84 @@ class App:
             codec=settings.codec,
             retention=settings.retention,
         )
+
+    def edit(
+        self, run_id: str, update: Update, *, by: str = "", reason: str = "", patience: float = 0.0
+    ) -> str:
+        """Change the state of a run, as its reducers take the update; a tuple as key is a place inside a value.
+
+        This, like all that steers a run, is done between two of its steps, by whichever process drives it, or at
+        once if none does, and its journal tells who asked for it and why. Answers the status that the run
+        then has, or `"asked"` if the driver has not come to it within `patience` seconds. What cannot be done
+        raises `CommandRefused` with the reason, if it is known by then.
+        """
+        return control.edit(*self._steered(run_id), update, **self._steering(by, reason, patience))
+
+    def skip(self, run_id: str, step: str, *, by: str = "", reason: str = "", patience: float = 0.0) -> str:
+        """Pass over a step that is ready, waits, failed or is in doubt; see `edit` for the answer.
+
+        `step` is a step's id, or a node's name, which means all its steps; `outer/inner` in a sub-graph.
+        """
+        return control.skip(*self._steered(run_id), step, **self._steering(by, reason, patience))
+
+    def modify(
+        self,
+        run_id: str,
+        step: str,
+        update: Update,
+        *,
+        by: str = "",
+        reason: str = "",
+        patience: float = 0.0,
+    ) -> str:
+        """Let a step that is still to begin see other values than the state has; see `edit` for the answer."""
+        return control.modify(*self._steered(run_id), step, update, **self._steering(by, reason, patience))
+
+    def inject(
+        self,
+        run_id: str,
+        steps: Step | Iterable[Step],
+        *,
+        frame: str = "",
+        follow: bool = False,
+        by: str = "",
+        reason: str = "",
+        patience: float = 0.0,
+    ) -> str:
+        """Run further steps now: nodes' names or `Send`s; see `edit` for the answer.
+
+        They join the steps that are about to run, or are running. Their updates count, and nothing follows them,
+        unless `follow` says that what usually does shall. `frame` is the sub-graph they are of.
+        """
+        options = self._steering(by, reason, patience)
+        return control.inject(*self._steered(run_id), steps, frame=frame, follow=follow, **options)
+
+    def replan(
+        self,
+        run_id: str,
+        steps: Step | Iterable[Step],
+        *,
+        frame: str = "",
+        follow: bool = True,
+        by: str = "",
+        reason: str = "",
+        patience: float = 0.0,
+    ) -> str:
+        """Run these steps instead of all that are neither running nor finished; see `edit` for the answer.
+
+        Nothing follows what is running then, so that without steps the run ends after it.
+        """
+        options = self._steering(by, reason, patience)
+        return control.replan(*self._steered(run_id), steps, frame=frame, follow=follow, **options)
+
+    def _steered(self, run_id: str) -> tuple[Journal, str]:
+        self._refuse_foreign(run_id)
+        return self._settings.journal, run_id
+
+    def _steering(self, by: str, reason: str, patience: float) -> dict[str, Any]:
+        settings = self._settings
+        own = {"codec": settings.codec, "graph": settings.graph}
+        return {"by": by, "reason": reason, "patience": patience, **own}
 
     def _refuse_foreign(self, run_id: str) -> None:
         for info in self.store.runs(run=run_id):

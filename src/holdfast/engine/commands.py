@@ -1,21 +1,111 @@
-"""What the outside may ask of a driven run, done between its steps or refused with the reason."""
+"""What the outside may ask of a run, decided between its steps: as records, or refused with the reason."""
 
 from __future__ import annotations
 
-from holdfast.engine.inbox import ANSWER, Wish
-from holdfast.engine.mailbox import STOPS
+import logging
+from collections.abc import Callable
+
+from holdfast.engine.ground import Ground, NeedsGraph
+from holdfast.engine.inbox import ANSWER, CANCEL, EDIT, INJECT, MODIFY, PAUSE, REPLAN, SKIP, Wish
+from holdfast.engine.meant import Refused
+from holdfast.engine.redefining import redefine
+from holdfast.engine.replanning import inject, replan
+from holdfast.engine.resume import edits
 from holdfast.engine.saving import Saving
-from holdfast.journal.records import Answered
+from holdfast.engine.steering import modify, skip, told
+from holdfast.errors import HoldfastError
+from holdfast.journal.records import Answered, Record, StepFinished
 from holdfast.plan.graph import Graph
+
+logger = logging.getLogger("holdfast")
 
 
 def obey(saving: Saving, graph: Graph, wish: Wish) -> str:
-    """Record what a message asks for; answers why it is refused, or nothing."""
-    if wish.command == ANSWER:
-        if wish.pause not in saving.run.pauses:
-            return f"nothing waits for {wish.pause!r} any more"
-        saving.record(Answered(wish.pause, wish.value, wish.by))
-        return ""
-    if wish.command not in STOPS:
-        return f"unknown command {wish.command!r}"
+    """Record what a message asks of a driven run; answers why it is refused, or nothing."""
+    ground = Ground(saving.run_id, saving.run, saving.settings.codec, graph, driven=True)
+    try:
+        found = decided(ground, wish)
+    except Refused as refusal:
+        return str(refusal)
+    except NeedsGraph:
+        return "the graph that the run is driven with does not fit"
+    for record in found:
+        if isinstance(record, StepFinished):
+            facts = {"step": record.step, "error": False, "seconds": 0.0}
+            update = {op.key: op.value for op in record.ops}
+            saving.say("node.complete", saving.run.step(record.step).node, **facts, update=update)
+        saving.record(record)
     return ""
+
+
+def decided(ground: Ground, wish: Wish) -> list[Record]:
+    """What a message comes to; raises `Refused`, or `NeedsGraph` if the graph that it takes is not at hand."""
+    handler = _HANDLERS.get(wish.command)
+    if handler is None:
+        raise Refused(f"unknown command {wish.command!r}")
+    try:
+        return handler(ground, wish)
+    except (Refused, NeedsGraph):
+        raise
+    except Exception as error:
+        # A message must never bring a run down, for it would do so again after every resume.
+        logger.exception("run %s: %r cannot be obeyed", ground.run_id, wish.command)
+        raise Refused(f"it cannot be done: {error!r}") from error
+
+
+def _answer(ground: Ground, wish: Wish) -> list[Record]:
+    if wish.pause not in ground.run.pauses:
+        raise Refused(f"nothing waits for {wish.pause!r} any more")
+    return [Answered(wish.pause, wish.value, wish.by)]
+
+
+def _edit(ground: Ground, wish: Wish) -> list[Record]:
+    graph, state = ground.graph_at(""), ground.state(ground.run.root)
+    for change in wish.changes:
+        channel = graph.schema.channels.get(change.path[0])
+        if len(change.path) > 1 and channel is not None and channel.reducer is not None:
+            raise Refused(
+                f"{change.path[0]!r} has a reducer; give an update of the whole key, for it to take in"
+            )
+    try:
+        found = edits(graph, ground.run, ground.settled(state, wish.changes), ground.codec)
+    except KeyError:
+        raise NeedsGraph from None
+    except HoldfastError as error:
+        raise Refused(str(error)) from None
+    return [record._replace(by=wish.by) for record in found if record.ops]
+
+
+def _skip(ground: Ground, wish: Wish) -> list[Record]:
+    return skip(ground, wish.step, told("asked for", wish.by, wish.reason))
+
+
+def _modify(ground: Ground, wish: Wish) -> list[Record]:
+    return modify(ground, wish.step, wish.changes, wish.by, wish.reason)
+
+
+def _inject(ground: Ground, wish: Wish) -> list[Record]:
+    return inject(ground, wish.additions, wish.frame, wish.follow, wish.by, wish.reason)
+
+
+def _replan(ground: Ground, wish: Wish) -> list[Record]:
+    if wish.definition is not None:
+        return redefine(ground, wish.definition, wish.by)
+    return replan(ground, wish.additions, wish.frame, wish.follow, wish.by, wish.reason)
+
+
+def _stop(ground: Ground, wish: Wish) -> list[Record]:
+    """What stops a drive is heeded by the drive itself."""
+    return []
+
+
+_HANDLERS: dict[str, Callable[[Ground, Wish], list[Record]]] = {
+    CANCEL: _stop,
+    PAUSE: _stop,
+    ANSWER: _answer,
+    EDIT: _edit,
+    SKIP: _skip,
+    MODIFY: _modify,
+    INJECT: _inject,
+    REPLAN: _replan,
+}

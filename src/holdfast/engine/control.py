@@ -1,41 +1,55 @@
-"""What any process may ask of a stored run, without its graph: pause, cancel, answer."""
+"""What any process may ask of a stored run: stop, take an answer, go on in another way than it was to."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.data.codec import Codec
 from holdfast.engine.driver import active_runs, is_alive, is_driven
-from holdfast.engine.inbox import ANSWER, CANCEL, PAUSE, Wish, write_message
+from holdfast.engine.inbox import (
+    ANSWER,
+    CANCEL,
+    EDIT,
+    INJECT,
+    MODIFY,
+    PAUSE,
+    REPLAN,
+    SKIP,
+    Wish,
+)
 from holdfast.engine.outcome import Pause, public_pauses
+from holdfast.engine.phrasing import Step, Update, additions_of, changes_of
 from holdfast.engine.policy import Retention
 from holdfast.engine.resume import refuse_finished, take_answers
-from holdfast.errors import RunConflict
+from holdfast.engine.wishing import TRIES, ask, post
+from holdfast.errors import CommandRefused, RunConflict
 from holdfast.journal.journal import Journal, Loaded
-from holdfast.journal.records import Record, RunEnded
+from holdfast.journal.records import Commanded, Record, RunEnded
 from holdfast.journal.writer import Writer
+from holdfast.plan.graph import Graph
 from holdfast.values import RunStatus
 
 _STOPS = {CANCEL: RunStatus.CANCELLED, PAUSE: RunStatus.INTERRUPTED}
-_TRIES = 5
 
 
 def cancel(
-    journal: Journal, run_id: str, reason: str = "cancelled", *, codec: Codec | None = None
+    journal: Journal, run_id: str, reason: str = "cancelled", *, by: str = "", codec: Codec | None = None
 ) -> RunStatus:
     """Stop a run until it is resumed. A run that is driven, in any process, stops soon.
 
     Answers the status the run then has: `running` if its driver has still to notice.
     """
-    return _stop(journal, run_id, Wish(CANCEL, reason), codec or Codec())
+    return _stop(journal, run_id, Wish(CANCEL, reason, by=by), codec or Codec())
 
 
-def pause(journal: Journal, run_id: str, reason: str = "paused", *, codec: Codec | None = None) -> RunStatus:
+def pause(
+    journal: Journal, run_id: str, reason: str = "paused", *, by: str = "", codec: Codec | None = None
+) -> RunStatus:
     """Let a run that is driven save itself and stop, so that `resume` goes on. Answers as `cancel` does."""
-    return _stop(journal, run_id, Wish(PAUSE, reason), codec or Codec())
+    return _stop(journal, run_id, Wish(PAUSE, reason, by=by), codec or Codec())
 
 
 def waiting(journal: Journal, run_id: str, *, codec: Codec | None = None) -> tuple[Pause, ...]:
@@ -60,7 +74,7 @@ def answer(
     the next `resume` goes on with them. Wrong or late ones are refused with the reason, and then none is taken.
     """
     codec = codec or Codec()
-    for last in range(_TRIES):
+    for last in range(TRIES):
         info = journal.info(run_id)
         refuse_finished(info)
         loaded = journal.load(info, codec)
@@ -69,7 +83,7 @@ def answer(
         names = tuple(loaded.run.pauses[record.pause].name for record in given)
         if is_driven(journal.store, loaded.info):
             for record in given:
-                _post(journal, run_id, Wish(ANSWER, pause=record.pause, value=record.value, by=by))
+                post(journal, run_id, Wish(ANSWER, pause=record.pause, value=record.value, by=by))
             return names
         try:
             if loaded.info.queue and loaded.run.status == RunStatus.PAUSED:
@@ -78,22 +92,157 @@ def answer(
             else:
                 _append(journal, loaded, codec, given)
         except RunConflict:
-            if last == _TRIES - 1:
+            if last == TRIES - 1:
                 raise
         else:
             return names
     raise AssertionError("a try either returns or raises")
 
 
+def edit(
+    journal: Journal,
+    run_id: str,
+    update: Update,
+    *,
+    by: str = "",
+    reason: str = "",
+    codec: Codec | None = None,
+    graph: Graph | None = None,
+    patience: float = 0.0,
+) -> str:
+    """Change the state of a run, as its reducers take the update.
+
+    Answers, as all that follow here, the status that the run has when that is done, or `asked` if it is still to be
+    done: by the run's driver between two steps, or, if the run's graph is needed and not given, by the next one.
+    What is refused raises `CommandRefused`, if it is known within `patience` seconds, and is in the journal.
+    """
+    codec = codec or Codec()
+    wish = Wish(EDIT, reason, by=by, changes=changes_of(EDIT, update, codec))
+    return ask(journal, run_id, wish, codec, graph, patience)
+
+
+def skip(
+    journal: Journal,
+    run_id: str,
+    step: str,
+    *,
+    by: str = "",
+    reason: str = "",
+    codec: Codec | None = None,
+    graph: Graph | None = None,
+    patience: float = 0.0,
+) -> str:
+    """Pass over a step that is not running: `step` is its id, or its node's name, which means all of them."""
+    wish = Wish(SKIP, reason, by=by, step=_named(SKIP, step))
+    return ask(journal, run_id, wish, codec or Codec(), graph, patience)
+
+
+def modify(
+    journal: Journal,
+    run_id: str,
+    step: str,
+    update: Update,
+    *,
+    by: str = "",
+    reason: str = "",
+    codec: Codec | None = None,
+    graph: Graph | None = None,
+    patience: float = 0.0,
+) -> str:
+    """Let a step that is still to begin, or to begin anew, see other values than the state has."""
+    codec = codec or Codec()
+    changes = changes_of(MODIFY, update, codec)
+    wish = Wish(MODIFY, reason, by=by, step=_named(MODIFY, step), changes=changes)
+    return ask(journal, run_id, wish, codec, graph, patience)
+
+
+def inject(
+    journal: Journal,
+    run_id: str,
+    steps: Step | Iterable[Step],
+    *,
+    frame: str = "",
+    follow: bool = False,
+    by: str = "",
+    reason: str = "",
+    codec: Codec | None = None,
+    graph: Graph | None = None,
+    patience: float = 0.0,
+) -> str:
+    """Run further steps beside those that are about to run, or are running; nothing follows them unless `follow`.
+
+    `frame` is the sub-graph under way that they are of; a node can also be named `outer/inner`.
+    """
+    codec = codec or Codec()
+    additions = additions_of(INJECT, steps, codec)
+    if not additions:
+        raise CommandRefused("inject takes at least one step")
+    wish = Wish(INJECT, reason, by=by, additions=additions, frame=frame, follow=follow)
+    return ask(journal, run_id, wish, codec, graph, patience)
+
+
+def replan(
+    journal: Journal,
+    run_id: str,
+    steps: Step | Iterable[Step],
+    *,
+    frame: str = "",
+    follow: bool = True,
+    by: str = "",
+    reason: str = "",
+    codec: Codec | None = None,
+    graph: Graph | None = None,
+    patience: float = 0.0,
+) -> str:
+    """Run these steps instead of all that are neither running nor finished, and of what would follow those.
+
+    Without steps the run ends after what is running. What usually follows the new ones does, if `follow`.
+    """
+    codec = codec or Codec()
+    additions = additions_of(REPLAN, steps, codec)
+    wish = Wish(REPLAN, reason, by=by, additions=additions, frame=frame, follow=follow)
+    return ask(journal, run_id, wish, codec, graph, patience)
+
+
+def redefine(
+    journal: Journal,
+    run_id: str,
+    workflow: str,
+    outline: Mapping[str, Any],
+    config: Mapping[str, Any],
+    *,
+    names: Mapping[str, str] | None = None,
+    by: str = "",
+    reason: str = "",
+    codec: Codec | None = None,
+    patience: float = 0.0,
+) -> str:
+    """Go on with another definition of the run's workflow: `config` is laid over the run's, `names` renames steps.
+
+    A driver stops between two waves, as interrupted, or as queued in the fleet; whoever goes on reads the config.
+    """
+    codec = codec or Codec()
+    definition = {
+        "workflow": workflow,
+        "outline": dict(outline),
+        "config": codec.encode(dict(config)),
+        "names": dict(names or {}),
+    }
+    return ask(journal, run_id, Wish(REPLAN, reason, by=by, definition=definition), codec, None, patience)
+
+
+def _named(command: str, step: str) -> str:
+    if not isinstance(step, str) or not step:
+        raise CommandRefused(f"{command} names a step by its id or its node's name, not {step!r:.80}")
+    return step
+
+
 def _stop(journal: Journal, run_id: str, wish: Wish, codec: Codec) -> RunStatus:
     drive = active_runs.find(journal.store, run_id)
     if drive is not None:
-        if wish.command == PAUSE:
-            drive.request_pause(wish.reason)
-        else:
-            drive.request_stop(RunStatus.CANCELLED, wish.reason)
+        drive.request(wish)
         return RunStatus.RUNNING
-    for _ in range(_TRIES - 1):
+    for _ in range(TRIES - 1):
         try:
             return _stop_undriven(journal, run_id, wish, codec)
         except RunConflict:
@@ -107,7 +256,7 @@ def _stop_undriven(journal: Journal, run_id: str, wish: Wish, codec: Codec) -> R
     info = journal.info(run_id)
     refuse_finished(info)
     if is_driven(journal.store, info):
-        _post(journal, run_id, wish)
+        post(journal, run_id, wish)
         return RunStatus.RUNNING
     loaded = journal.load(info, codec)
     facts = dataclasses.replace(loaded.info, status=str(loaded.run.status), driver=loaded.run.driver)
@@ -118,12 +267,9 @@ def _stop_undriven(journal: Journal, run_id: str, wish: Wish, codec: Codec) -> R
         return RunStatus(facts.status)
     if facts.status == RunStatus.RUNNING and is_alive(facts.driver, journal.store):
         raise RunConflict(f"run {run_id!r} was taken up by another driver just now; ask again")
-    _append(journal, loaded, codec, [RunEnded(status)], status)
+    asked = Commanded(loaded.run.inbox_seen, wish.command, "", wish.by, wish.reason)
+    _append(journal, loaded, codec, [asked, RunEnded(status)], status)
     return status
-
-
-def _post(journal: Journal, run_id: str, wish: Wish) -> None:
-    journal.store.post(run_id, journal.seal_body(run_id, 0, write_message(wish)))
 
 
 def _append(

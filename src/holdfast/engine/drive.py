@@ -37,17 +37,29 @@ from holdfast.engine.gates import Gates
 from holdfast.engine.glide import Glide
 from holdfast.engine.inbox import PAUSE, Wish
 from holdfast.engine.mailbox import POLL, Mailbox
+from holdfast.engine.main_program import refuse_while_loading
 from holdfast.engine.moves import Moves
 from holdfast.engine.resume import elapsed
 from holdfast.engine.route import RouteFailed
 from holdfast.engine.saving import Saving
 from holdfast.engine.settings import Settings
-from holdfast.errors import ExecutionError, HoldfastError, MaxIterationsExceeded
+from holdfast.errors import ExecutionError, ExecutorLost, HoldfastError, MaxIterationsExceeded, RunConflict
 from holdfast.events import Observer
 from holdfast.journal.records import Noted, RunEnded, StepFailed, StepFinished, StepStarted
-from holdfast.journal.run_state import DONE, FAILED, INTERRUPTED, Frame, RunState, Step
+from holdfast.journal.run_state import (
+    DONE,
+    FAILED,
+    IN_DOUBT,
+    INTERRUPTED,
+    STILL_IN_DOUBT,
+    Frame,
+    RunState,
+    Step,
+)
 from holdfast.journal.writer import Writer
 from holdfast.plan.graph import Graph, Node
+from holdfast.plan.retry import AFTER_A_LOSS
+from holdfast.stores.base import Leases
 from holdfast.values import RunStatus
 
 logger = logging.getLogger("holdfast")
@@ -82,6 +94,7 @@ class Drive:
         resumed: bool = False,
         linger: float | None = None,
     ) -> None:
+        refuse_while_loading()
         self.linger = linger
         self.settings, self.config, self.private = settings, config, private
         self.graph, self.codec, self.rules = settings.graph, settings.codec, settings.rules
@@ -112,6 +125,9 @@ class Drive:
         self._wake_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[Any] | None = None
+        store = settings.journal.store
+        self._has_lapsed = store.has_lapsed if isinstance(store, Leases) else None
+        self._overtaken: RunConflict | None = None
         self._awaiting = False
         self.mailbox = Mailbox(self.saving, self, partial(obey, self.saving, self.graph), resumed=resumed)
         self._poll_handle: asyncio.TimerHandle | None = None
@@ -189,9 +205,33 @@ class Drive:
         self.saving.flush()
         self.saving.tell_saved()
 
-    def heed(self, wish: Wish) -> None:
-        """Take in somebody's wish that the run stop."""
+    def request(self, wish: Wish) -> None:
+        """Stop, at once or after what is under way, for this very process wishes it. From any thread."""
+        self.mailbox.note(wish)
         if wish.command == PAUSE:
+            self.request_pause(wish.reason)
+        else:
+            self.request_stop(RunStatus.CANCELLED, wish.reason)
+
+    def request_look(self) -> None:
+        """Look into the inbox as soon as can be. May be called from any thread."""
+        self.mailbox.polled = float("-inf")
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        if self._poll_handle is not None:
+            self._poll_handle.cancel()
+        self._poll()
+
+    def heed(self, wish: Wish) -> None:
+        """Take in somebody's wish that the run stop, be it to go on with another definition."""
+        if wish.redefines:
+            in_fleet = bool(self.saving.writer.info.queue)
+            self._pausing_as = RunStatus.QUEUED if in_fleet else RunStatus.INTERRUPTED
+            self.pausing = "replanned"
+        elif wish.command == PAUSE:
             self.pausing = wish.reason
         elif self.stop is None:
             self.stop, self.stop_reason = RunStatus.CANCELLED, wish.reason
@@ -270,7 +310,9 @@ class Drive:
         launches: list[Step] = []
         self.mailbox.look_if_due()
         if self.mailbox.holds_any:
-            self.mailbox.obey_all()
+            obeyed = await self._obey()
+            if self.run.status != RunStatus.RUNNING or not (obeyed or self.stop):
+                return launches  # What is under way is finished first.
         if self.pausing is not None and self.stop is None:
             if self._tasks:
                 return launches  # What is under way is finished first.
@@ -305,6 +347,25 @@ class Drive:
             for step in launches:
                 self._say_start(step)
         return launches
+
+    async def _obey(self) -> bool:
+        """Do what was asked for, one wish after the other; `False` if it has to wait for what is under way."""
+        self._take_results()
+        while self.mailbox.holds_any and self.run.status == RunStatus.RUNNING:
+            if self.mailbox.steers and await self._led_on():
+                continue
+            if not self.mailbox.obey_next(busy=bool(self._tasks)):
+                return False
+        return True
+
+    async def _led_on(self) -> bool:
+        """Let what is finished lead on, for people speak of the steps that come next; `False` if nothing did."""
+        found = decide(self.graph, self.run, self.rules)
+        moves = [decision for decision in found if isinstance(decision, (RouteOn, CloseFrame))]
+        for move in moves:
+            if not await self._settle(move):
+                break
+        return bool(moves)
 
     def _heed_time(self) -> None:
         """Settle the waits that are over; wake up for the next."""
@@ -356,6 +417,10 @@ class Drive:
                 self._exceed(frame, limit)
                 return False
             case End(status):
+                if status == RunStatus.COMPLETED:
+                    self.mailbox.look()
+                if self.mailbox.holds_any:
+                    return await self._obey()
                 self._end(status)
                 return False
             case Start():
@@ -365,6 +430,14 @@ class Drive:
         return True
 
     # Running steps.
+
+    def refuse_if_overtaken(self) -> None:
+        """Raise `RunConflict` if this process may have been thought dead, and another has taken the run over.
+
+        A save would find out too, but only after a step that somebody else has run meanwhile.
+        """
+        if self._has_lapsed is not None and self._has_lapsed():
+            self.saving.writer.refuse_if_behind()
 
     async def _execute(self, launches: list[Step]) -> None:
         if len(launches) == 1 and not self._tasks and self._wake_at is None:
@@ -392,6 +465,7 @@ class Drive:
         return await attempt_async(node, step, state, context, self.config, result.value)
 
     async def _attempt_alone(self, step: Step) -> Result:
+        self.refuse_if_overtaken()
         node, state, context = self.prepare(step)
         if self.private and node.runs_inline:
             self.inline = True
@@ -425,10 +499,13 @@ class Drive:
 
     async def _attempt_task(self, step: Step) -> None:
         assert self._wake is not None and self._idle is not None
-        node, state, context = self.prepare(step)
         try:
+            self.refuse_if_overtaken()
+            node, state, context = self.prepare(step)
             result = await attempt_async(node, step, state, context, self.config)
             self._results.append(result)
+        except RunConflict as conflict:
+            self._overtaken = conflict
         finally:
             del self._tasks[step.id]
             self._wake.set()
@@ -447,6 +524,8 @@ class Drive:
         if self._tasks and self._results and self.stop is None:
             self._idle.clear()
             await _wait(self._idle, self._linger())
+        if self._overtaken is not None:
+            raise self._overtaken
         self._take_results()
 
     def _linger(self) -> float:
@@ -479,8 +558,21 @@ class Drive:
                 self._record(paused)
         elif isinstance(error, StopSignal):
             self.stop = self.stop or RunStatus.INTERRUPTED
+        elif isinstance(error, ExecutorLost) and not self._may_rerun(step):
+            self._doubt(step, error)
         else:
             self._failed(step, error, result.seconds)
+
+    def _may_rerun(self, step: Step) -> bool:
+        """Whether a step may be repeated unasked although it may have taken effect."""
+        node = self._graph_of(step).nodes[step.node]
+        return (self.rules.if_interrupted or node.if_interrupted) == "rerun"
+
+    def _doubt(self, step: Step, error: ExecutorLost) -> None:
+        """Take a step whose executor was lost for what it is: interrupted, as by a crash."""
+        self._record(Noted(step.id, STILL_IN_DOUBT, b""))
+        step.status, step.crashes = IN_DOUBT, step.crashes + 1
+        self._say("node.error", step.node, step=step.id, attempt=step.attempt, error=str(fault_of(error)))
 
     def _failed(self, step: Step, error: BaseException, seconds: float, repeatable: bool = True) -> None:
         node = self._graph_of(step).nodes[step.node]
@@ -570,7 +662,6 @@ class Drive:
 
     def _end(self, status: RunStatus, reason: str = "", node: str = "", due_at: float | None = None) -> None:
         run, writer = self.run, self.saving.writer
-        self.mailbox.obey_all()
         if status == RunStatus.FAILED and self.failure is None:
             step = next(step for step in run.active() if step.status == FAILED)
             node, reason = step.node, str(step.fault)
@@ -579,6 +670,7 @@ class Drive:
             hint = REFUSED if isinstance(cause, StepInterrupted) else ""
             message = f"node {qualified(step)!r}{item} failed: {step.fault}"
             self.failure = self._execution_error(message, node, cause, hint=hint)
+        self.mailbox.close(status == RunStatus.COMPLETED)
         if status != RunStatus.COMPLETED and not self.saving.marked:
             self.saving.mark(run.root, [], [step.node for step in run.active() if step.status != DONE])
         fault = fault_of(self.failure) if status == RunStatus.FAILED and self.failure else None
@@ -641,10 +733,9 @@ class Drive:
 
 def _delay(node: Node, step: Step, error: BaseException) -> float | None:
     """Seconds until a failed attempt is repeated, or `None`; a retry rule that fails repeats nothing."""
-    if node.retry is None:
-        return None
+    rule = node.retry if node.retry is not None else AFTER_A_LOSS
     try:
-        return node.retry.delay_after(step.tried, error)
+        return rule.delay_after(step.tried, error)
     except Exception:
         logger.exception("the retry rule of node %r failed", node.name)
         return None

@@ -13,7 +13,7 @@ from holdfast.engine.context import Context, Host, StopSignal
 from holdfast.engine.mailbox import POLL, Mailbox
 from holdfast.engine.saving import Saving
 from holdfast.journal.records import MovedOn
-from holdfast.journal.run_state import Step
+from holdfast.journal.run_state import ONE_OFF, Step
 from holdfast.plan.graph import Graph, Node
 from holdfast.values import RunStatus
 
@@ -29,6 +29,7 @@ class Driver(Host, Protocol):
     inline: bool
     mailbox: Mailbox
 
+    def refuse_if_overtaken(self) -> None: ...
     def prepare(self, step: Step) -> tuple[Node, State, Context | None]: ...
 
 
@@ -82,13 +83,14 @@ class Glide:
         driver = self._driver
         if driver.stop is not None:
             return Result(step, error=StopSignal())
+        driver.refuse_if_overtaken()
         node, state, context = driver.prepare(step)
         return attempt_inline(node, step, state, context, self._config)
 
     def _after(self, step: Step, result: Result) -> Node | None:
         """The node to go on with at once, if there is nothing else to do before."""
         driver = self._driver
-        if result.error is not None or type(result.value) is not dict:
+        if result.error is not None or type(result.value) is not dict or ONE_OFF in step.notes:
             return None
         if driver.stop is not None or driver.pausing is not None:
             return None

@@ -45,12 +45,13 @@ def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int
         )[:keep]
         chosen = {(run, seq) for _, seq, run in newest}
         kept = {run: [mark for mark in found if (run, mark.seq) in chosen] for run, found in marks.items()}
-    last_good = _last_successful(runs) if retention.keep_successful else None
+    good = last_successful(journal.store, workflow) if retention.keep_successful else []
+    staying = {info.run for info in good}
     dropped = 0
     for info in runs:
         found = marks[info.run]
         resumable = info.status != RunStatus.COMPLETED
-        wanted = kept[info.run] or (found[:1] if resumable or info.run == last_good else [])
+        wanted = kept[info.run] or (found[:1] if resumable or info.run in staying else [])
         if wanted:
             dropped += _prune_run(journal, info, found, wanted[-1].seq)
         elif not resumable and found:
@@ -69,8 +70,9 @@ def _prune_run(journal: Journal, info: RunInfo, marks: list[Mark], horizon: int)
     return older
 
 
-def _last_successful(runs: list[RunInfo]) -> str | None:
-    return next((info.run for info in runs if info.status == RunStatus.COMPLETED), None)
+def last_successful(store: Store, workflow: str) -> list[RunInfo]:
+    """The run of a workflow that was completed last, if there is one."""
+    return store.runs(workflow=workflow, status=[RunStatus.COMPLETED], limit=1)
 
 
 def expire_runs(
@@ -81,13 +83,12 @@ def expire_runs(
     A run that is being driven is never deleted, nor, with `keep_successful`, a workflow's last
     successful run.
     """
-    runs = store.runs(workflow=workflow)
+    horizon = time.time() - max_age.total_seconds()
+    runs = store.runs(workflow=workflow, before=horizon)
     kept: set[str] = set()
     if keep_successful:
         for name in {info.workflow for info in runs}:
-            last = _last_successful([info for info in runs if info.workflow == name])
-            kept |= {last} if last else set()
-    horizon = time.time() - max_age.total_seconds()
+            kept |= {info.run for info in last_successful(store, name)}
     expired = 0
     for info in runs:
         if info.run not in kept and _last_touched(store, info) < horizon and not is_driven(store, info):

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ormsgpack
 
+from holdfast.errors import CodecError
+from holdfast.journal.journal import Journal
+from holdfast.journal.wire import safe_text
+from holdfast.stores.base import Message
+
 CANCEL, PAUSE, ANSWER = "cancel", "pause", "answer"
+EDIT, SKIP, MODIFY, INJECT, REPLAN = "edit", "skip", "modify", "inject", "replan"
+
+STOPS = (CANCEL, PAUSE)
+STALE = "it was meant for an earlier drive of this run"
+LATE = "the run is about to go on with another definition; ask again when it does"
+
+
+class Change(NamedTuple):
+    """Another value at a place of the state: `("inputs", "topic")` is inside `inputs`. `value` is encoded."""
+
+    path: tuple[str, ...]
+    value: bytes
+
+
+class Addition(NamedTuple):
+    """Another step: a node, and what a `Send` to it would say. The values of `item` are encoded."""
+
+    node: str
+    key: str | None = None
+    item: tuple[Change, ...] = ()
 
 
 class Wish(NamedTuple):
@@ -20,28 +45,75 @@ class Wish(NamedTuple):
     by: str = ""
     refused: str = ""
     """Why it is not obeyed; nothing that a message itself could say."""
+    step: str = ""
+    """The step, or the node, that is meant."""
+    changes: tuple[Change, ...] = ()
+    additions: tuple[Addition, ...] = ()
+    frame: str = ""
+    follow: bool = False
+    """Whether what usually follows the additions follows them."""
+    definition: Mapping[str, Any] | None = None
+    """Of a workflow that the run is to go on with: its name, its outline, its part of the config, renamed steps."""
+
+    @property
+    def redefines(self) -> bool:
+        """Whether the run is to go on with another definition of its workflow."""
+        return self.command == REPLAN and self.definition is not None
 
 
 def write_message(wish: Wish) -> bytes:
     """A message as bytes."""
-    return ormsgpack.packb({key: value for key, value in wish._asdict().items() if value})
+    message = wish._asdict()
+    message["reason"], message["by"] = safe_text(wish.reason), safe_text(wish.by)
+    message["changes"] = _plain(wish.changes)
+    message["additions"] = [[node, key, _plain(item)] for node, key, item in wish.additions]
+    return ormsgpack.packb({key: value for key, value in message.items() if value})
+
+
+def _plain(changes: Sequence[Change]) -> list[tuple[tuple[str, ...], bytes]]:
+    return [(change.path, change.value) for change in changes]
 
 
 def read_message(body: bytes) -> Wish:
     """A message; what cannot be read becomes an unknown command."""
     try:
-        message = ormsgpack.unpackb(body)
-        return _wish(message)
+        return _wish(ormsgpack.unpackb(body))
     except (ValueError, KeyError, TypeError, AttributeError):
+        return Wish("unreadable")
+
+
+def open_message(journal: Journal, run_id: str, message: Message) -> Wish:
+    """A stored message, as `read_message` reads it; one that is encrypted needs the journal's key."""
+    try:
+        return read_message(journal.open_body(run_id, 0, message.body))
+    except CodecError:
         return Wish("unreadable")
 
 
 def _wish(message: Mapping[str, Any]) -> Wish:
     value = message.get("value", b"")
+    definition = message.get("definition")
     return Wish(
         command=str(message["command"]),
         reason=str(message.get("reason", "")),
         pause=str(message.get("pause", "")),
         value=value if isinstance(value, bytes) else b"",
         by=str(message.get("by", "")),
+        step=str(message.get("step", "")),
+        changes=_changes(message.get("changes", ())),
+        additions=tuple(_addition(*wire) for wire in message.get("additions", ())),
+        frame=str(message.get("frame", "")),
+        follow=message.get("follow") is True,
+        definition=definition if isinstance(definition, dict) else None,
     )
+
+
+def _changes(wires: Sequence[Any]) -> tuple[Change, ...]:
+    changes = tuple(Change(tuple(map(str, path)), bytes(value)) for path, value in wires)
+    if not all(change.path for change in changes):
+        raise ValueError("a change of nothing")
+    return changes
+
+
+def _addition(node: Any, key: Any, item: Sequence[Any]) -> Addition:
+    return Addition(str(node), None if key is None else str(key), _changes(item))

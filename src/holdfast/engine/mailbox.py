@@ -7,18 +7,15 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.engine.inbox import CANCEL, PAUSE, Wish, read_message
+from holdfast.engine.inbox import LATE, STALE, STOPS, Wish, open_message
 from holdfast.engine.saving import Saving
-from holdfast.errors import CodecError, StoreError
+from holdfast.errors import StoreError
 from holdfast.journal.records import Commanded
 
 logger = logging.getLogger("holdfast")
 
 POLL = 0.25
 """How often, in seconds, a run looks into its inbox."""
-
-STOPS = (CANCEL, PAUSE)
-_STALE = "it was meant for an earlier drive of this run"
 
 Obey = Callable[[Wish], str]
 """Does what a message asks for and answers nothing, or answers why it is refused."""
@@ -37,6 +34,8 @@ class Mailbox:
         self._saving, self._drive, self._obey = saving, drive, obey
         self._journal = saving.settings.journal
         self._wishes: dict[int, Wish] = {}
+        self._noted: list[Wish] = []
+        self._is_redefined = False
         self.polled = time.perf_counter()
         """When the inbox was last looked into, by `time.perf_counter`."""
         if resumed:
@@ -46,6 +45,15 @@ class Mailbox:
     def holds_any(self) -> bool:
         """Whether there are messages that were read and are not recorded yet."""
         return bool(self._wishes)
+
+    @property
+    def steers(self) -> bool:
+        """Whether one of them asks for more than that the run stop."""
+        return any(wish.command not in STOPS for wish in list(self._wishes.values()))
+
+    def note(self, wish: Wish) -> None:
+        """Remember, to be recorded, what this very process asked for without a message, and got."""
+        self._noted.append(wish)
 
     def look_if_due(self) -> None:
         """Look into the inbox, unless that was done a moment ago."""
@@ -68,32 +76,43 @@ class Mailbox:
         for message in messages:
             if message.number in self._wishes:
                 continue
-            try:
-                body = self._journal.open_body(run_id, 0, message.body)
-            except CodecError as error:
-                logger.warning("run %s: a message cannot be read: %s", run_id, error)
-                body = b""
-            wish = read_message(body)
+            wish = open_message(self._journal, run_id, message)
             stale = late and wish.command in STOPS
-            self._wishes[message.number] = wish._replace(refused=_STALE) if stale else wish
+            self._wishes[message.number] = wish._replace(refused=STALE) if stale else wish
             if wish.command in STOPS and not stale:
                 self._drive.heed(wish)
 
-    def obey_all(self) -> None:
-        """Do what was asked for, and record each message, so that no later drive obeys it again."""
-        wishes, self._wishes = self._wishes, {}
-        for number, wish in sorted(wishes.items()):
-            if number > self._saving.run.inbox_seen:
-                refused = wish.refused or self._obey(wish)
-                if refused:
-                    logger.warning(
-                        "run %s: %r of %s was refused: %s",
-                        self._saving.run_id,
-                        wish.command,
-                        wish.by or "somebody",
-                        refused,
-                    )
-                self._saving.record(Commanded(number, wish.command, refused, wish.by, wish.reason))
-                self._saving.say(
-                    "command", command=wish.command, by=wish.by, reason=wish.reason, refused=refused
-                )
+    def obey_next(self, *, busy: bool = False) -> bool:
+        """Do what the oldest message asks for, and record it, so that no later drive obeys it again.
+
+        While the drive is `busy` with steps, a new definition of the workflow has to wait, and all that was asked
+        for after it: then the answer is `False`.
+        """
+        number = min(self._wishes)
+        wish = self._wishes[number]
+        if busy and wish.redefines:
+            return False
+        del self._wishes[number]
+        if number > self._saving.run.inbox_seen:
+            late = LATE if self._is_redefined and wish.command not in STOPS else ""
+            refused = wish.refused or late or self._obey(wish)
+            self._record(number, wish, refused)
+            if wish.redefines and not refused:
+                self._is_redefined = True
+                self._drive.heed(wish)
+        return True
+
+    def close(self, completed: bool) -> None:
+        """Obey, or at least record, what was asked for before the drive ends; a completed run takes no more."""
+        while self._noted:
+            self._record(self._saving.run.inbox_seen, self._noted.pop(0), "")
+        while self._wishes and not completed:
+            self.obey_next()
+
+    def _record(self, number: int, wish: Wish, refused: str) -> None:
+        command, reason, by = wish.command, wish.reason, wish.by
+        if refused:
+            who = by or "somebody"
+            logger.warning("run %s: %r of %s was refused: %s", self._saving.run_id, command, who, refused)
+        self._saving.record(Commanded(number, command, refused, by, reason))
+        self._saving.say("command", command=command, by=by, reason=reason, refused=refused)

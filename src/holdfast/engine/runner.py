@@ -48,7 +48,7 @@ from holdfast.journal import records
 from holdfast.journal.checkpoints import checkpoint_id, encode_mark, new_run_key
 from holdfast.journal.journal import Loaded
 from holdfast.journal.records import Target
-from holdfast.journal.run_state import DONE, IN_DOUBT, READY, RunState, at_checkpoint
+from holdfast.journal.run_state import DONE, IN_DOUBT, READY, RunState, Step, at_checkpoint
 from holdfast.journal.wire_runs import encode_run
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
@@ -129,7 +129,7 @@ class Runner:
         over = elapsed(run, time.time(), sleeps=caller.linger is None)
         answered += [record for record in over if record.pause not in known]
         gated = options.approve and any(p.kind in ("before", "after") for p in run.pauses.values())
-        answered_before = any(step.status in (READY, IN_DOUBT) for step in run.active())
+        answered_before = not run.pauses or any(self._is_stirred(step) for step in run.active())
         moved = answered or answered_before or gated or options.update or self._has_messages(info.run, run)
         if info.status == RunStatus.PAUSED and not moved:
             return self._as_it_stands(loaded)
@@ -138,6 +138,11 @@ class Runner:
         for record in answered:
             writer.record(record)
         return await self._go_on(loaded, writer, settings, options, caller)
+
+    def _is_stirred(self, step: Step) -> bool:
+        """Whether something was done about a step that a paused run had left."""
+        passed_over = bool(step.skipped) and not self._settings.rules.barrier
+        return step.status in (READY, IN_DOUBT) or passed_over
 
     def _has_messages(self, name: str, run: RunState) -> bool:
         return bool(self._store.inbox(name, run.inbox_seen))

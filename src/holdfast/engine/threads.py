@@ -41,7 +41,7 @@ class Workers:
         while job is not None:
             context, function = job
             context.run(function)
-            del context, function
+            del context, function, job  # Nothing that it was given is kept while it waits.
             with self._lock:
                 self._idle += 1
             job = self._next()

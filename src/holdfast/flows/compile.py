@@ -23,8 +23,9 @@ from holdfast.flows.nested import Inputs, Nested
 from holdfast.flows.retrying import retry_of
 from holdfast.flows.scope import Layout, members
 from holdfast.flows.ways import Ways, follow_by_order
-from holdfast.flows.work import Work, work_of
+from holdfast.flows.work import Work, never_skipped, work_of
 from holdfast.flows.world import World
+from holdfast.plan.executor_choice import THREADS
 from holdfast.plan.fingerprint import fingerprint
 
 MAX_DEPTH = 10
@@ -153,7 +154,9 @@ class _Compiler:
             if_interrupted=self._if_interrupted(step),
             version=_version(step, work.kind),
             on_error=self._stand_in(work, goes_on),
+            on_skip=work.skipped,
             max_parallel=_max_parallel(step),
+            executor=step.executor if step.executor == THREADS else None,  # Any other the step uses itself.
         )
 
     def _if_interrupted(self, step: Step) -> str:
@@ -188,10 +191,16 @@ class _Compiler:
             version="begin",
             goto=[items.done_node],
             on_error=items.not_begun if goes_on else stand_in,
+            on_skip=items.skipped,
         )
         self._graph.add_edge(name, items.item_node)
         self._graph.add_node(
-            items.done_node, items.gather, version="gather", goto=[items.item_node], on_error=stand_in
+            items.done_node,
+            items.gather,
+            version="gather",
+            goto=[items.item_node],
+            on_error=stand_in,
+            on_skip=items.work.broken_off,
         )
         self._graph.add_edge(items.item_node, items.done_node)
         self._result.last[name] = items.done_node
@@ -200,17 +209,24 @@ class _Compiler:
         work = Work(step, Plain(), self.layout, self.world)
         goes_on = self._goes_on(step)
         group, stand_in = Group(work, goes_on), self._stand_in(work, goes_on)
-        self._graph.add_node(step.name, group.begin, version="begin", on_error=stand_in)
+        self._graph.add_node(
+            step.name, group.begin, version="begin", on_error=stand_in, on_skip=work.skipped
+        )
         for member in members(step):
             self._add(member, step)
         self._graph.add_conditional_edges(step.name, group.fan_out, [*group.names, group.done_node])
         self._graph.add_node(
-            group.done_node, group.gather, version="gather", goto=group.names, on_error=stand_in
+            group.done_node,
+            group.gather,
+            version="gather",
+            goto=group.names,
+            on_error=stand_in,
+            on_skip=work.broken_off,
         )
         meeting = group.done_node
         if any(map(is_long, members(step))):
             meeting = group.meeting_node
-            self._graph.add_node(meeting, group.meet, version="meet")
+            self._graph.add_node(meeting, group.meet, version="meet", on_skip=never_skipped)
             self._graph.add_edge(meeting, group.done_node)
         for member in members(step):
             self._graph.add_edge(self._result.last[member.name], meeting)
@@ -248,16 +264,20 @@ class _Compiler:
         if step.for_each is not None:
             items = Items(nested.work, nested.inputs, goes_on)
             self._take_in(step.name, items.item_node, compiled)
-            self._graph.add_node(items.item_node, compiled.graph, max_parallel=_max_parallel(step))
+            limit, skipped = _max_parallel(step), nested.work.skipped
+            self._graph.add_node(items.item_node, compiled.graph, max_parallel=limit, on_skip=skipped)
             self._surround(items, goes_on)
             return
         flow, done, stand_in = f"{step.name}:flow", f"{step.name}:done", self._stand_in(nested.work, goes_on)
         self._take_in(step.name, flow, compiled)
         version = _version(step, nested.work.kind)
-        self._graph.add_node(step.name, nested.begin, version=version, on_error=stand_in)
+        skipped, broken_off = nested.work.skipped, nested.work.broken_off
+        self._graph.add_node(
+            step.name, nested.begin, version=version, on_error=stand_in, on_skip=skipped
+        )
         self._graph.add_conditional_edges(step.name, nested.enter, [flow, done])
-        self._graph.add_node(flow, compiled.graph)
-        self._graph.add_node(done, nested.done, version="done", on_error=stand_in)
+        self._graph.add_node(flow, compiled.graph, on_skip=broken_off)
+        self._graph.add_node(done, nested.done, version="done", on_error=stand_in, on_skip=broken_off)
         self._graph.add_edge(flow, done)
         self._result.last[step.name] = done
 
@@ -275,7 +295,11 @@ class _Compiler:
         ending = Ending(self.layout, self.world, by_order)
         version = json.dumps(self.definition.output, sort_keys=True, default=str)
         self._graph.add_node(
-            OUTPUT, ending.finish, version=version, goto=[step.name for step in ending.expected]
+            OUTPUT,
+            ending.finish,
+            version=version,
+            goto=[step.name for step in ending.expected],
+            on_skip=never_skipped,
         )
         self._graph.set_last_node(OUTPUT)
 
@@ -294,9 +318,10 @@ def _max_parallel(step: Step) -> int | None:
     return 1 if step.for_each.mode == "sequential" else step.for_each.max_parallel
 
 
+_NO_PART_OF_THE_WORK = {"description", "routes", "after", "retry", "timeout", "parallel", "executor"}
+
+
 def _version(step: Step, kind: Kind) -> str:
     """What tells whether a step is still the same: what it does, not how it is routed or described."""
-    own = step.model_dump(
-        mode="json", by_alias=True, exclude={"description", "routes", "after", "retry", "timeout", "parallel"}
-    )
+    own = step.model_dump(mode="json", by_alias=True, exclude=_NO_PART_OF_THE_WORK)
     return fingerprint(json.dumps(own, sort_keys=True, default=str) + kind.code())

@@ -17,13 +17,14 @@ from holdfast.errors import GraphInvalid, HoldfastError
 from holdfast.events import Event, Observer
 from holdfast.flows.compile import StepInvalid, compile_flow
 from holdfast.flows.ending import last_output
+from holdfast.flows.files import FlowFiles
 from holdfast.flows.hooks import Announcer
 from holdfast.flows.inputs import read_inputs
 from holdfast.flows.model import Definition, Parallel
 from holdfast.flows.purse import Purse, entries_of
 from holdfast.flows.reading.parse import parse
 from holdfast.flows.reading.problems import FlowInvalid, Problem, did_you_mean, listed
-from holdfast.flows.reading.source import Source, read_source
+from holdfast.flows.reading.source import Source
 from holdfast.flows.renaming import renamed_nodes, renamed_results
 from holdfast.flows.scope import Layout, members
 from holdfast.flows.secrets import Scrubber, Secrets
@@ -37,15 +38,21 @@ _FILES = {"sqlite": ("sqlite:///", "runs.db"), "files": ("file:///", "runs")}
 def load_flow(path: str | Path, *, env: Mapping[str, str] | None = None, text: str | None = None) -> Flow:
     """Read a workflow file, or `text` as if it were one; `FlowInvalid` lists every problem at once."""
     environment = os.environ if env is None else env
-    return _flow(read_source(Path(path), env=environment, text=text), environment)
+    files = FlowFiles(Path(path), environment)
+    return _flow(files.root(text), environment, files)
 
 
 def flow_of_run(
-    config: Mapping[str, Any], *, file: str | Path | None = None, env: Mapping[str, str] | None = None
+    config: Mapping[str, Any],
+    *,
+    file: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    prefer: str = "file",
 ) -> Flow:
-    """The workflow that a stored run was started with, as its file is now.
+    """The workflow that a stored run was started with, as its files are now.
 
-    `file` says where that file is if it was moved; if it is gone, what was saved of it is taken.
+    `file` says where its file is if it was moved. Of files that are gone, sub-workflows included, what the run
+    saved is taken; with `prefer="saved"`, on another machine say, that is taken whatever files are there.
     """
     environment, saved = os.environ if env is None else env, config.get("flow")
     if file is not None:
@@ -55,24 +62,21 @@ def flow_of_run(
             "this run was not started from a workflow file; resume it from its Python program, or give the file with "
             "--workflow FILE"
         )
-    path = Path(str(saved["path"]))
-    if path.is_file():
-        return load_flow(path, env=environment)
-    source = read_source(
-        path, env=environment, text=str(saved["source"]), included=dict(saved.get("included") or {})
-    )
-    return _flow(source, environment)
+    files = FlowFiles(Path(str(saved["path"])), environment, saved, prefer)
+    return _flow(files.root(), environment, files)
 
 
-def _flow(source: Source, env: Mapping[str, str]) -> Flow:
-    return Flow(source, parse(source), env)
+def _flow(source: Source, env: Mapping[str, str], files: FlowFiles) -> Flow:
+    return Flow(source, parse(source), env, files)
 
 
 class Flow:
     """A workflow file: what it is given, its graph on a store, what it results in."""
 
-    def __init__(self, source: Source, definition: Definition, env: Mapping[str, str]) -> None:
-        self._source, self._env, self.definition = source, env, definition
+    def __init__(
+        self, source: Source, definition: Definition, env: Mapping[str, str], files: FlowFiles
+    ) -> None:
+        self._source, self._files, self.definition = source, files, definition
         self.path = source.path
         self.name, self.description = definition.workflow.name, definition.workflow.description
         self.digest = source.digest
@@ -90,13 +94,14 @@ class Flow:
         return {"inputs": dict(inputs)}
 
     def config(self) -> dict[str, Any]:
-        """What a run remembers of its workflow file, so that it can be resumed by its id alone."""
+        """What a run remembers of its workflow file and its sub-workflows: it can be resumed by its id alone."""
         return {
             "flow": {
                 "path": str(self.path.resolve()),
                 "digest": self.digest,
                 "source": self._source.text,
                 "included": dict(self._source.included),
+                "files": self._files.as_saved(self.definition),
             },
             "tags": list(self.definition.workflow.tags),
         }
@@ -152,7 +157,7 @@ class Flow:
             self._world, skip_gates=skip_gates, interactive=interactive, purse=Purse.of(workflow.limits)
         )
         try:
-            compiled = compile_flow(self.definition, world, self._load, self.path)
+            compiled = compile_flow(self.definition, world, self._files.definition, self.path)
             app = compiled.graph.compile(
                 self.store_url() if store is None else store,
                 interrupt_before=self._nodes(compiled.first, [*compiled.before, *interrupt_before], "before"),
@@ -172,9 +177,6 @@ class Flow:
             ) from error
         world.purse.look = functools.partial(_spent_before, app)
         return app
-
-    def _load(self, path: Path) -> Definition:
-        return parse(read_source(path, env=self._env))
 
     def _problem(self, error: StepInvalid) -> Problem:
         """What keeps a step from being made ready, at its place in the file."""

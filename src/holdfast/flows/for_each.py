@@ -63,6 +63,10 @@ class Items:
         """What stands in for a first node that failed: the step has failed, and the run goes on."""
         return Command(self.work.failed(state, error), [self.done_node])
 
+    def skipped(self, state: State, reason: str) -> Command:
+        """What stands in for a first node that somebody has passed over: no item is handed out."""
+        return Command(self.work.skipped(state, reason), [self.done_node])
+
     def gather(self, state: State, ctx: Context) -> Any:
         """The step's last node: what became of the items."""
         if self.layout.status(state, self.step.name) != "running":

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.data.ops import advance
 from holdfast.journal.run_state import DONE, RunState
+from holdfast.plan.naming import renamed
 
 Names = Mapping[str, str]
 """The new name of each step, by its old one."""
@@ -14,7 +15,7 @@ Names = Mapping[str, str]
 
 def renamed_nodes(names: Names, nodes: Iterable[str]) -> dict[str, str]:
     """The new name of every node of a renamed step. What names no step is left for the engine to refuse."""
-    found = _renamed(names, nodes)
+    found = renamed(names, nodes)
     return {old: new for old, new in names.items() if old not in found} | found
 
 
@@ -25,14 +26,4 @@ def renamed_results(names: Names, run: RunState) -> dict[str, Any]:
     """
     finished = [op for step in run.root.active.values() if step.status == DONE for op in step.ops]
     cells = advance(run.root.cells, finished)
-    return {new: cells[old].get() for old, new in _renamed(names, cells).items()}
-
-
-def _renamed(names: Names, known: Iterable[str]) -> dict[str, str]:
-    """The names of steps and of what belongs to them: `fetch`, `fetch:item`, `fetch:items` and so on."""
-    return {
-        name: f"{new}{name.removeprefix(old)}"
-        for name in known
-        for old, new in names.items()
-        if name == old or name.startswith(f"{old}:")
-    }
+    return {new: cells[old].get() for old, new in renamed(names, cells).items()}

@@ -10,6 +10,7 @@ from holdfast.flows.ending import names_waited_for
 from holdfast.flows.model import Step
 from holdfast.flows.routing import Router
 from holdfast.flows.scope import Layout
+from holdfast.flows.work import never_skipped
 from holdfast.values import END, START
 
 
@@ -48,7 +49,7 @@ class Ways:
         following = None
         if not self.by_order and any(step.name in waits for waits in self._waits.values()):
             following = self._onward[step.name] = f"{step.name}:on"
-            self._graph.add_node(following, _nothing, version="nothing")
+            self._graph.add_node(following, _nothing, version="nothing", on_skip=never_skipped)
             for name in followers:
                 self._graph.add_edge(following, name)
         router = Router(step, self._layout, following)

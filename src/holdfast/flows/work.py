@@ -125,6 +125,14 @@ class Work:
             {self._key: {**thaw(self.layout.record(state, self.step.name)), **changes}} if changes else None
         )
 
+    def skipped(self, state: State, reason: str) -> Update | None:
+        """What stands in for the step when somebody has it passed over; one item of it leaves nothing."""
+        return None if self.each(state) is not None else self.begun(state, _passed_over(reason))
+
+    def broken_off(self, state: State, reason: str) -> Update | None:
+        """The same for a step of several nodes that is under way."""
+        return self.over(state, **_passed_over(reason))
+
     def failed(self, state: State, error: BaseException) -> Update:
         """The failure as data, so that the run can go on; what was worked on is kept with it, to be tried again."""
         if isinstance(error, BudgetExceeded):
@@ -135,6 +143,15 @@ class Work:
             record |= {name: each[name] for name in ("item", "inputs") if name in each}
         spent = getattr(error, "spent", None)
         return self.update(state, {**record, **({"ledger": spent} if spent else {})})
+
+
+def _passed_over(reason: str) -> dict[str, str]:
+    return {"status": "skipped", "reason": reason}
+
+
+def never_skipped(state: State, reason: str) -> None:
+    """What stands in for a node that is no step of the file: nothing does."""
+    raise StepFailed("it only leads on to what follows; skip that")
 
 
 class AsyncWork(Work):

@@ -20,6 +20,7 @@ from holdfast.journal.records import (
     RunEnded,
     RunStarted,
     StateEdited,
+    Steered,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -34,8 +35,10 @@ from holdfast.journal.run_state import (
     GATED,
     IN_DOUBT,
     INTERRUPTED,
+    ONE_OFF,
     PATH_LENGTH,
     READY,
+    REFUSALS,
     RETRYING,
     RUNNING,
     SLEEP,
@@ -43,6 +46,7 @@ from holdfast.journal.run_state import (
     WAITING,
     Frame,
     Pause,
+    Refusal,
     RunState,
     Step,
     copy_run,
@@ -88,6 +92,10 @@ def _edit(run: RunState, record: StateEdited, at: float) -> None:
 
 def _command(run: RunState, record: Commanded, at: float) -> None:
     run.inbox_seen = record.number
+    if record.refused:
+        run.refused += 1
+        run.refusals.append(Refusal(record.number, record.command, record.refused, record.by))
+        del run.refusals[:-REFUSALS]
 
 
 def _start(run: RunState, record: RunStarted, at: float) -> None:
@@ -108,7 +116,8 @@ def _fork(run: RunState, record: Forked, at: float) -> None:
         at,
     )
     run.config = record.config or run.config
-    run.saved_seq = run.inbox_seen = 0
+    run.saved_seq = run.inbox_seen = run.refused = 0
+    run.refusals = []
 
 
 def activate(frame: Frame, targets: Iterable[Target]) -> None:
@@ -122,6 +131,38 @@ def activate(frame: Frame, targets: Iterable[Target]) -> None:
         visit = frame.visits[node]
         name = step_id(frame.path, node, visit, key)
         frame.active[name] = Step(name, node, frame.path, visit, key, item)
+
+
+def _steer(run: RunState, record: Steered, at: float) -> None:
+    frame = run.frames[record.frame]
+    for name in record.drop:
+        del frame.active[name]
+        _drop_pauses(run, name)
+    if record.replan:
+        frame.waiting = {}
+        for step in frame.active.values():
+            step.notes[ONE_OFF] = b""
+            step.goto = () if step.status == DONE else None
+    for name, item in record.items:
+        frame.active[name].item = item
+    for step in _added(frame, record.add):
+        frame.active[step.id] = step
+        if record.one_off:
+            step.notes[ONE_OFF] = b""
+
+
+def _added(frame: Frame, targets: Iterable[Target]) -> list[Step]:
+    """Steps of targets from outside: each is a visit of its own, but items join those that are under way."""
+    under_way = {step.node: step.visit for step in frame.active.values() if step.key is not None}
+    steps = []
+    for node, key, item in targets:
+        visit = under_way.get(node) if key is not None else None
+        if visit is None:
+            visit = frame.visits[node] = frame.visits.get(node, 0) + 1
+            if key is not None:
+                under_way[node] = visit
+        steps.append(Step(step_id(frame.path, node, visit, key), node, frame.path, visit, key, item))
+    return steps
 
 
 def _open_frame(run: RunState, record: FrameOpened, at: float) -> None:
@@ -138,6 +179,8 @@ def _open_frame(run: RunState, record: FrameOpened, at: float) -> None:
 def _finish(run: RunState, record: StepFinished, at: float) -> None:
     step = run.step(record.step)
     step.status, step.goto, step.skipped = DONE, record.goto, record.skipped
+    if step.notes and ONE_OFF in step.notes:
+        step.goto = ()
     if record.skipped and step.fault is not None:
         run.faults.append((step.id, step.fault))
         del run.faults[:-PATH_LENGTH]
@@ -287,7 +330,7 @@ def _resume(run: RunState, record: Resumed, at: float) -> None:
 
 
 def _change_graph(run: RunState, record: GraphChanged, at: float) -> None:
-    run.outline = record.outline
+    run.outline, run.config = record.outline, record.config or run.config
     renamed = dict(record.remap)
     for frame in run.frames.values():
         for step in frame.active.values():
@@ -323,6 +366,7 @@ APPLY: dict[type[Record], Callable[[RunState, Any, float], None]] = {
     Answered: _answer,
     Noted: _note,
     StateEdited: _edit,
+    Steered: _steer,
     GraphChanged: _change_graph,
     Commanded: _command,
     Resumed: _resume,

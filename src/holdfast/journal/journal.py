@@ -40,6 +40,28 @@ def link(previous: bytes, seq: int, at: float, mark: bytes | None, body: bytes) 
     ).digest()
 
 
+def verified(store: Store, run: str, seq: int, chain: bytes, upto: int | None = None) -> Iterator[Entry]:
+    """The entries of a run after `seq`, whose chain is given, each checked against its predecessor."""
+    for entry in store.read(run, seq, upto):
+        seq += 1
+        if entry.seq != seq:
+            raise CorruptJournal(f"run {run!r}: entry {seq} is missing", run=run, seq=seq)
+        chain = link(chain, entry.seq, entry.at, entry.mark, entry.body)
+        if chain != entry.chain:
+            raise CorruptJournal(
+                f"run {run!r}: entry {entry.seq} is damaged (its checksum does not match)",
+                run=run,
+                seq=entry.seq,
+            )
+        yield entry
+
+
+def is_whole(snapshot: Snapshot) -> bool:
+    """Whether a snapshot is what was written, by its own checksum."""
+    digest, body = snapshot.body[:16], snapshot.body[16:]
+    return hashlib.blake2b(snapshot.chain + body, digest_size=16).digest() == digest
+
+
 @dataclass(slots=True)
 class Loaded:
     """A run as read from a store, with what is needed to write on."""
@@ -91,7 +113,7 @@ class Journal:
             run = self._read_snapshot(name, snapshot, track, codec)
             seq, chain = snapshot.seq, snapshot.chain
         weight = 0
-        for entry in self._verified(name, seq, chain, upto):
+        for entry in verified(self.store, name, seq, chain, upto):
             self._take(run, entry, name, track, codec)
             seq, chain = entry.seq, entry.chain
             weight += len(entry.body)
@@ -120,24 +142,9 @@ class Journal:
     def _read_history(
         self, name: str, seq: int, chain: bytes, upto: int | None, track: Track, codec: Codec
     ) -> Iterator[tuple[Entry, list[Record]]]:
-        for entry in self._verified(name, seq, chain, upto):
+        for entry in verified(self.store, name, seq, chain, upto):
             records = decode_records(self.open_body(name, entry.seq, entry.body), track, codec)
             yield entry, [part for record in records for part in _parts(record)]
-
-    def _verified(self, name: str, seq: int, chain: bytes, upto: int | None) -> Iterator[Entry]:
-        """The entries after `seq`, each checked against its predecessor."""
-        for entry in self.store.read(name, seq, upto):
-            seq += 1
-            if entry.seq != seq:
-                raise CorruptJournal(f"run {name!r}: entry {seq} is missing", run=name, seq=seq)
-            chain = link(chain, entry.seq, entry.at, entry.mark, entry.body)
-            if chain != entry.chain:
-                raise CorruptJournal(
-                    f"run {name!r}: entry {entry.seq} is damaged (its checksum does not match)",
-                    run=name,
-                    seq=entry.seq,
-                )
-            yield entry
 
     def _take(self, run: RunState, entry: Entry, name: str, track: Track, codec: Codec) -> None:
         try:
@@ -153,12 +160,11 @@ class Journal:
             run.saved_seq = entry.seq
 
     def _read_snapshot(self, name: str, snapshot: Snapshot, track: Track, codec: Codec) -> RunState:
-        digest, body = snapshot.body[:16], snapshot.body[16:]
-        if hashlib.blake2b(snapshot.chain + body, digest_size=16).digest() != digest:
+        if not is_whole(snapshot):
             raise CorruptJournal(
                 f"run {name!r}: the snapshot at {snapshot.seq} is damaged", run=name, seq=snapshot.seq
             )
-        return decode_run(self.open_body(name, -snapshot.seq, body), track, codec)
+        return decode_run(self.open_body(name, -snapshot.seq, snapshot.body[16:]), track, codec)
 
     def make_snapshot(self, loaded: Loaded, codec: Codec) -> Snapshot:
         """A snapshot of a run as loaded."""

@@ -168,11 +168,30 @@ class StateEdited(NamedTuple):
     by: str = ""
 
 
+class Steered(NamedTuple):
+    """What a frame is about to run was changed from outside.
+
+    Steps of `drop` are gone; those of `items` get another overlay of the state; targets of `add` are about to run,
+    and if they are `one_off`, nothing follows them. A `replan` says that nothing follows what is left, either.
+    """
+
+    frame: str
+    drop: tuple[str, ...] = ()
+    items: tuple[tuple[str, Ops], ...] = ()
+    add: tuple[Target, ...] = ()
+    one_off: bool = False
+    replan: bool = False
+    by: str = ""
+    why: str = ""
+
+
 class GraphChanged(NamedTuple):
-    """The run goes on with another graph. `remap` renames nodes."""
+    """The run goes on with another graph. `remap` renames nodes; `config`, if any, is the run's new one, encoded."""
 
     outline: dict[str, Any]
     remap: tuple[tuple[str, str], ...] = ()
+    config: bytes = b""
+    by: str = ""
 
 
 class Commanded(NamedTuple):
@@ -214,6 +233,7 @@ Record = (
     | Answered
     | Noted
     | StateEdited
+    | Steered
     | GraphChanged
     | Commanded
     | Resumed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from holdfast.data.ops import Cells, Op
@@ -35,6 +35,12 @@ NO_ANSWER = ("before", "after", SLEEP)
 
 STILL_IN_DOUBT = "in_doubt"
 """The note of an interrupted step that failed without having been started again."""
+
+ONE_OFF = "one_off"
+"""The note of a step that nothing follows."""
+
+REFUSALS = 20
+"""How many of the last refused commands a run remembers."""
 
 _PLAIN_KEY = "".join(map(chr, range(33, 127))).translate({ord(letter): None for letter in "%/[]#"}) + " "
 
@@ -116,6 +122,15 @@ class Frame:
     reduced: tuple[str, ...] = ()
 
 
+class Refusal(NamedTuple):
+    """A command that was refused, and why. `number` is that of its message."""
+
+    number: int
+    command: str
+    reason: str
+    by: str = ""
+
+
 @dataclass(slots=True)
 class RunState:
     """A run as its records tell it."""
@@ -136,6 +151,10 @@ class RunState:
     steps_done: int = 0
     seconds: float = 0.0
     inbox_seen: int = 0
+    refused: int = 0
+    """How many commands were refused."""
+    refusals: list[Refusal] = field(default_factory=list)
+    """The last of them."""
     started_at: float = 0.0
     updated_at: float = 0.0
     saved_seq: int = 0
@@ -182,7 +201,14 @@ def copy_run(run: RunState) -> RunState:
             waiting=dict(frame.waiting),
             log=None if frame.log is None else {key: list(ops) for key, ops in frame.log.items()},
         )
-    return replace(run, frames=frames, pauses=dict(run.pauses), path=list(run.path), faults=list(run.faults))
+    return replace(
+        run,
+        frames=frames,
+        pauses=dict(run.pauses),
+        path=list(run.path),
+        faults=list(run.faults),
+        refusals=list(run.refusals),
+    )
 
 
 def at_checkpoint(run: RunState) -> RunState:

@@ -69,6 +69,12 @@ class Track:
             self.live += size - known
             self._items[frame] = size
 
+    def added_items(self, frame: str, items: Sequence[Sequence[Op]]) -> None:
+        """Count what further items of a wave hold."""
+        size = sum(64 + sum([len(op.raw) for op in item]) for item in items)
+        self.live += size
+        self._items[frame] = self._items.get(frame, 0) + size
+
     def closed(self, frame: str) -> None:
         """Forget a frame that has ended."""
         for place in [place for place in self._sizes if place[0] == frame]:

@@ -23,6 +23,7 @@ from holdfast.journal.records import (
     RunEnded,
     RunStarted,
     StateEdited,
+    Steered,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -34,12 +35,14 @@ from holdfast.journal.wire import (
     HEAD,
     Track,
     read_fault,
+    read_item,
     read_ops,
     read_pairs,
     read_targets,
     safe_text,
     unpack_body,
     write_fault,
+    write_item,
     write_ops,
     write_targets,
 )
@@ -104,6 +107,19 @@ def _write_paused(r: Paused, track: Track) -> list[Any]:
     return [5, r.pause, r.kind, r.step, r.node, *texts, r.schema, r.expires_at, r.since]
 
 
+def _write_steered(r: Steered, track: Track) -> list[Any]:
+    _count_steered(r, track)
+    items = [[name, write_item(item)] for name, item in r.items]
+    add = [[target.node, target.key, write_item(target.item)] for target in r.add]
+    texts = [safe_text(r.by), safe_text(r.why)]
+    return [16, r.frame, r.drop, items, add, r.one_off, r.replan, *texts]
+
+
+def _count_steered(record: Steered, track: Track) -> None:
+    items = [item for _, item in record.items]
+    track.added_items(record.frame, [*items, *(target.item for target in record.add)])
+
+
 def _write_forked(r: Forked, track: Track) -> list[Any]:
     decode_run(r.body, track, Codec())
     return [14, r.parent, r.seq, r.body, r.driver, r.config]
@@ -116,16 +132,17 @@ _WRITERS: dict[type[Record], Callable[[Any, Track], list[Any]]] = {
     StepFailed: lambda r, track: [3, r.step, r.attempt, write_fault(r.fault), r.retry_at, r.seconds],
     WaveFinished: _write_wave,
     Paused: _write_paused,
-    Answered: lambda r, track: [6, r.pause, r.value, r.by],
+    Answered: lambda r, track: [6, r.pause, r.value, safe_text(r.by)],
     Noted: lambda r, track: [7, r.step, r.key, r.value],
-    StateEdited: lambda r, track: [8, r.frame, write_ops(r.ops, r.frame, track), r.by],
-    GraphChanged: lambda r, track: [9, r.outline, r.remap],
-    Commanded: lambda r, track: [10, r.number, r.command, r.refused, safe_text(r.by), safe_text(r.why)],
+    StateEdited: lambda r, track: [8, r.frame, write_ops(r.ops, r.frame, track), safe_text(r.by)],
+    GraphChanged: lambda r, track: [9, r.outline, r.remap, r.config, safe_text(r.by)],
+    Commanded: lambda r, track: [10, r.number, *map(safe_text, (r.command, r.refused, r.by, r.why))],
     Resumed: lambda r, track: [11, r.driver, r.approve, r.config],
     RunEnded: lambda r, track: [12, r.status, write_fault(r.fault), r.node],
     FrameOpened: _write_frame,
     Forked: _write_forked,
     MovedOn: _write_moved_on,
+    Steered: _write_steered,
 }
 
 
@@ -168,6 +185,14 @@ def _read_frame(w: list[Any], track: Track, codec: Codec) -> Record:
     return FrameOpened(w[1], tuple(w[2]), read_ops(w[3], w[1], track, codec), next_, tuple(w[5]))
 
 
+def _read_steered(w: list[Any], track: Track, codec: Codec) -> Record:
+    items = tuple((name, read_item(item, codec)) for name, item in w[3])
+    add = tuple(Target(node, key, read_item(item, codec)) for node, key, item in w[4])
+    record = Steered(w[1], tuple(w[2]), items, add, w[5], w[6], w[7], w[8])
+    _count_steered(record, track)
+    return record
+
+
 def _read_forked(w: list[Any], track: Track, codec: Codec) -> Record:
     return Forked(w[1], w[2], w[3], decode_run(w[3], track, codec), w[4], w[5])
 
@@ -182,11 +207,12 @@ _READERS: dict[int, Callable[[list[Any], Track, Codec], Record]] = {
     6: lambda w, track, codec: Answered(*w[1:4]),
     7: lambda w, track, codec: Noted(*w[1:4]),
     8: lambda w, track, codec: StateEdited(w[1], read_ops(w[2], w[1], track, codec), w[3]),
-    9: lambda w, track, codec: GraphChanged(w[1], tuple((old, new) for old, new in w[2])),
+    9: lambda w, track, codec: GraphChanged(w[1], tuple((old, new) for old, new in w[2]), *w[3:5]),
     10: lambda w, track, codec: Commanded(*w[1:6]),
     11: lambda w, track, codec: Resumed(*w[1:4]),
     12: lambda w, track, codec: RunEnded(w[1], read_fault(w[2]), w[3]),
     13: _read_frame,
     14: _read_forked,
     15: _read_moved_on,
+    16: _read_steered,
 }

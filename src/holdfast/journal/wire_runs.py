@@ -11,7 +11,7 @@ from holdfast.data.compress import pack, unpack
 from holdfast.data.ops import KINDS, Op, Slot
 from holdfast.errors import CodecError
 from holdfast.journal.records import Fault, Target
-from holdfast.journal.run_state import Frame, Pause, RunState, Step
+from holdfast.journal.run_state import Frame, Pause, Refusal, RunState, Step
 from holdfast.journal.wire import (
     HEAD,
     KIND_CODE,
@@ -68,6 +68,8 @@ def encode_run(run: RunState, track: Track, codec: Codec) -> bytes:
         "steps_done": run.steps_done,
         "seconds": run.seconds,
         "inbox_seen": run.inbox_seen,
+        "refused": run.refused,
+        "refusals": [[r.number, *map(safe_text, (r.command, r.reason, r.by))] for r in run.refusals],
         "started_at": run.started_at,
         "updated_at": run.updated_at,
         "saved_seq": run.saved_seq,
@@ -93,6 +95,8 @@ def decode_run(body: bytes, track: Track, codec: Codec) -> RunState:
             steps_done=wire["steps_done"],
             seconds=wire["seconds"],
             inbox_seen=wire["inbox_seen"],
+            refused=wire.get("refused", 0),
+            refusals=[Refusal(*refusal) for refusal in wire.get("refusals", ())],
             started_at=wire["started_at"],
             updated_at=wire["updated_at"],
             saved_seq=wire["saved_seq"],

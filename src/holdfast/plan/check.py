@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 
+from holdfast.plan.executor_choice import executor_problems, missing_package
 from holdfast.plan.graph import IF_INTERRUPTED, Graph
 from holdfast.plan.retry import Retry
 from holdfast.values import END, START
@@ -58,6 +59,11 @@ def _options(graph: Graph) -> Iterator[str]:
                 f"node {node.name!r} has if_interrupted={node.if_interrupted!r}; "
                 f"it must be one of {values}, or a function"
             )
+        if node.executor is not None:
+            repeats = node.if_interrupted == "rerun"
+            found = list(executor_problems(node.executor, repeats, node.function))
+            found += missing_package(node.executor) if not found else ()
+            yield from (f"node {node.name!r} has {problem}" for problem in found)
     for route in graph.routes:
         if any(edge.source == route.source for edge in graph.edges):
             yield f"node {route.source!r} has both edges and a routing function; use one of them"

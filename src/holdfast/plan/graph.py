@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,15 +56,23 @@ class Node:
     is_async: bool = False
     on_error: Callable[..., Any] | None = None
     """Given the state and the error of a final failure; what it returns stands in for the node's own result."""
+    on_skip: Callable[..., Any] | None = None
+    """Given the state and the reason when a step is passed over; what it returns stands in for its result."""
     max_parallel: int | None = None
     """How many of its steps run at once."""
+    executor: str | Executor | None = None
+    """Where its function is run; that is no part of what it does."""
     wants_state_only: bool = field(init=False, default=False)
     wants_context: bool = field(init=False, default=False)
+    runs_inline: bool = field(init=False, default=False)
+    """Whether a drive may run it in its own thread."""
 
     def __post_init__(self) -> None:
         wanted = {*self.wants, *self.named}
         object.__setattr__(self, "wants_state_only", self.wants == ("state",) and not self.named)
         object.__setattr__(self, "wants_context", "ctx" in wanted or self.timeout is not None)
+        inline = not self.is_async and self.timeout is None and self.executor is None
+        object.__setattr__(self, "runs_inline", inline)
 
     def fingerprint(self) -> str:
         """Changes when what the node does changes, as far as can be told."""
@@ -173,6 +182,8 @@ class Graph:
             else:
                 inner = node.graph.outline()
                 nodes[name] = {"fingerprint": fingerprint(inner), "graph": inner}
+            if node.on_skip is not None:
+                nodes[name]["on_skip"] = True
         return {
             "name": self.name,
             "nodes": nodes,

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import ExecutorLost, HoldfastError
 
 Reasons = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 
@@ -58,3 +58,7 @@ class Retry:
         if isinstance(self.on, (type, tuple)):
             return isinstance(error, self.on)
         return bool(self.on(error))
+
+
+AFTER_A_LOSS = Retry(attempts=3, delay=0.25, on=ExecutorLost)
+"""The rule of nodes that have none: only what was lost through no fault of its own is tried again."""

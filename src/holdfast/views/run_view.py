@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.data.state import State
+from holdfast.journal.run_state import Refusal
 from holdfast.values import RunStatus
 from holdfast.views.counts import Counts
 from holdfast.views.flow_values import members_of, step_output
@@ -52,6 +53,20 @@ class RunLine:
     wave: int = 0
     next: tuple[str, ...] = ()
     """The steps that were about to run at its newest checkpoint."""
+    queue: str = ""
+    """The queue whose workers drive it; none if it is not theirs."""
+    priority: int = 0
+    due_at: dt.datetime | None = None
+    """When a worker is to take it up."""
+    tags: tuple[str, ...] = ()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is driven, or will be without anybody's doing."""
+        if self.status == RunStatus.RUNNING:
+            return not self.is_dead or bool(self.queue)
+        is_asleep = self.status == RunStatus.PAUSED and self.due_at is not None
+        return self.status == RunStatus.QUEUED or (is_asleep and bool(self.queue))
 
     @property
     def is_dead(self) -> bool:
@@ -59,7 +74,7 @@ class RunLine:
         return self.status == RunStatus.RUNNING and self.driver.alive is False
 
     def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, workflow, status, dead, started_at, updated_at, wave, next."""
+        """Keys: run_id, workflow, status, dead, started_at, updated_at, wave, next, queue, priority, due_at, tags."""
         return {
             "run_id": self.run_id,
             "workflow": self.workflow,
@@ -69,6 +84,10 @@ class RunLine:
             "updated_at": iso(self.updated_at),
             "wave": self.wave,
             "next": list(self.next),
+            "queue": self.queue,
+            "priority": self.priority,
+            "due_at": iso(self.due_at),
+            "tags": list(self.tags),
         }
 
 
@@ -134,6 +153,10 @@ class RunView:
     """Bytes of its journal."""
     parent: tuple[str, int] | None = None
     """The run it was forked from, and where."""
+    commands_refused: int = 0
+    """How many of the commands that it was given were refused."""
+    refusals: tuple[Refusal, ...] = ()
+    """The last of them, each with its reason."""
 
     @property
     def steps_done(self) -> int:
@@ -180,8 +203,9 @@ class RunView:
         return next((step for step in self.steps if step.name == name), None)
 
     def as_json(self, *, state: bool = False) -> dict[str, Any]:
-        """The keys of its line, and: driver, flow, tags, parent, inputs, output, steps, steps_done,
-        items_done, seconds, pauses, ledger, checkpoints, checkpoint_id, bytes, error; with `state` also state."""
+        """The keys of its line, and: driver, flow, parent, inputs, output, steps, steps_done,
+        items_done, seconds, pauses, ledger, checkpoints, checkpoint_id, bytes, commands_refused, refusals, error;
+        with `state` also state."""
         flow = None if self.flow is None else {key: plain(self.flow.get(key)) for key in ("path", "digest")}
         facts = {
             **self.line.as_json(),
@@ -200,6 +224,11 @@ class RunView:
             "checkpoints": self.checkpoints,
             "checkpoint_id": self.checkpoint_id,
             "bytes": self.size,
+            "commands_refused": self.commands_refused,
+            "refusals": [
+                {"command": plain(told.command), "reason": plain(told.reason), "by": plain(told.by)}
+                for told in self.refusals
+            ],
             "error": None if self.fault is None else self.fault.as_json(),
         }
         return {**facts, "state": plain(self.visible_state)} if state else facts

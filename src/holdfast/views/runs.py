@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,8 @@ from holdfast.journal.checkpoints import checkpoint_id, is_checkpoint_id, locate
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import RunStarted
 from holdfast.journal.run_state import Pause, RunState
-from holdfast.stores.base import RunInfo
+from holdfast.plan.naming import base_name
+from holdfast.stores.base import Mark, RunInfo, newest_marks
 from holdfast.values import RunStatus
 from holdfast.views.counts import Counts, counted
 from holdfast.views.flow_values import members_of
@@ -20,7 +22,7 @@ from holdfast.views.pause_view import PauseView, told_apart
 from holdfast.views.plain import CODEC, when
 from holdfast.views.run_view import Driver, Ledger, RunLine, RunView
 from holdfast.views.step_view import FaultView, StepView
-from holdfast.views.tally import Tallies, base_name, step_views
+from holdfast.views.tally import Tallies, step_views
 
 IsAlive = Callable[[str], bool]
 """Tells whether the driver that a run's facts name may still be at work."""
@@ -31,19 +33,36 @@ def run_list(
     *,
     workflow: str | None = None,
     status: Sequence[str] | None = None,
+    queue: str | None = None,
+    tag: str | None = None,
     limit: int | None = 50,
     is_alive: IsAlive | None = None,
 ) -> list[RunLine]:
     """The runs that match, last touched first. No run's values are read."""
-    found = journal.store.runs(workflow=workflow, status=status, limit=limit)
-    return [run_line(journal, info, is_alive) for info in found]
+    if queue is None and tag is None:
+        found = journal.store.runs(workflow=workflow, status=status, limit=limit)
+    else:
+        every = journal.store.runs(workflow=workflow, status=status)
+        found = [info for info in every if queue in (None, info.queue) and (tag is None or tag in info.tags)]
+        found = found[:limit]
+    marks = newest_marks(journal.store, [info.run for info in found])
+    asked_once = None if is_alive is None else functools.cache(is_alive)
+    looked_after = [(info, *_looked_after(journal, info, asked_once)) for info in found]
+    return [
+        _line(now, marks.get(info.run), alive) if now is info else run_line(journal, now, is_alive)
+        for info, now, alive in looked_after
+    ]
 
 
 def run_line(journal: Journal, info: RunInfo, is_alive: IsAlive | None = None) -> RunLine:
     """One run as a line of a list."""
     info, alive = _looked_after(journal, info, is_alive)
     marks = journal.store.marks(info.run, limit=1)
-    newest = read_mark(info.key, marks[0], info.run) if marks else None
+    return _line(info, marks[0] if marks else None, alive)
+
+
+def _line(info: RunInfo, mark: Mark | None, alive: bool | None) -> RunLine:
+    newest = None if mark is None else read_mark(info.key, mark, info.run)
     return RunLine(
         run_id=info.run,
         workflow=info.workflow,
@@ -53,6 +72,10 @@ def run_line(journal: Journal, info: RunInfo, is_alive: IsAlive | None = None) -
         updated_at=max(when(info.updated_at), newest.created_at) if newest else when(info.updated_at),
         wave=newest.wave if newest else 0,
         next=tuple(dict.fromkeys(map(base_name, newest.next))) if newest else (),
+        queue=info.queue,
+        priority=info.priority,
+        due_at=None if info.due_at is None else when(info.due_at),
+        tags=info.tags,
     )
 
 
@@ -132,6 +155,8 @@ def run_view(
         checkpoint_id=ident,
         size=size,
         parent=run.parent,
+        commands_refused=run.refused,
+        refusals=tuple(run.refusals),
     )
 
 

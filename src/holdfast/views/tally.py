@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ from holdfast.journal.run_state import (
     RunState,
     Step,
 )
+from holdfast.plan.naming import base_name, outline_names
 from holdfast.values import START
 from holdfast.views.plain import CODEC, when
 from holdfast.views.step_view import FaultView, Items, StepView
@@ -168,13 +169,6 @@ def _outer(frame: str) -> str:
     return "".join(part.rpartition("#")[0] + "/" for part in frame.split("/")) if frame else ""
 
 
-def base_name(name: str) -> str:
-    """The step that a node belongs to: `outer/publish` for its helper `outer:flow/publish:item`."""
-    if ":" not in name:
-        return name
-    return "/".join(part.partition(":")[0] or part for part in name.split("/"))
-
-
 def step_views(
     tallies: Tallies, outline: Mapping[str, Any], *, driven: bool, is_flow: bool
 ) -> tuple[StepView, ...]:
@@ -198,14 +192,6 @@ def step_views(
         _view(name, [tallies.of[node] for node in group if node in tallies.of], active.get(name, []), driven)
         for name, group in nodes.items()
     )
-
-
-def outline_names(outline: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The names of all nodes of an outline, those of sub-graphs after their own."""
-    for name, node in outline.get("nodes", {}).items():
-        yield prefix + name
-        if "graph" in node:
-            yield from outline_names(node["graph"], f"{prefix}{name}/")
 
 
 def _view(name: str, tallies: list[Tally], active: list[Step], driven: bool) -> StepView:

@@ -27,6 +27,7 @@ from holdfast.journal.records import (
     RunEnded,
     RunStarted,
     StateEdited,
+    Steered,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -45,6 +46,7 @@ ENDINGS = {
     RunStatus.PAUSED: "graph.pause",
     RunStatus.CANCELLED: "graph.cancel",
     RunStatus.INTERRUPTED: "graph.cancel",
+    RunStatus.QUEUED: "graph.queue",
 }
 
 
@@ -218,18 +220,49 @@ def _tell_run(record: Record) -> Told | None:
         case StateEdited():
             keys = ", ".join(op.key for op in record.ops)
             data = {"update": _values(record.ops), "by": record.by}
-            return "state.update", "", f"state changed from outside: {keys}", data
+            return "state.update", "", f"state changed from outside{_by(record)}: {keys}", data
+        case Steered():
+            return _tell_steered(record)
         case GraphChanged():
-            return "graph.changed", "", "the workflow changed", {"remap": dict(record.remap)}
+            data = {"remap": dict(record.remap), "by": record.by}
+            return "graph.changed", "", f"the workflow changed{_by(record)}", data
         case Commanded():
-            refused = f", refused: {record.refused}" if record.refused else ""
-            data = {"command": record.command, "refused": record.refused}
-            return "command", "", f"{record.command} was asked for{refused}", data
+            return _tell_command(record)
         case RunEnded():
             return _tell_end(record)
         case WaveFinished() | Noted():
             return None
     raise AssertionError(record)
+
+
+def _by(record: StateEdited | Steered | GraphChanged | Commanded) -> str:
+    return f" by {record.by}" if record.by else ""
+
+
+def _tell_command(record: Commanded) -> Told:
+    why = f": {record.why}" if record.why else ""
+    refused = f"; refused: {record.refused}" if record.refused else ""
+    names = ("command", "refused", "by", "why")
+    data = {name: getattr(record, name) for name in names}
+    return "command", "", f"{record.command} was asked for{_by(record)}{why}{refused}", data
+
+
+def _tell_steered(record: Steered) -> Told:
+    added = [target.node if target.key is None else f"{target.node}[{target.key}]" for target in record.add]
+    changed = [name for name, _ in record.items]
+    parts = {"dropped": list(record.drop), "added": added, "other arguments for": changed}
+    text = "; ".join(f"{what} {', '.join(names)}" for what, names in parts.items() if names)
+    data = {
+        "frame": record.frame,
+        "drop": list(record.drop),
+        "add": added,
+        "items": {name: _values(item) for name, item in record.items},
+        "replan": record.replan,
+        "by": record.by,
+        "why": record.why,
+    }
+    told = text or "nothing more is to come"
+    return "plan.change", "", f"plan changed{_by(record)}: {told}", data
 
 
 def _tell_end(record: RunEnded) -> Told:

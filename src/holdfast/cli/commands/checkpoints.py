@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.cli.pruning import Removal
     from holdfast.journal.checkpoints import Checkpoint
     from holdfast.journal.journal import Journal
+    from holdfast.stores.base import RunInfo, Store
 
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
@@ -75,7 +76,7 @@ def _found(
     if run is not None and workflow is not None:
         raise click.UsageError("give either a run or --workflow")
     infos = (
-        journal.store.runs(workflow=workflow)
+        _touched_last(journal.store, workflow, limit)
         if run is None
         else [find_run_info(journal, meant_run(journal.store, run))]
     )
@@ -88,6 +89,13 @@ def _found(
     ]
     merged = heapq.merge(*of_runs, key=lambda found: (found[1].created_at, found[1].seq), reverse=True)
     return list(itertools.islice(merged, limit))
+
+
+def _touched_last(store: Store, workflow: str | None, limit: int) -> list[RunInfo]:
+    """The runs that the newest checkpoints are of: a run that is not running was touched with its newest."""
+    running = store.runs(workflow=workflow, status=["running"])
+    others = {info.run: info for info in store.runs(workflow=workflow, limit=limit)}
+    return list({**others, **{info.run: info for info in running}}.values())
 
 
 def _facts(run_id: str, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -112,7 +120,7 @@ def _row(run_id: str, found: Checkpoint) -> list[str]:
 
 def _steps(nodes: tuple[str, ...]) -> str:
     """Nodes as the steps they belong to, items only counted."""
-    from holdfast.views.tally import base_name
+    from holdfast.plan.naming import base_name
 
     counts = Counter(map(base_name, nodes))
     return ", ".join(name if times == 1 else f"{name} ({times})" for name, times in counts.items()) or "-"

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import getpass
-import socket
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.asking.addressing import read_answers
 from holdfast.cli.display.text import as_json
-from holdfast.cli.store_option import (
-    chosen_url,
-    close_store,
-    meant_run,
-    open_existing,
-    open_journal,
-    store_option,
-)
+from holdfast.cli.speaking import by_option, found_run, json_option, me, reason_option, run_argument
+from holdfast.cli.store_option import close_store, store_option
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo
 
-_RUN = click.argument("run", metavar="RUN")
-_REASON = click.option("--reason", default="", metavar="TEXT", help="Say why.")
-_JSON = click.option("--json", "json", is_flag=True, help="Print JSON.")
-
 
 @click.command()
-@_RUN
+@run_argument
 @click.argument("values", metavar="VALUE | NAME=VALUE...", nargs=-1, required=True)
 @click.option("--resume", "go_on", is_flag=True, help="Go on with the run here, if nobody drives it.")
 @click.option("--by", metavar="NAME", help="Who answers; by default you at this machine.")
-@_JSON
+@json_option
 @store_option
 def answer(
     run: str, values: tuple[str, ...], go_on: bool, by: str | None, json: bool, store: str | None
@@ -45,7 +31,8 @@ def answer(
     RUN is a run's id or its beginning (4 characters or more), or a workflow's name. NAME is the name of the
     question, or what follows the step's dot in it, or its id; yes and no will do for true and false.
 
-    A terminal that waits for the answer takes it at once; otherwise the next `resume` does.
+    A terminal that waits for the answer takes it at once; a run that was submitted goes on with a worker;
+    otherwise the next `resume` takes it.
 
     \b
       holdfast answer 3f2a yes
@@ -56,31 +43,31 @@ def answer(
     from holdfast.engine.resume import refuse_finished
     from holdfast.journal.run_state import NO_ANSWER
 
-    with _found(run, store) as (journal, run_id, url):
+    with found_run(run, store) as (journal, run_id, url):
         info = journal.info(run_id)
         refuse_finished(info)
         driven = is_driven(journal.store, info)
         pauses = control.waiting(journal, run_id)
         answers = read_answers(values, pauses, lambda: _later(journal, info))
-        names = control.answer(journal, run_id, answers=answers, by=by or _me())
+        names = control.answer(journal, run_id, answers=answers, by=by or me())
     if go_on and not driven:
         return _go_on(run_id, url, json)
-    left = [
-        pause.name for pause in pauses if pause.id not in answers and pause.kind not in NO_ANSWER
-    ]
+    left = [pause.name for pause in pauses if pause.id not in answers and pause.kind not in NO_ANSWER]
     if json:
         click.echo(as_json({"run_id": run_id, "answered": list(names), "open": left}))
     else:
         click.echo(f"answered {', '.join(names)} of run {run_id}")
-        click.echo("" if driven else _how_to_go_on(run_id, url, left), nl=not driven)
+        click.echo("" if driven else _how_to_go_on(run_id, url, left, info.queue), nl=not driven)
     return 0
 
 
-def _how_to_go_on(run_id: str, url: str, left: list[str]) -> str:
+def _how_to_go_on(run_id: str, url: str, left: list[str], queue: str) -> str:
     from holdfast.cli.display.closing import command
 
     if left:
         return f"still open: {', '.join(left)}"
+    if queue:
+        return f"a worker of queue {queue} goes on with it"
     return f"go on with: {command('resume', run_id, store=url)}"
 
 
@@ -111,64 +98,44 @@ def _go_on(run_id: str, url: str, json: bool) -> int:
 
 
 @click.command()
-@_RUN
-@_REASON
-@_JSON
+@run_argument
+@reason_option
+@by_option
+@json_option
 @store_option
-def pause(run: str, reason: str, json: bool, store: str | None) -> None:
+def pause(run: str, reason: str, by: str | None, json: bool, store: str | None) -> None:
     """Let a run save itself and stop, wherever it is driven. `resume` goes on with it.
 
     \b
       holdfast pause report --reason "the service is down"
     """
-    _stop("pause", run, reason or "paused", json, store)
+    _stop("pause", run, reason or "paused", by, json, store)
 
 
 @click.command()
-@_RUN
-@_REASON
-@_JSON
+@run_argument
+@reason_option
+@by_option
+@json_option
 @store_option
-def cancel(run: str, reason: str, json: bool, store: str | None) -> None:
+def cancel(run: str, reason: str, by: str | None, json: bool, store: str | None) -> None:
     """Stop a run, wherever it is driven. What is finished is kept.
 
     \b
       holdfast cancel 3f2a --reason "wrong inputs"
     """
-    _stop("cancel", run, reason or "cancelled", json, store)
+    _stop("cancel", run, reason or "cancelled", by, json, store)
 
 
-def _stop(what: str, run: str, reason: str, json: bool, store: str | None) -> None:
+def _stop(what: str, run: str, reason: str, by: str | None, json: bool, store: str | None) -> None:
     from holdfast.engine import control
 
-    with _found(run, store) as (journal, run_id, _):
+    with found_run(run, store) as (journal, run_id, _):
         stop = control.pause if what == "pause" else control.cancel
-        status = str(stop(journal, run_id, reason))
+        status = str(stop(journal, run_id, reason, by=by or me()))
     if json:
         click.echo(as_json({"run_id": run_id, "status": status, "asked": what}))
     elif status == "running":
         click.echo(f"run {run_id} is asked to {'stop' if what == 'cancel' else 'pause'}; it will soon")
     else:
         click.echo(f"run {run_id} is {status}")
-
-
-@contextlib.contextmanager
-def _found(run: str, store: str | None) -> Iterator[tuple[Journal, str, str]]:
-    """The journals of the store, the id of the run that is meant, and the store's URL."""
-    from holdfast.engine.resume import find_run
-
-    url = chosen_url(store)
-    opened: Any = open_existing(url)
-    try:
-        info, _ = find_run(opened, meant_run(opened, run))
-        yield open_journal(opened), info.run, url
-    finally:
-        opened.close()
-
-
-def _me() -> str:
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.display.tables import print_json, print_table, terminal_width
-from holdfast.cli.display.text import one_line
+from holdfast.cli.display.text import moment, one_line
 from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, PAUSED
 from holdfast.cli.reading import json_option, line_of, pauses_as_json, reading, reading_run, standing, view_of
 from holdfast.cli.store_option import chosen_url, store_option
@@ -23,6 +23,7 @@ STATUSES = (*(str(status) for status in RunStatus), "dead")
 EXIT_CODES = {
     RunStatus.COMPLETED: COMPLETED,
     RunStatus.RUNNING: COMPLETED,
+    RunStatus.QUEUED: COMPLETED,
     RunStatus.FAILED: FAILED,
     RunStatus.CANCELLED: FAILED,
     RunStatus.PAUSED: PAUSED,
@@ -39,10 +40,20 @@ EXIT_CODES = {
     help="Only runs that stand like this; may be given several times. `dead` counts as running, but its "
     "process is gone.",
 )
+@click.option("--queue", metavar="NAME", help="Only runs of this queue.")
+@click.option("--tag", metavar="TAG", help="Only runs that are tagged with it.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
 @store_option
 @json_option
-def runs(workflow: str | None, status: tuple[str, ...], limit: int, store: str | None, as_json: bool) -> int:
+def runs(
+    workflow: str | None,
+    status: tuple[str, ...],
+    queue: str | None,
+    tag: str | None,
+    limit: int,
+    store: str | None,
+    as_json: bool,
+) -> int:
     """List the runs of a store, the one that was touched last first.
 
     \b
@@ -51,7 +62,7 @@ def runs(workflow: str | None, status: tuple[str, ...], limit: int, store: str |
     """
     url = chosen_url(store)
     try:
-        found = _found(store, workflow, status, limit)
+        found = _found(store, workflow, status, queue, tag, limit)
     except RunNotFound:
         found = []
     if as_json:
@@ -59,19 +70,35 @@ def runs(workflow: str | None, status: tuple[str, ...], limit: int, store: str |
     elif found:
         print_table(*_fitting(found))
     else:
-        matching = " that match" if workflow or status else " yet; start one with: holdfast run FLOW.yaml"
+        filtered = workflow or status or queue or tag
+        matching = " that match" if filtered else " yet; start one with: holdfast run FLOW.yaml"
         click.echo(f"no runs in {url}{matching}")
     return 0
 
 
-def _found(store: str | None, workflow: str | None, status: tuple[str, ...], limit: int) -> list[RunLine]:
+def _found(
+    store: str | None,
+    workflow: str | None,
+    status: tuple[str, ...],
+    queue: str | None,
+    tag: str | None,
+    limit: int,
+) -> list[RunLine]:
     from holdfast.engine.driver import liveness
     from holdfast.views import run_list
 
     wanted = ["running" if name == "dead" else name for name in status] or None
     some = limit if "dead" not in status and "running" not in status else None
     journal = reading(store)
-    found = run_list(journal, workflow=workflow, status=wanted, limit=some, is_alive=liveness(journal.store))
+    found = run_list(
+        journal,
+        workflow=workflow,
+        status=wanted,
+        queue=queue,
+        tag=tag,
+        limit=some,
+        is_alive=liveness(journal.store),
+    )
     return [line for line in found if not status or _word(line) in status][:limit]
 
 
@@ -82,9 +109,11 @@ def _word(line: RunLine) -> str:
 def _fitting(lines: list[RunLine]) -> tuple[tuple[str, ...], list[list[str]]]:
     """The columns and rows of the list: whole if there is room, else with short times, then with fewer columns."""
     short, whole = "%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"
-    every = ("run", "workflow", "status", "started", "updated", "next")
-    ways = [(every, whole), (every, short), (("run", "workflow", "status", "updated", "next"), short)]
-    ways += [((*every[:3], "updated"), short), (every[:3], short), (("run", "status"), short)]
+    due = ("due",) if any(line.due_at is not None for line in lines) else ()
+    facts = ("run", "workflow", "status", *due)
+    every = (*facts, "started", "updated", "next")
+    ways = [(every, whole), (every, short), ((*facts, "updated", "next"), short)]
+    ways += [((*facts, "updated"), short), (every[:3], short), (("run", "status"), short)]
     for columns, times in ways:
         rows = [[_cell(line, column, times) for column in columns] for line in lines]
         if _width(columns, rows) <= terminal_width() or columns == ("run", "status"):
@@ -93,9 +122,9 @@ def _fitting(lines: list[RunLine]) -> tuple[tuple[str, ...], list[list[str]]]:
 
 
 def _cell(line: RunLine, column: str, times: str) -> str:
-    if column in ("started", "updated"):
-        at = line.started_at if column == "started" else line.updated_at
-        return at.astimezone().strftime(times)
+    if column in ("started", "updated", "due"):
+        at = {"started": line.started_at, "updated": line.updated_at, "due": line.due_at}[column]
+        return at.astimezone().strftime(times) if at is not None else ""
     return {
         "run": line.run_id,
         "workflow": line.workflow,
@@ -131,6 +160,7 @@ def show(
       holdfast show research --output | jq .title
     """
     from holdfast.cli.display import show_text
+    from holdfast.fleet.queues import held_back
     from holdfast.views import plain
 
     if sum((state, step_name is not None, only_output)) > 1:
@@ -143,19 +173,19 @@ def show(
         show_text.print_named_step(view, step_name, as_json)
     elif as_json:
         facts = view.as_json(state=state)
-        print_json(
-            {**facts, "pauses": pauses_as_json(view.pauses, journal.store.url), "store": journal.store.url}
-        )
+        pauses = pauses_as_json(view.pauses, journal.store.url)
+        held = held_back(journal.store, view.run_id)
+        print_json({**facts, "pauses": pauses, "held": held, "store": journal.store.url})
     elif state:
         print_json(plain(view.visible_state))
     else:
-        show_text.print_run(view, journal.store.url)
+        show_text.print_run(view, journal.store.url, held_back(journal.store, view.run_id))
     return 0
 
 
 @click.command()
 @click.argument("run", metavar="RUN|WORKFLOW")
-@click.option("--wait", is_flag=True, help="Wait until the run is not running any more.")
+@click.option("--wait", is_flag=True, help="Wait until the run stops: while it is driven, or a worker will.")
 @click.option(
     "--every",
     type=click.FloatRange(min=0.05),
@@ -170,8 +200,8 @@ def status(run: str, wait: bool, every: float, store: str | None, as_json: bool)
     """Say how a run stands, in a word and with the exit code.
 
     RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its
-    latest run. The exit code is 0 for completed and
-    while it runs, 1 for failed and cancelled, 4 for paused, 130 for interrupted or if its process is gone.
+    latest run. The exit code is 0 for completed and while it is running or queued, 1 for failed and cancelled, 4
+    for paused, 130 for interrupted or if its process is gone.
 
     \b
     Example:
@@ -181,7 +211,7 @@ def status(run: str, wait: bool, every: float, store: str | None, as_json: bool)
 
     journal, run = reading_run(store, run)
     line = line_of(journal, run)
-    while wait and line.status == RunStatus.RUNNING and not line.is_dead:
+    while wait and line.goes_on:
         time.sleep(every)
         line = line_of(journal, line.run_id)
     pauses = run_pauses(journal, journal.info(line.run_id)) if line.status == RunStatus.PAUSED else ()
@@ -194,9 +224,15 @@ def status(run: str, wait: bool, every: float, store: str | None, as_json: bool)
     return code
 
 
+def _waits_for(pause: PauseView) -> str:
+    if pause.is_wait and pause.until is not None:
+        return f"{pause.step}: asleep until {moment(pause.until)}"
+    return f"{pause.name or pause.step}: {pause.prompt}"
+
+
 def _what(line: RunLine, pauses: tuple[PauseView, ...], url: str) -> str:
     if pauses:
-        return ": " + "; ".join(one_line(f"{pause.name or pause.step}: {pause.prompt}") for pause in pauses)
+        return ": " + "; ".join(one_line(_waits_for(pause)) for pause in pauses)
     if line.status == RunStatus.PAUSED:
         from holdfast.cli.display.closing import command
 

@@ -11,9 +11,11 @@ from holdfast.cli.asking.addressing import read_answers
 from holdfast.cli.asking.given import read_inputs, read_pairs
 from holdfast.cli.display.text import as_json
 from holdfast.cli.manners_options import manners, manners_options
+from holdfast.cli.place_options import priority_option, queue_option
 from holdfast.cli.store_option import close_store, store_option
 
 if TYPE_CHECKING:
+    from holdfast.cli.driving import Manners
     from holdfast.cli.targets import Target
     from holdfast.engine.app import App
 
@@ -52,6 +54,9 @@ ON_CHANGE = ("warn", "fail", "use_saved")
 )
 @click.option("--remap", multiple=True, metavar="OLD=NEW", help="A step was renamed. May be repeated.")
 @click.option("--takeover", is_flag=True, help="Take the run from a process that hangs.")
+@click.option("--detach", is_flag=True, help="Let workers go on with the run, instead of driving it here.")
+@queue_option
+@priority_option
 @store_option
 @manners_options
 def resume(
@@ -65,6 +70,9 @@ def resume(
     on_change: str | None,
     remap: tuple[str, ...],
     takeover: bool,
+    detach: bool,
+    queue: str | None,
+    priority: int | None,
     store: str | None,
     **how: Any,
 ) -> int:
@@ -78,10 +86,16 @@ def resume(
       holdfast resume
       holdfast resume report --answer yes
       holdfast resume 3f2a --plan
+      holdfast resume 3f2a --answer yes --detach
     """
     from holdfast.cli.targets import find_target
 
     polite = manners(**how)
+    if detach:
+        here = (checkpoint_id, if_interrupted, pairs, plan, workflow, on_change, remap, takeover)
+        return _detached(target, answers, store, queue, priority, any(here), polite)
+    if queue is not None or priority is not None:
+        raise click.UsageError("--queue and --priority are for workers; add --detach to let them go on")
     renamed = read_pairs(remap, "--remap")
     found = find_target(target, checkpoint_id, store, workflow)
     try:
@@ -103,6 +117,26 @@ def resume(
         return resume_run(found, app, polite, options)
     finally:
         close_store(found.store)
+
+
+def _detached(
+    target: str | None,
+    answers: tuple[str, ...],
+    store: str | None,
+    queue: str | None,
+    priority: int | None,
+    has_others: bool,
+    polite: Manners,
+) -> int:
+    from holdfast.cli.handing_over import hand_over
+
+    display = polite.display
+    watched = polite.interactive or polite.auto_continue or polite.fail_on_state or display.events
+    if has_others or watched or display.heartbeat:
+        raise click.UsageError(
+            "--detach takes --answer, --queue and --priority; all other options are for a resume that is driven here"
+        )
+    return hand_over(target, answers, store, queue, priority, display)
 
 
 def resume_run(found: Target, app: App, polite: Any, options: dict[str, Any]) -> int:

@@ -30,6 +30,7 @@ _CODES = {
     RunStatus.PAUSED: errors.PAUSED,
     RunStatus.INTERRUPTED: errors.INTERRUPTED,
     RunStatus.RUNNING: errors.COMPLETED,
+    RunStatus.QUEUED: errors.COMPLETED,
 }
 
 

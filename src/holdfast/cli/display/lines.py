@@ -16,6 +16,9 @@ DONE = "done"
 """The helper node that gathers what became of items or members."""
 
 
+_WHO_AND_WHY = ((" by ", "by"), (": ", "reason"))
+
+
 class Lines:
     """An observer that writes a line for every fact, at once. A reader who leaves is no error."""
 
@@ -46,6 +49,7 @@ class Lines:
             "node.message": self._said,
             "checkpoint.fail": self._not_saved,
             "pause": self._paused,
+            "command": self._asked_for,
         }
 
     @property
@@ -155,6 +159,12 @@ class Lines:
         self._running.pop(step, None)
         self._questions.add(place_of(step, event.node).path[-1])
         return f"{place_of(step, event.node).label} waits: {self._text(event.data.get('prompt'))}"
+
+    def _asked_for(self, event: Event) -> str:
+        data = event.data
+        by, why = (f"{mark}{data[name]}" if data.get(name) else "" for mark, name in _WHO_AND_WHY)
+        told = f" is refused: {data['refused']}" if data.get("refused") else f", as asked for{why}"
+        return self._text(f"{data.get('command')}{by}{told}")
 
     def _text(self, value: Any) -> str:
         return one_line(worded(str(self._scrub(value))))

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.plan.naming import base_name
 from holdfast.values import END, START
 from holdfast.views.flow_values import members_of
-from holdfast.views.tally import base_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,15 @@ from holdfast.views import plain, preview
 from holdfast.views.plain import size_text
 
 if TYPE_CHECKING:
-    from holdfast.views import Items, Ledger, PauseView, RunView, StepView
+    from holdfast.views import Items, Ledger, PauseView, RunLine, RunView, StepView
 
 MOST = 4000
 """How many characters of an output are shown."""
 
 
-def print_run(view: RunView, url: str) -> None:
-    """Print all about a run."""
-    print_facts(_facts(view, url))
+def print_run(view: RunView, url: str, held: str | None = None) -> None:
+    """Print all about a run; `held` is why workers leave it alone, if they do."""
+    print_facts([*_facts(view, url), ("held back", one_line(worded(held or ""), 500))])
     if view.steps:
         click.echo()
         print_table(("step", "status", "visits", "time", "output"), [_row(step) for step in view.steps])
@@ -70,6 +70,8 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("status", standing(line)),
         ("error", one_line(worded(f"{place}{fault}"), 500) if fault is not None else ""),
         ("driver", who),
+        ("queue", _queue(line)),
+        ("due", moment(line.due_at) if line.due_at is not None else ""),
         ("file", one_line(file)),
         ("store", url),
         ("started", moment(line.started_at)),
@@ -77,10 +79,23 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("steps", f"{view.done} done in {duration(view.seconds)}"),
         ("agents", _usage(view.ledger)),
         ("checkpoints", f"{view.checkpoints}, {size_text(view.size)}, newest {view.checkpoint_id or 'none'}"),
+        ("refused", _refused(view)),
         ("forked from", f"{view.parent[0]} at entry {view.parent[1]}" if view.parent else ""),
         ("tags", one_line(", ".join(view.tags))),
         ("inputs", one_line(preview(view.inputs, 300)) if view.inputs else ""),
     ]
+
+
+def _queue(line: RunLine) -> str:
+    return f"{line.queue}, priority {line.priority}" if line.queue and line.priority else line.queue
+
+
+def _refused(view: RunView) -> str:
+    if not view.refusals:
+        return ""
+    last = view.refusals[-1]
+    told = worded(f"{last.command}: {last.reason}")
+    return one_line(f"{count(view.commands_refused, 'command')}, the last: {told}", 300)
 
 
 def _usage(ledger: Ledger) -> str:
@@ -122,7 +137,8 @@ def print_pause(pause: PauseView, url: str) -> None:
     for text in visible(pause.prompt).splitlines():
         click.echo(f"  {text}")
     click.echo(f"  takes {one_line(pause.takes)}")
-    click.echo(f"  answer with: {answer_command(pause, url)}")
+    if not pause.is_wait:
+        click.echo(f"  answer with: {answer_command(pause, url)}")
 
 
 def print_step(view: RunView, step: StepView) -> None:

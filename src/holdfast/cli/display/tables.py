@@ -29,6 +29,7 @@ STATUS_STYLES = {
     "cancelled": "magenta",
     "skipped": "dim",
     "pending": "dim",
+    "queued": "blue",
     "broken": "red",
     "ok": "green",
     "warning": "yellow",

@@ -100,13 +100,13 @@ def watching(
         if display.events is not None:
             observers.append(stack.enter_context(event_file(display.events, scrub)))
         told = bool(views) and not display.is_live
-        stack.enter_context(_scrubbed_records(scrub))
-        stack.enter_context(_warnings(scrub, logging.ERROR if told else logging.WARNING))
+        stack.enter_context(scrubbed_records(scrub))
+        stack.enter_context(told_warnings(scrub, logging.ERROR if told else logging.WARNING))
         yield Watch(views, observers, progress)
 
 
 @contextlib.contextmanager
-def _warnings(scrub: Callable[[Any], Any], level: int) -> Iterator[None]:
+def told_warnings(scrub: Callable[[Any], Any], level: int = logging.WARNING) -> Iterator[None]:
     """Tell what is logged on stderr, without secrets; plain lines have told the warnings already."""
     handler = _Teller(scrub, level)
     log = logging.getLogger("holdfast")
@@ -118,7 +118,7 @@ def _warnings(scrub: Callable[[Any], Any], level: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _scrubbed_records(scrub: Callable[[Any], Any]) -> Iterator[None]:
+def scrubbed_records(scrub: Callable[[Any], Any]) -> Iterator[None]:
     """Keep secrets out of whatever is logged meanwhile, by the workflow's own functions too."""
     before = logging.getLogRecordFactory()
 

@@ -11,13 +11,17 @@ from typing import Any
 from holdfast.data.frozen import ReadOnly
 from holdfast.data.state import State
 from holdfast.engine.context import Context
+from holdfast.engine.executors import done_elsewhere
+from holdfast.engine.remote import SentState, Task
+from holdfast.engine.remote_context import Facts
 from holdfast.errors import HoldfastError
 from holdfast.flows.errors import StepFailed
 from holdfast.flows.kinds.discreet import Discreet
 from holdfast.flows.kinds.kind import Paths, Plain, Result
-from holdfast.flows.kinds.python_target import find_function
+from holdfast.flows.kinds.python_target import Target, by_value, find_function
 from holdfast.flows.model import Step
 from holdfast.flows.world import World
+from holdfast.plan.executor_choice import THREADS, ExecutorChoice, choice_of, missing_package
 from holdfast.plan.fingerprint import fingerprint
 
 _GIVEN = ("inputs", "steps", "visits", "vars", "workflow", "state", "ctx")
@@ -35,7 +39,9 @@ class CallPython(Plain):
         assert step.python is not None
         self._target, self._world = step.python, world
         self._function = find_function(step.python, world.base)
-        self.is_async = inspect.iscoroutinefunction(self._function)
+        self._executor = _executor_of(step)
+        self.is_async = inspect.iscoroutinefunction(self._function) or self._executor is not None
+        self._title, self._is_timed = f"step {step.name!r}", step.timeout is not None
         self._parameters, self._takes_any = _parameters(self._function)
         self._with = self.texts.tree("with", step.with_) if step.with_ else None
         item = (step.for_each.as_, "index", "key") if step.for_each is not None else ()
@@ -71,12 +77,28 @@ class CallPython(Plain):
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
         if self.asks_engine and (self._discreet or self._world.secrets.remembered()):
             ctx = Discreet(ctx, self._world)
+        if self._executor is not None:
+            return self._elsewhere(self._executor, scope, state, ctx)
         positional, named = self._arguments(scope, {"state": state, "ctx": ctx})
         try:
             value = self._function(*positional, **named)
         except ReadOnly as error:
             raise self._mutation(error) from None
         return self._later(value) if self.is_async else Result(output=self._checked(value))
+
+    async def _elsewhere(
+        self, executor: ExecutorChoice, scope: Mapping[str, Any], state: State, ctx: Context
+    ) -> Result:
+        """The function called by an executor; all the rest is done here."""
+        own: dict[str, Any] = {"ctx": Facts.of(ctx, str(executor))}
+        if "state" in self._named:
+            own["state"] = SentState.of(state, executor.by_value)
+        positional, named = self._arguments(scope, own)
+        target = Target(self._target, self._world.base)
+        function = by_value(self._function) if executor.is_dask else target
+        task = Task.of(self._title, executor, function, positional, named)
+        value = done_elsewhere(executor, task, ctx, ctx if self._is_timed else None)
+        return await self._later(value)
 
     def _arguments(
         self, scope: Mapping[str, Any], own: Mapping[str, Any]
@@ -111,6 +133,15 @@ class CallPython(Plain):
             f"{where}{self._target} changed a value that it was given, which would be lost; change a copy "
             "(list(value), dict(value), copy.deepcopy(value)) and return it"
         )
+
+
+def _executor_of(step: Step) -> ExecutorChoice | None:
+    """Which other processes do the step's work, if it is not done in this one."""
+    if step.executor is None or step.executor == THREADS:
+        return None
+    for problem in missing_package(step.executor):
+        raise HoldfastError(f"it has {problem}")
+    return choice_of(step.executor)
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:

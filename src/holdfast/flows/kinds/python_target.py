@@ -9,11 +9,35 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from holdfast.errors import HoldfastError
+
+_OURS = "_holdfast_"
+"""How the names begin of modules that are files beside a workflow."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function by the name that a workflow has for it: whoever calls it finds it for himself."""
+
+    name: str
+    base: Path
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return find_function(self.name, self.base)(*args, **kwargs)
+
+
+def by_value(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is sent to other machines with its code, if it is from a file that only this one has."""
+    module = sys.modules[function.__module__]
+    if module.__name__.startswith(_OURS):
+        cloudpickle: Any = importlib.import_module("cloudpickle")
+        cloudpickle.register_pickle_by_value(module)
+    return function
 
 
 def find_function(target: str, base: Path) -> Callable[..., Any]:
@@ -78,7 +102,7 @@ def _load_file(path: Path, target: str) -> ModuleType:
     except OSError:
         raise HoldfastError(f"there is no file {path}; paths are relative to the workflow file") from None
     stamp = f"{path.resolve()}\n{status.st_mtime_ns}\n{status.st_size}"
-    name = f"_holdfast_{path.stem}_{hashlib.sha256(stamp.encode(errors='replace')).hexdigest()[:16]}"
+    name = f"{_OURS}{path.stem}_{hashlib.sha256(stamp.encode(errors='replace')).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,20 @@ class Source:
     """A workflow file that was read. `data` is plain (dict, list, str, int, float, bool, `None`).
 
     `text` is the file's own text, `included` the texts of the files it includes by their paths below `base`.
+    `has_file` tells whether there is another workflow file at a path.
     """
 
-    def __init__(self, path: Path, text: str, root: Node, base: Path, included: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        text: str,
+        root: Node,
+        base: Path,
+        included: Mapping[str, str],
+        has_file: Callable[[Path], bool] = Path.is_file,
+    ) -> None:
         self.path, self.text, self.base, self.included = path, text, base, dict(included)
+        self.has_file = has_file
         self.data: Any = None
         self._root = root
 
@@ -87,11 +97,13 @@ def read_source(
     text: str | None = None,
     base: Path | None = None,
     included: Mapping[str, str] | None = None,
+    has_file: Callable[[Path], bool] = Path.is_file,
 ) -> Source:
     """Reads a workflow file, or `text` in its place; `FlowInvalid` lists all that is wrong with its YAML.
 
     `!file` is relative to `base`, by default the folder of `path`. `included` gives texts that are taken
-    instead of the files of these names, so that a file can be read again from what was saved of it.
+    instead of the files of these names, so that a file can be read again from what was saved of it, and
+    `has_file` tells which other workflow files there are.
     """
     content = (
         _read(path) if text is None else _bounded(path, text.encode("utf-8", "surrogatepass"))
@@ -103,7 +115,7 @@ def read_source(
         root = reader.read(Page(str(path), content), content)
     except Stop as stop:
         raise FlowInvalid([*reader.problems, stop.problem]) from None
-    source = Source(path, content, root, folder, includes.texts)
+    source = Source(path, content, root, folder, includes.texts, has_file)
     source.data = _plain(source, root, (), env, reader.problems)
     if reader.problems:
         raise FlowInvalid(reader.problems)

@@ -11,6 +11,7 @@ from holdfast.flows.model import Http, SubWorkflow, Wait
 from holdfast.flows.reading.checks.reading import Placed, Reading
 from holdfast.flows.reading.checks.values import check_ask, check_inputs
 from holdfast.flows.reading.problems import Problem
+from holdfast.plan.executor_choice import executor_problems
 
 _TIMED = ("python", "shell", "http", "agent")
 _NO_RETRY = ("parallel", "workflow", "end")
@@ -28,6 +29,7 @@ def check_kinds(reading: Reading) -> Iterator[Problem]:
         yield reading.source.problem(("workflow", "limits", "timeout"), "a timeout of 0", "give it above 0")
     for placed in reading.read():
         yield from _surroundings(reading, placed)
+        yield from _executor(reading, placed)
         yield from _member(reading, placed)
         yield from _targets(reading, placed)
         yield from _request(reading, placed)
@@ -66,6 +68,23 @@ def _surroundings(reading: Reading, placed: Placed) -> Iterator[Problem]:
             yield problem(path, message, _no_timeout(kind), key=True)
         elif step.timeout == 0:
             yield problem(path, f"the timeout of {placed.title} is 0", "give it above 0, such as 30s")
+
+
+def _executor(reading: Reading, placed: Placed) -> Iterator[Problem]:
+    step, path, problem = placed.step, (*placed.path, "executor"), reading.source.problem
+    if step.executor is None:
+        return
+    if step.python is None:
+        message = f"{placed.title} is of kind {step.kind}, which takes no executor"
+        yield problem(path, message, "remove it; only python steps are run elsewhere", key=True)
+    elif is_template(step.executor):
+        hint = "name one, or a variable of the environment: dask:${DASK_SCHEDULER}"
+        yield problem(path, f"the executor of {placed.title} cannot be a template", hint)
+    else:
+        repeats = step.idempotent and step.if_interrupted in (None, "rerun")
+        for found in executor_problems(step.executor, repeats):
+            message, _, hint = found.partition("; ")
+            yield problem(path, f"{placed.title} has {message}", hint)
 
 
 def _one_value(reading: Reading, placed: Placed, text: str) -> Iterator[Problem]:
@@ -183,7 +202,7 @@ def _sub_workflow(reading: Reading, placed: Placed) -> Iterator[Problem]:
     source, target = reading.source, reading.source.base / file
     if is_template(file):
         yield source.problem(path, "the file of a workflow step cannot be a template", "name one file")
-    elif not target.is_file():
+    elif not source.has_file(target):
         hint = "paths are relative to the workflow file"
         yield source.problem(path, f"there is no workflow file {file!r}", hint)
     elif target.resolve() == (source.base / source.path.name).resolve():

@@ -1,0 +1,99 @@
+"""Handing a stopped run to the workers: what `holdfast resume --detach` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.asking.addressing import read_answers
+from holdfast.cli.display.tables import print_json
+from holdfast.cli.speaking import me
+from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
+from holdfast.engine import control
+from holdfast.engine.queueing import DEFAULT_QUEUE, Place, requeue
+from holdfast.engine.resume import find_run
+from holdfast.errors import RunConflict
+from holdfast.fleet.queues import let_go
+from holdfast.views.plain import iso, when
+
+if TYPE_CHECKING:
+    from holdfast.cli.display.watching import Display
+    from holdfast.journal.journal import Journal
+    from holdfast.stores.base import RunInfo, Store
+
+
+def hand_over(
+    target: str | None,
+    answers: Sequence[str],
+    store: str | None,
+    queue: str | None,
+    priority: int | None,
+    display: Display,
+) -> int:
+    """Take the answers, let workers go on with the run, and tell so."""
+    name, of_flow = _named(target)
+    opened = open_existing(chosen_url(store, of_flow))
+    try:
+        info = _meant(opened, name)
+        journal = open_journal(opened)
+        if answers:
+            given = read_answers(answers, control.waiting(journal, info.run))
+            control.answer(journal, info.run, answers=given, by=me())
+        urgency = info.priority if priority is None else priority
+        place = Place.of(queue or info.queue or DEFAULT_QUEUE, urgency, None)
+        info = _requeued(journal, info, place, taken=bool(answers))
+        let_go(opened, info.run)
+    finally:
+        opened.close()
+    if display.as_json:
+        print_json(queued_as_json(info))
+    elif not display.quiet:
+        click.echo(f"run {info.run} is {info.status}; a worker of queue {info.queue} goes on with it")
+    return 0
+
+
+def queued_as_json(info: RunInfo) -> dict[str, Any]:
+    """Keys: run_id, status, queue, priority, due_at."""
+    due_at = None if info.due_at is None else iso(when(info.due_at))
+    return {
+        "run_id": info.run,
+        "status": info.status,
+        "queue": info.queue,
+        "priority": info.priority,
+        "due_at": due_at,
+    }
+
+
+def _named(target: str | None) -> tuple[str | None, str | None]:
+    """The run or workflow that is meant, and where a workflow file says that its runs are."""
+    if target is None or not target.endswith((".yaml", ".yml")) or not Path(target).is_file():
+        return target, None
+    from holdfast.flows.flow import load_flow
+
+    flow = load_flow(Path(target))
+    return flow.name, flow.store_url()
+
+
+def _meant(store: Store, name: str | None) -> RunInfo:
+    from holdfast.cli.targets import latest_unfinished
+
+    if name is None:
+        return latest_unfinished(store)
+    info, seq = find_run(store, meant_run(store, name))
+    if seq is not None:
+        raise click.UsageError(
+            f"{name} is a checkpoint; workers go on with whole runs: give the run {info.run}"
+        )
+    return info
+
+
+def _requeued(journal: Journal, info: RunInfo, place: Place, *, taken: bool) -> RunInfo:
+    try:
+        return requeue(journal, info.run, place)
+    except RunConflict:
+        if not (taken and info.queue):
+            raise
+        return journal.info(info.run)  # A worker went on with it as soon as it was answered.

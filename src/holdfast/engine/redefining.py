@@ -1,0 +1,88 @@
+"""What going on with another version of a workflow's definition comes to, before anybody has compiled it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.data.ops import Op, advance
+from holdfast.engine.decide import qualified
+from holdfast.engine.ground import Ground
+from holdfast.engine.meant import Refused
+from holdfast.journal.records import GraphChanged, Record, StateEdited
+from holdfast.journal.run_state import DONE, RunState
+from holdfast.plan.check import suggestion
+from holdfast.plan.naming import outline_at, renamed
+from holdfast.values import START
+
+
+def redefine(ground: Ground, definition: Mapping[str, Any], by: str) -> list[Record]:
+    """Go on with another definition: its `outline`, its part of the `config`, and steps renamed by `names`.
+
+    The workflow has to be the same by its name, and have every node that the run still needs.
+    """
+    run, codec = ground.run, ground.codec
+    workflow, outline = definition["workflow"], definition["outline"]
+    names = dict(definition.get("names") or {})
+    if workflow != run.workflow:
+        raise Refused(f"the run is of workflow {run.workflow!r}, and the new definition of {workflow!r}")
+    if not any(run.active()):
+        raise Refused("nothing of the run is left to do")
+    _refuse_unknown(names, run)
+    remap = renamed(names, run.outline.get("nodes", {}))
+    _refuse_missing(run, outline, remap)
+    config = codec.encode(
+        {**_mapping(codec.decode(run.config)), **_mapping(codec.decode(definition["config"]))}
+    )
+    records: list[Record] = [GraphChanged(outline, tuple(remap.items()), config, by)]
+    if results := _renamed_results(run, names, ground):
+        records.append(StateEdited("", results, by))
+    return records
+
+
+def _mapping(config: Any) -> dict[str, Any]:
+    return dict(config) if isinstance(config, Mapping) else {}
+
+
+def _refuse_unknown(names: Mapping[str, str], run: RunState) -> None:
+    known = run.outline.get("nodes", {})
+    for old in names:
+        if old not in known:
+            raise Refused(f"{old!r} cannot be renamed: the run has no such step{suggestion(old, known)}")
+
+
+def _refuse_missing(run: RunState, outline: Mapping[str, Any], remap: Mapping[str, str]) -> None:
+    """Refuse an outline without a node that the run is to run, or to follow, or without a join that it waits at."""
+    for step in run.active():
+        if step.node == START or (step.status == DONE and step.goto is not None):
+            continue
+        nodes = outline_at(outline, _renamed_path(step.frame, remap)).get("nodes", {})
+        name = remap.get(step.node, step.node) if not step.frame else step.node
+        if name not in nodes:
+            near = suggestion(name, nodes)
+            raise Refused(
+                f"the run is to go on with {qualified(step)!r}, which the new definition lacks{near}"
+            )
+    for frame in run.frames.values():
+        joins = outline_at(outline, frame.path).get("joins", ())
+        known = {"/".join([target, *sorted(sources)]) for sources, target in joins}
+        for join in frame.waiting:
+            target, *sources = (remap.get(node, node) for node in join.split("/"))
+            if "/".join([target, *sorted(sources)]) not in known:
+                raise Refused(f"the run waits at the join before {target!r}, which the new definition lacks")
+
+
+def _renamed_path(path: str, remap: Mapping[str, str]) -> str:
+    first, slash, rest = path.partition("/")
+    node, mark, visit = first.rpartition("#")
+    return f"{remap.get(node, node)}{mark}{visit}{slash}{rest}"
+
+
+def _renamed_results(run: RunState, names: Mapping[str, str], ground: Ground) -> tuple[Op, ...]:
+    """What renamed steps have left in the state, under their new names, the unfinished wave's included."""
+    finished = [op for step in run.root.active.values() if step.status == DONE for op in step.ops]
+    cells = advance(run.root.cells, finished)
+    return tuple(
+        Op("set", new, cells[old].encoded(ground.codec), codec=ground.codec)
+        for old, new in renamed(names, cells).items()
+    )

@@ -1,0 +1,272 @@
+"""Copying and moving runs between two stores, those under way included."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from holdfast.engine import control
+from holdfast.engine.copy_report import CopiedRun, CopyOutcome, CopyReport, Progress
+from holdfast.engine.driver import describe, is_driven
+from holdfast.errors import CorruptJournal, HoldfastError, RunNotFound, StoreError
+from holdfast.journal.copying import (
+    COPIED,
+    MOVED,
+    Brought,
+    Standing,
+    bring,
+    bring_messages,
+    change_facts,
+    check_copy,
+    close_run,
+    compare,
+    last_entry,
+)
+from holdfast.journal.journal import Journal
+from holdfast.stores.base import Conflict, Entry, RunInfo, Store, wait_for_change
+from holdfast.values import RunStatus
+
+_TRIES = 3
+_LOOK_AGAIN = 0.1
+"""How many seconds pass at most before a run that was asked to pause is looked at again."""
+
+
+def copy_runs(
+    source: Store,
+    target: Store,
+    *,
+    runs: Sequence[str] | None = None,
+    workflow: str | None = None,
+    status: Sequence[str] | None = None,
+    move: bool = False,
+    wait: float = 30.0,
+    progress: Progress | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> CopyReport:
+    """Copy runs to another store: all of them, or those that match every filter given.
+
+    Done again, it brings what is new. A run that is damaged, or that the target has with another history, is left
+    out and reported. A run under way is copied as far as it is, and interrupted in the copy. With `move`, a run
+    under way is asked to pause, at most `wait` seconds are waited for it, and each run is deleted from the source
+    once its copy was read back. `stopped` is asked before every run.
+    """
+    if source is target or (source.url == target.url and not source.url.startswith("memory:")):
+        raise StoreError(f"{source.url} cannot be copied to itself; give another store to copy to")
+    wanted = _wanted(source, runs, workflow, status)
+    transfer, done = _Transfer(source, target, move, wait, stopped), list[CopiedRun]()
+    for info in wanted:
+        if stopped():
+            return CopyReport(tuple(done), stopped=True)
+        copied = transfer.carry(info)
+        if copied is not None:
+            done.append(copied)
+            if progress is not None:
+                progress(copied, len(done), len(wanted))
+    return CopyReport(tuple(done))
+
+
+def _wanted(
+    source: Store, runs: Sequence[str] | None, workflow: str | None, status: Sequence[str] | None
+) -> list[RunInfo]:
+    """The runs that match, those that were touched last at the end."""
+    if runs is None:
+        return source.runs(workflow=workflow, status=status)[::-1]
+    wanted: list[RunInfo] = []
+    for run in dict.fromkeys(runs):
+        if not source.runs(run=run):
+            raise RunNotFound(f"no run {run!r} in {source.url}; `holdfast runs` lists those that are there")
+        wanted += source.runs(run=run, workflow=workflow, status=status)
+    return wanted
+
+
+class _Changed(Exception):
+    """Somebody changed the run, here or there, while it was copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Transfer:
+    """Carries runs, one after the other, from one store to another."""
+
+    source: Store
+    target: Store
+    move: bool
+    wait: float
+    stopped: Callable[[], bool]
+
+    def carry(self, info: RunInfo) -> CopiedRun | None:
+        """Copy or move a run; `None` if it is gone."""
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                found = self.source.runs(run=info.run)
+                return self._carry(found[0], tries_left == 0) if found else None
+            except CorruptJournal as error:
+                return _told(info, CopyOutcome.DAMAGED, note=str(error))
+            except (_Changed, Conflict):
+                continue
+            except StoreError as error:
+                if not self._can_go_on():
+                    raise
+                return _told(info, CopyOutcome.REFUSED, note=str(error))
+        return _told(info, CopyOutcome.DRIVEN, note="it, or its copy, is being changed; copy it again")
+
+    def _can_go_on(self) -> bool:
+        """Whether both stores answer, so that only the one run is to blame."""
+        try:
+            self.source.runs(limit=1)
+            self.target.runs(limit=1)
+        except StoreError:
+            return False
+        return True
+
+    def _carry(self, info: RunInfo, last_try: bool) -> CopiedRun | None:
+        asked = self.move and is_driven(self.source, info)
+        if asked:
+            calm = self._paused(info)
+            if calm is None:
+                return _told(info, CopyOutcome.DRIVEN, note=_still_driven(info, self.wait))
+            info = calm
+        last = last_entry(self.source, info.run)
+        if last is None:
+            raise CorruptJournal(f"run {info.run!r} has no entries", run=info.run, seq=1)
+        if last.body == MOVED and (finished := self._finish(info, last)) is not None:
+            return finished
+        standing, theirs = self._compare(info, last)
+        if standing is Standing.OTHER:
+            return _told(info, CopyOutcome.DIFFERENT, note=self._difference(info, theirs))
+        if standing is Standing.AHEAD:
+            return self._left(info, last, "the copy has gone on")
+        if standing is Standing.MARKED and theirs is not None:
+            if not self.move and last.seq == theirs.seq - 1:
+                return self._unchanged(info)
+            self._remove(self.target, self.target.runs(run=info.run)[0], theirs)
+            standing, theirs = Standing.ABSENT, None
+        if standing is Standing.SAME and not self.move and info.status != RunStatus.RUNNING:
+            return self._unchanged(info)
+        return self._bring(info, standing, theirs, asked, last_try)
+
+    def _compare(self, info: RunInfo, last: Entry) -> tuple[Standing, Entry | None]:
+        try:
+            return compare(self.source, self.target, info, last)
+        except CorruptJournal as error:
+            raise StoreError(f"its copy in {self.target.url} is damaged: {error}") from error
+
+    def _unchanged(self, info: RunInfo) -> CopiedRun:
+        bring_messages(self.source, self.target, info.run)
+        return _told(info, CopyOutcome.UNCHANGED)
+
+    def _bring(
+        self, info: RunInfo, standing: Standing, theirs: Entry | None, asked: bool, last_try: bool
+    ) -> CopiedRun:
+        facts, under_way = self._facts(info, asked), info.status == RunStatus.RUNNING
+        end = COPIED if under_way else None
+        try:
+            brought = bring(self.source, self.target, info, theirs, facts, end)
+        except CorruptJournal:
+            if standing is Standing.ABSENT:
+                self.target.delete(info.run)
+            raise
+        bring_messages(self.source, self.target, info.run)
+        if self.source.runs(run=info.run) != [info] and not (under_way and last_try and not self.move):
+            raise _Changed
+        if self.move:
+            self._give_up(info, facts, brought)
+            return _told(info, CopyOutcome.MOVED, brought)
+        outcome = CopyOutcome.COPIED if standing is Standing.ABSENT else CopyOutcome.UPDATED
+        note = ""
+        if is_driven(self.source, info):
+            note = f"{describe(info.driver)} goes on with it; if the copy is resumed too, steps run twice"
+        return _told(info, outcome, brought, note)
+
+    def _facts(self, info: RunInfo, asked: bool) -> RunInfo:
+        """The facts of the copy while the original is there: workers of the target leave it alone."""
+        if info.status == RunStatus.COMPLETED:
+            return dataclasses.replace(info, driver="")
+        status, at = RunStatus(info.status), info.updated_at
+        under_way = status == RunStatus.RUNNING
+        if under_way:
+            status, at = RunStatus.INTERRUPTED, time.time()
+        if not self.move and status == RunStatus.QUEUED:
+            status = RunStatus.INTERRUPTED
+        if self.move and info.queue and status == RunStatus.INTERRUPTED and (asked or under_way):
+            status = RunStatus.QUEUED
+        return dataclasses.replace(info, status=status.value, updated_at=at, driver="", queue="", due_at=None)
+
+    def _give_up(self, info: RunInfo, facts: RunInfo, brought: Brought) -> None:
+        """Leave a run to its copy, once that was read back."""
+        check_copy(self.target, info, brought.last)
+        if info.status != RunStatus.COMPLETED:
+            close_run(self.source, info, brought.shared)
+        bring_messages(self.source, self.target, info.run)
+        self._hand_over(info, facts, brought.last)
+        self.source.delete(info.run)
+
+    def _hand_over(self, info: RunInfo, facts: RunInfo, last: Entry) -> None:
+        """Give a copy to the workers of the target, if workers drove the original."""
+        own = dataclasses.replace(facts, queue=info.queue, due_at=info.due_at)
+        if own != facts:
+            change_facts(self.target, own, last)
+
+    def _finish(self, info: RunInfo, last: Entry) -> CopiedRun | None:
+        """End a move that was interrupted after the run was closed here; `None` if its copy is elsewhere."""
+        before = next(iter(self.source.read(info.run, last.seq - 2, last.seq - 1)), None)
+        if before is None:
+            return None
+        standing, theirs = self._compare(info, before)
+        if theirs is None or standing not in (Standing.SAME, Standing.MARKED, Standing.AHEAD):
+            return None
+        if not self.move:
+            return _told(info, CopyOutcome.UNCHANGED, note="its move is not finished; copy it with --move")
+        bring_messages(self.source, self.target, info.run)
+        if standing is not Standing.AHEAD:
+            self._hand_over(info, self.target.runs(run=info.run)[0], theirs)
+        self.source.delete(info.run)
+        return _told(info, CopyOutcome.MOVED)
+
+    def _left(self, info: RunInfo, last: Entry, note: str) -> CopiedRun:
+        """A run whose copy has all that it has, and more."""
+        if not self.move:
+            return _told(info, CopyOutcome.UNCHANGED, note=note)
+        self._remove(self.source, info, last)
+        return _told(info, CopyOutcome.MOVED, note=note)
+
+    def _remove(self, store: Store, info: RunInfo, last: Entry) -> None:
+        """Delete a run, unless somebody advanced it beyond `last`."""
+        close_run(store, info, last)
+        store.delete(info.run)
+
+    def _paused(self, info: RunInfo) -> RunInfo | None:
+        """A run that was under way, once it has stopped; `None` if it does not in time."""
+        deadline = time.monotonic() + self.wait
+        with contextlib.suppress(HoldfastError):  # It may just have ended.
+            control.pause(Journal(self.source), info.run, "it is moved to another store")
+        while True:
+            found = self.source.runs(run=info.run)
+            if not found:
+                raise _Changed
+            if not is_driven(self.source, found[0]):
+                return found[0]
+            if time.monotonic() >= deadline or self.stopped():
+                return None
+            wait_for_change(self.source, info.run, _LOOK_AGAIN)
+
+    def _difference(self, info: RunInfo, theirs: Entry | None) -> str:
+        first = next(iter(self.source.read(info.run)), None)
+        way_out = f"delete it in {self.target.url} to copy it anew"
+        if first is not None and theirs is not None and first.seq > theirs.seq + 1:
+            return f"it was pruned beyond entry {theirs.seq}, where the copy ends; {way_out}"
+        return f"the target has a run of this id with another history; {way_out}"
+
+
+def _still_driven(info: RunInfo, wait: float) -> str:
+    return (
+        f"{describe(info.driver)} drives it and did not pause within {wait:g} s; it was asked to: "
+        "move it when it has paused"
+    )
+
+
+def _told(info: RunInfo, outcome: CopyOutcome, brought: Brought | None = None, note: str = "") -> CopiedRun:
+    entries, size = (brought.entries, brought.size) if brought is not None else (0, 0)
+    return CopiedRun(info.run, info.workflow, outcome, entries, size, note)

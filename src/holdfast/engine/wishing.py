@@ -1,0 +1,121 @@
+"""Putting a wish to a run: into its inbox, and, if nobody drives it, from there into its journal at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+
+from holdfast.data.codec import Codec
+from holdfast.engine.commands import decided
+from holdfast.engine.driver import active_runs, is_driven
+from holdfast.engine.ground import Ground, NeedsGraph
+from holdfast.engine.inbox import STALE, STOPS, Wish, open_message, write_message
+from holdfast.engine.meant import Refused
+from holdfast.engine.resume import refuse_finished
+from holdfast.errors import CommandRefused, RunConflict
+from holdfast.journal.journal import Journal, Loaded
+from holdfast.journal.records import Commanded, RunEnded
+from holdfast.journal.writer import Writer
+from holdfast.plan.graph import Graph
+from holdfast.stores.base import wait_for_change
+from holdfast.values import RunStatus
+
+logger = logging.getLogger("holdfast")
+
+ASKED = "asked"
+"""The answer to a command that is in the run's inbox and still to be obeyed."""
+
+TRIES = 5
+_GLANCE = 0.05
+_PASSING = 1.0
+"""How long, in seconds, a drive of this process may take from its first or to its last save."""
+
+
+def post(journal: Journal, run_id: str, wish: Wish) -> int:
+    """Put a wish into a run's inbox; the number of the message."""
+    number = journal.store.post(run_id, journal.seal_body(run_id, 0, write_message(wish)))
+    drive = active_runs.find(journal.store, run_id)
+    if drive is not None:
+        drive.request_look()
+    return number
+
+
+def ask(
+    journal: Journal, run_id: str, wish: Wish, codec: Codec, graph: Graph | None, patience: float = 0.0
+) -> str:
+    """Ask something of a run: the status that it has when it is done, or `asked` if that comes later.
+
+    A refusal is raised, if it is known within `patience` seconds; the run's journal tells it in any case.
+    """
+    if active_runs.find(journal.store, run_id) is not None and not journal.store.runs(run=run_id):
+        raise CommandRefused(
+            f"run {run_id!r} is stored only when it stops; until then it can be paused or cancelled"
+        )
+    refuse_finished(journal.info(run_id))
+    number = post(journal, run_id, wish)
+    end, conflicts = time.monotonic() + patience, 0
+    while True:
+        loaded = _as_journalled(journal.load(journal.info(run_id), codec))
+        if loaded.run.inbox_seen >= number:
+            return _verdict(loaded, number)
+        refuse_finished(loaded.info)
+        if is_driven(journal.store, loaded.info):
+            passing = 0.0 if loaded.run.status == RunStatus.RUNNING else _PASSING
+            if time.monotonic() >= end + passing:
+                return ASKED
+            wait_for_change(journal.store, run_id, _GLANCE)
+            continue
+        try:
+            if not obey_inbox(journal, loaded, codec, graph):
+                return ASKED
+        except RunConflict:
+            conflicts += 1  # Somebody recorded something, or took the run up, at this very moment.
+            if conflicts == TRIES:
+                raise
+
+
+def _verdict(loaded: Loaded, number: int) -> str:
+    for refusal in loaded.run.refusals:
+        if refusal.number == number:
+            raise CommandRefused(f"run {loaded.info.run!r}: {refusal.command} is refused: {refusal.reason}")
+    return RunStatus(loaded.run.status)
+
+
+def _as_journalled(loaded: Loaded) -> Loaded:
+    facts = dataclasses.replace(loaded.info, status=str(loaded.run.status), driver=loaded.run.driver)
+    return dataclasses.replace(loaded, info=facts)
+
+
+def obey_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | None) -> bool:
+    """Record what the inbox of a run that nobody drives asks for, in order; `False` if nothing can be.
+
+    What only the run's graph can decide is left, with all after it, to whoever has that.
+    """
+    name, run = loaded.info.run, loaded.run
+    writer, seen = Writer(journal, loaded, codec, durable=True), run.inbox_seen
+    stirred = False
+    for message in journal.store.inbox(name, run.inbox_seen):
+        wish, refused = open_message(journal, name, message), ""
+        try:
+            if wish.command in STOPS:
+                raise Refused(STALE)
+            for record in decided(Ground(name, run, codec, graph, driven=False), wish):
+                writer.record(record)
+                stirred = True
+        except NeedsGraph:
+            stirred = True
+            break
+        except Refused as refusal:
+            refused = str(refusal)
+            logger.info("run %s: %r is refused: %s", name, wish.command, refused)
+        writer.record(Commanded(message.number, wish.command, refused, wish.by, wish.reason))
+        graph = None if wish.redefines and not refused else graph
+    facts = dataclasses.replace(loaded.info, updated_at=time.time())
+    if stirred and facts.queue and run.status == RunStatus.PAUSED:
+        # A worker looks what there is to do now.
+        writer.record(RunEnded(RunStatus.QUEUED))
+        facts = dataclasses.replace(facts, status=RunStatus.QUEUED.value, driver="", due_at=None)
+    writer.set_info(facts)
+    writer.flush()
+    return run.inbox_seen > seen
