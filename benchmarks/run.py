@@ -3,14 +3,17 @@
     python benchmarks/run.py            every benchmark
     python benchmarks/run.py chain wave only these
     python benchmarks/run.py --check    exit with 1 if a target is missed
+    python benchmarks/run.py --tiny     see that they work: those on PostgreSQL in a form that says nothing
 
 The floor of a durable step is a raw apsw loop on the same disk with the same PRAGMAs, the same bytes
-and one commit per step. Contenders take turns, and medians are compared, because machines are noisy.
+and one commit per step; on PostgreSQL (an embedded server that syncs) a raw psycopg loop. Contenders take
+turns, and medians are compared, because machines are noisy.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 import os
 import resource
@@ -21,75 +24,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import apsw
 import ormsgpack
+from figures import ROUNDS, SESSION, Holding, Row, chain, loop, one_more_async, rows_of
 
 from holdfast import END, START, App, StateGraph, WorkflowState, append
 from holdfast.data.compress import unpack
 from holdfast.stores.sqlite import SqliteStore
-
-ROUNDS = 7
-
-
-@dataclass
-class Row:
-    """One line of the table. `better` says which way the target lies."""
-
-    name: str
-    measured: str
-    floor: str
-    figure: float
-    target: float
-    unit: str = "x"
-    better: str = "<="
-
-    @property
-    def good(self) -> bool:
-        return self.figure <= self.target if self.better == "<=" else self.figure >= self.target
-
-
-class Counting(TypedDict, total=False):
-    n: int
-
-
-class Growing(TypedDict, total=False):
-    n: int
-    messages: Annotated[list[Any], append]
-
-
-class Holding(TypedDict, total=False):
-    n: int
-    blob: bytes
-
-
-def one_more(state: Any) -> dict[str, Any]:
-    return {"n": state["n"] + 1}
-
-
-async def one_more_async(state: Any) -> dict[str, Any]:
-    return {"n": state["n"] + 1}
-
-
-def chain(length: int, node: Callable[..., Any] = one_more, schema: Any = Counting) -> StateGraph:
-    graph = StateGraph(schema, name="chain")
-    before = START
-    for index in range(length):
-        graph.add_node(f"step{index}", node)
-        graph.add_edge(before, f"step{index}")
-        before = f"step{index}"
-    return graph.add_edge(before, END)
-
-
-def loop(node: Callable[..., Any], times: int, schema: Any = Growing) -> StateGraph:
-    graph = StateGraph(schema, name="loop", max_iterations=times + 1)
-    graph.add_node("work", node)
-    graph.add_edge(START, "work")
-    graph.add_edge("work", "work", when=lambda state: state["n"] < times)
-    return graph.add_edge("work", END)
 
 
 def raw_loop(path: Path, synchronous: str, bodies: list[tuple[bytes, bytes, bytes]]) -> float:
@@ -109,10 +53,6 @@ def raw_loop(path: Path, synchronous: str, bodies: list[tuple[bytes, bytes, byte
     seconds = time.perf_counter() - begun
     connection.close()
     return seconds / len(bodies)
-
-
-def rows_of(app: App, run: str) -> list[tuple[bytes, bytes, bytes]]:
-    return [(entry.chain, entry.mark or b"", entry.body) for entry in app.store.read(run)][1:]
 
 
 def disk_bytes(app: App, path: Path) -> int:
@@ -473,26 +413,51 @@ BENCHMARKS: dict[str, Callable[[Path], Iterator[Row]]] = {
     "flow": bench_flow,
 }
 
+SCALED = {
+    "pg-chain": ("on_postgres", "bench_chain"),
+    "pg-concurrent": ("on_postgres", "bench_concurrent"),
+    "pg-workers": ("fleet", "bench_workers"),
+    "pg-failover": ("fleet", "bench_failover"),
+    "large": ("large_store", "bench_large"),
+}
+"""Those that have a tiny form, by module and function; they need the extras of PostgreSQL."""
+
+
+def rows(name: str, folder: Path, tiny: bool) -> Iterator[Row]:
+    """What a benchmark measures."""
+    if name in BENCHMARKS:
+        return BENCHMARKS[name](folder)
+    module, function = SCALED[name]
+    measured: Iterator[Row] = getattr(importlib.import_module(module), function)(folder, tiny)
+    return measured
+
+
+def show(row: Row) -> None:
+    verdict = "" if row.good else "  MISSED"
+    target = "" if row.target is None else f"{row.better} {row.target:g}{row.unit}"
+    figure = f"{row.figure:.2f}{row.unit}"
+    print(f"{row.name:48} {row.measured:>16} {row.floor:>16} {figure:>10} {target:>10}{verdict}", flush=True)
+
 
 def main(arguments: list[str]) -> int:
-    check = "--check" in arguments
-    names = [name for name in arguments if name != "--check"] or list(BENCHMARKS)
-    unknown = [name for name in names if name not in BENCHMARKS]
+    check, tiny = "--check" in arguments, "--tiny" in arguments
+    every = list(SCALED) if tiny else [*BENCHMARKS, *SCALED]
+    names = [name for name in arguments if name not in ("--check", "--tiny")] or every
+    unknown = [name for name in names if name not in every]
     if unknown:
-        print(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+        print(f"no {'tiny ' if tiny else ''}benchmark {', '.join(unknown)}; there are {', '.join(every)}")
         return 2
-    print(f"{'benchmark':44} {'measured':>16} {'floor':>16} {'figure':>10} {'target':>10}")
+    print(f"{'benchmark':48} {'measured':>16} {'floor':>16} {'figure':>10} {'target':>10}")
     missed = 0
-    for name in names:
-        with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as folder:
-            for row in BENCHMARKS[name](Path(folder)):
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=SESSION) as session:
+        Path(session).chmod(0o755)  # Whoever runs the PostgreSQL server has to get in.
+        for name in names:
+            folder = Path(session) / name
+            folder.mkdir()
+            for row in rows(name, folder, tiny):
                 missed += not row.good
-                verdict = "" if row.good else "  MISSED"
-                figure, target = f"{row.figure:.2f}{row.unit}", f"{row.better} {row.target:g}{row.unit}"
-                print(
-                    f"{row.name:44} {row.measured:>16} {row.floor:>16} {figure:>10} {target:>10}{verdict}",
-                    flush=True,
-                )
+                show(row)
+            shutil.rmtree(folder)
     print(f"{missed} target(s) missed" if missed else "every target met")
     return 1 if check and missed else 0
 

@@ -11,11 +11,15 @@ from typing import Any
 
 import click
 
+from holdfast.cli.copying import report_as_json, run_as_json
 from holdfast.cli.display.closing import Ending
 from holdfast.cli.display.resume_table import Row, plan_as_json
+from holdfast.cli.display.store_text import schema_as_json, usage_as_json
 from holdfast.cli.errors import error_as_json
 from holdfast.cli.main import ENTRIES, commands
 from holdfast.cli.pruning import Removal
+from holdfast.engine.copy_report import CopyOutcome
+from holdfast.values import RunStatus
 from holdfast.views import Driver, FaultView, Items, Ledger, Moment, PauseView, RunLine, RunView, StepView
 
 FOLDER = Path(__file__).parent / "reference" / "cli"
@@ -81,6 +85,18 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("each of steps", "name, kind, wave, next, waits_for, steps"),
         ("each of next", "to, when, choice"),
     ],
+    "store copy": [
+        ("the document", keys(report_as_json)),
+        ("counts", ", ".join(CopyOutcome)),
+        ("each of runs", keys(run_as_json)),
+    ],
+    "store stats": [
+        ("the document", keys(usage_as_json)),
+        ("statuses, those that there are", ", ".join(RunStatus)),
+        ("each of drivers", "driver, runs"),
+        ("each of largest", "run_id, workflow, status, entries, bytes"),
+    ],
+    "store migrate": [("the document", keys(schema_as_json))],
     "doctor": [("the document", "ok, checks"), ("each of checks", "name, state, text")],
 }
 """The keys of what `--json` prints. They stay; others may come."""

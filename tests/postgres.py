@@ -11,17 +11,19 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from holdfast.errors import StoreError
 from holdfast.stores.postgres.programs import Programs
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 """Where Debian keeps the programs of its PostgreSQL, if it is installed."""
 
+_PREFIX = "holdfast-pg-"
 _schemas = itertools.count(1)
 
 
@@ -115,17 +117,18 @@ class LossyWay:
                         return
                     if source is client:
                         server.sendall(data)
-                    elif not self._armed:
-                        client.sendall(data)
-                    elif data.endswith(_READY):
+                    elif self._armed and data.endswith(_READY):
                         self._armed = False
                         self.lost += 1
                         return
+                    else:
+                        client.sendall(data)
 
 
 @contextmanager
 def running(programs: Programs) -> Iterator[PostgresServer]:
     """A new server, stopped and removed afterwards."""
+    _sweep(programs)
     with open_folder() as folder:
         server = PostgresServer(programs, folder / "data")
         server.create()
@@ -139,12 +142,22 @@ def running(programs: Programs) -> Iterator[PostgresServer]:
 @contextmanager
 def open_folder() -> Iterator[Path]:
     """A folder that a server can reach, whoever runs it; the folders that pytest makes are closed to others."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
     folder.chmod(0o755)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(programs: Programs) -> None:
+    """Stop and remove the servers of tests that were killed before they could."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
+            with suppress(StoreError):
+                programs.run("pg_ctl", "stop", "-m", "immediate", "-D", str(folder / "data"))
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def debian_programs() -> Programs:

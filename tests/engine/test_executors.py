@@ -313,6 +313,16 @@ class TestLost:
         assert out.state["log"] == ["kept"]
         assert out.figures.retries == 2
 
+    def test_a_process_that_died_idle_is_replaced(self) -> None:
+        """No attempt is lost with it."""
+        process = run(away.process, "processes:1").state["n"]
+        os.kill(process, signal.SIGKILL)
+        until(lambda: is_gone(process))
+
+        out = run(away.process, "processes:1", retry=Retry(attempts=1))
+
+        assert out.state["n"] != process
+
     def test_what_was_interrupted_there_did_not_mean_us(self) -> None:
         retry = Retry(attempts=1)
 
@@ -513,7 +523,8 @@ class TestOwn:
         assert "node 'work': its function cannot be sent to the ProcessPoolExecutor" in str(error)
 
     def test_a_pool_that_breaks_is_lost(self) -> None:
-        with concurrent.futures.ProcessPoolExecutor(1) as pool:
+        context = multiprocessing.get_context("forkserver")
+        with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
             error = cause(away.dies, pool, retry=Retry(attempts=2, delay=0.01))
 
         assert isinstance(error, ExecutorLost) and "BrokenProcessPool" in str(error)

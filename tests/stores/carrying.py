@@ -20,11 +20,16 @@ from tests.graphs import chain
 from tests.stores.making import SOURCE
 
 DRIVER = """
-import sys
+import asyncio, sys
 from holdfast import open_store
 from tests.stores.carrying import blocking
-store = open_store(sys.argv[1])
-outcome = blocking(sys.argv[2]).compile(store).invoke({"n": 1}, run_id=sys.argv[3])
+url, folder, run, queue = sys.argv[1:]
+app = blocking(folder).compile(open_store(url))
+if queue:
+    app.submit({"n": 1}, run_id=run, queue=queue)
+    outcome = asyncio.run(app.atake_up(run))
+else:
+    outcome = app.invoke({"n": 1}, run_id=run)
 print(outcome.status)
 """
 
@@ -55,10 +60,10 @@ def ran(folder: Path) -> list[str]:
     return notes.read_text().split() if notes.exists() else []
 
 
-def drive(url: str, folder: Path, run: str = "live") -> subprocess.Popen[str]:
-    """A process that drives a run; it is in the middle of `slow` on return."""
+def drive(url: str, folder: Path, run: str = "live", queue: str = "") -> subprocess.Popen[str]:
+    """A process that drives a run, of a queue perhaps; it is in the middle of `slow` on return."""
     process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, url, str(folder), run],
+        [sys.executable, "-c", DRIVER, url, str(folder), run, queue],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

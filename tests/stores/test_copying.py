@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import datetime as dt
 import os
 import secrets
 import signal
@@ -121,17 +123,21 @@ def check_copies(source_url: str, target_url: str) -> None:
     target.close()
 
 
-def test_a_pruned_journal_is_copied_from_its_horizon_on(source: Store, target: Store) -> None:
+def test_a_pruned_journal_is_copied_from_its_horizon_on(
+    source: Store, target: Store, postgres_url: str
+) -> None:
     growing(source, 20, retention=Retention(max_checkpoints=5, per="run")).invoke({}, run_id="pruned")
     assert janitor.wait()
     first = next(iter(source.read("pruned"))).seq
     assert first > 5
 
-    for store, there in ((source, target), (target, open_store("memory://"))):
+    server, memory = open_store(postgres_url), open_store("memory://")
+    for store, there in ((source, target), (target, server), (server, memory)):
         assert outcomes(store, there) == {"pruned": "copied"}
         assert contents(there, "pruned") == contents(source, "pruned")
         assert len(growing(there, 20).checkpoints("pruned")) == 5
         assert outcomes(store, there) == {"pruned": "unchanged"}
+    server.close()
     with pytest.raises(StoreError, match="entry 3 given where 1 is next"):
         create = Append("x", 0, [next(iter(source.read("pruned")))._replace(seq=3)], facts(source, "pruned"))
         target.commit([create._replace(info=dataclasses.replace(facts(source, "pruned"), run="x"))])
@@ -399,10 +405,7 @@ def test_a_run_that_does_not_pause_in_time_stays_where_it_is(
 
 def queued(store: Store, run: str) -> None:
     """A run that waits for a worker, as it was submitted."""
-    asking(store).invoke({}, run_id=run)
-    last = list(store.read(run))[-1]
-    waiting = dataclasses.replace(facts(store, run), status="queued", queue="mail", priority=7, due_at=5.0)
-    assert store.commit([Append(run, last.seq, [], waiting)]) == [None]
+    asking(store).submit({}, run_id=run, queue="mail", priority=7, when=dt.datetime.fromtimestamp(5, dt.UTC))
 
 
 def dead(store: Store, run: str) -> None:
@@ -436,6 +439,7 @@ def test_a_plain_copy_of_a_queued_run_is_not_run_twice(source: Store, target: St
     assert outcomes(source, target, move=True) == {"r": "moved"}
     now = facts(target, "r")
     assert (now.status, now.queue, now.priority, now.due_at) == ("queued", "mail", 7, 5.0)
+    assert asyncio.run(asking(target).atake_up("r")).status == "paused", "as a worker does it"
 
 
 def test_a_run_whose_worker_died_is_queued_again_where_it_is_moved_to(source: Store, target: Store) -> None:
@@ -445,7 +449,23 @@ def test_a_run_whose_worker_died_is_queued_again_where_it_is_moved_to(source: St
 
     now = facts(target, "r")
     assert (now.status, now.queue, now.driver) == ("queued", "mail", "")
+    assert asyncio.run(asking(target).atake_up("r")).status == "paused"
     assert asking(target).resume("r", answer="go").state["log"] == ["a", "go", "c"]
+
+
+def test_a_run_that_its_worker_left_for_the_move_is_queued_again(
+    source: Store, target: Store, tmp_path: Path
+) -> None:
+    worker = drive(source.url, tmp_path, queue="mail")
+    assert facts(source, "live").queue == "mail"
+    let_go_once_asked(source, tmp_path)
+
+    assert outcomes(source, target, move=True, wait=60) == {"live": "moved"}
+
+    now = facts(target, "live")
+    assert ended(worker) == "interrupted" and (now.status, now.queue) == ("queued", "mail")
+    assert asyncio.run(blocking(str(tmp_path)).compile(target).atake_up("live")).status == "completed"
+    assert ran(tmp_path) == ["first", "slow", "last"]
 
 
 @pytest.mark.parametrize("make", [queued, dead, paused, completed], ids=lambda make: str(make.__name__))

@@ -27,6 +27,10 @@ _GLANCE = 1.0
 """How often, in seconds, a worker that says nothing is looked at."""
 
 _PATIENCE = 2.0
+"""How long, in seconds, one that is ended may take for it."""
+
+_STARTS = 3
+"""How many workers a task is given to that are gone before they begin it."""
 
 
 def processors() -> int:
@@ -56,32 +60,47 @@ class _Worker:
                 process_group=0,
             )
 
-    def answer(self, data: bytes) -> bytes:
-        """What it makes of a task; `ExecutorLost` if it dies over it."""
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def begin(self, data: bytes) -> bool:
+        """Give it a task; whether it has taken it."""
         try:
             self._ours.send(tuple(Surroundings.here()))
             self._ours.send_bytes(data)
-            # What it started may hold its end open when it is gone.
-            while not self._ours.poll(_GLANCE):
-                if self._process.poll() is not None and not self._ours.poll(0):
-                    raise EOFError
-            return self._ours.recv_bytes()
+            self._next()
+        except (EOFError, OSError):
+            self._end()
+            return False
+        return True
+
+    def answer(self) -> bytes:
+        """What it makes of the task; `ExecutorLost` if it dies over it."""
+        try:
+            return self._next()
         except (EOFError, OSError):
             raise ExecutorLost(f"the worker process {self._end()} before the step was finished") from None
 
+    def _next(self) -> bytes:
+        # What it started may hold its end open when it is gone.
+        while not self._ours.poll(_GLANCE):
+            if not self.is_alive() and not self._ours.poll(0):
+                raise EOFError
+        return self._ours.recv_bytes()
+
     def _end(self) -> str:
         self.kill()
+        self.gone()
         code = self._process.returncode
-        if code >= 0:
+        if code is None or code >= 0:
             return f"exited with code {code}"
         return f"was ended by {signal.Signals(-code).name}"
 
     def kill(self) -> None:
-        """End it, whatever it does, and all that it started."""
-        if self._process.poll() is None:
+        """End it, whatever it does, and all that it started; it is not waited for."""
+        if self.is_alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
     def leave(self) -> None:
         """Let it end, when it is idle."""
@@ -89,10 +108,8 @@ class _Worker:
 
     def gone(self) -> None:
         """Wait for its end, but not for long."""
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.kill()
 
     def forget(self) -> None:
         """It is another process's: leave it alone."""
@@ -106,6 +123,7 @@ class _Job(concurrent.futures.Future[bytes]):
     def __init__(self, data: bytes) -> None:
         super().__init__()
         self.data = data
+        self.is_unwanted = False
         self._worker: _Worker | None = None
         self._guard = threading.Lock()
 
@@ -113,15 +131,17 @@ class _Job(concurrent.futures.Future[bytes]):
         if super().cancel():
             return True
         with self._guard:
+            self.is_unwanted = True
             if self._worker is not None:
                 self._worker.kill()
         return False
 
-    def answered_by(self, worker: _Worker) -> bytes:
+    def answered_by(self, worker: _Worker) -> bytes | None:
+        """What a worker makes of it; nothing if it is gone before it has begun."""
         with self._guard:
             self._worker = worker
         try:
-            return worker.answer(self.data)
+            return worker.answer() if worker.begin(self.data) else None
         finally:
             with self._guard:
                 self._worker = None
@@ -157,17 +177,29 @@ class ProcessPool(concurrent.futures.Executor):
         while (job := self._next()) is not None:
             if not job.set_running_or_notify_cancel():
                 continue
-            worker = None
             try:
-                worker = self._take()
-                answer = job.answered_by(worker)
+                answer = self._answer(job)
             except BaseException as error:
-                self._drop(worker)
                 job.set_exception(error)
-                continue
-            with self._lock:
-                self._idle.append(worker)
-            job.set_result(answer)
+            else:
+                job.set_result(answer)
+
+    def _answer(self, job: _Job) -> bytes:
+        for _ in range(_STARTS):
+            if job.is_unwanted:
+                break
+            worker = self._take()
+            try:
+                answer = job.answered_by(worker)
+            except BaseException:
+                self._drop(worker)
+                raise
+            if answer is not None:
+                with self._lock:
+                    self._idle.append(worker)
+                return answer
+            self._drop(worker)
+        raise ExecutorLost("no worker process began the step")
 
     def _next(self) -> _Job | None:
         with self._lock:
@@ -177,19 +209,23 @@ class ProcessPool(concurrent.futures.Executor):
             return None
 
     def _take(self) -> _Worker:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
+        while (worker := self._idle_one()) is not None:
+            if worker.is_alive():
+                return worker
+            self._drop(worker)
         worker = _Worker()
         with self._lock:
             self._all.add(worker)
         return worker
 
-    def _drop(self, worker: _Worker | None) -> None:
-        if worker is not None:
-            worker.leave()
-            with self._lock:
-                self._all.discard(worker)
+    def _idle_one(self) -> _Worker | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def _drop(self, worker: _Worker) -> None:
+        worker.leave()
+        with self._lock:
+            self._all.discard(worker)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End all workers now, whatever they do."""
@@ -201,7 +237,7 @@ class ProcessPool(concurrent.futures.Executor):
             worker.kill()
         for worker in idle:
             worker.leave()
-        for worker in idle:
+        for worker in (*busy, *idle):
             worker.gone()
 
     def forget(self) -> None:

@@ -15,6 +15,9 @@ from typing import Any
 from holdfast.engine.main_program import MainProgram, Surroundings
 from holdfast.engine.remote import perform
 
+BEGUN = b"begun"
+"""Says that a task was taken: from here on it may have effects."""
+
 
 class _Unpickler(pickle.Unpickler):
     def __init__(self, data: bytes, main: MainProgram, where: Surroundings) -> None:
@@ -39,13 +42,22 @@ class _Worker:
         threading.Thread(target=self._listen, name="holdfast-listen", daemon=True).start()
         while (task := self._tasks.get()) is not None:
             where, data = task
+            if not self._sent(BEGUN):
+                return
             where.enter()
             reply = perform(data, lambda raw, where=where: _Unpickler(raw, self._main, where).load())  # type: ignore[misc]
             for stream in (sys.stdout, sys.stderr):
-                stream.flush()
+                with contextlib.suppress(Exception):  # It is the task's to close or replace.
+                    stream.flush()
             self._is_busy = False
-            with contextlib.suppress(OSError):
-                self._connection.send_bytes(reply)
+            self._sent(reply)
+
+    def _sent(self, message: bytes) -> bool:
+        try:
+            self._connection.send_bytes(message)
+        except OSError:
+            return False
+        return True
 
     def _listen(self) -> None:
         try:

@@ -74,9 +74,9 @@ def _unpacked_types(packed: Iterable[bytes], loads: Loads) -> Iterator[Handler]:
     for raw in packed:
         try:
             found = loads(raw)
+            yield found if isinstance(found, Handler) else handler_for(found[1], found[0])
         except Exception:
             continue
-        yield found if isinstance(found, Handler) else handler_for(found[1], found[0])
 
 
 class Changed(NamedTuple):

@@ -28,7 +28,7 @@ class WorkerLines:
         """The worker is at work."""
         of = f"the queues {', '.join(queues)}" if queues else "every queue"
         self._write(
-            f"worker {self._name} takes runs of {of} of {store} up, {concurrency} at once; Ctrl+C stops it",
+            f"worker {self._name} takes up runs of {of} in {store}, {concurrency} at once; Ctrl+C stops it",
             {"kind": "started", "store": store, "queues": list(queues), "concurrency": concurrency},
         )
 

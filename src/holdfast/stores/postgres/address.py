@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import quote, unquote
 
 import psycopg
@@ -104,15 +106,16 @@ def _namespace(given: str | None, of_url: str | None) -> str:
 def _parameters(base: str, given: Given, shown: str) -> dict[str, str]:
     """What libpq is told, secrets included."""
     query = "&".join(f"{quote(key)}={quote(value, safe='')}" for key, value in given if key not in _OWN)
-    try:
-        found = conninfo_to_dict(f"{base}?{query}")
-    except psycopg.Error as error:
-        # libpq quotes the part it stumbles over, which may be one of a password.
-        why = f" ({str(error).strip()})" if "@" not in base and "password" not in query else ""
+    found: dict[str, Any] | None = None
+    with suppress(psycopg.Error):
+        # A slash in a password would be taken for the end of the host, and what follows for the database.
+        if "@" not in base.removeprefix("postgresql://").partition("/")[2]:
+            found = conninfo_to_dict(f"{base}?{query}")
+    if found is None or not re.fullmatch("[0-9,]*", found.get("port") or ""):
         raise StoreError(
-            f"{shown} is not a URL that PostgreSQL understands{why}; write special characters in names and "
-            "passwords as %XX"
-        ) from None
+            f"{shown} is not a URL that PostgreSQL understands; write special characters in names and passwords "
+            "as %XX, and only parameters that libpq knows"
+        )
     plain = {key: str(value) for key, value in found.items() if value not in (None, "")}
     secret = {key: value for key, value in plain.items() if key in _SECRET}
     if secret:

@@ -49,7 +49,9 @@ class PostgresStore:
         self._queues = topic_of(self.namespace)
         self._close = weakref.finalize(self, self._parts.close)
         try:
-            self._connections.run(lambda connection: prepare(connection, address), opening_patience(self._server))
+            self._connections.run(
+                lambda connection: prepare(connection, address), opening_patience(self._server)
+            )
         except BaseException:
             self._close()
             raise

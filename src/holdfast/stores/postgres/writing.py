@@ -116,7 +116,9 @@ class Writer:
         alone = [place for place in order if place in rest]
         batch = [steps_of(appends[place], self.namespace) for place in alone]
         if together:
-            batch.append(Steps([(BATCH, values_of([appends[place] for place in together], self.namespace))], []))
+            batch.append(
+                Steps([(BATCH, values_of([appends[place] for place in together], self.namespace))], [])
+            )
         answers = self._written(batch)
         refused = {place for place, rows in zip(alone, answers, strict=False) if not rows}
         if together:
@@ -184,9 +186,14 @@ class Writer:
 
     @contextmanager
     def _at_once(self) -> Iterator[None]:
-        """A transaction that costs one round trip: no statement of the block waits for the one before."""
-        with self.connection.pipeline(), self.connection.transaction():
+        """A transaction that costs one round trip: no statement of the block waits for the one before.
+
+        If one of them fails, the connection is left in the middle of it.
+        """
+        with self.connection.pipeline():
+            self.connection.execute("BEGIN")
             yield
+            self.connection.execute("COMMIT")
 
     def _sync(self, durable: bool) -> None:
         """Choose what the next commit survives: power loss of the server, or only the death of this process."""

@@ -19,9 +19,7 @@ CREATE TABLE run (
     claim       uuid,
     claim_until timestamptz,
     strikes     integer NOT NULL DEFAULT 0,
-    held        text,
-    UNIQUE (namespace, run),
-    UNIQUE (namespace, key)
+    held        text
 ) WITH (fillfactor = 70);
 
 CREATE INDEX run_by_time ON run (namespace, updated_at DESC, run);
@@ -33,6 +31,11 @@ CREATE INDEX run_by_tag ON run USING gin (tags);
 CREATE INDEX run_queued ON run (namespace, queue, priority DESC, due_at) WHERE status = 'queued';
 CREATE INDEX run_driven ON run (namespace, queue) WHERE status = 'running' AND queue <> '';
 CREATE INDEX run_asleep ON run (namespace, due_at) WHERE status = 'paused' AND due_at IS NOT NULL;
+
+-- Made last: among indexes that seem equally good, as all do while a table is empty, PostgreSQL takes the
+-- newest, and plans that were made then are kept for a while.
+CREATE UNIQUE INDEX run_by_key ON run (namespace, key);
+CREATE UNIQUE INDEX run_by_name ON run (namespace, run);
 
 -- Bodies are compressed already where that pays: they are kept as they are, out of line when large.
 CREATE TABLE entry (
