@@ -16,9 +16,12 @@ from holdfast.cli.display.closing import Ending
 from holdfast.cli.display.resume_table import Row, plan_as_json
 from holdfast.cli.display.store_text import schema_as_json, usage_as_json
 from holdfast.cli.errors import error_as_json
+from holdfast.cli.handing_over import queued_as_json
 from holdfast.cli.main import ENTRIES, commands
 from holdfast.cli.pruning import Removal
 from holdfast.engine.copy_report import CopyOutcome
+from holdfast.fleet.queues import QueueLine
+from holdfast.fleet.schedules import ScheduleLine
 from holdfast.values import RunStatus
 from holdfast.views import Driver, FaultView, Items, Ledger, Moment, PauseView, RunLine, RunView, StepView
 
@@ -47,12 +50,13 @@ JSON: dict[str, list[tuple[str, str]]] = {
     "resume": [
         *ENDING,
         ("with --plan", keys(plan_as_json)),
+        ("with --detach", keys(queued_as_json)),
         ("each of steps of a plan", ", ".join(Row._fields)),
     ],
     "answer": [("the document", "run_id, answered, open; with --resume as for resume")],
     "runs": [("the document", "store, runs"), ("each of runs", keys(RunLine.as_json))],
     "show": [
-        ("the document", f"{keys(RunLine.as_json)}, {WHOLE}, store; with --state also the whole state"),
+        ("the document", f"{keys(RunLine.as_json)}, {WHOLE}, held, store; with --state also the whole state"),
         ("driver", keys(Driver.as_json)),
         ("flow", "path, digest"),
         ("parent", "run_id, seq"),
@@ -85,6 +89,28 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("each of steps", "name, kind, wave, next, waits_for, steps"),
         ("each of next", "to, when, choice"),
     ],
+    "submit": [("the document", f"{keys(queued_as_json)}, created, store")],
+    "worker": [
+        ("each line", "at, worker, kind"),
+        ("of a run also", "run_id, workflow, queue, text, due_at"),
+        ("kind", "started, taken, conflict, refused, stopped, or the status that a run was left in"),
+        ("with started", "store, queues, concurrency"),
+    ],
+    "queue list": [
+        ("the document", "store, queues"),
+        ("each of queues", keys(QueueLine.as_json)),
+        ("rate", "starts, seconds"),
+    ],
+    "queue set": [("the document", "queue, max_running, rate, is_paused")],
+    "queue pause": [("the document", "as for set")],
+    "queue resume": [("the document", "as for set")],
+    "queue unset": [("the document", "as for set")],
+    "schedule add": [("the document", keys(ScheduleLine.as_json))],
+    "schedule list": [("the document", "store, schedules"), ("each of schedules", "as for add")],
+    "schedule pause": [("the document", "as for add")],
+    "schedule resume": [("the document", "as for add")],
+    "schedule remove": [("the document", "name, removed")],
+    "schedule next": [("the document", "cron, zone, times")],
     "store copy": [
         ("the document", keys(report_as_json)),
         ("counts", ", ".join(CopyOutcome)),

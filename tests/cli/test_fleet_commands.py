@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast import START, StateGraph, open_store
+from holdfast.cli.display.worker_lines import WorkerLines
+from holdfast.fleet.worker import WorkerEvent
 from tests.cli.calling import ASKING, CHAIN, SLOW, call, ran, start, until, write
 from tests.cli.looking import Call, caller
 from tests.postgres import PostgresServer
@@ -119,6 +121,7 @@ def test_a_run_can_be_submitted_for_later(holdfast: Call) -> None:
         (("tagged.yaml", "--at", "noon"), "is not a time such as"),
         (("tagged.yaml", "--queue", "a,b"), "a queue is named by"),
         (("tagged.yaml", "--priority", "high"), "not a valid integer"),
+        (("tagged.yaml", "--priority", "2147483648"), "is not from -2147483647 to 2147483647"),
         (("tagged.yaml", "--store", "memory://"), "no other process finds a run"),
         (("tagged.yaml", "--key", ""), "a submit key is text"),
         (("missing.yaml",), "does not exist"),
@@ -285,6 +288,17 @@ def test_what_a_worker_tells_has_no_secrets_in_it(
     assert holdfast("status", "r1").code == 1
 
 
+def test_a_worker_tells_harmless_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = WorkerLines("w", False, lambda text: text.replace("sesame", "***"))
+
+    lines.tell(WorkerEvent("failed", "r1", "wf", "q", "open sesame \x1b[31m\n red"))
+    lines.tell(WorkerEvent("conflict", "r1", "wf", "q", "it was faster"))
+    lines.tell(WorkerEvent("paused", "r1", "wf", "q"))
+
+    told = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert told == ["r1 wf: failed: open *** red", "r1 wf: left to another: it was faster", "r1 wf: paused"]
+
+
 def test_a_sleeping_run_is_left_until_its_time_and_shown_as_such(holdfast: Call) -> None:
     holdfast("submit", "resting.yaml", "--run-id", "r1")
 
@@ -348,6 +362,7 @@ def test_a_second_signal_stops_a_worker_at_once(holdfast: Call, tmp_path: Path) 
 def test_status_waits_for_a_run_that_a_worker_will_drive(holdfast: Call, tmp_path: Path) -> None:
     holdfast("submit", "tagged.yaml", "--run-id", "r1")
     waiting = start(tmp_path, "status", "r1", "--wait", "--every", "0.05")
+    assert call(tmp_path, "status", "r1").stdout.startswith("r1 queued") and waiting.poll() is None
 
     work(holdfast)
     out, err = waiting.communicate(timeout=60)
@@ -376,6 +391,7 @@ def test_runs_are_found_by_queue_and_tag(holdfast: Call) -> None:
 
 
 def test_queues_are_listed_on_any_store(holdfast: Call) -> None:
+    """R2.5: how many runs are queued, running and paused."""
     assert "no runs wait in " in holdfast("queue", "list").out
     for words in (("--queue", "a"), ("--queue", "a", "--delay", "1h"), ("--queue", "b")):
         holdfast("submit", "tagged.yaml", *words)
@@ -444,6 +460,7 @@ def test_queues_are_limited_paused_and_let_go_again(pg: Call, postgres_url: str)
     assert line.split()[:6] == ["mail", "1", "1", "0", "0", "0"] and line.endswith(
         "paused, 3 at once, 100 in 1m00s"
     )
+    assert kinds(work(pg)) == {}, "what waits in a paused queue keeps nobody waiting"
     assert pg("queue", "resume", "mail").code == 0
     assert pg("queue", "unset", "mail").out == "queue mail: no limits\n"
     assert kinds(work(pg, "--lease", "5")) == {"r1": "completed"}

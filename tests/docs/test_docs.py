@@ -49,15 +49,20 @@ def environment() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
-def test_the_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
+def test_the_python_blocks_of_a_page_run_in_order(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Pages about PostgreSQL find the URL of a new store in the environment."""
     script = tmp_path / f"{page.stem}.py"
     script.write_text(script_of(page), "utf-8")
     (tmp_path / "cwd").mkdir()
+    needs_server = "JOBS_URL" in script_of(page)
+    jobs = {"JOBS_URL": request.getfixturevalue("postgres_url")} if needs_server else {}
 
     done = subprocess.run(
         [sys.executable, "-W", "error", script],
         cwd=tmp_path / "cwd",
-        env=environment(),
+        env=environment() | jobs,
         capture_output=True,
         text=True,
         timeout=100,

@@ -22,7 +22,7 @@ def following(cron: Cron, when: dt.datetime, count: int) -> list[str]:
     found = []
     for _ in range(count):
         when = cron.next_after(when)
-        found.append(when.isoformat())
+        found.append(when.astimezone(ZoneInfo(cron.zone)).isoformat())
     return found
 
 
@@ -63,7 +63,7 @@ def test_a_time_zone_is_heeded_and_seconds_are_not_lost() -> None:
 
     assert cron.next_after(at("2026-05-01T03:29:59")) == at("2026-05-01T03:30")
     assert cron.next_after(at("2026-05-01T03:30")) == at("2026-05-02T09:00", "Asia/Kolkata")
-    assert cron.next_after(at("2026-05-01T03:30")).utcoffset() == dt.timedelta(hours=5.5)
+    assert cron.next_after(at("2026-05-01T03:30")).tzinfo == dt.UTC
 
 
 def test_a_skipped_time_is_the_first_moment_after_the_gap() -> None:
@@ -99,9 +99,8 @@ def test_an_expression_for_every_hour_follows_real_time() -> None:
     for beginning in ("2026-03-28T22:00", "2026-10-24T22:00"):
         when = at(beginning)
         for _ in range(12):
-            following_time = cron.next_after(when)
-            assert following_time - when.astimezone(dt.UTC) == 30 * MINUTE
-            when = following_time.astimezone(dt.UTC)
+            assert cron.next_after(when) - when == 30 * MINUTE
+            when += 30 * MINUTE
 
 
 def test_a_clock_that_is_put_back_past_midnight_shows_yesterday_once_more() -> None:

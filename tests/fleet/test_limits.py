@@ -12,7 +12,7 @@ import pytest
 from holdfast import START, App, StateGraph, open_store
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.fleet.claims import Wanted
-from holdfast.fleet.limits import Limit, LimitInvalid, Limits, Rate
+from holdfast.fleet.limits import Limit, LimitInvalid, Limits, Rate, Room, allowances
 from holdfast.fleet.postgres_claims import PostgresClaims
 from holdfast.stores.base import Store
 from holdfast.stores.postgres.store import PostgresStore
@@ -150,6 +150,22 @@ def test_urgent_runs_of_a_limited_queue_come_first_and_a_worker_of_other_queues_
 
     assert claim(pg, 100, "elsewhere") == elsewhere
     assert claim(pg, 100, "default") == urgent
+
+
+def test_a_worker_that_hangs_while_it_claims_holds_nobody_up(pg: PostgresStore, postgres_url: str) -> None:
+    other = open_store(postgres_url)
+    assert isinstance(other, PostgresStore)
+    Limits(pg).set("default", max_running=5)
+    submitted(pg, 2)
+    free = submitted(pg, 1, "free")
+
+    with other.transaction() as connection:
+        assert allowances(connection, "default", None) == {"default": Room(5)}
+        row = connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
+        assert row == ("10s",), "the server ends its session if it hangs for longer"
+        assert claim(pg) == free
+    assert len(claim(pg)) == 2
+    other.close()
 
 
 def test_limits_are_set_one_by_one_changed_and_taken_away(pg: PostgresStore) -> None:

@@ -14,9 +14,11 @@ from holdfast import START, App, StateGraph, open_store
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.fleet.catalog import Catalog
 from holdfast.fleet.cron import Cron
+from holdfast.fleet.limits import Limits, Rate
 from holdfast.fleet.schedules import MOST_MISSED, Schedule, ScheduleRefused, Schedules, submitting
 from holdfast.stores.base import Store
 from holdfast.stores.postgres.store import PostgresStore
+from tests.postgres import PostgresServer
 
 HOURLY = Cron("@hourly")
 
@@ -243,6 +245,31 @@ def test_schedules_of_another_namespace_are_out_of_reach(pg: PostgresStore, post
     assert Schedules(other).lines() == [] and Schedules(other).tick(noting([])) == []
     Schedules(other).add(Schedule("s", HOURLY, "w"))
     other.close()
+
+
+def test_a_role_of_one_namespace_reaches_neither_schedules_nor_limits_of_another(
+    pg: PostgresStore, postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    clerk = f"clerk_{pg.schema}"
+    postgres_server.sql(f"CREATE ROLE {clerk} LOGIN")
+    Schedules(pg).add(Schedule("theirs", HOURLY, "w"))
+    Limits(pg).set("theirs", max_running=1)
+    with pg.transaction() as connection:
+        connection.execute("SELECT admit(%s, 'mine')", (clerk,))
+    own = open_store(postgres_server.url(pg.schema, user=clerk, namespace="mine"))
+    assert isinstance(own, PostgresStore)
+
+    Schedules(own).add(Schedule("own", HOURLY, "w"))
+    Limits(own).set("own", rate=Rate(2, 1.0))
+    make_due(own, "own", "1 h")
+    assert len(Schedules(own).tick(submitting(own, Catalog([graph(own)])))) == 1
+
+    with own.transaction() as connection:
+        for table in ("schedule", "queue"):
+            rows = connection.execute(f"SELECT name FROM {table}".encode()).fetchall()
+            assert rows == [("own",)], "not even by plain SQL"
+    own.close()
+    postgres_server.sql(f"DROP OWNED BY {clerk}; DROP ROLE {clerk}")
 
 
 def test_what_a_run_is_given_is_sealed_like_its_state(

@@ -24,7 +24,7 @@ from holdfast.engine.housekeeping import janitor
 from holdfast.engine.transfer import copy_runs
 from holdfast.journal import copying
 from holdfast.journal.journal import Journal
-from holdfast.stores.base import Append, Conflict, RunInfo, Store
+from holdfast.stores.base import Append, Conflict, Entry, Message, RunInfo, Store
 from holdfast.testing import Crash
 from tests.graphs import chain
 from tests.stores.carrying import (
@@ -242,21 +242,23 @@ def test_damaged_runs_are_left_out_and_the_others_go_on(
     last = connection.execute("SELECT max(id) - 2 FROM entries").fetchall()[0][0]
     connection.execute("UPDATE entries SET body = x'00' WHERE id = ?", (last,))
     connection.execute("DELETE FROM entries WHERE id & 4294967295 = 2 AND id >> 32 = 2")
+    connection.execute("DELETE FROM entries WHERE id >> 32 = 1")
     connection.close()
     monkeypatch.setattr(copying, "PAGE_ENTRIES", 7)
 
     report = copy_runs(source, target, move=True)
 
     assert {run.run: str(run.outcome) for run in report.runs} == {
-        "good": "moved",
+        "good": "damaged",
         "bad": "damaged",
         "asked": "moved",
         "long": "damaged",
     }
     notes = {run.run: run.note for run in report.problems}
     assert "entry 2 is missing" in notes["bad"] and "is damaged" in notes["long"]
-    assert sorted(info.run for info in target.runs()) == ["asked", "good"]
-    assert sorted(info.run for info in source.runs()) == ["bad", "long"]
+    assert notes["good"] == "run 'good' has no entries"
+    assert [info.run for info in target.runs()] == ["asked"]
+    assert sorted(info.run for info in source.runs()) == ["bad", "good", "long"]
 
 
 def test_a_damaged_copy_is_told_from_a_damaged_original(source: Store, target: Store) -> None:
@@ -501,6 +503,85 @@ def test_a_move_that_is_cut_short_anywhere_is_finished_by_the_next(make: Any, tm
             assert writes > 2
             return
     raise AssertionError("a move never came to its end")
+
+
+def test_what_a_copy_has_all_of_may_go_from_the_source(source: Store, target: Store) -> None:
+    asking(source).invoke({}, run_id="r")
+    copy_runs(source, target)
+    asking(target).resume("r", answer="there")
+
+    (moved,) = copy_runs(source, target, move=True).runs
+
+    assert moved.outcome == "moved" and moved.note == "the copy has gone on" and source.runs() == []
+    assert asking(target).get_state("r")["log"] == ["a", "there", "c"]
+
+
+class Forgetful(Mortal):
+    """A store that loses the last entry of what it was given."""
+
+    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+        entries = list(self.inner.read(run, after, upto))
+        return iter(entries[: len(entries) - (after == 0)])
+
+
+def test_a_copy_that_cannot_be_read_back_is_not_trusted(source: Store, target: Store) -> None:
+    asking(source).invoke({}, run_id="r")
+    before = contents(source, "r")
+
+    (left_out,) = copy_runs(source, Forgetful(target, Lives(99)), move=True).problems
+
+    assert left_out.outcome == "refused" and "is not in file:" in left_out.note
+    assert contents(source, "r") == before
+
+
+class Restless(Mortal):
+    """A store in which somebody answers and asks anew, so to say, after each time that a run is read as a whole."""
+
+    def inbox(self, run: str, after: int = 0) -> list[Message]:
+        if self.lives.left:
+            self.lives.spend()
+            app = asking(self.inner)
+            app.cancel(run) if app.store.runs(run=run)[0].status == "paused" else app.resume(run)
+        return self.inner.inbox(run, after)
+
+
+def test_a_run_that_changes_while_it_is_copied_is_copied_as_it_is_then(source: Store, target: Store) -> None:
+    asking(source).invoke({}, run_id="r")
+
+    assert outcomes(Restless(source, Lives(2)), target) == {"r": "updated"}
+    assert contents(target, "r") == contents(source, "r") and facts(target, "r") == facts(source, "r")
+
+    (left_out,) = copy_runs(Restless(source, Lives(99)), open_store("memory://")).problems
+    assert left_out.outcome == "driven" and "is being changed; copy it again" in left_out.note
+
+
+def test_a_store_that_fails_ends_the_copying(source: Store, target: Store) -> None:
+    asking(source).invoke({}, run_id="r")
+    target.close()
+
+    with pytest.raises(StoreError, match="is closed"):
+        copy_runs(source, target)
+
+
+def test_a_damaged_snapshot_is_only_a_cache(source: Store, target: Store) -> None:
+    growing(target, 60).invoke({}, run_id="long")
+    for kept in (Path(target.directory) / "long" / "snapshots").iterdir():  # type: ignore[attr-defined]
+        kept.write_bytes(kept.read_bytes()[:-1] + b"?")
+
+    assert outcomes(target, source) == {"long": "copied"}
+
+    assert list(source.read("long")) == list(target.read("long")) and source.snapshot("long") is None
+
+
+def test_a_closed_run_that_goes_elsewhere_is_copied_as_what_it_is(source: Store, target: Store) -> None:
+    paused(source, "r")
+    with pytest.raises(Crash):
+        copy_runs(Mortal(source, Lives(1)), target, move=True)
+    elsewhere = open_store("memory://")
+
+    assert outcomes(source, elsewhere) == {"r": "copied"}
+
+    assert facts(elsewhere, "r").status == "cancelled" and contents(elsewhere, "r") == contents(source, "r")
 
 
 class Contested(Mortal):

@@ -13,6 +13,7 @@ from holdfast.errors import StoreError
 from holdfast.stores import get_store, open_store, register_store
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.showing import shown_url
 from tests.stores.making import SOURCE, create, seqs
 
 
@@ -97,17 +98,49 @@ def test_urls_without_a_path_and_sqlite_in_memory_are_refused() -> None:
 
 def test_an_unknown_scheme_is_refused_with_a_suggestion() -> None:
     with pytest.raises(
-        StoreError, match=r"did you mean sqlite://\? \(known: file://, memory://, sqlite://\)"
+        StoreError, match=r"did you mean sqlite://\? \(known: file://, memory://, postgresql://, sqlite://\)"
     ):
         open_store("sqlit:///runs.db")
-    with pytest.raises(StoreError, match=r"'redis://host'.*known: file://, memory://, sqlite://"):
+    with pytest.raises(
+        StoreError, match=r"'redis://host'.*known: file://, memory://, postgresql://, sqlite://"
+    ):
         open_store("redis://host")
 
 
-def test_postgres_is_refused_with_the_alternatives() -> None:
-    for url in ("postgres://host/db", "postgresql://host/db"):
-        with pytest.raises(StoreError, match="PostgreSQL is not available in this version"):
+def test_a_password_in_a_url_is_never_shown() -> None:
+    for url in (
+        "postgress://me:s3cret@host/db",
+        "redis://me:s3/cr:et@host",
+        "rediss://h?password=s3cret&x=1",
+    ):
+        with pytest.raises(StoreError) as caught:
             open_store(url)
+        assert "s3" not in str(caught.value)
+    environ = {
+        "WORKFLOW_CHECKPOINT_BACKEND": "file",
+        "WORKFLOW_CHECKPOINT_DSN": "postgresql://me:s3cret@host/db",
+    }
+    with pytest.raises(StoreError, match="DSN=postgresql://me@host/db"):
+        open_store(environ=environ)
+    assert shown_url("postgresql://me@host/db?host=/x&schema=s") == "postgresql://me@host/db?host=/x&schema=s"
+    assert shown_url("rediss://h?x=1&sslpassword=s3cret") == "rediss://h?x=1"
+    assert shown_url("rediss://h?password=s3cret") == "rediss://h" and shown_url("a?b") == "a?b"
+
+
+def test_postgres_is_opened_by_url_and_by_the_environment(postgres_url: str) -> None:
+    """S2.19: `WORKFLOW_CHECKPOINT_BACKEND=postgres` with a DSN."""
+    store = open_store(postgres_url.replace("postgresql:", "postgres:"))
+    create(store)
+    environ = {"WORKFLOW_CHECKPOINT_BACKEND": "postgres", "WORKFLOW_CHECKPOINT_DSN": postgres_url}
+
+    for given in (environ, {"HOLDFAST_STORE": postgres_url}, {"WORKFLOW_CHECKPOINT_DSN": postgres_url}):
+        again = open_store(environ=given)
+        assert again.url == store.url == postgres_url and seqs(again) == [1]
+        again.close()
+    other = open_store(environ={**environ, "HOLDFAST_NAMESPACE": "other"})
+    assert other.url == f"{postgres_url}&namespace=other" and other.runs() == []
+    other.close()
+    store.close()
 
 
 def test_the_store_named_memory_is_shared_and_outlives_a_close() -> None:
@@ -179,7 +212,8 @@ def test_the_environment_decides_when_nothing_is_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("backend", "dsn", "message"),
     [
-        ("postgres", "postgresql://x", "not available in this version"),
+        ("postgres", "", "needs postgresql://USER@HOST/DATABASE in WORKFLOW_CHECKPOINT_DSN"),
+        ("postgres", "sqlite:///x", "needs postgresql://"),
         ("sqlite", "", "needs a path in WORKFLOW_CHECKPOINT_DSN"),
         ("sqlite", "file:///x", "does not fit"),
         ("redis", "x", "^unknown checkpoint store: redis"),

@@ -25,8 +25,9 @@ from holdfast.journal.writer import Writer as JournalWriter
 from holdfast.stores import open_store
 from holdfast.stores.base import Append, Conflict, Entry
 from holdfast.stores.postgres import appending
-from holdfast.stores.postgres.address import read_address, shown_url
+from holdfast.stores.postgres.address import read_address
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.showing import shown_url
 from tests.postgres import LossyWay, PostgresServer, open_folder
 from tests.stores.making import (
     SOURCE,

@@ -19,7 +19,7 @@ from tests.stores.making import add, create, entry, info, start
 
 @pytest.fixture
 def store(postgres_url: str) -> Iterator[PostgresStore]:
-    store = PostgresStore(f"{postgres_url}&lease=0.6")
+    store = PostgresStore(f"{postgres_url}&lease=3")
     yield store
     store.close()
 
@@ -64,7 +64,10 @@ def test_a_lease_lives_while_its_process_renews_it(store: PostgresStore, other: 
 
 
 def test_the_lease_of_a_killed_process_ends_by_itself(store: PostgresStore) -> None:
-    process = start("print(store.lease(), flush=True); sys.stdin.read()", store.url)
+    process = start(
+        "import time; print(store.lease(), flush=True); time.sleep(60)",
+        store.url.replace("lease=3", "lease=1.5"),
+    )
     assert process.stdout is not None and process.stderr is not None
     theirs = process.stdout.readline().strip()
     assert store.is_live(theirs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import apsw
 import pytest
 
 from holdfast import StoreError, open_store
@@ -12,7 +11,7 @@ from holdfast.stores.base import Append, Store, namespace_of
 from holdfast.stores.migrating import migrate_store, schema_of
 from holdfast.stores.sqlite_file import migration_names
 from holdfast.stores.usage import usage_of
-from tests.stores.carrying import Lives, Mortal
+from tests.stores.carrying import Lives, Mortal, make_first_schema
 from tests.stores.making import create, entry, snapshot
 
 
@@ -110,12 +109,7 @@ def test_an_older_schema_is_told_and_brought_up_to_date(tmp_path: Path) -> None:
         "0001_journals",
         "0002_facts",
     )
-    open_store(url).close()
-    connection = apsw.Connection(str(path))
-    for column in ("tags", "queue", "priority", "due_at"):
-        connection.execute(f"ALTER TABLE runs DROP COLUMN {column}")
-    connection.execute("PRAGMA user_version = 1")
-    connection.close()
+    make_first_schema(path)
 
     assert schema_of(url, path).missing == names[1:] and not schema_of(url, path).is_current
     before, after = migrate_store(url, path)

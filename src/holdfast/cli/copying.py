@@ -35,12 +35,17 @@ class Progress:
         if self._shown and (now - self._told >= _EVERY or done == total):
             self._told = now
             speed = done / max(now - self._began, 0.001)
-            click.echo(f"\r\x1b[K{done} of {total} runs, {speed:,.0f} runs/s", nl=False, err=True)
+            click.echo(f"{_clear()}{done} of {total} runs, {speed:,.0f} runs/s", nl=False, err=True)
 
     def close(self) -> None:
         """Take the line away."""
         if self._shown and self._told:
-            click.echo("\r\x1b[K", nl=False, err=True)
+            click.echo(_clear(), nl=False, err=True)
+
+
+def _clear() -> str:
+    """What takes a line away again, on a terminal."""
+    return "\r\x1b[K" if sys.stderr.isatty() else ""
 
 
 @contextlib.contextmanager
@@ -52,7 +57,7 @@ def stoppable() -> Iterator[Callable[[], bool]]:
         if came:
             raise KeyboardInterrupt
         came.append(number)
-        click.echo("stopping after this run; press Ctrl+C again to stop at once", err=True)
+        click.echo(f"{_clear()}stopping after this run; press Ctrl+C again to stop at once", err=True)
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

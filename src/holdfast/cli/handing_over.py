@@ -16,7 +16,6 @@ from holdfast.engine import control
 from holdfast.engine.queueing import DEFAULT_QUEUE, Place, requeue
 from holdfast.engine.resume import find_run
 from holdfast.errors import RunConflict
-from holdfast.fleet.queues import let_go
 from holdfast.views.plain import iso, when
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ def hand_over(
         urgency = info.priority if priority is None else priority
         place = Place.of(queue or info.queue or DEFAULT_QUEUE, urgency, None)
         info = _requeued(journal, info, place, taken=bool(answers))
-        let_go(opened, info.run)
     finally:
         opened.close()
     if display.as_json:

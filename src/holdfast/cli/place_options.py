@@ -26,13 +26,19 @@ def _checked_queue(ctx: click.Context, param: click.Parameter, value: str | None
     return value
 
 
+def _checked_priority(ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:
+    if value is not None and not -MOST <= value <= MOST:
+        raise click.BadParameter(f"{value} is not from {-MOST} to {MOST}", ctx, param)
+    return value
+
+
 def queue_option(command: Decorated) -> Decorated:
     """Add `--queue NAME`, which is `None` if it is not given."""
     return click.option(
         "--queue",
         metavar="NAME",
         callback=_checked_queue,
-        help="Which workers are to drive it: those of this queue. By default the queue `default`.",
+        help="The queue whose workers are to drive it; by default the one that it was in, or `default`.",
     )(command)
 
 
@@ -40,9 +46,10 @@ def priority_option(command: Decorated) -> Decorated:
     """Add `--priority N`, which is `None` if it is not given."""
     return click.option(
         "--priority",
-        type=click.IntRange(-MOST - 1, MOST),
+        type=int,
         metavar="N",
-        help="Runs of a higher priority begin first; by default 0.",
+        callback=_checked_priority,
+        help="Runs of a higher priority begin first; by default the one that it had, or 0.",
     )(command)
 
 

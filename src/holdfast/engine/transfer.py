@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.engine import control
 from holdfast.engine.copy_report import CopiedRun, CopyOutcome, CopyReport, Progress
@@ -95,6 +95,8 @@ class _Transfer:
     move: bool
     wait: float
     stopped: Callable[[], bool]
+    asked: set[str] = field(default_factory=set)
+    """The runs that were under way and were asked to pause."""
 
     def carry(self, info: RunInfo) -> CopiedRun | None:
         """Copy or move a run; `None` if it is gone."""
@@ -122,8 +124,7 @@ class _Transfer:
         return True
 
     def _carry(self, info: RunInfo, last_try: bool) -> CopiedRun | None:
-        asked = self.move and is_driven(self.source, info)
-        if asked:
+        if self.move and is_driven(self.source, info):
             calm = self._paused(info)
             if calm is None:
                 return _told(info, CopyOutcome.DRIVEN, note=_still_driven(info, self.wait))
@@ -145,7 +146,7 @@ class _Transfer:
             standing, theirs = Standing.ABSENT, None
         if standing is Standing.SAME and not self.move and info.status != RunStatus.RUNNING:
             return self._unchanged(info)
-        return self._bring(info, standing, theirs, asked, last_try)
+        return self._bring(info, standing, theirs, last_try)
 
     def _compare(self, info: RunInfo, last: Entry) -> tuple[Standing, Entry | None]:
         try:
@@ -157,10 +158,8 @@ class _Transfer:
         bring_messages(self.source, self.target, info.run)
         return _told(info, CopyOutcome.UNCHANGED)
 
-    def _bring(
-        self, info: RunInfo, standing: Standing, theirs: Entry | None, asked: bool, last_try: bool
-    ) -> CopiedRun:
-        facts, under_way = self._facts(info, asked), info.status == RunStatus.RUNNING
+    def _bring(self, info: RunInfo, standing: Standing, theirs: Entry | None, last_try: bool) -> CopiedRun:
+        facts, under_way = self._facts(info), info.status == RunStatus.RUNNING
         end = COPIED if under_way else None
         try:
             brought = bring(self.source, self.target, info, theirs, facts, end)
@@ -180,7 +179,7 @@ class _Transfer:
             note = f"{describe(info.driver)} goes on with it; if the copy is resumed too, steps run twice"
         return _told(info, outcome, brought, note)
 
-    def _facts(self, info: RunInfo, asked: bool) -> RunInfo:
+    def _facts(self, info: RunInfo) -> RunInfo:
         """The facts of the copy while the original is there: workers of the target leave it alone."""
         if info.status == RunStatus.COMPLETED:
             return dataclasses.replace(info, driver="")
@@ -190,7 +189,8 @@ class _Transfer:
             status, at = RunStatus.INTERRUPTED, time.time()
         if not self.move and status == RunStatus.QUEUED:
             status = RunStatus.INTERRUPTED
-        if self.move and info.queue and status == RunStatus.INTERRUPTED and (asked or under_way):
+        left = under_way or info.run in self.asked
+        if self.move and info.queue and status == RunStatus.INTERRUPTED and left:
             status = RunStatus.QUEUED
         return dataclasses.replace(info, status=status.value, updated_at=at, driver="", queue="", due_at=None)
 
@@ -240,6 +240,7 @@ class _Transfer:
     def _paused(self, info: RunInfo) -> RunInfo | None:
         """A run that was under way, once it has stopped; `None` if it does not in time."""
         deadline = time.monotonic() + self.wait
+        self.asked.add(info.run)
         with contextlib.suppress(HoldfastError):  # It may just have ended.
             control.pause(Journal(self.source), info.run, "it is moved to another store")
         while True:

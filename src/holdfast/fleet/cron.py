@@ -126,7 +126,7 @@ class Cron:
             raise CronInvalid(f"the cron expression {self.text!r} means a day that no such month has")
 
     def next_after(self, when: dt.datetime) -> dt.datetime:
-        """The first time later than `when`, in the expression's time zone."""
+        """The first time later than `when`, in UTC."""
         if when.tzinfo is None:
             raise CronInvalid(
                 f"{when.isoformat()} has no time zone; say which, for example with tzinfo=dt.UTC"
@@ -139,7 +139,7 @@ class Cron:
             found = None
         if found is None:
             raise CronInvalid(f"the cron expression {self.text!r} means no time after {when.isoformat()}")
-        return found.astimezone(zone)
+        return found
 
     def latest(self, since: dt.datetime, until: dt.datetime, most: int = 1) -> list[dt.datetime]:
         """The last `most` times from `since` to `until`, both included, oldest first."""

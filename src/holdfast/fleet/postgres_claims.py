@@ -84,6 +84,8 @@ _COUNT = f"""
 SELECT count(*) FROM run WHERE {_WANTED} AND run.held IS NULL AND (
     run.status = 'running' OR (run.status = 'queued' AND coalesce(run.due_at, 0) <= {_NOW} + %(within)s)
     OR (run.status = 'paused' AND run.due_at <= {_NOW} + %(within)s)
+) AND NOT EXISTS (
+    SELECT FROM queue WHERE queue.namespace = run.namespace AND queue.name = run.queue AND queue.paused
 )
 """
 

@@ -110,14 +110,3 @@ def _is_due(info: RunInfo, now: float) -> bool:
     if info.status == RunStatus.QUEUED:
         return info.due_at is None or info.due_at <= now
     return info.status == RunStatus.PAUSED and info.due_at is not None and info.due_at <= now
-
-
-def let_go(store: Store, run: str) -> None:
-    """Let workers take up a run that was held back."""
-    if is_postgres(store):
-        with store.transaction() as connection:
-            connection.execute(
-                "UPDATE run SET held = NULL, strikes = 0, claim_until = NULL "
-                "WHERE namespace = %s AND run = %s AND held IS NOT NULL",
-                (store.namespace, run),
-            )

@@ -13,6 +13,7 @@ from holdfast.errors import StoreError
 from holdfast.stores.base import Store, namespace_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.namespaces import check_namespace, namespace_in, split_namespace, wanted_namespace
+from holdfast.stores.showing import shown_url
 
 _SCHEMES = ("memory", "sqlite", "file")
 _SERVERS = ("postgres:", "postgresql:", "pg-embedded:")
@@ -150,14 +151,18 @@ def _from_environment(environ: Mapping[str, str], namespace: str | None) -> Stor
         raise StoreError(f"WORKFLOW_CHECKPOINT_BACKEND={backend} needs a path in WORKFLOW_CHECKPOINT_DSN")
     match = _URL.fullmatch(dsn)
     if match and match[1].lower() != backend:
-        raise StoreError(f"WORKFLOW_CHECKPOINT_BACKEND={backend} does not fit WORKFLOW_CHECKPOINT_DSN={dsn}")
+        raise StoreError(
+            f"WORKFLOW_CHECKPOINT_BACKEND={backend} does not fit WORKFLOW_CHECKPOINT_DSN={shown_url(dsn)}"
+        )
     url = dsn if match else f"{backend}:{'///' if backend == 'sqlite' else ''}{dsn}"
     return open_store(url, namespace=namespace, environ=environ)
 
 
 def _at_url(scheme: str, rest: str, text: str, namespace: str) -> Store:
     if scheme not in _SCHEMES:
-        raise StoreError(f"no store is known for {text!r}{_hint(scheme, _SCHEMES, '://')}")
+        raise StoreError(
+            f"no store is known for {shown_url(text)!r}{_hint(scheme, (*_SCHEMES, 'postgresql'), '://')}"
+        )
     if scheme == "memory":
         return MemoryStore(namespace=namespace)
     if scheme == "sqlite":

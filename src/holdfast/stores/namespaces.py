@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holdfast.errors import StoreError
 from holdfast.stores.base import DEFAULT_NAMESPACE
+from holdfast.stores.showing import shown_url
 
 VARIABLE = "HOLDFAST_NAMESPACE"
 """The environment variable that names the namespace of stores whose URL names none."""
@@ -34,7 +35,9 @@ def split_namespace(url: str) -> tuple[str, str | None]:
     if found is None:
         return url, None
     if found[1] != "namespace":
-        raise StoreError(f"{url!r} has the parameter {found[1]!r}; only ?namespace=NAME is known here")
+        raise StoreError(
+            f"{shown_url(url)!r} has the parameter {found[1]!r}; only ?namespace=NAME is known here"
+        )
     return url[: found.start()], check_namespace(found[0].partition("=")[2])
 
 
@@ -46,7 +49,9 @@ def in_namespace(url: str, name: str) -> str:
         joint = "&" if "?" in url and url.lower().startswith(_SERVERS) else "?"
         return f"{url}{joint}namespace={name}"
     if found[1] != name:
-        raise StoreError(f"{url} names the namespace {found[1]!r}, and {name!r} is wanted; give one of them")
+        raise StoreError(
+            f"{shown_url(url)} names the namespace {found[1]!r}, and {name!r} is wanted; give one of them"
+        )
     return url
 
 

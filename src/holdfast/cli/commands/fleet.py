@@ -287,7 +287,7 @@ def queue() -> None:
 @store_option
 @json_option
 def list_(store: str | None, as_json: bool) -> int:
-    """List the queues: what waits in them, what is driven, what limits them.
+    """List the queues, what waits in them, and their limits.
 
     Of the runs that are queued or asleep, `due` ones could be taken up now; `oldest` is how long the first of them
     has been waiting. `held` ones were taken up three times and nothing came of it: `show` says why, and
@@ -377,7 +377,7 @@ def _rate(text: str) -> Rate:
 @store_option
 @json_option
 def pause(name: str, store: str | None, as_json: bool) -> int:
-    """Let workers take nothing up from a queue; what they are driving goes on.
+    """Let workers take nothing up from a queue. What they are driving goes on.
 
     \b
     Example:

@@ -89,6 +89,7 @@ def add(
 ) -> int:
     """Add a schedule. The file and the inputs are checked now, as `run` checks them.
 
+    Every run carries the workflow with it as the file is now; add it again with --replace when the file has changed.
     Times are in the schedule's zone. Where clocks are put forward, a time that is skipped comes at the end of the
     gap; where they are put back, a time that comes twice has one run.
 
@@ -127,7 +128,7 @@ def add(
 @store_option
 @json_option
 def list_(store: str | None, as_json: bool) -> int:
-    """List the schedules: when they come next, what they submitted last, what keeps them from it.
+    """List the schedules. What keeps one from submitting its runs is told as its trouble.
 
     \b
     Example:
@@ -182,7 +183,7 @@ def pause(name: str, store: str | None, as_json: bool) -> int:
 @store_option
 @json_option
 def resume(name: str, store: str | None, as_json: bool) -> int:
-    """Let a schedule go on with its next time; those of the pause are not made up for.
+    """Let a schedule go on with its next time. Those of the pause are not made up for.
 
     \b
     Example:
@@ -196,7 +197,7 @@ def resume(name: str, store: str | None, as_json: bool) -> int:
 @store_option
 @json_option
 def remove(name: str, store: str | None, as_json: bool) -> int:
-    """Forget a schedule; the runs that it submitted stay.
+    """Forget a schedule. The runs that it submitted stay.
 
     \b
     Example:
@@ -219,19 +220,21 @@ def remove(name: str, store: str | None, as_json: bool) -> int:
 @click.option("--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many times.")
 @json_option
 def next_(cron: str, zone: str, count: int, as_json: bool) -> int:
-    """Print the next times of a cron expression; no store is needed.
+    """Print the next times of a cron expression. No store is needed.
 
     \b
     Example:
       holdfast schedule next "0 9 * * MON-FRI" --zone Europe/Berlin
     """
+    from zoneinfo import ZoneInfo
+
     from holdfast.fleet.cron import Cron
 
     wanted, at = Cron(cron, zone), dt.datetime.now(dt.UTC)
     times = []
     for _ in range(count):
         at = wanted.next_after(at)
-        times.append(at)
+        times.append(at.astimezone(ZoneInfo(zone)))
     if as_json:
         print_json({"cron": cron, "zone": zone, "times": [time.isoformat() for time in times]})
     else:

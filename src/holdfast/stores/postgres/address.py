@@ -75,11 +75,6 @@ def read_address(url: str, namespace: str | None = None) -> Address:
     )
 
 
-def shown_url(url: str) -> str:
-    """A PostgreSQL URL as it may be shown: without what is secret in it."""
-    return _shown(*_split(url))
-
-
 def _split(url: str) -> tuple[str, Given]:
     """The URL up to its query, and the parameters of the query, in their order."""
     match = _URL.fullmatch(url)

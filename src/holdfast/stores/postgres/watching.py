@@ -89,10 +89,9 @@ class Watch:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return not self.listener.epoch
-                if not self.listener.epoch and not self._changed.wait(min(left, POLLING)):
+                is_told = self.listener.epoch != 0
+                if not self._changed.wait(left if is_told else min(left, POLLING)) and not is_told:
                     return True
-                if self.listener.epoch:
-                    self._changed.wait(deadline - time.monotonic())
             self._told[who] = self._interest(topic)
             return True
 

@@ -12,8 +12,8 @@ import psycopg
 from psycopg.types.numeric import Int8
 
 from holdfast.stores.base import Append, Conflict, Snapshot
-from holdfast.stores.postgres.appending import LOCK, Steps, Values, steps_of
-from holdfast.stores.postgres.batches import BATCH, batched, values_of
+from holdfast.stores.postgres.appending import LOCK, Steps, Values
+from holdfast.stores.postgres.batches import Batch, Rows
 from holdfast.stores.postgres.connecting import Connection, Server, abandon
 from holdfast.stores.postgres.text import from_column, to_column
 
@@ -109,20 +109,8 @@ class Writer:
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         """Write the appends in one transaction; answer for each as `Store.commit` promises."""
         self._sync(any(append.durable for append in appends))
-        # In the order of runs: two batches never wait for each other in a circle.
-        order = sorted(range(len(appends)), key=lambda place: appends[place].run)
-        together = batched(appends, order)
-        rest = set(order).difference(together)
-        alone = [place for place in order if place in rest]
-        batch = [steps_of(appends[place], self.namespace) for place in alone]
-        if together:
-            batch.append(
-                Steps([(BATCH, values_of([appends[place] for place in together], self.namespace))], [])
-            )
-        answers = self._written(batch)
-        refused = {place for place, rows in zip(alone, answers, strict=False) if not rows}
-        if together:
-            refused |= {*together} - {together[number] for number, stands in answers[-1] if stands}
+        batch = Batch(appends, self.namespace)
+        refused = batch.refused(self._written(batch.steps))
         if not refused:
             return [None] * len(appends)
         heads = self._heads({appends[place].run for place in refused})
@@ -148,7 +136,7 @@ class Writer:
         number = self._changed(run, (_POST, notify, _POSTED), values)
         return None if number is None else int(number)
 
-    def _written(self, batch: Sequence[Steps]) -> list[list[tuple[Any, ...]]]:
+    def _written(self, batch: Sequence[Steps]) -> list[Rows]:
         if len(batch) == 1 and batch[0].is_single:
             return [self._send(*batch[0].first[0]).fetchall()]
         if any(steps.then for steps in batch):
@@ -158,7 +146,7 @@ class Writer:
             cursors = [[self._send(*each) for each in steps.first][-1] for steps in batch]
         return [cursor.fetchall() for cursor in cursors]
 
-    def _follow(self, steps: Steps) -> list[tuple[Any, ...]]:
+    def _follow(self, steps: Steps) -> Rows:
         *before, last = steps.first
         for each in before:
             self._send(*each)
