@@ -166,9 +166,9 @@ def _all_completed(fleet: list[WorkerProcess], runs: int) -> float:
 
 def bench_failover(folder: Path, tiny: bool) -> Iterator[Row]:
     """How long after a worker's death another has taken over all that it drove, beyond the lease."""
-    trials = 1 if tiny else 10
+    trials, lease, prelude = (1, 0.5, 0.2) if tiny else (10, LEASE, 1.0)
     late: list[float] = []
-    with opened(url_of(folder / "failover", lease=LEASE)) as store:
+    with opened(url_of(folder / "failover", lease=lease)) as store:
         app = sleepy_chain(store, *ENDLESS)
         for _ in range(LEFT_BEHIND):
             app.submit({"n": 0})
@@ -176,15 +176,15 @@ def bench_failover(folder: Path, tiny: bool) -> Iterator[Row]:
         driven = {victim.next("taken").run for _ in range(LEFT_BEHIND)}
         for _ in range(trials):
             heir = _begun(store.url)
-            time.sleep(1.0)
+            time.sleep(prelude)
             died = victim.kill()
             taken = [heir.next("taken") for _ in range(LEFT_BEHIND)]
             assert {said.run for said in taken} == driven
-            late.append(max(said.at for said in taken) - died - LEASE)
+            late.append(max(said.at for said in taken) - died - lease)
             victim = heir
         victim.close()
     yield Row(
-        f"failover of {LEFT_BEHIND} runs, the worst of {trials}, lease {LEASE:g} s",
+        f"failover of {LEFT_BEHIND} runs, the worst of {trials}, lease {lease:g} s",
         f"lease + {max(late):.2f} s",
         f"median {statistics.median(late):+.2f} s",
         max(late),

@@ -27,9 +27,11 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(params=["memory", "sqlite", "file"])
+@pytest.fixture(params=["memory", "sqlite", "file", "postgres"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new store of each kind."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
     urls = {
         "memory": "memory://",
         "sqlite": f"sqlite:///{tmp_path / 'runs.db'}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -123,6 +124,14 @@ class Driven:
         self._held.free.set()
         self._thread.join()
         return self.outcome
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end, "it never came to be"
+        time.sleep(0.01)
 
 
 def journalled(app: App) -> Iterator[Record]:

@@ -69,6 +69,7 @@ def test_a_running_step_is_neither_skipped_nor_modified_nor_replaced(memory: Sto
     held = Held()
     app = fan("a", "b", nodes={"a": held, "b": asks}).compile(memory)
     driven = Driven(app, held)
+    until(lambda: bool(app.pauses("r")))
 
     with pytest.raises(CommandRefused, match="step 'a#1' is running; wait for it, or cancel the run"):
         app.skip("r", "a", patience=30)
@@ -146,6 +147,7 @@ def test_a_retry_that_is_waited_for_can_be_skipped(memory: Store, heard: Heard) 
     held = Held()
     held.begun = begun
     driven = Driven(app, held)
+    until(lambda: any("tried again" in text for text in told(app)))
 
     app.skip("r", "a", patience=30)
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import END, START, App, Retry, RunStatus, StateGraph
 from holdfast.engine.drive import Drive
-from holdfast.errors import AnswerTimeout, HoldfastError, RunExists, StateInvalid
+from holdfast.errors import AnswerTimeout, HoldfastError, RunConflict, RunExists, StateInvalid
 from holdfast.stores.base import Store
 
 Node = Callable[..., Any]
@@ -284,6 +284,9 @@ def test_a_queued_run_can_be_paused_and_cancelled_before_anybody_takes_it_up(mem
     paused, cancelled = app.submit({}), app.submit({})
 
     assert app.pause(paused) == RunStatus.INTERRUPTED and app.cancel(cancelled) == RunStatus.CANCELLED
+    for run in (paused, cancelled):
+        with pytest.raises(RunConflict, match="workers leave it alone"):
+            take_up(app, run)
     assert app.requeue(paused).status == "queued"
     assert take_up(app, paused).status == RunStatus.COMPLETED
 

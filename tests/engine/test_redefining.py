@@ -87,7 +87,7 @@ def test_a_driver_leaves_a_run_that_has_another_definition_between_two_waves(
     held = Held("a")
     graph = fan("a", "b", nodes={"a": held}).add_node("c", says("c"), after=["a", "b"])
     app = graph.compile(memory)
-    changed = fan("a", "b").add_node("c", says("new"), after=["a", "b"]).compile(memory)
+    changed = fan("z", "b").add_node("c", says("new"), after=["z", "b"]).compile(memory)
     if queue:
         app.submit({"n": 1}, run_id="r")
         thread = threading.Thread(target=lambda: asyncio.run(app.atake_up("r")))
@@ -96,7 +96,8 @@ def test_a_driver_leaves_a_run_that_has_another_definition_between_two_waves(
     else:
         driven = Driven(app, held)
 
-    answer = control.redefine(app.settings.journal, "r", "graph", changed.outline(), {"v": 2})
+    definition: Any = ("graph", changed.outline(), {"v": 2})
+    answer = control.redefine(app.settings.journal, "r", *definition, names={"a": "z"})
     assert answer == "asked" and control.skip(app.settings.journal, "r", "c") == "asked"
     held.free.set()
     if queue:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, Retry, StateGraph
-from holdfast.fleet.catalog import Catalog
+from holdfast.fleet.catalog import Catalog, UnknownWorkflow
 from holdfast.fleet.worker import Worker, WorkerEvent
 from holdfast.stores.base import Store
 
@@ -179,3 +179,21 @@ def test_several_workers_share_the_runs_and_none_runs_twice(tmp_path: Path) -> N
     assert {info.status for info in app.runs()} == {"completed"}
     assert len(ran) == len(set(ran)) == 36
     store.close()
+
+
+def test_runs_that_a_worker_cannot_know_are_left_to_others_unharmed(store: Store) -> None:
+    def nothing_carried(config: Any, store: Store) -> Any:
+        raise UnknownWorkflow("it carries no workflow")
+
+    app, other = graph(a=count).compile(store), graph("other", a=count).compile(store)
+    run_id = app.submit({})
+    for _ in range(3):
+        other.submit({})
+    told: list[WorkerEvent] = []
+    worker = Worker(store, Catalog([other], carried=nothing_carried), tell=told.append)
+
+    asyncio.run(asyncio.wait_for(worker.arun(until_idle=True), 60))
+
+    assert [event.kind for event in told].count("completed") == 3
+    assert store.runs(run=run_id)[0].status == "queued"
+    assert any(event.kind == "completed" for event in work(store, app))

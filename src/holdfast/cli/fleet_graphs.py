@@ -14,8 +14,7 @@ import click
 from holdfast.cli.wishes import Wishes
 from holdfast.define.builder import StateGraph
 from holdfast.engine.app import App
-from holdfast.errors import HoldfastError
-from holdfast.fleet.catalog import Catalog, Known, Opener
+from holdfast.fleet.catalog import Catalog, Known, Opener, UnknownWorkflow
 from holdfast.flows.flow import Flow, flow_of_run, load_flow
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
@@ -66,7 +65,7 @@ def _opener(flow: Flow | None, secretive: Secretive) -> Opener:
 
 def _carried(config: Mapping[str, Any]) -> Flow:
     if "flow" not in config:
-        raise HoldfastError(
+        raise UnknownWorkflow(
             "this run is one of a Python program and carries no workflow with it; start a worker that knows the "
             "program: holdfast worker --app MODULE:ATTRIBUTE"
         )

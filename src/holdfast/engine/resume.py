@@ -30,7 +30,6 @@ from holdfast.plan.graph import IF_INTERRUPTED, Edge, Graph, Join, Node
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import START, RunStatus
 
-
 _NOT_COMPLETED = [status for status in RunStatus if status != RunStatus.COMPLETED]
 
 
@@ -153,7 +152,9 @@ def _take(run: str, pause: Pause, value: Any, codec: Codec, retention: Retention
         when = dt.datetime.fromtimestamp(expires, dt.UTC).isoformat(timespec="seconds")
         way_out = "compile with a longer Retention(pause_ttl=…), or start the run anew"
         if pause.expires_at is not None:
-            way_out = f"app.resume({run!r}) goes on without it: with the question's default, or asking it anew"
+            way_out = (
+                f"app.resume({run!r}) goes on without it: with the question's default, or asking it anew"
+            )
         raise AnswerRejected(
             f"the answer to {pause.name!r} of run {run!r} comes too late: it was due by {when}; {way_out}"
         )

@@ -57,6 +57,9 @@ from holdfast.values import END, RunStatus
 logger = logging.getLogger("holdfast")
 
 
+_FOR_WORKERS = (RunStatus.QUEUED, RunStatus.PAUSED, RunStatus.RUNNING)
+
+
 def _ignore(drive: Drive) -> None:
     return None
 
@@ -120,6 +123,10 @@ class Runner:
         if seq is not None and seq != run.saved_seq:
             return await self._fork(info, seq, options, caller)
         refuse_finished(info)
+        if caller.linger is not None and info.status not in _FOR_WORKERS:
+            raise RunConflict(
+                f"run {info.run!r} is {info.status}; workers leave it alone until it is requeued"
+            )
         self.refuse_driven(info, options.takeover)
         answered = take_answers(
             info, run, options.answer, options.answers, self._codec, self._settings.retention
@@ -308,6 +315,8 @@ class Runner:
         running, now = RunStatus.RUNNING.value, time.time()
         facts = dataclasses.replace(info, status=running, updated_at=now, driver=driver, due_at=None)
         writer.set_info(facts)
+        if caller.linger is not None and not settings.policy.saves_wave(1):
+            await writer.flush_async()  # Other workers must not take it for a run that still waits.
         if caller.observer is not None:
             node = run.root.last_node
             upcoming = ", ".join(step.node for step in run.active() if step.status != DONE)

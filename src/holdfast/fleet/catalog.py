@@ -11,11 +11,15 @@ from typing import Any, Protocol
 from holdfast.data.seal import Seal
 from holdfast.engine.app import App
 from holdfast.engine.housekeeping import TolerantCodec
-from holdfast.errors import GraphChanged, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
 
 _KEPT = 64
+
+
+class UnknownWorkflow(HoldfastError):
+    """A worker cannot know what drives the runs of a workflow; others may."""
 
 
 class Announces(Protocol):
@@ -88,5 +92,5 @@ class Catalog:
             return self._known[workflow]
         opener = self._openers.get(workflow, self._carried)
         if opener is None:
-            raise GraphChanged(f"this worker does not know workflow {workflow!r}")
+            raise UnknownWorkflow(f"this worker does not know workflow {workflow!r}")
         return opener(config, store)

@@ -49,6 +49,10 @@ class Claims(Protocol):
         """Say that a run could not be taken up. After some strikes it is held back until somebody requeues it."""
         ...
 
+    def avoid(self, workflow: str) -> None:
+        """Leave the runs of a workflow to others from now on."""
+        ...
+
     def count_waiting(self, within: float) -> int:
         """How many runs are running, queued, or due within so many seconds."""
         ...

@@ -22,6 +22,7 @@ class LocalClaims:
         self._lock = threading.Lock()
         self._not_before: dict[str, float] = {}
         self._strikes: dict[str, int] = {}
+        self._avoided: set[str] = set()
 
     def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
         """The most urgent runs that this worker may take up."""
@@ -49,6 +50,10 @@ class LocalClaims:
             strikes = self._strikes[run] = self._strikes.get(run, 0) + 1
             self._not_before[run] = time.time() + (5.0**strikes if strikes < MAX_STRIKES else float("inf"))
 
+    def avoid(self, workflow: str) -> None:
+        """Leave the runs of a workflow alone."""
+        self._avoided.add(workflow)
+
     def count_waiting(self, within: float) -> int:
         """How many wanted runs are running, queued, or due soon."""
         soon = time.time() + within
@@ -65,7 +70,7 @@ class LocalClaims:
         queues, workflows = self._wanted.queues, self._wanted.workflows
         if not info.queue or (queues and info.queue not in queues):
             return False
-        if workflows is not None and info.workflow not in workflows:
+        if info.workflow in self._avoided or (workflows is not None and info.workflow not in workflows):
             return False
         with self._lock:
             return self._not_before.get(info.run, 0.0) <= now

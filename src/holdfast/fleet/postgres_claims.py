@@ -19,7 +19,7 @@ _WANTED = (
     "run.namespace = %(namespace)s AND run.queue <> '' "
     "AND (%(queues)s::text[] IS NULL OR run.queue = ANY (%(queues)s::text[])) "
     "AND (%(workflows)s::text[] IS NULL OR run.workflow = ANY (%(workflows)s::text[])) "
-    "AND run.run <> ALL (%(active)s::text[])"
+    "AND run.workflow <> ALL (%(avoided)s::text[]) AND run.run <> ALL (%(active)s::text[])"
 )
 
 _CLAIM = f"""
@@ -96,6 +96,7 @@ class PostgresClaims:
     def __init__(self, store: PostgresStore, wanted: Wanted) -> None:
         self._store = store
         self._queues = list(wanted.queues) or None
+        self._avoided: set[str] = set()
         self._workflows = None if wanted.workflows is None else list(wanted.workflows)
 
     def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
@@ -133,6 +134,7 @@ class PostgresClaims:
             "namespace": self._store.namespace,
             "queues": self._queues,
             "workflows": self._workflows,
+            "avoided": list(self._avoided),
             "active": list(active),
         }
 
@@ -143,6 +145,10 @@ class PostgresClaims:
     def strike(self, run: str, reason: str) -> None:
         """Let the run rest, longer each time; after the last strike it is held back until somebody requeues it."""
         self._change(_STRIKE, run=run, reason=reason[:1000])
+
+    def avoid(self, workflow: str) -> None:
+        """Leave the runs of a workflow to others."""
+        self._avoided.add(workflow)
 
     def _change(self, sql: str, **values: Any) -> None:
         lease, namespace = self._store.lease(), self._store.namespace

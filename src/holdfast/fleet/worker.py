@@ -16,7 +16,7 @@ from holdfast.engine.drive import Drive
 from holdfast.engine.outcome import Outcome
 from holdfast.errors import ExecutionError, HoldfastError, RunConflict, RunFinished, RunNotFound, StoreError
 from holdfast.events import Observer
-from holdfast.fleet.catalog import Catalog, Known
+from holdfast.fleet.catalog import Catalog, Known, UnknownWorkflow
 from holdfast.fleet.claims import Claim, Claims, Wanted
 from holdfast.fleet.local_claims import LocalClaims
 from holdfast.fleet.on_postgres import is_postgres
@@ -56,8 +56,11 @@ class Worker:
 
     Any number of workers may share a store, each in a process of its own, on any machine that reaches it. A run is
     driven by one at a time: the journal refuses a second driver. What a worker that dies was doing is taken up
-    by another when its lease has run out. `catalog` says which graphs it knows; a few apps will do. `linger` is how long a run that only waits is kept; `grace` how long
-    steps may take to finish when the worker is stopped, before they are left to be run again elsewhere.
+    by another when its lease has run out.
+
+    `catalog` says which graphs it knows; a few apps will do. `linger` is how long a run that only waits is
+    kept; `grace` how long steps may take to finish when the worker is stopped, before they are left to be run
+    again elsewhere.
     """
 
     def __init__(
@@ -188,6 +191,9 @@ class Worker:
             rest = await self._driven(claim, known)
         except (RunConflict, RunFinished, RunNotFound) as error:
             self._say("conflict", claim, str(error))
+        except UnknownWorkflow as error:
+            logger.warning("runs of workflow %r are left to others: %s", claim.workflow, error)
+            self.claims.avoid(claim.workflow)
         except StoreError as error:
             rest = AGAIN_AFTER
             logger.warning("run %s is left for now: %s", claim.run, error)

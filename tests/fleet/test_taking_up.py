@@ -1,0 +1,31 @@
+"""What others see of a run that a worker has taken up, however seldom the run saves itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import END, START, CheckpointPolicy, StateGraph, Worker
+from holdfast.engine.driver import is_driven
+from holdfast.stores.base import Store
+
+
+@pytest.mark.parametrize("policy", [{"durability": "exit"}, {"interval": 0}, {"interval": 3}, {}])
+def test_a_run_that_is_driven_is_never_thought_to_wait(store: Store, policy: dict[str, Any]) -> None:
+    """Another worker would take it up too, and run its steps a second time."""
+    seen = []
+
+    def look(state: Any, ctx: Any) -> None:
+        (info,) = store.runs(run=ctx.run_id)
+        seen.append((info.status, bool(info.driver), is_driven(store, info)))
+
+    graph = StateGraph(dict, name="w")
+    graph.add_node("first", look).add_node("second", look)
+    graph.add_edge(START, "first").add_edge("first", "second").add_edge("second", END)
+    app = graph.compile(store, policy=CheckpointPolicy(**policy))
+    app.submit({})
+
+    Worker(store, [app]).run(until_idle=True)
+
+    assert seen == [("running", True, True)] * 2
