@@ -158,6 +158,8 @@ def _all_completed(fleet: list[WorkerProcess], runs: int) -> float:
             raise RuntimeError(f"only {len(done)} of {runs} runs were completed")
         for worker in fleet:
             for said in worker.heard():
+                if said.kind in ("failed", "refused"):
+                    raise RuntimeError(f"run {said.run} was {said.kind}")
                 if said.kind == "completed":
                     done[said.run] = said.at
         time.sleep(0.01)

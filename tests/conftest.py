@@ -31,7 +31,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new store of each kind."""
     if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
+        return str(request.getfixturevalue("emptied_postgres_url"))
     urls = {
         "memory": "memory://",
         "sqlite": f"sqlite:///{tmp_path / 'runs.db'}",
@@ -59,6 +59,13 @@ def postgres_server() -> Iterator[PostgresServer]:
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """The URL of a new PostgreSQL store, in a schema of its own."""
     with postgres_server.schema() as name:
+        yield postgres_server.url(name)
+
+
+@pytest.fixture
+def emptied_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of an empty PostgreSQL store, whose schema other tests may have used: soon there."""
+    with postgres_server.emptied_schema() as name:
         yield postgres_server.url(name)
 
 

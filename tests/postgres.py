@@ -7,6 +7,7 @@ import os
 import pwd
 import select
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -17,7 +18,6 @@ from typing import Any
 
 import psycopg
 
-from holdfast.errors import StoreError
 from holdfast.stores.postgres.programs import Programs
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
@@ -32,6 +32,7 @@ class PostgresServer:
 
     def __init__(self, programs: Programs, folder: Path) -> None:
         self.programs, self.folder = programs, folder
+        self._emptied: list[str] = []
 
     def create(self) -> None:
         self.programs.make_folder(self.folder)
@@ -70,6 +71,21 @@ class PostgresServer:
         """The name of a schema that nobody has used, and that is gone afterwards."""
         name = f"t{next(_schemas)}"
         yield name
+        self._drop(name)
+
+    @contextmanager
+    def emptied_schema(self) -> Iterator[str]:
+        """The name of a schema without runs, which others may have used before: made sooner than a new one."""
+        name = self._emptied.pop() if self._emptied else f"t{next(_schemas)}"
+        yield name
+        tables = self.sql("SELECT tablename FROM pg_tables WHERE schemaname = %s", name)
+        if ("migration",) not in tables:
+            self._drop(name)
+            return
+        self.sql("; ".join(f'DELETE FROM "{name}"."{table}"' for (table,) in tables if table != "migration"))
+        self._emptied.append(name)
+
+    def _drop(self, name: str) -> None:
         self.sql(f'SET client_min_messages = warning; DROP SCHEMA IF EXISTS "{name}" CASCADE')
 
     def _run(self, program: str, *arguments: str) -> None:
@@ -128,7 +144,7 @@ class LossyWay:
 @contextmanager
 def running(programs: Programs) -> Iterator[PostgresServer]:
     """A new server, stopped and removed afterwards."""
-    _sweep(programs)
+    _sweep()
     with open_folder() as folder:
         server = PostgresServer(programs, folder / "data")
         server.create()
@@ -150,14 +166,25 @@ def open_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep(programs: Programs) -> None:
+def _sweep() -> None:
     """Stop and remove the servers of tests that were killed before they could."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
-            with suppress(StoreError):
-                programs.run("pg_ctl", "stop", "-m", "immediate", "-D", str(folder / "data"))
+        if owner.isdigit() and not _is_running(int(owner)):
+            with suppress(OSError, ValueError):
+                pid = int((folder / "data" / "postmaster.pid").read_text().partition("\n")[0])
+                os.kill(pid, signal.SIGQUIT)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def debian_programs() -> Programs:

@@ -22,6 +22,7 @@ from holdfast import (
 )
 from holdfast.data.codec import Codec
 from holdfast.engine import control
+from holdfast.engine.inbox import Wish, write_message
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
 from holdfast.views import run_view
@@ -405,6 +406,35 @@ def test_a_run_that_is_over_or_was_never_there_takes_no_command(memory: Store) -
     with pytest.raises(RunNotFound):
         app.skip("never", "a")
     assert memory.inbox("r") == []
+
+
+def test_a_wish_to_stop_that_came_too_late_for_its_driver_is_refused(memory: Store) -> None:
+    app = waiting(memory)
+    memory.post("r", write_message(Wish("cancel", by="bob")))
+
+    assert app.skip("r", "b") == "paused"
+
+    assert [(command.command, bool(command.refused)) for command in commands(app)] == [
+        ("cancel", True),
+        ("skip", False),
+    ]
+    assert app.resume("r").status == "completed"
+
+
+@pytest.mark.parametrize("command", ["inject", "replan"])
+def test_the_last_node_runs_after_all_that_was_added(memory: Store, command: str) -> None:
+    graph = chain("a", "b", nodes={"b": asks}).add_node("last", says("last"))
+    app = graph.set_last_node("last").compile(memory, interrupt_before=["last"])
+    app.invoke(run_id="r")
+    app.resume("r", "b")
+
+    if command == "inject":
+        app.inject("r", "a")
+    else:
+        app.replan("r", [])
+    app.resume("r")
+
+    assert app.resume("r").state["log"] == ["a", "b", *(["a"] if command == "inject" else []), "last"]
 
 
 def test_many_callers_at_once_are_all_heard(sqlite_url: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import (
+    END,
     START,
     App,
     CommandRefused,
@@ -38,6 +39,7 @@ from tests.engine.steered import (
     sees,
     told,
     under_way,
+    until,
 )
 from tests.graphs import Heard, Log, chain, fan, says
 
@@ -162,6 +164,24 @@ def test_a_command_that_comes_with_the_last_step_is_obeyed_before_the_run_is_com
     assert app.inject("r", "a") == "asked"
 
     assert driven.end().state["log"] == ["a", "b", "a"]
+
+
+def test_a_route_that_fails_while_a_command_waits_fails_the_run_once(memory: Store) -> None:
+    def lost(state: Any) -> bool:
+        raise ValueError("which way?")
+
+    held = Held("a")
+    graph = StateGraph(Log, name="g").add_node("a", held).add_node("b", says("b"))
+    graph.add_edge(START, "a").add_edge("a", "b", when=lost).add_edge("a", END)
+    app = graph.compile(memory)
+    driven = Driven(app, held)
+
+    app.edit("r", {"n": 5})
+    app.pause("r")
+    driven.end()
+
+    assert app.runs()[0].status == "failed" and app.get_state("r")["n"] == 5
+    assert sum("run failed" in text for text in told(app)) == 1
 
 
 def test_a_run_that_is_stored_only_at_its_end_takes_no_other_command_than_to_stop(memory: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.engine.steered import (
     commands,
     failed,
     told,
+    until,
     waiting,
 )
 from tests.graphs import chain, fan, says
@@ -80,6 +82,19 @@ def test_a_definition_that_does_not_fit_is_refused(
         )
 
 
+def test_a_run_is_cancelled_at_once_though_a_definition_waits_for_its_steps(memory: Store) -> None:
+    held = Held("a")
+    app = fan("a", "b", nodes={"a": held}).compile(memory)
+    driven = Driven(app, held)
+
+    control.redefine(app.settings.journal, "r", "graph", fan("a", "b").compile(memory).outline(), {"v": 2})
+    app.cancel("r")
+    until(lambda: app.runs()[0].status == "cancelled")
+    driven.end()
+
+    assert {command.command: command.refused for command in commands(app)} == {"cancel": "", "replan": ""}
+
+
 @pytest.mark.parametrize("queue", ["", "default"])
 def test_a_driver_leaves_a_run_that_has_another_definition_between_two_waves(
     memory: Store, queue: str
@@ -98,7 +113,10 @@ def test_a_driver_leaves_a_run_that_has_another_definition_between_two_waves(
 
     definition: Any = ("graph", changed.outline(), {"v": 2})
     answer = control.redefine(app.settings.journal, "r", *definition, names={"a": "z"})
-    assert answer == "asked" and control.skip(app.settings.journal, "r", "c") == "asked"
+    assert answer == "asked"
+    assert control.skip(app.settings.journal, "r", "c", patience=0.4) == "asked", (
+        "what is under way comes first"
+    )
     held.free.set()
     if queue:
         thread.join()

@@ -24,8 +24,8 @@ def debian_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def debian_url(debian_server: PostgresServer) -> Iterator[str]:
-    with debian_server.schema() as name:
+def emptied_debian_url(debian_server: PostgresServer) -> Iterator[str]:
+    with debian_server.emptied_schema() as name:
         yield debian_server.url(name)
 
 
@@ -35,7 +35,7 @@ KINDS = ["memory", "sqlite", "file", "postgres", *(["debian"] if DEBIAN.exists()
 @pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param in ("postgres", "debian"):
-        return str(request.getfixturevalue(f"{request.param}_url"))
+        return str(request.getfixturevalue(f"emptied_{request.param}_url"))
     places = {
         "memory": "memory://",
         "sqlite": f"sqlite:///{tmp_path}/runs.db",

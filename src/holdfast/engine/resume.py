@@ -103,7 +103,8 @@ def take_answers(
 def elapsed(run: RunState, now: float, *, sleeps: bool = False) -> list[records.Answered]:
     """What time has settled: waits that are over, and questions that nobody answered in time.
 
-    With `sleeps` all waits are: whoever drives the run without leaving it waits for the rest in its nodes. A question that is no longer open is told to its node; what comes of it is the node's business.
+    With `sleeps` all waits are over: whoever drives the run without leaving it waits for the rest in its
+    nodes. A question that is no longer open is told to its node; what comes of it is the node's business.
     """
     over = [
         pause

@@ -87,9 +87,10 @@ class LeaseKeeper:
     def close(self) -> None:
         """Give the lease up."""
         self._ended.set()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
-        connection, self._connection = self._connection, None
+        with self._lock:
+            if self._thread is not None:
+                self._thread.join(timeout=5)
+            connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(psycopg.Error):
                 connection.execute("DELETE FROM lease WHERE id = %s", (self._name,))

@@ -61,12 +61,12 @@ class Reader:
 
     def page(self, connection: Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
         """The entries that follow, as many as belong on a page, and whether there may be more."""
-        rows = self._ask(connection, _PAGE, run=to_column(run), after=Int8(after), last=Int8(last))
+        rows = self._ask(connection, _PAGE, run=to_column(run), after=Int8(after), last=Int8(min(last, LAST)))
         entries = [Entry(*row) for row in rows]
         return entries, len(rows) == PAGE_ENTRIES or sum(len(entry.body) for entry in entries) >= PAGE_BYTES
 
     def marks(self, connection: Connection, run: str, before: int | None, limit: int | None) -> list[Mark]:
-        below = Int8(LAST if before is None else before)
+        below = Int8(LAST if before is None else min(before, LAST))
         most = None if limit is None else Int8(limit)
         rows = self._ask(connection, _MARKS, run=to_column(run), before=below, limit=most)
         return [Mark(*row) for row in rows]
@@ -76,7 +76,9 @@ class Reader:
         return {from_column(row[0]): Mark(*row[1:]) for row in rows}
 
     def snapshot(self, connection: Connection, run: str, upto: int | None) -> Snapshot | None:
-        rows = self._ask(connection, _SNAPSHOT, run=to_column(run), upto=Int8(LAST if upto is None else upto))
+        rows = self._ask(
+            connection, _SNAPSHOT, run=to_column(run), upto=Int8(LAST if upto is None else min(upto, LAST))
+        )
         return Snapshot(*rows[0]) if rows else None
 
     def inbox(self, connection: Connection, run: str, after: int) -> list[Message]:

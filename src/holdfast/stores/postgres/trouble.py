@@ -15,6 +15,7 @@ REFUSALS = (
     "no pg_hba.conf entry",
     "does not exist",
     "permission denied",
+    "Permission denied",
     "is not permitted to log in",
     "not currently accepting connections",
     "certificate",
