@@ -11,9 +11,11 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import (
+    END,
     START,
     App,
     CommandRefused,
+    ExecutionError,
     RunFinished,
     RunNotFound,
     Send,
@@ -37,7 +39,7 @@ from tests.engine.steered import (
     told,
     waiting,
 )
-from tests.graphs import Log, chain, says
+from tests.graphs import Log, chain, fan, says
 
 
 def test_a_command_to_a_run_that_nobody_drives_is_done_at_once_and_journalled(store: Store) -> None:
@@ -406,6 +408,45 @@ def test_a_run_that_is_over_or_was_never_there_takes_no_command(memory: Store) -
     with pytest.raises(RunNotFound):
         app.skip("never", "a")
     assert memory.inbox("r") == []
+
+
+def test_what_only_routing_can_tell_waits_for_the_next_drive(memory: Store) -> None:
+    app, _ = failed(memory, "a", "b", "c", "d")
+
+    assert app.skip("r", "b") == "failed"
+    assert app.skip("r", "c") == "asked", "what follows b is not known yet"
+    assert app.modify("r", "d", {"n": 4}) == "asked"
+
+    assert app.resume("r").state["log"] == ["a1", "d4"]
+
+
+def test_a_run_whose_routing_fails_goes_on_with_another_plan(memory: Store) -> None:
+    def lost(state: Any) -> bool:
+        raise ValueError("which way?")
+
+    def joined(old: list[str] | None, new: list[str]) -> list[str]:
+        return [*(old or ()), *new]
+
+    graph = StateGraph({"log": Annotated[list, joined]}, name="g")
+    graph.add_node("a", says("a")).add_node("b", lambda state: {"log": [f"b after {state['log']}"]})
+    graph.add_edge(START, "a").add_edge("a", "b", when=lost).add_edge("a", END)
+    app = graph.compile(memory)
+    with pytest.raises(ExecutionError, match="which way"):
+        app.invoke(run_id="r")
+
+    app.replan("r", ["b"])
+
+    assert app.resume("r").state["log"] == ["a", "b after ['a']"]
+
+
+def test_an_edit_wins_over_what_finished_steps_of_the_wave_have_set(memory: Store) -> None:
+    graph = fan("a", "b", nodes={"a": lambda state: {"n": 1, "log": ["a"]}, "b": asks})
+    app = graph.compile(memory)
+    app.invoke({"n": 0}, run_id="r")
+
+    app.edit("r", {"n": 0, "log": ["edited"]})
+
+    assert app.resume("r", "b").state == {"n": 0, "log": ["edited", "a", "b"]}
 
 
 def test_a_wish_to_stop_that_came_too_late_for_its_driver_is_refused(memory: Store) -> None:

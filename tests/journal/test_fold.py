@@ -275,6 +275,16 @@ def test_an_edit_a_command_and_an_end_are_taken_in() -> None:
     assert (run.status, run.fault, run.fault_node, run.driver) == ("failed", FAULT, "a", "")
 
 
+def test_an_edit_over_a_key_forgets_what_finished_steps_did_to_it() -> None:
+    history: list[Record] = [*begun("a", "b", n=0), StepFinished("a#1", (put("n", 1), put("m", 2)))]
+    ended: list[Record] = [StepFinished("b#1"), WaveFinished("", (), ())]
+
+    plain = folded([*history, StateEdited("", (put("n", 7),)), *ended])
+    over = folded([*history, StateEdited("", (put("n", 7),), over=("n",)), *ended])
+
+    assert state(plain) == {"n": 1, "m": 2} and state(over) == {"n": 7, "m": 2}
+
+
 def test_a_changed_graph_renames_steps_visits_and_joins() -> None:
     run = folded(
         [

@@ -82,6 +82,7 @@ SAMPLES: list[Record] = [
     Answered("p", b"value", "ann"),
     Noted("a#1", "once:k", b"value"),
     StateEdited("", (put("n", 3),), "ann"),
+    StateEdited("sub#1", (), "ann", ("n", "m")),
     Steered("sub#1", ("a#1",), (("b#1", (put("n", 1),)),), (Target("c"), ITEM), True, True, "ann", "why"),
     Steered("", add=(Target("c", None, (put("n", 1),)),)),
     GraphChanged({"nodes": {}}, (("old", "new"),)),
@@ -122,6 +123,7 @@ def test_every_record_survives_the_trip(record: Record) -> None:
     [
         ([9, {"nodes": {}}, [["a", "b"]]], GraphChanged({"nodes": {}}, (("a", "b"),))),
         ([10, 3, "cancel", ""], Commanded(3, "cancel")),
+        ([8, "", [], "ann"], StateEdited("", (), "ann")),
     ],
 )
 def test_records_of_earlier_versions_are_read(wire: list[Any], record: Record) -> None:

@@ -163,7 +163,7 @@ def test_one_step_of_many_runs_is_written_where_each_run_is_at_its_place(
     store: Store, reopen: Reopen
 ) -> None:
     odd = "ab\0\1%"
-    for run in ("z", "y", odd, "late"):
+    for run in ("z", "y", odd, "late", "early"):
         create(store, run, upto=2)
 
     answers = store.commit(
@@ -172,7 +172,7 @@ def test_one_step_of_many_runs_is_written_where_each_run_is_at_its_place(
             Append("late", 1, [entry(2, b"too late")]),
             Append("nobody", 2, [entry(3)]),
             Append(odd, 2, [entry(3)]),
-            Append("early", 3, [entry(4)]),
+            Append("early", 4, [entry(5)]),
             Append("y", 2, [entry(3)]),
             Append("y", 3, [entry(4)]),
             Append("new", 0, [entry(1)], info("new")),
@@ -180,11 +180,11 @@ def test_one_step_of_many_runs_is_written_where_each_run_is_at_its_place(
     )
 
     assert [answer and (answer.run, answer.after, answer.head) for answer in answers] == [
-        *(None, ("late", 1, 2), ("nobody", 2, None), None, ("early", 3, None), None, None, None)
+        *(None, ("late", 1, 2), ("nobody", 2, None), None, ("early", 4, 2), None, None, None)
     ]
     later = reopen()
-    assert [seqs(later, run) for run in ("z", "y", odd, "late", "new")] == [
-        *([1, 2, 3], [1, 2, 3, 4], [1, 2, 3], [1, 2], [1])
+    assert [seqs(later, run) for run in ("z", "y", odd, "late", "early", "new")] == [
+        *([1, 2, 3], [1, 2, 3, 4], [1, 2, 3], [1, 2], [1, 2], [1])
     ]
     assert list(later.read("z", 2)) == [entry(3, b"third", mark=None)]
     assert [each.body for each in later.read("late")] == [b"body 1", b"body 2"]

@@ -73,7 +73,16 @@ def _edit(ground: Ground, wish: Wish) -> list[Record]:
         raise NeedsGraph from None
     except HoldfastError as error:
         raise Refused(str(error)) from None
-    return [record._replace(by=wish.by) for record in found if record.ops]
+    plain = tuple(
+        key for key in dict.fromkeys(change.path[0] for change in wish.changes) if _is_plain(graph, key)
+    )
+    return [record._replace(by=wish.by, over=plain) for record in found if record.ops or plain]
+
+
+def _is_plain(graph: Graph, key: str) -> bool:
+    """Whether a key is set as it is, so that what was about to be done to it is of no account."""
+    channel = graph.schema.channels.get(key)
+    return channel is None or channel.reducer is None
 
 
 def _skip(ground: Ground, wish: Wish) -> list[Record]:

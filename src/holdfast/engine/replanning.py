@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.data.ops import Op, advance
 from holdfast.engine.ground import Ground
 from holdfast.engine.inbox import Addition
 from holdfast.engine.meant import Refused, meant_frame
 from holdfast.engine.steering import put, skipped, told
-from holdfast.journal.records import Record, Steered, Target
+from holdfast.journal.records import Ops, Record, Steered, StepFinished, Target, WaveFinished
 from holdfast.journal.run_state import DONE, GATED, READY, RUNNING, Frame, Step, step_id
 from holdfast.plan.check import suggestion
 from holdfast.plan.naming import base_name, has_parts, whole_of
@@ -57,10 +58,26 @@ def replan(
     if not targets and not kept and outline.get("last"):
         targets, follow = [Target(outline["last"])], True
     steered = Steered(place.path, tuple(drop), (), tuple(targets), not follow, replan=True, by=by, why=why)
-    return [*passed.values(), steered]
+    if not kept or not all(step.status == DONE or step.id in passed for step in kept.values()):
+        return [*passed.values(), steered]
+    # All else is finished: what it did shows before the new steps begin.
+    ops = [op for step in kept.values() for op in (passed[step.id].ops if step.id in passed else step.ops)]
+    wave = WaveFinished(place.path, _reduced(ground, place, ops), ())
+    if not targets and outline.get("last") not in (None, *(step.node for step in kept.values())):
+        targets, follow = [Target(outline["last"])], True
+    added = Steered(place.path, add=tuple(targets), one_off=not follow, by=by, why=why)
+    return [*passed.values(), steered._replace(add=()), wave, added]
 
 
-def _passed_over(ground: Ground, steps: Sequence[Step], again: set[str], why: str) -> dict[str, Record]:
+def _reduced(ground: Ground, place: Frame, ops: Sequence[Op]) -> Ops:
+    """What the custom reducers among some changes result in."""
+    if not any(op.kind == "reduce" for op in ops):
+        return ()
+    schema = ground.graph_at(place.path).schema
+    return tuple(schema.reduce(ground.codec, advance(place.cells, ops), ops))
+
+
+def _passed_over(ground: Ground, steps: Sequence[Step], again: set[str], why: str) -> dict[str, StepFinished]:
     """What the replaced steps leave behind whose nodes have something to say to that, by their ids."""
     found = {}
     for step in steps:

@@ -54,7 +54,7 @@ def _why_kept(ground: Ground, step: Step) -> str:
     return ""
 
 
-def skipped(ground: Ground, step: Step, why: str) -> Record:
+def skipped(ground: Ground, step: Step, why: str) -> StepFinished:
     """A step passed over."""
     ops, goto = _stand_in(ground, step, why)
     return StepFinished(step.id, ops, goto, skipped=why)

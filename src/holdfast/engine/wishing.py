@@ -10,12 +10,13 @@ from holdfast.data.codec import Codec
 from holdfast.engine.commands import decided
 from holdfast.engine.driver import active_runs, is_driven
 from holdfast.engine.ground import Ground, NeedsGraph
-from holdfast.engine.inbox import STALE, STOPS, Wish, open_message, write_message
+from holdfast.engine.inbox import INJECT, MODIFY, SKIP, STALE, STOPS, Wish, open_message, write_message
 from holdfast.engine.meant import Refused
 from holdfast.engine.resume import refuse_finished
 from holdfast.errors import CommandRefused, RunConflict
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Commanded, RunEnded
+from holdfast.journal.run_state import DONE, RunState
 from holdfast.journal.writer import Writer
 from holdfast.plan.graph import Graph
 from holdfast.stores.base import wait_for_change
@@ -27,6 +28,7 @@ ASKED = "asked"
 """The answer to a command that is in the run's inbox and still to be obeyed."""
 
 TRIES = 5
+_OF_WHAT_IS_NEXT = (SKIP, MODIFY, INJECT)
 _GLANCE = 0.05
 _PASSING = 1.0
 """How long, in seconds, a drive of this process may take from its first or to its last save."""
@@ -87,6 +89,12 @@ def _as_journalled(loaded: Loaded) -> Loaded:
     return dataclasses.replace(loaded, info=facts)
 
 
+def _is_to_lead_on(run: RunState) -> bool:
+    """Whether all that a frame has is finished, so that only its graph can tell what is next."""
+    frames = [frame.active.values() for frame in run.frames.values() if frame.active]
+    return any(all(step.status == DONE for step in steps) for steps in frames)
+
+
 def obey_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | None) -> bool:
     """Record what the inbox of a run that nobody drives asks for, in order; `False` if nothing can be.
 
@@ -100,6 +108,8 @@ def obey_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | No
         try:
             if wish.command in STOPS:
                 raise Refused(STALE)
+            if wish.command in _OF_WHAT_IS_NEXT and _is_to_lead_on(run):
+                raise NeedsGraph
             for record in decided(Ground(name, run, codec, graph, driven=False), wish):
                 writer.record(record)
                 stirred = True

@@ -86,6 +86,8 @@ def _note(run: RunState, record: Noted, at: float) -> None:
 def _edit(run: RunState, record: StateEdited, at: float) -> None:
     frame = run.frames[record.frame]
     frame.cells = advance(frame.cells, record.ops)
+    for step in frame.active.values() if record.over else ():
+        step.ops = tuple(op for op in step.ops if op.key not in record.over)
     if frame.log is not None:
         keep_ops(frame.log, [op for op in record.ops if op.kind in ("set", "drop") and op.key in frame.log])
 

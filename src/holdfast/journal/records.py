@@ -161,11 +161,15 @@ class Noted(NamedTuple):
 
 
 class StateEdited(NamedTuple):
-    """The state of a frame was changed from outside."""
+    """The state of a frame was changed from outside.
+
+    Of the keys in `over` it is forgotten what steps that are finished, but whose wave is not, did to them.
+    """
 
     frame: str
     ops: Ops
     by: str = ""
+    over: tuple[str, ...] = ()
 
 
 class Steered(NamedTuple):

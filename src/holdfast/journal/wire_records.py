@@ -134,7 +134,7 @@ _WRITERS: dict[type[Record], Callable[[Any, Track], list[Any]]] = {
     Paused: _write_paused,
     Answered: lambda r, track: [6, r.pause, r.value, safe_text(r.by)],
     Noted: lambda r, track: [7, r.step, r.key, r.value],
-    StateEdited: lambda r, track: [8, r.frame, write_ops(r.ops, r.frame, track), safe_text(r.by)],
+    StateEdited: lambda r, track: [8, r.frame, write_ops(r.ops, r.frame, track), safe_text(r.by), r.over],
     GraphChanged: lambda r, track: [9, r.outline, r.remap, r.config, safe_text(r.by)],
     Commanded: lambda r, track: [10, r.number, *map(safe_text, (r.command, r.refused, r.by, r.why))],
     Resumed: lambda r, track: [11, r.driver, r.approve, r.config],
@@ -185,6 +185,11 @@ def _read_frame(w: list[Any], track: Track, codec: Codec) -> Record:
     return FrameOpened(w[1], tuple(w[2]), read_ops(w[3], w[1], track, codec), next_, tuple(w[5]))
 
 
+def _read_edited(w: list[Any], track: Track, codec: Codec) -> Record:
+    over = tuple(w[4]) if len(w) > 4 else ()
+    return StateEdited(w[1], read_ops(w[2], w[1], track, codec), w[3], over)
+
+
 def _read_steered(w: list[Any], track: Track, codec: Codec) -> Record:
     items = tuple((name, read_item(item, codec)) for name, item in w[3])
     add = tuple(Target(node, key, read_item(item, codec)) for node, key, item in w[4])
@@ -206,7 +211,7 @@ _READERS: dict[int, Callable[[list[Any], Track, Codec], Record]] = {
     5: lambda w, track, codec: Paused(*w[1:10]),
     6: lambda w, track, codec: Answered(*w[1:4]),
     7: lambda w, track, codec: Noted(*w[1:4]),
-    8: lambda w, track, codec: StateEdited(w[1], read_ops(w[2], w[1], track, codec), w[3]),
+    8: _read_edited,
     9: lambda w, track, codec: GraphChanged(w[1], tuple((old, new) for old, new in w[2]), *w[3:5]),
     10: lambda w, track, codec: Commanded(*w[1:6]),
     11: lambda w, track, codec: Resumed(*w[1:4]),
