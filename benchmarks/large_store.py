@@ -115,8 +115,9 @@ def _copy(info: RunInfo, entries: Sequence[Entry], number: int, runs: int) -> Ap
         at = entry.at - ago
         chained = link(chained, entry.seq, at, entry.mark, entry.body)
         copies.append(Entry(entry.seq, at, chained, entry.body, entry.mark))
-    times = {"created_at": info.created_at - ago, "updated_at": info.updated_at - ago}
-    return Append(run, 0, copies, replace(info, run=run, key=key, driver="", **times))
+    created, updated = info.created_at - ago, info.updated_at - ago
+    facts = replace(info, run=run, key=key, driver="", created_at=created, updated_at=updated)
+    return Append(run, 0, copies, facts)
 
 
 def bench_large(folder: Path, tiny: bool) -> Iterator[Row]:

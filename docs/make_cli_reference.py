@@ -54,6 +54,10 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("each of steps of a plan", ", ".join(Row._fields)),
     ],
     "answer": [("the document", "run_id, answered, open; with --resume as for resume")],
+    **dict.fromkeys(
+        ("edit", "skip", "modify", "inject", "replan"),
+        [("the document", "run_id, command, applied, status; applied is false if it is still to be done")],
+    ),
     "runs": [("the document", "store, runs"), ("each of runs", keys(RunLine.as_json))],
     "show": [
         ("the document", f"{keys(RunLine.as_json)}, {WHOLE}, held, store; with --state also the whole state"),
@@ -65,6 +69,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("each of pauses", keys(PauseView.as_json)),
         ("error", keys(FaultView.as_json)),
         ("ledger", keys(Ledger.as_json)),
+        ("each of refusals", "command, reason, by"),
         ("with --step", "that step alone, and its whole output and result"),
     ],
     "status": [

@@ -102,14 +102,15 @@ class LossyWay:
     def __init__(self, server: PostgresServer, folder: Path) -> None:
         self.folder, self._target = folder, str(server.folder / ".s.PGSQL.5432")
         self.lost = 0
-        self._armed = False
+        self._marker: bytes | None = None
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(str(folder / ".s.PGSQL.5432"))
         self._listening.listen()
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def lose_next_answer(self) -> None:
-        self._armed = True
+    def lose_answer_to(self, marker: bytes) -> None:
+        """Lose the answer to the next request that has these bytes."""
+        self._marker = marker
 
     def close(self) -> None:
         self._listening.close()
@@ -125,6 +126,7 @@ class LossyWay:
             threading.Thread(target=self._carry, args=(client, server), daemon=True).start()
 
     def _carry(self, client: socket.socket, server: socket.socket) -> None:
+        is_meant = False
         with client, server:
             while True:
                 for source in select.select([client, server], [], [])[0]:
@@ -132,9 +134,10 @@ class LossyWay:
                     if not data:
                         return
                     if source is client:
+                        if self._marker is not None and self._marker in data:
+                            self._marker, is_meant = None, True
                         server.sendall(data)
-                    elif self._armed and data.endswith(_READY):
-                        self._armed = False
+                    elif is_meant and data.endswith(_READY):
                         self.lost += 1
                         return
                     else:

@@ -166,6 +166,18 @@ def test_a_command_that_comes_with_the_last_step_is_obeyed_before_the_run_is_com
     assert driven.end().state["log"] == ["a", "b", "a"]
 
 
+def test_an_edit_is_seen_by_the_routes_after_the_step_that_was_running(memory: Store) -> None:
+    held = Held("a")
+    graph = StateGraph(Log, name="g").add_node("a", held).add_node("b", says("b")).add_node("c", says("c"))
+    graph.add_edge(START, "a").add_edge("a", "b", when=lambda state: state["n"] == 5).add_edge("a", "c")
+    app = graph.add_edge("b", END).add_edge("c", END).compile(memory)
+    driven = Driven(app, held)
+
+    app.edit("r", {"n": 5})
+
+    assert driven.end().state["log"] == ["a", "b"]
+
+
 def test_a_route_that_fails_while_a_command_waits_fails_the_run_once(memory: Store) -> None:
     def lost(state: Any) -> bool:
         raise ValueError("which way?")
@@ -177,6 +189,7 @@ def test_a_route_that_fails_while_a_command_waits_fails_the_run_once(memory: Sto
     driven = Driven(app, held)
 
     app.edit("r", {"n": 5})
+    app.skip("r", "b")
     app.pause("r")
     driven.end()
 

@@ -371,12 +371,12 @@ def lossy(store: PostgresStore, postgres_server: PostgresServer) -> Iterator[tup
 def test_a_message_whose_receipt_got_lost_is_not_posted_twice(lossy: tuple[LossyWay, PostgresStore]) -> None:
     way, far = lossy
     create(far)
-    way.lose_next_answer()
+    way.lose_answer_to(b"said once")
 
-    assert far.post("r", b"once") == 1
+    assert far.post("r", b"said once") == 1
 
     assert way.lost == 1
-    assert [each.body for each in far.inbox("r")] == [b"once"]
+    assert [each.body for each in far.inbox("r")] == [b"said once"]
     assert far.post("r", b"again") == 2
 
 
@@ -385,14 +385,15 @@ def test_a_commit_whose_reply_got_lost_is_recognised_by_the_journal(
 ) -> None:
     way, far = lossy
     create(far, "first")
-    writer = JournalWriter.create(Journal(far), info("r"), Codec(), durable=True)
+    writer = JournalWriter.create(Journal(far), info("lost and found"), Codec(), durable=True)
     for number in range(3):
         writer.record(Commanded(number, "pause"))
-        way.lose_next_answer()
+        way.lose_answer_to(b"lost and found")
         writer.flush()
 
     assert way.lost == 3 and writer.stored == 3
-    assert seqs(store) == [1, 2, 3] and store.runs(run="r") == [info("r")]
+    assert seqs(store, "lost and found") == [1, 2, 3]
+    assert store.runs(run="lost and found") == [info("lost and found")]
 
 
 def test_a_server_that_stays_away_is_reported_after_the_patience_is_over(

@@ -85,9 +85,9 @@ def test_the_last_to_leave_stops_the_server_and_the_next_finds_all_again(
 def test_processes_share_a_server_and_a_killed_one_does_not_keep_it(folder: Path, url: str) -> None:
     waits = "import time; create(store, sys.argv[2]); print('ready', flush=True); time.sleep(60)"
     killed = start(waits, url, "killed")
-    together = [start("create(store, sys.argv[2]); store.close()", url, f"run {each}") for each in range(2)]
     assert killed.stdout is not None and killed.stderr is not None
     assert killed.stdout.readline() == "ready\n"
+    together = [start("create(store, sys.argv[2]); store.close()", url, f"run {each}") for each in range(2)]
     for process in together:
         finish(process)
     assert pid_of(folder), "one still uses it"

@@ -121,9 +121,13 @@ def open_existing(url: str) -> Store:
 
 
 def exists(url: str) -> bool:
-    """Whether a store is there already."""
+    """Whether a store is there already; nothing is created to find out."""
+    from holdfast.stores.migrating import SERVERS, schema_of
+
     place = store_place(url)
-    return place is None or place.exists()
+    if place is not None and not place.exists():
+        return False
+    return not url.lower().startswith(SERVERS) or schema_of(url, place).current > 0
 
 
 def same_store(one: str, other: str) -> bool:

@@ -352,14 +352,14 @@ class Drive:
         """Do what was asked for, one wish after the other; `False` if it has to wait for what is under way."""
         self._take_results()
         while self.mailbox.holds_any and self.run.status == RunStatus.RUNNING:
-            if self.mailbox.steers and await self._led_on():
+            if self.mailbox.is_about_what_is_next and await self._led_on():
                 continue
             if not self.mailbox.obey_next(busy=bool(self._tasks)):
                 return False
         return True
 
     async def _led_on(self) -> bool:
-        """Let what is finished lead on, for people speak of the steps that come next; `False` if nothing did."""
+        """Let what is finished lead on; `False` if nothing did."""
         found = decide(self.graph, self.run, self.rules)
         moves = [decision for decision in found if isinstance(decision, (RouteOn, CloseFrame))]
         for move in moves:

@@ -16,6 +16,9 @@ CANCEL, PAUSE, ANSWER = "cancel", "pause", "answer"
 EDIT, SKIP, MODIFY, INJECT, REPLAN = "edit", "skip", "modify", "inject", "replan"
 
 STOPS = (CANCEL, PAUSE)
+OF_WHAT_IS_NEXT = (SKIP, MODIFY, INJECT, REPLAN)
+"""Commands that speak of the steps that come next, so that what is finished has to lead on before."""
+
 STALE = "it was meant for an earlier drive of this run"
 LATE = "the run is about to go on with another definition; ask again when it does"
 

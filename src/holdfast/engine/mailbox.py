@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.engine.inbox import LATE, STALE, STOPS, Wish, open_message
+from holdfast.engine.inbox import LATE, OF_WHAT_IS_NEXT, STALE, STOPS, Wish, open_message
 from holdfast.engine.saving import Saving
 from holdfast.errors import StoreError
 from holdfast.journal.records import Commanded
@@ -47,9 +47,10 @@ class Mailbox:
         return bool(self._wishes)
 
     @property
-    def steers(self) -> bool:
-        """Whether one of them asks for more than that the run stop."""
-        return any(wish.command not in STOPS for wish in list(self._wishes.values()))
+    def is_about_what_is_next(self) -> bool:
+        """Whether the oldest of them speaks of steps that come next."""
+        wish = self._wishes[min(self._wishes)]
+        return wish.command in OF_WHAT_IS_NEXT and not (wish.redefines or self._is_redefined)
 
     def note(self, wish: Wish) -> None:
         """Remember, to be recorded, what this very process asked for without a message, and got."""

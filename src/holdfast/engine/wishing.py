@@ -10,7 +10,7 @@ from holdfast.data.codec import Codec
 from holdfast.engine.commands import decided
 from holdfast.engine.driver import active_runs, is_driven
 from holdfast.engine.ground import Ground, NeedsGraph
-from holdfast.engine.inbox import INJECT, MODIFY, SKIP, STALE, STOPS, Wish, open_message, write_message
+from holdfast.engine.inbox import OF_WHAT_IS_NEXT, REPLAN, STALE, STOPS, Wish, open_message, write_message
 from holdfast.engine.meant import Refused
 from holdfast.engine.resume import refuse_finished
 from holdfast.errors import CommandRefused, RunConflict
@@ -28,7 +28,6 @@ ASKED = "asked"
 """The answer to a command that is in the run's inbox and still to be obeyed."""
 
 TRIES = 5
-_OF_WHAT_IS_NEXT = (SKIP, MODIFY, INJECT)
 _GLANCE = 0.05
 _PASSING = 1.0
 """How long, in seconds, a drive of this process may take from its first or to its last save."""
@@ -108,7 +107,7 @@ def obey_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | No
         try:
             if wish.command in STOPS:
                 raise Refused(STALE)
-            if wish.command in _OF_WHAT_IS_NEXT and _is_to_lead_on(run):
+            if wish.command in OF_WHAT_IS_NEXT and wish.command != REPLAN and _is_to_lead_on(run):
                 raise NeedsGraph
             for record in decided(Ground(name, run, codec, graph, driven=False), wish):
                 writer.record(record)

@@ -83,6 +83,7 @@ class Worker:
         self.claims: Claims = _claims_of(store, Wanted(queues, known.workflows))
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._drives: dict[str, Drive] = {}
+        self._asides: set[asyncio.Task[None]] = set()
         self._stopping = threading.Event()
         self._at_once = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -209,14 +210,16 @@ class Worker:
 
     async def _driven(self, claim: Claim, known: Known) -> float:
         """Drive a run as far as it goes; answers how long it is to rest before it is claimed again."""
-        if known.announcer is not None and claim.why == "queued" and self._is_new(claim.run):
-            await asyncio.to_thread(known.announcer.started, claim.run)
+        is_new = known.announcer is not None and claim.why == "queued" and self._is_new(claim.run)
+
+        def hold(drive: Drive) -> None:
+            self._hold(claim.run, drive)
+            if is_new and known.announcer is not None:
+                self._aside(known.announcer.started, claim.run)
+
         try:
             outcome = await known.app.atake_up(
-                claim.run,
-                linger=self._linger,
-                observer=self._observer,
-                hold=lambda drive: self._hold(claim.run, drive),
+                claim.run, linger=self._linger, observer=self._observer, hold=hold
             )
         except ExecutionError as error:
             if isinstance(error.cause, StoreError):
@@ -229,6 +232,13 @@ class Worker:
         self._say(str(outcome.status), claim, _waits_for(outcome), due_at)
         await self._announce(known, claim, str(outcome.status), "")
         return AGAIN_AFTER if outcome.figures.steps_run == 0 and due_at is not None else 0.0
+
+    def _aside(self, function: Callable[[str], None], run: str) -> None:
+        """Call a function in a thread, without waiting for it."""
+        assert self._loop is not None
+        task = self._loop.create_task(asyncio.to_thread(function, run))
+        self._asides.add(task)
+        task.add_done_callback(self._asides.discard)
 
     def _is_new(self, run: str) -> bool:
         """Whether nothing of a run is done yet."""

@@ -166,9 +166,14 @@ class Writer:
                 raise self._conflict(newer.seq)
 
     def _conflict(self, head: int | None) -> RunConflict:
+        what = f"was advanced by another driver (it is at {head}, this one was at {self.stored})"
+        if head is None:
+            what = "was deleted, or its store was restored to a time before it began"
+        elif head <= self.stored:
+            what = f"is not as this driver left it: its store was restored to an earlier time (it is at {head}, "
+            what += f"this driver was at {self.stored})"
         return RunConflict(
-            f"run {self.info.run!r} was advanced by another driver (it is at {head}, this one "
-            f"was at {self.stored}); this driver stopped before its next step and changed nothing"
+            f"run {self.info.run!r} {what}; this driver stopped before its next step and changed nothing"
         )
 
     def adopt(self, conflict: Conflict) -> bool:

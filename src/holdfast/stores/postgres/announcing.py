@@ -61,7 +61,8 @@ class Announcer:
         with self._something:
             self._ended = True
             self._something.notify()
-        if self._thread is not None:
+        # A store that was forgotten may be found, and closed, by the collector in any thread.
+        if self._thread not in (None, threading.current_thread()):
             self._thread.join(timeout=5)
 
     def _run(self) -> None:

@@ -110,7 +110,7 @@ class Server:
                 waited = time.monotonic() - began
                 verdict = judge(error) if isinstance(error, psycopg.Error) else Verdict.REFUSED
                 if verdict is Verdict.REFUSED or waited >= limit:
-                    raise explain(error, self.address.url, waited) from _harmless(error)
+                    raise explain(error, self.address.url, waited) from error
                 if waited > WARN_AFTER and not warned:
                     warned = True
                     logger.warning("%s; trying again for %.0f s", explain(error, self.address.url), limit)
@@ -189,8 +189,3 @@ def quoted(name: str) -> str:
 def literal(text: str) -> str:
     """A text as SQL has it."""
     return "'" + text.replace("'", "''") + "'"
-
-
-def _harmless(error: Exception) -> Exception | None:
-    """The error as a cause, unless it holds on to a connection attempt, and with it to a password."""
-    return None if getattr(error, "pgconn", None) is not None else error

@@ -88,7 +88,8 @@ class LeaseKeeper:
         """Give the lease up."""
         self._ended.set()
         with self._lock:
-            if self._thread is not None:
+            # A store that was forgotten may be found, and closed, by the collector in any thread.
+            if self._thread not in (None, threading.current_thread()):
                 self._thread.join(timeout=5)
             connection, self._connection = self._connection, None
         if connection is not None:

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def _tail(log: Path | None) -> list[str]:
         return []
 
 
+@cache
 def _version(folder: Path) -> int:
     said = subprocess.run([folder / "postgres", "-V"], capture_output=True, text=True, check=False).stdout
     number = said.rpartition(" ")[2].partition(".")[0].strip()

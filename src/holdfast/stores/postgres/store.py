@@ -34,13 +34,16 @@ class PostgresStore:
     many seconds to wait for a server that went away, 60); or `pg-embedded:PATH`. A server that restarts
     meanwhile is waited for by every method. `store.url` never has a password: it opens the same store again
     in this process, and elsewhere with `PGPASSWORD` or a password file.
+
+    An append that is not `durable` survives the death of this process. If the server dies, the last half
+    second of such appends may be gone, whole ones and the newest only; a driver that goes on from one of them
+    is refused. Connect to the server itself, or through a pooler that keeps a session for each connection.
     """
 
     def __init__(self, url: str, *, namespace: str | None = None) -> None:
         self._server = server_at(url, namespace)
         address = self._server.address
         self.url, self.schema, self.namespace = address.url, address.schema, address.namespace
-        self.lease_seconds = address.lease
         self.lease_seconds = address.lease
         self._parts = _Parts(self._server)
         self._connections, self._desk = self._parts.connections, self._parts.desk
