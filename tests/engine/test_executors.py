@@ -32,9 +32,9 @@ from holdfast import (
     StepTimeout,
 )
 from holdfast.data.frozen import ReadOnly
-from holdfast.engine.remote import NotSent
-from holdfast.engine.remote_context import Unavailable
-from holdfast.engine.shared_executors import shared
+from holdfast.engine.elsewhere.remote import NotSent
+from holdfast.engine.elsewhere.remote_context import Unavailable
+from holdfast.engine.elsewhere.shared_executors import shared
 from holdfast.stores.base import Store
 from tests.engine import away
 from tests.graphs import Heard

@@ -13,9 +13,9 @@ from holdfast.data.codec import Codec
 from holdfast.data.frozen import ReadOnly, freeze
 from holdfast.data.ops import advance, make_op
 from holdfast.data.types import Types
-from holdfast.engine.main_program import MainProgram, Surroundings
-from holdfast.engine.remote import NotSent, Reply, SentState, Task, perform
-from holdfast.engine.remote_context import Facts
+from holdfast.engine.elsewhere.main_program import MainProgram, Surroundings
+from holdfast.engine.elsewhere.remote import NotSent, Reply, SentState, Task, perform
+from holdfast.engine.elsewhere.remote_context import Facts
 from holdfast.errors import CodecError, ExecutorLost, HoldfastError
 from holdfast.plan.executor_choice import choice_of
 from tests.engine import away

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.shared_executors import shared
+from holdfast.engine.elsewhere.shared_executors import shared
 from holdfast.errors import ExecutionError, StepTimeout
 from holdfast.flows.reading.problems import FlowInvalid
 from tests.flows.workshop import Workshop

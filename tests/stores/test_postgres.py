@@ -352,9 +352,12 @@ def test_every_verb_survives_a_restart(store: PostgresStore, postgres_server: Po
 def terminate_all(store: PostgresStore) -> None:
     """End every session but the asking one, as an administrator would, and wait until they are gone."""
     others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    left = "SELECT 1 FROM pg_stat_activity WHERE pid = ANY(%s)"
     with psycopg.connect(**store._server.address.parameters, autocommit=True) as connection:  # type: ignore[arg-type]
-        connection.execute(f"SELECT pg_terminate_backend(pid) {others}".encode())
-        wait_until(lambda: connection.execute(f"SELECT count(*) {others}".encode()).fetchall() == [(0,)])
+        ended = [
+            pid for pid, _ in connection.execute(f"SELECT pid, pg_terminate_backend(pid) {others}".encode())
+        ]
+        wait_until(lambda: not connection.execute(left, (ended,)).fetchall())
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.data.state import State
 from holdfast.engine.context import Context, Terminated
-from holdfast.engine.executors import elsewhere
+from holdfast.engine.elsewhere.executors import elsewhere
 from holdfast.engine.threads import Escaped, in_thread
 from holdfast.errors import StepTimeout
 from holdfast.journal.records import Fault

@@ -33,11 +33,11 @@ from holdfast.engine.decide import (
     decide,
     qualified,
 )
+from holdfast.engine.elsewhere.main_program import refuse_while_loading
 from holdfast.engine.gates import Gates
 from holdfast.engine.glide import Glide
 from holdfast.engine.inbox import PAUSE, Wish
 from holdfast.engine.mailbox import POLL, Mailbox
-from holdfast.engine.main_program import refuse_while_loading
 from holdfast.engine.moves import Moves
 from holdfast.engine.resume import elapsed
 from holdfast.engine.route import RouteFailed

@@ -11,9 +11,9 @@ from typing import Any
 from holdfast.data.frozen import ReadOnly
 from holdfast.data.state import State
 from holdfast.engine.context import Context
-from holdfast.engine.executors import done_elsewhere
-from holdfast.engine.remote import SentState, Task
-from holdfast.engine.remote_context import Facts
+from holdfast.engine.elsewhere.executors import done_elsewhere
+from holdfast.engine.elsewhere.remote import SentState, Task
+from holdfast.engine.elsewhere.remote_context import Facts
 from holdfast.errors import HoldfastError
 from holdfast.flows.errors import StepFailed
 from holdfast.flows.kinds.discreet import Discreet

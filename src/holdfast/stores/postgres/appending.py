@@ -39,20 +39,21 @@ _NEW = (
     "AND NOT EXISTS (SELECT FROM entry WHERE entry.run_no = run.no)"
 )
 _AT = (
-    f"SELECT entry.run_no FROM run JOIN entry ON entry.run_no = run.no WHERE {_THE_RUN} "
+    f"FROM run JOIN entry ON entry.run_no = run.no WHERE {_THE_RUN} "
     "AND entry.seq = %(after)s AND (%(link)b = ''::bytea OR entry.chain = %(link)b)"
 )
 # Keeps the run from being deleted meanwhile, but not its facts from being changed.
-_FENCED = f"{_AT} FOR KEY SHARE OF run"
-_LAST = f"{_AT} AND NOT EXISTS (SELECT FROM entry AS n WHERE n.run_no = run.no AND n.seq = %(after)s + 1)"
+_KEPT = f"{_AT} FOR KEY SHARE OF run"
+_FENCED = f"SELECT entry.run_no {_KEPT}"
+_LAST = f"SELECT entry.run_no {_AT} AND NOT EXISTS (SELECT FROM entry AS n WHERE n.run_no = run.no AND n.seq = %(after)s + 1)"
 
-_ENTRY = (
-    "INSERT INTO entry (run_no, seq, at, chain, mark, body) "
-    "SELECT run_no, %(seq)s, %(at)s, %(chain)b, %(mark)b::bytea, %(body)b FROM head "
-    "ON CONFLICT DO NOTHING RETURNING run_no"
-)
+_GIVEN_ENTRY = "%(seq)s, %(at)s, %(chain)b, %(mark)b::bytea, %(body)b"
+_INSERT = "INSERT INTO entry (run_no, seq, at, chain, mark, body) SELECT"
+_ENTRY = f"{_INSERT} run_no, {_GIVEN_ENTRY} FROM head ON CONFLICT DO NOTHING RETURNING run_no"
+# The commonest append, without detours.
+_ALONE = f"{_INSERT} entry.run_no, {_GIVEN_ENTRY} {_KEPT} ON CONFLICT DO NOTHING RETURNING 1"
 _ENTRIES = (
-    "INSERT INTO entry (run_no, seq, at, chain, mark, body) SELECT run_no, given.* FROM {place}, "
+    f"{_INSERT} run_no, given.* FROM {{place}}, "
     "unnest(%(seqs)b::int8[], %(ats)b::float8[], %(chains)b::bytea[], %(marks)b::bytea[], %(bodies)b::bytea[]) "
     "AS given"
 )
@@ -110,6 +111,8 @@ def steps_of(append: Append, namespace: str) -> Steps:
 @cache
 def _statement(creates: bool, one: bool, several: bool, facts: bool, snapshots: bool) -> str:
     """One statement for all that an append has; what follows the fence happens only behind it."""
+    if one and not (several or facts or snapshots):
+        return _ALONE
     place = "first" if one else "head"
     parts = {
         "head": _NEW if creates else _FENCED if one else _LAST,

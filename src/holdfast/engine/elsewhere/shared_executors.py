@@ -8,11 +8,11 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.engine.dask_client import DaskClusters
+from holdfast.engine.elsewhere.dask_client import DaskClusters
 from holdfast.plan.executor_choice import DASK, PROCESSES, ExecutorChoice
 
 if TYPE_CHECKING:
-    from holdfast.engine.process_pool import ProcessPool
+    from holdfast.engine.elsewhere.process_pool import ProcessPool
 
 
 class SharedExecutors:
@@ -44,7 +44,7 @@ class SharedExecutors:
         assert choice.kind == PROCESSES
         with self._lock:
             if choice.size not in self._pools:
-                from holdfast.engine.process_pool import ProcessPool
+                from holdfast.engine.elsewhere.process_pool import ProcessPool
 
                 self._pools[choice.size] = ProcessPool(choice.size)
             return self._pools[choice.size]

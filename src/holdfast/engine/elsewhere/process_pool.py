@@ -15,13 +15,13 @@ from multiprocessing.connection import Pipe
 from multiprocessing.spawn import get_executable
 from typing import Any
 
-from holdfast.engine.main_program import Surroundings, refuse_while_loading
+from holdfast.engine.elsewhere.main_program import Surroundings, refuse_while_loading
 from holdfast.engine.threads import workers
 from holdfast.errors import ExecutorLost
 
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
-    "from holdfast.engine.process_worker import main; main()"
+    "from holdfast.engine.elsewhere.process_worker import main; main()"
 )
 _GLANCE = 1.0
 """How often, in seconds, a worker that says nothing is looked at."""

@@ -12,8 +12,8 @@ import sys
 import threading
 from typing import Any
 
-from holdfast.engine.main_program import MainProgram, Surroundings
-from holdfast.engine.remote import perform
+from holdfast.engine.elsewhere.main_program import MainProgram, Surroundings
+from holdfast.engine.elsewhere.remote import perform
 
 BEGUN = b"begun"
 """Says that a task was taken: from here on it may have effects."""
