@@ -96,7 +96,8 @@ def test_plans_that_are_made_while_tables_are_empty_are_good_for_large_ones(stor
 
     connection = writing_connection(store)
     prepared = (
-        "SELECT name, cardinality(parameter_types) FROM pg_prepared_statements WHERE statement ~ '^WITH'"
+        "SELECT name, cardinality(parameter_types) FROM pg_prepared_statements "
+        "WHERE statement ~ '^(WITH|INSERT INTO entry)'"
     )
     plans = [
         str(line)

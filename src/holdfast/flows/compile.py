@@ -209,9 +209,7 @@ class _Compiler:
         work = Work(step, Plain(), self.layout, self.world)
         goes_on = self._goes_on(step)
         group, stand_in = Group(work, goes_on), self._stand_in(work, goes_on)
-        self._graph.add_node(
-            step.name, group.begin, version="begin", on_error=stand_in, on_skip=work.skipped
-        )
+        self._graph.add_node(step.name, group.begin, version="begin", on_error=stand_in, on_skip=work.skipped)
         for member in members(step):
             self._add(member, step)
         self._graph.add_conditional_edges(step.name, group.fan_out, [*group.names, group.done_node])
@@ -272,9 +270,7 @@ class _Compiler:
         self._take_in(step.name, flow, compiled)
         version = _version(step, nested.work.kind)
         skipped, broken_off = nested.work.skipped, nested.work.broken_off
-        self._graph.add_node(
-            step.name, nested.begin, version=version, on_error=stand_in, on_skip=skipped
-        )
+        self._graph.add_node(step.name, nested.begin, version=version, on_error=stand_in, on_skip=skipped)
         self._graph.add_conditional_edges(step.name, nested.enter, [flow, done])
         self._graph.add_node(flow, compiled.graph, on_skip=broken_off)
         self._graph.add_node(done, nested.done, version="done", on_error=stand_in, on_skip=broken_off)

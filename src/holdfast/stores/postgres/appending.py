@@ -45,7 +45,8 @@ _AT = (
 # Keeps the run from being deleted meanwhile, but not its facts from being changed.
 _KEPT = f"{_AT} FOR KEY SHARE OF run"
 _FENCED = f"SELECT entry.run_no {_KEPT}"
-_LAST = f"SELECT entry.run_no {_AT} AND NOT EXISTS (SELECT FROM entry AS n WHERE n.run_no = run.no AND n.seq = %(after)s + 1)"
+_NO_NEXT = "NOT EXISTS (SELECT FROM entry AS n WHERE n.run_no = run.no AND n.seq = %(after)s + 1)"
+_LAST = f"SELECT entry.run_no {_AT} AND {_NO_NEXT}"
 
 _GIVEN_ENTRY = "%(seq)s, %(at)s, %(chain)b, %(mark)b::bytea, %(body)b"
 _INSERT = "INSERT INTO entry (run_no, seq, at, chain, mark, body) SELECT"

@@ -155,6 +155,9 @@ class EmbeddedServer:
             Programs.find((self.data / "PG_VERSION").read_text().strip()).run(
                 "pg_ctl", "stop", "-w", "-t", "300", "-m", "fast", "-D", str(self.data)
             )
+        if self.socket_folder != self.data:
+            with suppress(OSError):
+                self.socket_folder.rmdir()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
