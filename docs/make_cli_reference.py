@@ -19,7 +19,7 @@ from holdfast.cli.errors import error_as_json
 from holdfast.cli.handing_over import queued_as_json
 from holdfast.cli.main import ENTRIES, commands
 from holdfast.cli.pruning import Removal
-from holdfast.engine.copy_report import CopyOutcome
+from holdfast.engine.moving.copy_report import CopyOutcome
 from holdfast.fleet.queues import QueueLine
 from holdfast.fleet.schedules import ScheduleLine
 from holdfast.values import RunStatus

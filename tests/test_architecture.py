@@ -120,7 +120,7 @@ def test_imports_point_down_the_stack_and_never_to_the_package_root() -> None:
 @pytest.mark.parametrize(
     ("where", "text"),
     [
-        ("stores/sqlite.py", "from holdfast.engine.drive import Drive"),
+        ("stores/sqlite.py", "from holdfast.engine.driving.drive import Drive"),
         ("stores/sqlite.py", "from holdfast.data.codec import Codec"),
         ("journal/fold.py", "from holdfast.plan.graph import Graph"),
         ("journal/fold.py", "import holdfast"),
@@ -139,7 +139,7 @@ def test_an_import_up_the_stack_is_found(where: str, text: str) -> None:
     [
         ("journal/journal.py", "from holdfast.stores.base import Store"),
         ("plan/graph.py", "from holdfast.data.schema import Schema"),
-        ("engine/app.py", "from holdfast.engine.drive import Drive"),
+        ("engine/app.py", "from holdfast.engine.driving.drive import Drive"),
         ("testing.py", "from holdfast.define.builder import StateGraph"),
     ],
 )
@@ -149,7 +149,7 @@ def test_an_import_down_the_stack_is_allowed(where: str, text: str) -> None:
 
 def test_deciding_and_folding_touch_neither_clock_nor_disk_nor_loop() -> None:
     """Decisions are pure: no clock, no I/O, no await."""
-    for where in ("engine/decide.py", "journal/fold.py", "journal/records.py", "plan/graph.py"):
+    for where in ("engine/driving/decide.py", "journal/fold.py", "journal/records.py", "plan/graph.py"):
         tree = ast.parse((SOURCE / where).read_text())
         impure = {"time", "os", "asyncio", "random", "threading", "pathlib", "io", "socket", "datetime"}
         assert impure.isdisjoint(imported.split(".")[0] for _, imported in imports(tree)), where

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.define.configured import ConfiguredGraph
     from holdfast.engine.app import App
     from holdfast.engine.blocking import RunInterrupted, RunTerminated
-    from holdfast.engine.context import Context
+    from holdfast.engine.driving.context import Context
     from holdfast.engine.housekeeping import periodic_cleanup
     from holdfast.engine.outcome import Figures, Outcome, Pause
     from holdfast.engine.policy import CheckpointPolicy, Retention
@@ -104,7 +104,7 @@ _NAMES = {
         "RunInterrupted",
         "RunTerminated",
     ),
-    "holdfast.engine.context": ("Context",),
+    "holdfast.engine.driving.context": ("Context",),
     "holdfast.engine.housekeeping": ("periodic_cleanup",),
     "holdfast.engine.outcome": (
         "Figures",

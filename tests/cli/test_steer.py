@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.engine.mailbox import POLL
+from holdfast.engine.commands.mailbox import POLL
 from tests.cli.calling import ran, start, until, wait_for, write
 from tests.graphs import chain
 

@@ -23,8 +23,8 @@ from holdfast import (
     append,
 )
 from holdfast.data.codec import Codec
-from holdfast.engine import control
-from holdfast.engine.inbox import Wish, write_message
+from holdfast.engine.commands import control
+from holdfast.engine.commands.inbox import Wish, write_message
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
 from holdfast.views import run_view

@@ -24,9 +24,9 @@ from holdfast import (
     open_store,
 )
 from holdfast.data.codec import Codec
-from holdfast.engine.inbox import Wish, write_message
-from holdfast.engine.mailbox import POLL
-from holdfast.engine.phrasing import changes_of
+from holdfast.engine.commands.inbox import Wish, write_message
+from holdfast.engine.commands.mailbox import POLL
+from holdfast.engine.commands.phrasing import changes_of
 from holdfast.journal.records import Commanded, StateEdited
 from holdfast.stores.base import Store
 from tests.crash.running import ROOT, SOURCE

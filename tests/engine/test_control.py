@@ -21,7 +21,7 @@ from holdfast import (
     append,
     open_store,
 )
-from holdfast.engine import control
+from holdfast.engine.commands import control
 from holdfast.journal.journal import Journal
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import RunStatus, StateGraph
 from holdfast.data.codec import Codec
-from holdfast.engine.decide import MAX_CRASHES, Rules, decide, qualified
+from holdfast.engine.driving.decide import MAX_CRASHES, Rules, decide, qualified
 from holdfast.journal.fold import fold
 from holdfast.journal.records import (
     Answered,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, Retry, RunStatus, StateGraph
-from holdfast.engine.drive import Drive
+from holdfast.engine.driving.drive import Drive
 from holdfast.errors import AnswerTimeout, HoldfastError, RunConflict, RunExists, StateInvalid
 from holdfast.stores.base import Store
 

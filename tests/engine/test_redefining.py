@@ -13,7 +13,7 @@ from holdfast import (
     CommandRefused,
     StateGraph,
 )
-from holdfast.engine import control
+from holdfast.engine.commands import control
 from holdfast.stores.base import Store
 from holdfast.views import run_view
 from tests.engine.steered import (

@@ -18,10 +18,10 @@ import pytest
 
 from holdfast import ExecutionError, Retention, RunNotFound, StoreError, open_store
 from holdfast.data.seal import Seal
-from holdfast.engine.control import answer
-from holdfast.engine.copy_report import CopiedRun, CopyOutcome
+from holdfast.engine.commands.control import answer
 from holdfast.engine.housekeeping import janitor
-from holdfast.engine.transfer import copy_runs
+from holdfast.engine.moving.copy_report import CopiedRun, CopyOutcome
+from holdfast.engine.moving.transfer import copy_runs
 from holdfast.journal import copying
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Append, Conflict, Entry, Message, RunInfo, Store

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from holdfast.data.codec import Codec
 from holdfast.data.ops import Op
 from holdfast.data.state import State
-from holdfast.engine.decide import qualified
+from holdfast.engine.driving.decide import qualified
 from holdfast.journal.checkpoints import checkpoint_id
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal

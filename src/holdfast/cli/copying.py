@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.display.text import count, one_line
-from holdfast.engine.copy_report import CopiedRun, CopyOutcome, CopyReport
+from holdfast.engine.moving.copy_report import CopiedRun, CopyOutcome, CopyReport
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -12,7 +12,7 @@ from holdfast.cli.asking.addressing import read_answers
 from holdfast.cli.display.tables import print_json
 from holdfast.cli.speaking import me
 from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
-from holdfast.engine import control
+from holdfast.engine.commands import control
 from holdfast.engine.queueing import DEFAULT_QUEUE, Place, requeue
 from holdfast.engine.resume import find_run
 from holdfast.errors import RunConflict

@@ -18,9 +18,9 @@ from holdfast.cli.display.wording import all_steps
 from holdfast.cli.speaking import found_run, me
 from holdfast.cli.stored import REPLANNED, config_of
 from holdfast.data.codec import Codec
-from holdfast.engine import control
+from holdfast.engine.commands import control
+from holdfast.engine.commands.wishing import ASKED
 from holdfast.engine.driver import is_driven
-from holdfast.engine.wishing import ASKED
 from holdfast.errors import HoldfastError
 from holdfast.flows.flow import Flow, flow_of_run
 from holdfast.flows.places import place_in_state

@@ -16,7 +16,7 @@ from holdfast.data.schema import Schema
 from holdfast.data.seal import Seal
 from holdfast.data.types import BUILTIN
 from holdfast.engine.app import App
-from holdfast.engine.decide import Rules
+from holdfast.engine.driving.decide import Rules
 from holdfast.engine.policy import ON_CHANGE, CheckpointPolicy, Retention, one_of
 from holdfast.engine.settings import Settings
 from holdfast.errors import GraphInvalid, HoldfastError

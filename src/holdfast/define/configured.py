@@ -11,8 +11,8 @@ from holdfast.checkpoints.store import CheckpointStore
 from holdfast.data.state import State
 from holdfast.define.builder import StateGraph
 from holdfast.engine.app import App
+from holdfast.engine.driving.route import RouteFailed
 from holdfast.engine.outcome import Outcome
-from holdfast.engine.route import RouteFailed
 from holdfast.errors import CheckpointNotFound, ExecutionError, HoldfastError, RunFinished, StoreError
 from holdfast.events import get_observer
 from holdfast.stores import open_store

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.data.state import State
-from holdfast.engine import control, files
+from holdfast.engine import files
 from holdfast.engine.blocking import Blocking, StreamQueue, run_blocking
-from holdfast.engine.drive import Drive
+from holdfast.engine.commands import control
+from holdfast.engine.commands.phrasing import Step, Update
+from holdfast.engine.driving.drive import Drive
 from holdfast.engine.outcome import Outcome, Pause, public_pauses
-from holdfast.engine.phrasing import Step, Update
 from holdfast.engine.policy import one_of
 from holdfast.engine.queueing import DEFAULT_QUEUE, Place, When, id_of_key, requeue
 from holdfast.engine.resume import ResumeOptions, find_checkpoint

@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
-from holdfast.engine.context import Terminated
-from holdfast.engine.drive import Drive
+from holdfast.engine.driving.context import Terminated
+from holdfast.engine.driving.drive import Drive
 from holdfast.engine.outcome import Outcome
 from holdfast.events import Event
 from holdfast.values import RunStatus

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.data.codec import Codec
 from holdfast.engine.answers import misfit
-from holdfast.engine.decide import qualified
+from holdfast.engine.driving.decide import qualified
 from holdfast.engine.policy import ON_CHANGE, Retention, one_of
 from holdfast.errors import (
     AnswerRejected,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.engine.decide import MAX_CRASHES, qualified
+from holdfast.engine.driving.decide import MAX_CRASHES, qualified
 from holdfast.engine.resume import changes_between, find_run, refuse_finished
 from holdfast.engine.settings import Settings
 from holdfast.journal.fold import apply

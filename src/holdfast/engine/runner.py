@@ -15,8 +15,9 @@ from holdfast.data.ops import advance
 from holdfast.data.schema import as_mapping
 from holdfast.data.state import State
 from holdfast.engine import files
-from holdfast.engine.drive import Drive
 from holdfast.engine.driver import active_runs, describe, is_alive, is_here, this_driver
+from holdfast.engine.driving.drive import Drive
+from holdfast.engine.driving.route import first_targets
 from holdfast.engine.housekeeping import janitor
 from holdfast.engine.outcome import Figures, Outcome, public_pauses
 from holdfast.engine.queueing import Place
@@ -32,7 +33,6 @@ from holdfast.engine.resume import (
     settled_doubts,
     take_answers,
 )
-from holdfast.engine.route import first_targets
 from holdfast.engine.settings import Settings
 from holdfast.errors import (
     CodecError,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.data.codec import Codec
-from holdfast.engine.decide import Rules
+from holdfast.engine.driving.decide import Rules
 from holdfast.engine.policy import CheckpointPolicy, Retention
 from holdfast.events import Observer
 from holdfast.journal.journal import Journal

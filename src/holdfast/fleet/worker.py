@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from holdfast.engine.app import App
-from holdfast.engine.drive import Drive
+from holdfast.engine.driving.drive import Drive
 from holdfast.engine.outcome import Outcome
 from holdfast.errors import ExecutionError, HoldfastError, RunConflict, RunFinished, RunNotFound, StoreError
 from holdfast.events import Observer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engine.route import RouteFailed
+from holdfast.engine.driving.route import RouteFailed
 from holdfast.errors import HoldfastError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from holdfast.data.state import State
-from holdfast.engine.context import Context
+from holdfast.engine.driving.context import Context
 from holdfast.flows.errors import StepFailed
 from holdfast.flows.kinds.kind import Texts
 from holdfast.flows.language.expressions import compile_expression

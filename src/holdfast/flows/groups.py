@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.data.state import State
-from holdfast.engine.context import Context
+from holdfast.engine.driving.context import Context
 from holdfast.flows.errors import StepFailed
 from holdfast.flows.model import OnError, Parallel, Step
 from holdfast.flows.scope import members

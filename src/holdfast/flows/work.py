@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.data.frozen import thaw
 from holdfast.data.state import State
-from holdfast.engine.context import Context
+from holdfast.engine.driving.context import Context
 from holdfast.errors import HoldfastError
 from holdfast.flows.errors import BudgetExceeded, StepFailed
 from holdfast.flows.kinds.kind import Kind

@@ -38,7 +38,7 @@ def answer(
       holdfast answer 3f2a yes
       holdfast answer report title="On tides" pages=3 --resume
     """
-    from holdfast.engine import control
+    from holdfast.engine.commands import control
     from holdfast.engine.driver import is_driven
     from holdfast.engine.resume import refuse_finished
     from holdfast.journal.run_state import NO_ANSWER
@@ -128,7 +128,7 @@ def cancel(run: str, reason: str, by: str | None, json: bool, store: str | None)
 
 
 def _stop(what: str, run: str, reason: str, by: str | None, json: bool, store: str | None) -> None:
-    from holdfast.engine import control
+    from holdfast.engine.commands import control
 
     with found_run(run, store) as (journal, run_id, _):
         stop = control.pause if what == "pause" else control.cancel

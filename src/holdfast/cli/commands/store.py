@@ -82,7 +82,7 @@ def copy(
       holdfast store copy .holdfast/runs.db postgresql://localhost/holdfast --move
     """
     from holdfast.cli.copying import Progress, report_as_json, stoppable, tell
-    from holdfast.engine.transfer import copy_runs
+    from holdfast.engine.moving.transfer import copy_runs
     from holdfast.stores import open_store
 
     here_url, there_url = (_on_disk(url) for url in (source, target))

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.data.state import State
-from holdfast.engine.context import Context
+from holdfast.engine.driving.context import Context
+from holdfast.engine.driving.threads import Escaped, in_thread
 from holdfast.engine.elsewhere.dask_client import is_loss
 from holdfast.engine.elsewhere.remote import Reply, SentState, Task, perform
 from holdfast.engine.elsewhere.remote_context import Facts
 from holdfast.engine.elsewhere.shared_executors import shared
-from holdfast.engine.threads import Escaped, in_thread
 from holdfast.errors import ExecutorLost, HoldfastError
 from holdfast.plan.executor_choice import ExecutorChoice, choice_of
 from holdfast.plan.graph import Node

@@ -15,8 +15,8 @@ from multiprocessing.connection import Pipe
 from multiprocessing.spawn import get_executable
 from typing import Any
 
+from holdfast.engine.driving.threads import workers
 from holdfast.engine.elsewhere.main_program import Surroundings, refuse_while_loading
-from holdfast.engine.threads import workers
 from holdfast.errors import ExecutorLost
 
 _PROGRAM = (

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from holdfast.engine.context import Context, logger
+from holdfast.engine.driving.context import Context, logger
 from holdfast.errors import HoldfastError
 
 MOST_LINES = 1000

@@ -19,7 +19,7 @@ from holdfast.agents.provider import (
     provider_for,
 )
 from holdfast.data.state import State
-from holdfast.engine.context import Context
+from holdfast.engine.driving.context import Context
 from holdfast.flows.errors import StepFailed
 from holdfast.flows.kinds.kind import Plain, Result
 from holdfast.flows.kinds.python_target import find_function

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.data.state import State
 from holdfast.engine import files
-from holdfast.engine.context import Context
+from holdfast.engine.driving.context import Context
 from holdfast.flows.kinds.kind import Plain, Result
 from holdfast.flows.model import CheckpointFile, Step
 from holdfast.flows.world import World

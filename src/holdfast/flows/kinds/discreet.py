@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.engine.context import Context, PauseSignal
+from holdfast.engine.driving.context import Context, PauseSignal
 from holdfast.flows.world import World
 from holdfast.journal.records import Noted
 

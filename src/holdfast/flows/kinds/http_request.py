@@ -14,7 +14,7 @@ from email.message import Message
 from typing import Any, ClassVar
 
 from holdfast.data.state import State
-from holdfast.engine.context import Context
+from holdfast.engine.driving.context import Context
 from holdfast.flows.errors import StepFailed
 from holdfast.flows.kinds.exchange import Exchange, Reply, address, shown
 from holdfast.flows.kinds.json_text import read_json, write_json

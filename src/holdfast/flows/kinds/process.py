@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.engine.context import StopSignal
+from holdfast.engine.driving.context import StopSignal
 from holdfast.flows.errors import StepFailed, StepTimedOut
 from holdfast.flows.kinds.child import Child
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.data.frozen import ReadOnly
 from holdfast.data.state import State
-from holdfast.engine.context import Context
+from holdfast.engine.driving.context import Context
 from holdfast.engine.elsewhere.executors import done_elsewhere
 from holdfast.engine.elsewhere.remote import SentState, Task
 from holdfast.engine.elsewhere.remote_context import Facts

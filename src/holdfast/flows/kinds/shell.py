@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.data.state import State
-from holdfast.engine.context import Context
+from holdfast.engine.driving.context import Context
 from holdfast.errors import HoldfastError
 from holdfast.flows.errors import StepFailed
 from holdfast.flows.kinds.json_text import read_json, write_json

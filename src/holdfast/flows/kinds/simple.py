@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.data.state import State
-from holdfast.engine.context import Context
+from holdfast.engine.driving.context import Context
 from holdfast.flows.errors import EndedInFailure, StepFailed
 from holdfast.flows.kinds.kind import Plain, Result
 from holdfast.flows.model import End, Step, Wait

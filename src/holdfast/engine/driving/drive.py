@@ -13,11 +13,13 @@ from typing import Any, assert_never
 
 from holdfast.data.ops import advance
 from holdfast.data.state import State
-from holdfast.engine.attempt import Result, attempt_async, attempt_here, fault_of
-from holdfast.engine.changes import meaning
-from holdfast.engine.commands import obey
-from holdfast.engine.context import Context, PauseSignal, StopSignal
-from holdfast.engine.decide import (
+from holdfast.engine.commands.inbox import PAUSE, Wish
+from holdfast.engine.commands.mailbox import POLL, Mailbox
+from holdfast.engine.commands.obeying import obey
+from holdfast.engine.driving.attempt import Result, attempt_async, attempt_here, fault_of
+from holdfast.engine.driving.changes import meaning
+from holdfast.engine.driving.context import Context, PauseSignal, StopSignal
+from holdfast.engine.driving.decide import (
     AskWhat,
     CloseFrame,
     Decision,
@@ -33,15 +35,13 @@ from holdfast.engine.decide import (
     decide,
     qualified,
 )
+from holdfast.engine.driving.gates import Gates
+from holdfast.engine.driving.glide import Glide
+from holdfast.engine.driving.moves import Moves
+from holdfast.engine.driving.route import RouteFailed
+from holdfast.engine.driving.saving import Saving
 from holdfast.engine.elsewhere.main_program import refuse_while_loading
-from holdfast.engine.gates import Gates
-from holdfast.engine.glide import Glide
-from holdfast.engine.inbox import PAUSE, Wish
-from holdfast.engine.mailbox import POLL, Mailbox
-from holdfast.engine.moves import Moves
 from holdfast.engine.resume import elapsed
-from holdfast.engine.route import RouteFailed
-from holdfast.engine.saving import Saving
 from holdfast.engine.settings import Settings
 from holdfast.errors import ExecutionError, ExecutorLost, HoldfastError, MaxIterationsExceeded, RunConflict
 from holdfast.events import Observer

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from holdfast.data.state import State
-from holdfast.engine.attempt import Result, attempt_inline
-from holdfast.engine.context import Context, Host, StopSignal
-from holdfast.engine.mailbox import POLL, Mailbox
-from holdfast.engine.saving import Saving
+from holdfast.engine.commands.mailbox import POLL, Mailbox
+from holdfast.engine.driving.attempt import Result, attempt_inline
+from holdfast.engine.driving.context import Context, Host, StopSignal
+from holdfast.engine.driving.saving import Saving
 from holdfast.journal.records import MovedOn
 from holdfast.journal.run_state import ONE_OFF, Step
 from holdfast.plan.graph import Graph, Node

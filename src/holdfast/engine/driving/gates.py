@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.engine import files
-from holdfast.engine.saving import Saving
+from holdfast.engine.driving.saving import Saving
 from holdfast.errors import CodecError, StoreError
 from holdfast.journal.records import Paused
 from holdfast.journal.run_state import DONE, INTERRUPTED, Step

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.data.ops import Op, make_op
-from holdfast.engine.changes import meaning
-from holdfast.engine.ground import Ground, NeedsGraph, checked
-from holdfast.engine.inbox import Change
-from holdfast.engine.meant import Refused, meant_steps
+from holdfast.engine.commands.ground import Ground, NeedsGraph, checked
+from holdfast.engine.commands.inbox import Change
+from holdfast.engine.commands.meant import Refused, meant_steps
+from holdfast.engine.driving.changes import meaning
 from holdfast.errors import HoldfastError
 from holdfast.journal.records import Ops, Record, Steered, StepFinished, Target
 from holdfast.journal.run_state import (

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.data.codec import Codec
-from holdfast.engine.driver import active_runs, is_alive, is_driven
-from holdfast.engine.inbox import (
+from holdfast.engine.commands.inbox import (
     ANSWER,
     CANCEL,
     EDIT,
@@ -20,11 +19,12 @@ from holdfast.engine.inbox import (
     SKIP,
     Wish,
 )
+from holdfast.engine.commands.phrasing import Step, Update, additions_of, changes_of
+from holdfast.engine.commands.wishing import TRIES, ask, post
+from holdfast.engine.driver import active_runs, is_alive, is_driven
 from holdfast.engine.outcome import Pause, public_pauses
-from holdfast.engine.phrasing import Step, Update, additions_of, changes_of
 from holdfast.engine.policy import Retention
 from holdfast.engine.resume import refuse_finished, take_answers
-from holdfast.engine.wishing import TRIES, ask, post
 from holdfast.errors import CommandRefused, RunConflict
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Commanded, Record, RunEnded

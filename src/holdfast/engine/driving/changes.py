@@ -8,7 +8,7 @@ from holdfast.data.codec import Codec
 from holdfast.data.ops import Cells, Op
 from holdfast.data.schema import EVERYWHERE, Certain, as_mapping
 from holdfast.data.state import State
-from holdfast.engine.route import to_targets
+from holdfast.engine.driving.route import to_targets
 from holdfast.errors import StateInvalid
 from holdfast.journal.records import Target
 from holdfast.journal.run_state import Frame, Step

@@ -12,8 +12,8 @@ from holdfast.data.frozen import thaw
 from holdfast.data.ops import advance
 from holdfast.data.schema import Schema
 from holdfast.data.state import State
-from holdfast.engine.inbox import Change
-from holdfast.engine.meant import Refused
+from holdfast.engine.commands.inbox import Change
+from holdfast.engine.commands.meant import Refused
 from holdfast.errors import HoldfastError
 from holdfast.journal.run_state import Frame, RunState, Step
 from holdfast.plan.check import suggestion

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.engine.inbox import LATE, OF_WHAT_IS_NEXT, STALE, STOPS, Wish, open_message
-from holdfast.engine.saving import Saving
+from holdfast.engine.commands.inbox import LATE, OF_WHAT_IS_NEXT, STALE, STOPS, Wish, open_message
+from holdfast.engine.driving.saving import Saving
 from holdfast.errors import StoreError
 from holdfast.journal.records import Commanded
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.data.codec import Codec
-from holdfast.engine.inbox import Addition, Change
+from holdfast.engine.commands.inbox import Addition, Change
 from holdfast.errors import CommandRefused, HoldfastError
 from holdfast.plan.graph import Send
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from holdfast.engine.ground import Ground, NeedsGraph
-from holdfast.engine.inbox import ANSWER, CANCEL, EDIT, INJECT, MODIFY, PAUSE, REPLAN, SKIP, Wish
-from holdfast.engine.meant import Refused
-from holdfast.engine.redefining import redefine
-from holdfast.engine.replanning import inject, replan
+from holdfast.engine.commands.ground import Ground, NeedsGraph
+from holdfast.engine.commands.inbox import ANSWER, CANCEL, EDIT, INJECT, MODIFY, PAUSE, REPLAN, SKIP, Wish
+from holdfast.engine.commands.meant import Refused
+from holdfast.engine.commands.redefining import redefine
+from holdfast.engine.commands.replanning import inject, replan
+from holdfast.engine.commands.steering import modify, skip, told
+from holdfast.engine.driving.saving import Saving
 from holdfast.engine.resume import edits
-from holdfast.engine.saving import Saving
-from holdfast.engine.steering import modify, skip, told
 from holdfast.errors import HoldfastError
 from holdfast.journal.records import Answered, Record, StepFinished
 from holdfast.plan.graph import Graph

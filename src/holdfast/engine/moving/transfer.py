@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.engine import control
-from holdfast.engine.copy_report import CopiedRun, CopyOutcome, CopyReport, Progress
+from holdfast.engine.commands import control
 from holdfast.engine.driver import describe, is_driven
+from holdfast.engine.moving.copy_report import CopiedRun, CopyOutcome, CopyReport, Progress
 from holdfast.errors import CorruptJournal, HoldfastError, RunNotFound, StoreError
 from holdfast.journal.copying import (
     COPIED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.engine.decide import qualified
+from holdfast.engine.driving.decide import qualified
 from holdfast.journal.run_state import Frame, RunState, Step
 from holdfast.plan.check import suggestion
 from holdfast.plan.naming import base_name, outline_names

@@ -7,11 +7,19 @@ import logging
 import time
 
 from holdfast.data.codec import Codec
-from holdfast.engine.commands import decided
+from holdfast.engine.commands.ground import Ground, NeedsGraph
+from holdfast.engine.commands.inbox import (
+    OF_WHAT_IS_NEXT,
+    REPLAN,
+    STALE,
+    STOPS,
+    Wish,
+    open_message,
+    write_message,
+)
+from holdfast.engine.commands.meant import Refused
+from holdfast.engine.commands.obeying import decided
 from holdfast.engine.driver import active_runs, is_driven
-from holdfast.engine.ground import Ground, NeedsGraph
-from holdfast.engine.inbox import OF_WHAT_IS_NEXT, REPLAN, STALE, STOPS, Wish, open_message, write_message
-from holdfast.engine.meant import Refused
 from holdfast.engine.resume import refuse_finished
 from holdfast.errors import CommandRefused, RunConflict
 from holdfast.journal.journal import Journal, Loaded

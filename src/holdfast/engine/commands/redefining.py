@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.data.ops import Op, advance
-from holdfast.engine.decide import qualified
-from holdfast.engine.ground import Ground
-from holdfast.engine.meant import Refused
+from holdfast.engine.commands.ground import Ground
+from holdfast.engine.commands.meant import Refused
+from holdfast.engine.driving.decide import qualified
 from holdfast.journal.records import GraphChanged, Record, StateEdited
 from holdfast.journal.run_state import DONE, RunState
 from holdfast.plan.check import suggestion

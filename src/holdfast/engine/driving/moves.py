@@ -6,10 +6,10 @@ import time
 
 from holdfast.data.ops import Op, advance
 from holdfast.data.state import State
-from holdfast.engine.decide import qualified
-from holdfast.engine.gates import Gates
-from holdfast.engine.route import RouteFailed, choose, first_targets, merge_targets, to_targets
-from holdfast.engine.saving import Saving
+from holdfast.engine.driving.decide import qualified
+from holdfast.engine.driving.gates import Gates
+from holdfast.engine.driving.route import RouteFailed, choose, first_targets, merge_targets, to_targets
+from holdfast.engine.driving.saving import Saving
 from holdfast.journal.records import FrameOpened, Target, WaveFinished
 from holdfast.journal.run_state import EVERY_KEY, Frame, Step
 from holdfast.plan.graph import Graph

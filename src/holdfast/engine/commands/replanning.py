@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.data.ops import Op, advance
-from holdfast.engine.ground import Ground
-from holdfast.engine.inbox import Addition
-from holdfast.engine.meant import Refused, meant_frame
-from holdfast.engine.steering import put, skipped, told
+from holdfast.engine.commands.ground import Ground
+from holdfast.engine.commands.inbox import Addition
+from holdfast.engine.commands.meant import Refused, meant_frame
+from holdfast.engine.commands.steering import put, skipped, told
 from holdfast.journal.records import Ops, Record, Steered, StepFinished, Target, WaveFinished
 from holdfast.journal.run_state import DONE, GATED, READY, RUNNING, Frame, Step, step_id
 from holdfast.plan.check import suggestion

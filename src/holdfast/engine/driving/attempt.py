@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.data.state import State
-from holdfast.engine.context import Context, Terminated
+from holdfast.engine.driving.context import Context, Terminated
+from holdfast.engine.driving.threads import Escaped, in_thread
 from holdfast.engine.elsewhere.executors import elsewhere
-from holdfast.engine.threads import Escaped, in_thread
 from holdfast.errors import StepTimeout
 from holdfast.journal.records import Fault
 from holdfast.journal.run_state import Step
