@@ -27,7 +27,7 @@ from holdfast.cli.stored import REPLANNED, Kept, config_of, kept_of
 from holdfast.cli.wishes import Wishes
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.commands.control import answer
-from holdfast.engine.driving.drive import StepInterrupted
+from holdfast.engine.driving.results import StepInterrupted
 from holdfast.errors import AnswerRejected, ExecutionError, HoldfastError, StateInvalid
 from holdfast.events import Observer
 from holdfast.flows.flow import flow_of_run

@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, assert_never
 
-from holdfast.data.ops import advance
 from holdfast.data.state import State
 from holdfast.engine.commands.inbox import PAUSE, Wish
 from holdfast.engine.commands.mailbox import POLL, Mailbox
 from holdfast.engine.commands.obeying import obey
-from holdfast.engine.driving.attempt import Result, attempt_async, attempt_here, fault_of
-from holdfast.engine.driving.changes import meaning
-from holdfast.engine.driving.context import Context, PauseSignal, StopSignal
+from holdfast.engine.driving.attempt import Result, attempt_async, attempt_here
+from holdfast.engine.driving.context import Context, StopSignal
 from holdfast.engine.driving.decide import (
     AskWhat,
     CloseFrame,
@@ -33,32 +31,27 @@ from holdfast.engine.driving.decide import (
     SkipStep,
     Start,
     decide,
-    qualified,
 )
+from holdfast.engine.driving.ending import Ending
 from holdfast.engine.driving.gates import Gates
 from holdfast.engine.driving.glide import Glide
 from holdfast.engine.driving.moves import Moves
+from holdfast.engine.driving.results import Results, graph_of, state_for
 from holdfast.engine.driving.route import RouteFailed
 from holdfast.engine.driving.saving import Saving
 from holdfast.engine.elsewhere.main_program import refuse_while_loading
 from holdfast.engine.resume import elapsed
 from holdfast.engine.settings import Settings
-from holdfast.errors import ExecutionError, ExecutorLost, HoldfastError, MaxIterationsExceeded, RunConflict
+from holdfast.errors import ExecutionError, RunConflict
 from holdfast.events import Observer
-from holdfast.journal.records import Noted, RunEnded, StepFailed, StepFinished, StepStarted
+from holdfast.journal.records import Noted, StepFinished, StepStarted
 from holdfast.journal.run_state import (
-    DONE,
-    FAILED,
-    IN_DOUBT,
     INTERRUPTED,
-    STILL_IN_DOUBT,
-    Frame,
     RunState,
     Step,
 )
 from holdfast.journal.writer import Writer
-from holdfast.plan.graph import Graph, Node
-from holdfast.plan.retry import AFTER_A_LOSS
+from holdfast.plan.graph import Node
 from holdfast.stores.base import Leases
 from holdfast.values import RunStatus
 
@@ -66,12 +59,6 @@ logger = logging.getLogger("holdfast")
 
 LINGER = 0.02
 """How long, in seconds, a finished step waits for its running siblings before it is saved without them."""
-
-REFUSED = "finished steps are kept; look what became of it, then resume with if_interrupted='rerun' or 'skip'"
-
-
-class StepInterrupted(HoldfastError):
-    """An interrupted step may not be repeated unasked."""
 
 
 class Drive:
@@ -110,16 +97,15 @@ class Drive:
         self._pausing_as = RunStatus.INTERRUPTED
         self.inline = False
         """Whether a node is running in this very thread."""
-        self.failure: ExecutionError | None = None
-        self.retries = self.steps_run = 0
+        self.steps_run = 0
         self._gates = Gates(self.saving, config)
         self._moves = Moves(self.graph, self.saving, self._gates)
+        self._results = Results(self.graph, self.rules, self.saving)
         self._record, self._say = self.saving.record, self.saving.say
         gated = self.rules.interrupt_before or settings.interrupt_after
         self._glide = Glide(self, self.graph, self.saving, config) if private and not gated else None
-        self._causes: dict[str, BaseException] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._results: list[Result] = []
+        self._finished: list[Result] = []
         self._wake: asyncio.Event | None = None
         self._idle: asyncio.Event | None = None
         self._wake_at: float | None = None
@@ -130,7 +116,18 @@ class Drive:
         self._overtaken: RunConflict | None = None
         self._awaiting = False
         self.mailbox = Mailbox(self.saving, self, partial(obey, self.saving, self.graph), resumed=resumed)
+        self._ending = Ending(self.saving, self._gates, self._results, self.mailbox)
         self._poll_handle: asyncio.TimerHandle | None = None
+
+    @property
+    def failure(self) -> ExecutionError | None:
+        """Why the run failed."""
+        return self._ending.failure
+
+    @property
+    def retries(self) -> int:
+        """How many attempts are to be repeated."""
+        return self._results.retries
 
     # What a context asks of its host.
 
@@ -290,9 +287,9 @@ class Drive:
 
     def _stop_here(self, status: RunStatus, reason: str) -> None:
         if status == RunStatus.FAILED:
-            self._fail(reason, self.run.root.last_node, None)
+            self._ending.fail(reason, self.run.root.last_node, None)
         else:
-            self._end(status, reason)
+            self._ending.end(status, reason)
 
     def _timer(self) -> threading.Timer | None:
         """Stops the run when its time is used up, whatever it is doing then."""
@@ -341,7 +338,7 @@ class Drive:
                         break
         idle = self.run.status == RunStatus.RUNNING and not launches and not self._tasks
         if idle and self._wake_at is not None and self._is_long(self._wake_at):
-            self._end(RunStatus.QUEUED, "nothing to do before its time", due_at=self._wake_at)
+            self._ending.end(RunStatus.QUEUED, "nothing to do before its time", due_at=self._wake_at)
         if launches and self.saving.observer is not None:
             self._say("wave.start", wave=self.run.root.waves + 1, nodes=[step.node for step in launches])
             for step in launches:
@@ -390,7 +387,7 @@ class Drive:
         try:
             return await self._do(decision)
         except RouteFailed as error:
-            self._fail(str(error), error.node, error.__cause__ or error)
+            self._ending.fail(str(error), error.node, error.__cause__ or error)
             return False
 
     async def _do(self, decision: Decision) -> bool:
@@ -410,18 +407,18 @@ class Drive:
             case SkipStep(step):
                 self._record(StepFinished(step.id, skipped="interrupted"))
             case RefuseStep(step):
-                self._refuse(step)
+                self._results.refuse(step)
             case Reconcile(step):
                 await self._reconcile(step)
             case ExceedIterations(frame, limit):
-                self._exceed(frame, limit)
+                self._ending.exceed(frame, limit)
                 return False
             case End(status):
                 if status == RunStatus.COMPLETED:
                     self.mailbox.look()
                 if self.mailbox.holds_any:
                     return await self._obey()
-                self._end(status)
+                self._ending.end(status)
                 return False
             case Start():
                 raise AssertionError("started by the loop itself")
@@ -459,7 +456,7 @@ class Drive:
             result = await self._attempt_alone(step)
         if result.seconds >= 0:
             return result
-        node = self._graph_of(step).nodes[step.node]
+        node = graph_of(self.graph, step).nodes[step.node]
         state, context = result.state, result.context
         assert state is not None
         return await attempt_async(node, step, state, context, self.config, result.value)
@@ -485,17 +482,10 @@ class Drive:
     def prepare(self, step: Step) -> tuple[Node, State, Context | None]:
         """What an attempt of a step is made with."""
         self.steps_run += 1
-        node = self._graph_of(step).nodes[step.node]
-        state = self._state_for(step)
+        node = graph_of(self.graph, step).nodes[step.node]
+        state = state_for(self.saving, step)
         context = Context(self, step, self.config, node.is_async) if node.wants_context else None
         return node, state, context
-
-    def _state_for(self, step: Step) -> State:
-        state = self.saving.state(self.run.frames[step.frame])
-        return state.overlaid(advance({}, step.item)) if step.item else state
-
-    def _graph_of(self, step: Step) -> Graph:
-        return self.graph.at(step.frame) if step.frame else self.graph
 
     async def _attempt_task(self, step: Step) -> None:
         assert self._wake is not None and self._idle is not None
@@ -503,7 +493,7 @@ class Drive:
             self.refuse_if_overtaken()
             node, state, context = self.prepare(step)
             result = await attempt_async(node, step, state, context, self.config)
-            self._results.append(result)
+            self._finished.append(result)
         except RunConflict as conflict:
             self._overtaken = conflict
         finally:
@@ -516,12 +506,12 @@ class Drive:
         """Wait for steps to finish, and a moment longer for those that finish together."""
         assert self._wake is not None and self._idle is not None
         self._schedule_poll()
-        if not self._results and self.stop is None:
+        if not self._finished and self.stop is None:
             self._wake.clear()
             timeout = None if self._wake_at is None else max(0.0, self._wake_at - time.time())
             if self._tasks or timeout is not None:
                 await _wait(self._wake, timeout)
-        if self._tasks and self._results and self.stop is None:
+        if self._tasks and self._finished and self.stop is None:
             self._idle.clear()
             await _wait(self._idle, self._linger())
         if self._overtaken is not None:
@@ -530,95 +520,18 @@ class Drive:
 
     def _linger(self) -> float:
         """Short while further steps wait for a place, unless there are so many that deciding takes its time."""
-        full = len(self._tasks) + len(self._results) >= self.rules.max_parallel
+        full = len(self._tasks) + len(self._finished) >= self.rules.max_parallel
         return LINGER / 10 if full and sum(len(f.active) for f in self.run.frames.values()) < 2000 else LINGER
 
-    # What came of an attempt.
-
     def _take_results(self) -> None:
-        results, self._results = self._results, []
+        results, self._finished = self._finished, []
         for result in results:
             self._take(result)
 
     def _take(self, result: Result) -> None:
-        step, error = result.step, result.error
-        if error is None:
-            frame = self.run.frames[step.frame]
-            try:
-                ops, goto = meaning(self._graph_of(step), self.codec, frame, step, result.value, result.state)
-            except Exception as problem:
-                self._failed(step, problem, result.seconds, repeatable=False)
-                return
-            self._record(StepFinished(step.id, ops, goto, result.seconds))
-            if self.saving.observer is not None:
-                facts = {"step": step.id, "error": False, "seconds": result.seconds}
-                self._say("node.complete", step.node, **facts, update={op.key: op.value for op in ops})
-        elif isinstance(error, PauseSignal):
-            for paused in error.asked:
-                self._record(paused)
-        elif isinstance(error, StopSignal):
-            self.stop = self.stop or RunStatus.INTERRUPTED
-        elif isinstance(error, ExecutorLost) and not self._may_rerun(step):
-            self._doubt(step, error)
-        else:
-            self._failed(step, error, result.seconds)
-
-    def _may_rerun(self, step: Step) -> bool:
-        """Whether a step may be repeated unasked although it may have taken effect."""
-        node = self._graph_of(step).nodes[step.node]
-        return (self.rules.if_interrupted or node.if_interrupted) == "rerun"
-
-    def _doubt(self, step: Step, error: ExecutorLost) -> None:
-        """Take a step whose executor was lost for what it is: interrupted, as by a crash."""
-        self._record(Noted(step.id, STILL_IN_DOUBT, b""))
-        step.status, step.crashes = IN_DOUBT, step.crashes + 1
-        self._say("node.error", step.node, step=step.id, attempt=step.attempt, error=str(fault_of(error)))
-
-    def _failed(self, step: Step, error: BaseException, seconds: float, repeatable: bool = True) -> None:
-        node = self._graph_of(step).nodes[step.node]
-        fault = fault_of(error)
-        delay = _delay(node, step, error) if repeatable else None
-        retry_at = None if delay is None else time.time() + delay
-        self._causes[step.id] = error
-        self._record(StepFailed(step.id, step.attempt, fault, retry_at, seconds))
-        self._say("node.error", step.node, step=step.id, attempt=step.attempt, error=str(fault))
-        if delay is not None:
-            self.retries += 1
-            self._say("node.retry", step.node, step=step.id, attempt=step.attempt, delay=delay)
-            return
-        if node.on_error is not None and self._stood_in(node, step, error, seconds):
-            return
-        if self.settings.policy.on_failure == "continue":
-            logger.warning("run %s: node %r failed, going on without: %s", self.run_id, step.node, fault)
-            self._record(StepFinished(step.id, skipped=str(fault)))
-            self._say("node.warning", step.node, step=step.id, error=str(fault))
-        self._say("node.complete", step.node, step=step.id, error=True, seconds=seconds)
-
-    def _stood_in(self, node: Node, step: Step, error: BaseException, seconds: float) -> bool:
-        """Whether the node's `on_error` gave a result that stands in for the failed step's own."""
-        assert node.on_error is not None
-        state = self._state_for(step)
-        try:
-            value = node.on_error(state, error)
-            frame = self.run.frames[step.frame]
-            ops, goto = meaning(self._graph_of(step), self.codec, frame, step, value, state)
-        except Exception as problem:
-            if problem is not error:
-                logger.exception("run %s: on_error of node %r failed", self.run_id, step.node)
-            return False
-        fault = str(fault_of(error))
-        logger.warning("run %s: node %r failed, going on: %s", self.run_id, step.node, fault)
-        self._record(StepFinished(step.id, ops, goto, 0.0, skipped=fault))
-        self._say("node.warning", step.node, step=step.id, error=fault)
-        self._say("node.complete", step.node, step=step.id, error=True, seconds=seconds)
-        return True
-
-    def _refuse(self, step: Step) -> None:
-        error = StepInterrupted(
-            f"step {step.id!r} was interrupted and may or may not have taken effect, and its node may not be "
-            "repeated unasked"
-        )
-        self._failed(step, error, 0.0, repeatable=False)
+        self._results.take(result)
+        if self._results.stopped and self.stop is None:
+            self.stop = RunStatus.INTERRUPTED
 
     async def _reconcile(self, step: Step) -> None:
         """Let the node's own function look at the world and say whether the step was done."""
@@ -633,112 +546,16 @@ class Drive:
         if result.seconds < 0:
             result = await attempt_async(looking, step, state, context, self.config, result.value)
         if result.error is not None:
-            self._failed(step, result.error, 0.0, repeatable=False)
+            self._results.failed(step, result.error, 0.0, repeatable=False)
         elif result.value is None or result.value is False:
             step.answers[INTERRUPTED] = b"rerun"
         else:
             result.value = None if result.value is True else result.value
             self._take(result)
 
-    # Ending.
-
-    def _exceed(self, frame: Frame, limit: int) -> None:
-        node = next(iter(frame.active.values())).node
-        hint = (
-            f"finished steps are kept; compile with a larger max_iterations, then app.resume({self.run_id!r})"
-        )
-        self._fail(f"max iterations ({limit}) exceeded", node, None, MaxIterationsExceeded, hint)
-
-    def _fail(
-        self,
-        reason: str,
-        node: str,
-        cause: BaseException | None,
-        kind: type[ExecutionError] = ExecutionError,
-        hint: str = "",
-    ) -> None:
-        self.failure = self._execution_error(reason, node, cause, kind, hint)
-        self._end(RunStatus.FAILED, reason, node)
-
-    def _end(self, status: RunStatus, reason: str = "", node: str = "", due_at: float | None = None) -> None:
-        run, writer = self.run, self.saving.writer
-        if status == RunStatus.FAILED and self.failure is None:
-            step = next(step for step in run.active() if step.status == FAILED)
-            node, reason = step.node, str(step.fault)
-            cause = self._causes.get(step.id)
-            item = "" if step.key is None else f" (item {step.key!r})"
-            hint = REFUSED if isinstance(cause, StepInterrupted) else ""
-            message = f"node {qualified(step)!r}{item} failed: {step.fault}"
-            self.failure = self._execution_error(message, node, cause, hint=hint)
-        self.mailbox.close(status == RunStatus.COMPLETED)
-        if status != RunStatus.COMPLETED and not self.saving.marked:
-            self.saving.mark(run.root, [], [step.node for step in run.active() if step.status != DONE])
-        fault = fault_of(self.failure) if status == RunStatus.FAILED and self.failure else None
-        self._record(RunEnded(status, fault, node))
-        if status == RunStatus.PAUSED:
-            times = [pause.expires_at for pause in run.pauses.values() if pause.expires_at is not None]
-            due_at = min(times, default=None)
-        facts = dataclasses.replace(writer.info, status=str(status), updated_at=time.time(), driver="")
-        writer.set_info(dataclasses.replace(facts, due_at=due_at))
-        if self.saving.observer is not None:
-            self._say_end(status, reason)
-
     def _say_start(self, step: Step) -> None:
         iteration = self.run.frames[step.frame].waves + 1
         self._say("node.start", step.node, step=step.id, attempt=step.attempt, iteration=iteration)
-
-    def _say_end(self, status: RunStatus, reason: str) -> None:
-        run = self.run
-        if status == RunStatus.COMPLETED:
-            self._say("graph.complete", exit_point=run.root.last_node, iterations=run.root.waves)
-        elif status == RunStatus.FAILED:
-            self._say("graph.fail", error=reason)
-        elif status != RunStatus.PAUSED:
-            self._say("graph.cancel", status=str(status), reason=reason)
-        for pause in run.pauses.values() if status == RunStatus.PAUSED else ():
-            self._say(
-                "pause",
-                pause.node,
-                kind=pause.kind,
-                pause=pause.id,
-                name=pause.name,
-                prompt=pause.prompt,
-                state=self.saving.state(),
-                checkpoint_path=self._gates.files.get(pause.id),
-            )
-
-    def _execution_error(
-        self,
-        message: str,
-        node: str,
-        cause: BaseException | None,
-        kind: type[ExecutionError] = ExecutionError,
-        hint: str = "",
-    ) -> ExecutionError:
-        hint = hint or f"finished steps are kept, resume with app.resume({self.run_id!r})"
-        if self.settings.policy.on_failure == "rollback":
-            hint = "the run was rolled back: nothing of it is kept"
-        error = kind(
-            f"run {self.run_id!r}: {message}",
-            node=node,
-            state=self.saving.state(),
-            path=[*self.run.path, node],
-            run_id=self.run_id,
-            cause=cause,
-            resume_hint=hint,
-        )
-        error.__cause__ = cause
-        return error
-
-
-def _delay(node: Node, step: Step, error: BaseException) -> float | None:
-    """Seconds until a failed attempt is repeated, or `None`; a retry rule that fails repeats nothing."""
-    rule = node.retry if node.retry is not None else AFTER_A_LOSS
-    try:
-        return rule.delay_after(step.tried, error)
-    except Exception:
-        logger.exception("the retry rule of node %r failed", node.name)
-        return None
 
 
 async def _wait(event: asyncio.Event, timeout: float | None) -> None:

@@ -1,0 +1,114 @@
+"""How a drive ends: the run completed, failed, paused, stopped, or left until its time."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from holdfast.engine.commands.mailbox import Mailbox
+from holdfast.engine.driving.attempt import fault_of
+from holdfast.engine.driving.decide import qualified
+from holdfast.engine.driving.gates import Gates
+from holdfast.engine.driving.results import Results, StepInterrupted
+from holdfast.engine.driving.saving import Saving
+from holdfast.errors import ExecutionError, MaxIterationsExceeded
+from holdfast.journal.records import RunEnded
+from holdfast.journal.run_state import DONE, FAILED, Frame
+from holdfast.values import RunStatus
+
+REFUSED = "finished steps are kept; look what became of it, then resume with if_interrupted='rerun' or 'skip'"
+
+
+class Ending:
+    """Records and tells the end of one drive. Why it failed is left in `failure`."""
+
+    def __init__(self, saving: Saving, gates: Gates, results: Results, mailbox: Mailbox) -> None:
+        self._saving, self._gates, self._results, self._mailbox = saving, gates, results, mailbox
+        self._record, self._say = saving.record, saving.say
+        self.failure: ExecutionError | None = None
+
+    def exceed(self, frame: Frame, limit: int) -> None:
+        """Fail the run because it has used up its iterations."""
+        node = next(iter(frame.active.values())).node
+        resume = f"app.resume({self._saving.run_id!r})"
+        hint = f"finished steps are kept; compile with a larger max_iterations, then {resume}"
+        self.fail(f"max iterations ({limit}) exceeded", node, None, MaxIterationsExceeded, hint)
+
+    def fail(
+        self,
+        reason: str,
+        node: str,
+        cause: BaseException | None,
+        kind: type[ExecutionError] = ExecutionError,
+        hint: str = "",
+    ) -> None:
+        """End the run as failed."""
+        self.failure = self._execution_error(reason, node, cause, kind, hint)
+        self.end(RunStatus.FAILED, reason, node)
+
+    def end(self, status: RunStatus, reason: str = "", node: str = "", due_at: float | None = None) -> None:
+        """Record how the run ends here; `due_at` is when it wants to be taken up again."""
+        run, writer = self._saving.run, self._saving.writer
+        if status == RunStatus.FAILED and self.failure is None:
+            step = next(step for step in run.active() if step.status == FAILED)
+            node, reason = step.node, str(step.fault)
+            cause = self._results.causes.get(step.id)
+            item = "" if step.key is None else f" (item {step.key!r})"
+            hint = REFUSED if isinstance(cause, StepInterrupted) else ""
+            message = f"node {qualified(step)!r}{item} failed: {step.fault}"
+            self.failure = self._execution_error(message, node, cause, hint=hint)
+        self._mailbox.close(status == RunStatus.COMPLETED)
+        if status != RunStatus.COMPLETED and not self._saving.marked:
+            self._saving.mark(run.root, [], [step.node for step in run.active() if step.status != DONE])
+        fault = fault_of(self.failure) if status == RunStatus.FAILED and self.failure else None
+        self._record(RunEnded(status, fault, node))
+        if status == RunStatus.PAUSED:
+            times = [pause.expires_at for pause in run.pauses.values() if pause.expires_at is not None]
+            due_at = min(times, default=None)
+        facts = dataclasses.replace(writer.info, status=str(status), updated_at=time.time(), driver="")
+        writer.set_info(dataclasses.replace(facts, due_at=due_at))
+        if self._saving.observer is not None:
+            self._say_end(status, reason)
+
+    def _say_end(self, status: RunStatus, reason: str) -> None:
+        run = self._saving.run
+        if status == RunStatus.COMPLETED:
+            self._say("graph.complete", exit_point=run.root.last_node, iterations=run.root.waves)
+        elif status == RunStatus.FAILED:
+            self._say("graph.fail", error=reason)
+        elif status != RunStatus.PAUSED:
+            self._say("graph.cancel", status=str(status), reason=reason)
+        for pause in run.pauses.values() if status == RunStatus.PAUSED else ():
+            self._say(
+                "pause",
+                pause.node,
+                kind=pause.kind,
+                pause=pause.id,
+                name=pause.name,
+                prompt=pause.prompt,
+                state=self._saving.state(),
+                checkpoint_path=self._gates.files.get(pause.id),
+            )
+
+    def _execution_error(
+        self,
+        message: str,
+        node: str,
+        cause: BaseException | None,
+        kind: type[ExecutionError] = ExecutionError,
+        hint: str = "",
+    ) -> ExecutionError:
+        hint = hint or f"finished steps are kept, resume with app.resume({self._saving.run_id!r})"
+        if self._saving.policy.on_failure == "rollback":
+            hint = "the run was rolled back: nothing of it is kept"
+        error = kind(
+            f"run {self._saving.run_id!r}: {message}",
+            node=node,
+            state=self._saving.state(),
+            path=[*self._saving.run.path, node],
+            run_id=self._saving.run_id,
+            cause=cause,
+            resume_hint=hint,
+        )
+        error.__cause__ = cause
+        return error

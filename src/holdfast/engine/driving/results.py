@@ -1,0 +1,146 @@
+"""What came of attempts: updates, pauses and failures, recorded."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from holdfast.data.ops import advance
+from holdfast.data.state import State
+from holdfast.engine.driving.attempt import Result, fault_of
+from holdfast.engine.driving.changes import meaning
+from holdfast.engine.driving.context import PauseSignal, StopSignal
+from holdfast.engine.driving.decide import Rules
+from holdfast.engine.driving.saving import Saving
+from holdfast.errors import ExecutorLost, HoldfastError
+from holdfast.journal.records import Noted, StepFailed, StepFinished
+from holdfast.journal.run_state import IN_DOUBT, STILL_IN_DOUBT, Step
+from holdfast.plan.graph import Graph, Node
+from holdfast.plan.retry import AFTER_A_LOSS
+
+logger = logging.getLogger("holdfast")
+
+
+class StepInterrupted(HoldfastError):
+    """An interrupted step may not be repeated unasked."""
+
+
+def graph_of(graph: Graph, step: Step) -> Graph:
+    """The (sub-)graph that a step belongs to."""
+    return graph.at(step.frame) if step.frame else graph
+
+
+def state_for(saving: Saving, step: Step) -> State:
+    """The state as a step sees it."""
+    state = saving.state(saving.run.frames[step.frame])
+    return state.overlaid(advance({}, step.item)) if step.item else state
+
+
+class Results:
+    """Records what came of the attempts of one drive."""
+
+    def __init__(self, graph: Graph, rules: Rules, saving: Saving) -> None:
+        self._graph, self._rules, self._saving, self._codec = graph, rules, saving, saving.settings.codec
+        self._record, self._say = saving.record, saving.say
+        self.causes: dict[str, BaseException] = {}
+        """The exceptions of the last failures, by step."""
+        self.retries = 0
+        self.stopped = False
+        """Whether a node was left because the run is to stop."""
+
+    def take(self, result: Result) -> None:
+        """Record what came of an attempt. One that was left because the run is to stop changes nothing."""
+        step, error = result.step, result.error
+        if error is None:
+            frame = self._saving.run.frames[step.frame]
+            try:
+                ops, goto = meaning(
+                    graph_of(self._graph, step), self._codec, frame, step, result.value, result.state
+                )
+            except Exception as problem:
+                self.failed(step, problem, result.seconds, repeatable=False)
+                return
+            self._record(StepFinished(step.id, ops, goto, result.seconds))
+            if self._saving.observer is not None:
+                facts = {"step": step.id, "error": False, "seconds": result.seconds}
+                self._say("node.complete", step.node, **facts, update={op.key: op.value for op in ops})
+        elif isinstance(error, PauseSignal):
+            for paused in error.asked:
+                self._record(paused)
+        elif isinstance(error, StopSignal):
+            self.stopped = True
+        elif isinstance(error, ExecutorLost) and not self._may_rerun(step):
+            self._doubt(step, error)
+        else:
+            self.failed(step, error, result.seconds)
+
+    def _may_rerun(self, step: Step) -> bool:
+        """Whether a step may be repeated unasked although it may have taken effect."""
+        node = graph_of(self._graph, step).nodes[step.node]
+        return (self._rules.if_interrupted or node.if_interrupted) == "rerun"
+
+    def _doubt(self, step: Step, error: ExecutorLost) -> None:
+        """Take a step whose executor was lost for what it is: interrupted, as by a crash."""
+        self._record(Noted(step.id, STILL_IN_DOUBT, b""))
+        step.status, step.crashes = IN_DOUBT, step.crashes + 1
+        self._say("node.error", step.node, step=step.id, attempt=step.attempt, error=str(fault_of(error)))
+
+    def failed(self, step: Step, error: BaseException, seconds: float, repeatable: bool = True) -> None:
+        """Record a failure: it is tried again, passed over, or the end of the run."""
+        node = graph_of(self._graph, step).nodes[step.node]
+        fault = fault_of(error)
+        delay = _delay(node, step, error) if repeatable else None
+        retry_at = None if delay is None else time.time() + delay
+        self.causes[step.id] = error
+        self._record(StepFailed(step.id, step.attempt, fault, retry_at, seconds))
+        self._say("node.error", step.node, step=step.id, attempt=step.attempt, error=str(fault))
+        if delay is not None:
+            self.retries += 1
+            self._say("node.retry", step.node, step=step.id, attempt=step.attempt, delay=delay)
+            return
+        if node.on_error is not None and self._stood_in(node, step, error, seconds):
+            return
+        if self._saving.policy.on_failure == "continue":
+            logger.warning(
+                "run %s: node %r failed, going on without: %s", self._saving.run_id, step.node, fault
+            )
+            self._record(StepFinished(step.id, skipped=str(fault)))
+            self._say("node.warning", step.node, step=step.id, error=str(fault))
+        self._say("node.complete", step.node, step=step.id, error=True, seconds=seconds)
+
+    def _stood_in(self, node: Node, step: Step, error: BaseException, seconds: float) -> bool:
+        """Whether the node's `on_error` gave a result that stands in for the failed step's own."""
+        assert node.on_error is not None
+        state = state_for(self._saving, step)
+        try:
+            value = node.on_error(state, error)
+            frame = self._saving.run.frames[step.frame]
+            ops, goto = meaning(graph_of(self._graph, step), self._codec, frame, step, value, state)
+        except Exception as problem:
+            if problem is not error:
+                logger.exception("run %s: on_error of node %r failed", self._saving.run_id, step.node)
+            return False
+        fault = str(fault_of(error))
+        logger.warning("run %s: node %r failed, going on: %s", self._saving.run_id, step.node, fault)
+        self._record(StepFinished(step.id, ops, goto, 0.0, skipped=fault))
+        self._say("node.warning", step.node, step=step.id, error=fault)
+        self._say("node.complete", step.node, step=step.id, error=True, seconds=seconds)
+        return True
+
+    def refuse(self, step: Step) -> None:
+        """Record that an interrupted step may not be repeated."""
+        error = StepInterrupted(
+            f"step {step.id!r} was interrupted and may or may not have taken effect, and its node may not be "
+            "repeated unasked"
+        )
+        self.failed(step, error, 0.0, repeatable=False)
+
+
+def _delay(node: Node, step: Step, error: BaseException) -> float | None:
+    """Seconds until a failed attempt is repeated, or `None`; a retry rule that fails repeats nothing."""
+    rule = node.retry if node.retry is not None else AFTER_A_LOSS
+    try:
+        return rule.delay_after(step.tried, error)
+    except Exception:
+        logger.exception("the retry rule of node %r failed", node.name)
+        return None
