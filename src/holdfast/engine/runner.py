@@ -60,6 +60,13 @@ logger = logging.getLogger("holdfast")
 _FOR_WORKERS = (RunStatus.QUEUED, RunStatus.PAUSED, RunStatus.RUNNING)
 
 
+def _refuse_unqueued(facts: RunInfo, info: RunInfo) -> None:
+    """Refuse a run that somebody stopped after a worker had found it. One that was moved here is queued by its facts."""
+    was_moved = facts.status == RunStatus.QUEUED and info.status == RunStatus.INTERRUPTED
+    if info.status not in _FOR_WORKERS and not was_moved:
+        raise RunConflict(f"run {info.run!r} is {info.status}; workers leave it alone until it is requeued")
+
+
 def _ignore(drive: Drive) -> None:
     return None
 
@@ -115,18 +122,16 @@ class Runner:
         if files.is_file(target) and not self._store.runs(run=str(target)):
             options.refuse_answers("a checkpoint file")
             return await self._from_file(Path(target), None, options.config, caller)
-        info, seq = find_run(self._store, str(target))
-        loaded = as_journalled(self._journal.load(info, self._codec))
+        facts, seq = find_run(self._store, str(target))
+        loaded = as_journalled(self._journal.load(facts, self._codec))
         info, run = loaded.info, loaded.run
         if run.outline:
             self.refuse_foreign(info)
         if seq is not None and seq != run.saved_seq:
             return await self._fork(info, seq, options, caller)
         refuse_finished(info)
-        if caller.linger is not None and info.status not in _FOR_WORKERS:
-            raise RunConflict(
-                f"run {info.run!r} is {info.status}; workers leave it alone until it is requeued"
-            )
+        if caller.linger is not None:
+            _refuse_unqueued(facts, info)
         self.refuse_driven(info, options.takeover)
         answered = take_answers(
             info, run, options.answer, options.answers, self._codec, self._settings.retention
