@@ -61,7 +61,7 @@ _FOR_WORKERS = (RunStatus.QUEUED, RunStatus.PAUSED, RunStatus.RUNNING)
 
 
 def _refuse_unqueued(facts: RunInfo, info: RunInfo) -> None:
-    """Refuse a run that somebody stopped after a worker had found it. One that was moved here is queued by its facts."""
+    """Refuse a run that was stopped after a worker had found it; one that was moved here is queued by its facts."""
     was_moved = facts.status == RunStatus.QUEUED and info.status == RunStatus.INTERRUPTED
     if info.status not in _FOR_WORKERS and not was_moved:
         raise RunConflict(f"run {info.run!r} is {info.status}; workers leave it alone until it is requeued")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import select
+import selectors
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -103,6 +103,14 @@ class Listener:
             # Asked first: a notification may have come with the answer to LISTEN.
             while told := connection.pgconn.notifies():
                 self._hear(told.relname.decode(), told.extra.decode())
-            ready = select.select([connection.fileno(), self._wake[0]], [], [])[0]
+            ready = _ready(connection.fileno(), self._wake[0])
             if connection.fileno() in ready:
                 connection.pgconn.consume_input()
+
+
+def _ready(*files: int) -> list[int]:
+    """Those of some files that can be read, once there are any. `select` knows no files beyond number 1023."""
+    with selectors.DefaultSelector() as selector:
+        for file in files:
+            selector.register(file, selectors.EVENT_READ)
+        return [key.fd for key, _ in selector.select()]
