@@ -73,7 +73,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("with --step", "that step alone, and its whole output and result"),
     ],
     "status": [
-        ("the document", f"{keys(RunLine.as_json)}, pauses, exit_code"),
+        ("the document", f"{keys(RunLine.as_json)}, pauses, held, exit_code"),
         ("each of pauses", keys(PauseView.as_json)),
     ],
     "events": [("each line", keys(Moment.as_json))],

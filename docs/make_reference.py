@@ -27,7 +27,8 @@ GROUPS: dict[str, str] = {
     "State": "State append merge add union keep_last register_type Unknown WorkflowState TaskResult",
     "Policies": "CheckpointPolicy Retention periodic_cleanup",
     "Checkpoints as plain values": "CheckpointStore CheckpointData PauseMetadata CheckpointConfig GraphConfig",
-    "Stores": "open_store get_store register_store",
+    "Stores": "open_store get_store register_store copy_runs CopyReport RunInfo",
+    "The fleet": "Worker WorkerEvent Catalog Schedules Schedule Cron Limits Rate",
     "Events": "Event Observer CallbackObserver LoggingObserver MultiObserver NoOpObserver "
     "register_observer get_observer",
 }

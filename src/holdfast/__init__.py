@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from holdfast.engine.blocking import RunInterrupted, RunTerminated
     from holdfast.engine.driving.context import Context
     from holdfast.engine.housekeeping import periodic_cleanup
+    from holdfast.engine.moving.copy_report import CopyReport
+    from holdfast.engine.moving.transfer import copy_runs
     from holdfast.engine.outcome import Figures, Outcome, Pause
     from holdfast.engine.policy import CheckpointPolicy, Retention
     from holdfast.engine.resume_plan import PlannedStep, ResumePlan
@@ -63,6 +65,9 @@ if TYPE_CHECKING:
         register_observer,
     )
     from holdfast.fleet.catalog import Catalog
+    from holdfast.fleet.cron import Cron
+    from holdfast.fleet.limits import Limits, Rate
+    from holdfast.fleet.schedules import Schedule, Schedules
     from holdfast.fleet.worker import Worker, WorkerEvent
     from holdfast.flows.flow import Flow, load_flow
     from holdfast.flows.reading.problems import FlowInvalid
@@ -106,6 +111,8 @@ _NAMES = {
     ),
     "holdfast.engine.driving.context": ("Context",),
     "holdfast.engine.housekeeping": ("periodic_cleanup",),
+    "holdfast.engine.moving.copy_report": ("CopyReport",),
+    "holdfast.engine.moving.transfer": ("copy_runs",),
     "holdfast.engine.outcome": (
         "Figures",
         "Outcome",
@@ -152,6 +159,15 @@ _NAMES = {
         "register_observer",
     ),
     "holdfast.fleet.catalog": ("Catalog",),
+    "holdfast.fleet.cron": ("Cron",),
+    "holdfast.fleet.limits": (
+        "Limits",
+        "Rate",
+    ),
+    "holdfast.fleet.schedules": (
+        "Schedule",
+        "Schedules",
+    ),
     "holdfast.fleet.worker": (
         "Worker",
         "WorkerEvent",
@@ -217,7 +233,9 @@ __all__ = [
     "CommandRefused",
     "ConfiguredGraph",
     "Context",
+    "CopyReport",
     "CorruptJournal",
+    "Cron",
     "Event",
     "ExecutionError",
     "ExecutorLost",
@@ -228,6 +246,7 @@ __all__ = [
     "GraphConfig",
     "GraphInvalid",
     "HoldfastError",
+    "Limits",
     "LoggingObserver",
     "MaxIterationsExceeded",
     "MultiObserver",
@@ -238,6 +257,7 @@ __all__ = [
     "Pause",
     "PauseMetadata",
     "PlannedStep",
+    "Rate",
     "ResumePlan",
     "Retention",
     "Retry",
@@ -249,6 +269,8 @@ __all__ = [
     "RunNotFound",
     "RunStatus",
     "RunTerminated",
+    "Schedule",
+    "Schedules",
     "Send",
     "State",
     "StateGraph",
@@ -262,6 +284,7 @@ __all__ = [
     "WorkflowState",
     "add",
     "append",
+    "copy_runs",
     "get_observer",
     "get_store",
     "keep_last",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from holdfast import open_store
 from holdfast.cli import store_health
 from holdfast.cli.store_health import sync_seconds
 from holdfast.stores.sqlite_file import migration_names
-from tests.cli.looking import Call, abandon, caller
+from tests.cli.looking import SOURCE, Call, abandon, caller
 from tests.graphs import chain
 
 
@@ -139,6 +140,38 @@ def test_stores_in_folders_and_in_memory(call: Call, tmp_path: Path) -> None:
 
     assert checks(call, "--store", url)["runs"]["text"] == "1 run"
     assert "not on disk" in checks(call, "--store", "memory://")["store"]["text"]
+
+
+def test_a_server_is_asked_how_long_a_commit_takes(call: Call, emptied_postgres_url: str) -> None:
+    new = checks(call, "--store", emptied_postgres_url)
+    chain("a").compile(emptied_postgres_url).invoke({"n": 1}, run_id="r")
+
+    found = checks(call, "--store", emptied_postgres_url)
+
+    assert "runs" in found and found["runs"]["text"] == "1 run" and new["store"]["state"] == "ok"
+    assert " ms to the server and back" in found["commit time"]["text"]
+    assert "PostgreSQL 1" in found["store"]["text"] and "not on disk" not in found["store"]["text"]
+
+
+def test_a_server_that_may_only_be_read_is_told(call: Call, emptied_postgres_url: str) -> None:
+    open_store(emptied_postgres_url).close()
+    url = f"{emptied_postgres_url}&options=-c%20default_transaction_read_only=on"
+
+    told = call("doctor", "--json", "--store", url)
+
+    assert told.code == 3 and "may only be read" in told.out
+
+
+def test_every_extra_is_told_of(call: Call) -> None:
+    found = checks(call)
+
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]
+    given = project["optional-dependencies"]
+    assert {name.removeprefix("extra ") for name in found if name.startswith("extra ")} == {*given} - {
+        "all",
+        "test",
+    }
+    assert found["extra postgres"]["text"] == f"psycopg {metadata.version('psycopg')}"
 
 
 def test_a_missing_package_is_broken(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,15 @@ steps:
   - {name: rest, wait: 30m}
 """
 
+BOTH = """
+workflow: {name: both}
+steps:
+  - name: together
+    parallel:
+      - {name: approve, ask: {prompt: "Publish it?", choices: ["yes", "no"]}}
+      - {name: second, python: "acts.py:second"}
+"""
+
 SECRET = """
 workflow: {name: secret}
 steps:
@@ -153,10 +162,15 @@ def test_gates_and_answers_of_a_submitted_run_are_handed_back_to_the_workers(
     holdfast("submit", "asking.yaml", "--run-id", "r1", "--interrupt-before", "second", "--queue", "a")
     told = work(holdfast)
     assert told[-2]["kind"] == "paused" and told[-2]["text"] == "approve"
+    unanswered = holdfast("resume", "r1", "--detach")
+    assert unanswered.code == 2 and "waits for 1 answer" in unanswered.err
+    assert "approve: Publish it?" in unanswered.err and " answer r1 approve=yes" in unanswered.err
 
     answered = holdfast("answer", "r1", "yes")
     assert answered.lines[1] == "a worker of queue a goes on with it"
     assert kinds(work(holdfast)) == {"r1": "paused"} and ran(tmp_path) == ["first"]
+    assert " resume r1 --detach" in holdfast("show", "r1").out
+    assert holdfast("status", "r1", "--json").json["pauses"][0]["command"].endswith(" resume r1 --detach")
     handed = holdfast("resume", "r1", "--detach", "--queue", "b", "--priority", "2")
     assert handed.out == "run r1 is queued; a worker of queue b goes on with it\n"
     assert kinds(work(holdfast, "--queues", "a")) == {}
@@ -186,6 +200,31 @@ def test_detach_refuses_what_it_would_not_heed(holdfast: Call) -> None:
     refused = holdfast("resume", "r1", "--queue", "a")
     assert refused.code == 2 and "add --detach" in refused.err
     assert holdfast("status", "r1").code == 4
+
+
+def test_a_run_that_waits_for_an_answer_and_at_a_gate_is_handed_over(holdfast: Call, tmp_path: Path) -> None:
+    write(tmp_path, "both.yaml", BOTH)
+    holdfast("submit", "both.yaml", "--run-id", "r1", "--interrupt-before", "second")
+    assert kinds(work(holdfast)) == {"r1": "paused"}
+
+    assert holdfast("resume", "r1", "--detach").code == 0
+    assert kinds(work(holdfast)) == {"r1": "paused"} and ran(tmp_path) == ["second"]
+    refused = holdfast("resume", "r1", "--detach", "--json")
+    assert refused.code == 2 and "answer with: " in refused.json["error"]
+
+
+def test_runs_of_the_fleet_are_resumed_by_its_workers(holdfast: Call, tmp_path: Path) -> None:
+    (tmp_path / "open").unlink()
+    holdfast("submit", "chain.yaml", "--run-id", "r1")
+
+    told = next(event["text"] for event in work(holdfast) if event["kind"] == "failed")
+
+    assert "the gate is closed" in told and told.endswith("resume with: holdfast resume r1 --detach")
+    assert holdfast("show", "r1").lines[-1].endswith(" resume r1 --detach")
+    holdfast("cancel", "r1")
+    assert holdfast("replan", "r1", "first").lines[-1].endswith(" resume r1 --detach")
+    (tmp_path / "open").touch()
+    assert holdfast("resume", "r1", "--detach").code == 0 and kinds(work(holdfast)) == {"r1": "completed"}
 
 
 # Workers.
@@ -235,11 +274,11 @@ def test_a_run_of_a_program_tells_a_worker_that_does_not_know_it_what_is_missing
     worker = start(tmp_path, "worker")
     assert worker.stderr is not None
 
-    told = next(line for line in worker.stderr if "cannot be taken up" in line)
+    told = next(line for line in worker.stderr if "left to others" in line)
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=60)
 
-    assert "r1 w: cannot be taken up" in told and "holdfast worker --app MODULE:ATTRIBUTE" in told
+    assert "runs of workflow 'w'" in told and "holdfast worker --app MODULE:ATTRIBUTE" in told
     assert worker.returncode == 0
 
 
@@ -373,6 +412,35 @@ def test_status_waits_for_a_run_that_a_worker_will_drive(holdfast: Call, tmp_pat
 # Looking.
 
 
+def test_a_run_that_lost_its_worker_counts_as_running(holdfast: Call, tmp_path: Path) -> None:
+    """Another worker takes it up, and whoever waits for the run goes on waiting."""
+    (tmp_path / "open").unlink()
+    write(tmp_path, "slow.yaml", SLOW)
+    holdfast("submit", "slow.yaml", "--run-id", "r1")
+    worker = start(tmp_path, "worker")
+    until(lambda: ran(tmp_path) == ["first", "slow"])
+    worker.kill()
+    worker.communicate(timeout=60)
+
+    lost = holdfast("status", "r1")
+    assert lost.code == 0 and lost.out.startswith(
+        "r1 running (its process is gone; a worker takes it up), next"
+    )
+    assert "orphaned" in holdfast("runs").lines[1]
+    assert [line["dead"] for line in holdfast("runs", "--status", "orphaned", "--json").json["runs"]] == [
+        True
+    ]
+    assert holdfast("runs", "--status", "dead", "--status", "running", "--json").json["runs"] == []
+    shown = holdfast("show", "r1").out
+    assert "a worker takes it up" in shown and "go on with" not in shown
+    checks = {check["name"]: check["text"] for check in holdfast("doctor", "--json").json["checks"]}
+    assert "r1" in checks["orphaned runs"] and "dead runs" not in checks
+    (tmp_path / "open").touch()
+    waiting = start(tmp_path, "status", "r1", "--wait", "--every", "0.05")
+    assert kinds(work(holdfast)) == {"r1": "completed"}
+    assert waiting.communicate(timeout=60)[0] == "r1 completed\n"
+
+
 def test_runs_are_found_by_queue_and_tag(holdfast: Call) -> None:
     holdfast("submit", "tagged.yaml", "--run-id", "r1", "--queue", "a")
     holdfast("submit", "chain.yaml", "--run-id", "r2", "--queue", "a", "--priority", "7")
@@ -483,7 +551,7 @@ def test_a_schedule_submits_its_runs_through_a_worker(
     )
     assert added.code == 0 and "schedule often submits chain next at " in added.out
     again = pg("schedule", "add", "often", "chain.yaml", "--cron", "@daily")
-    assert again.code == 2 and "already" in again.err
+    assert again.code == 2 and "already; replace it with --replace, or choose another" in again.err
     replaced = pg("schedule", "add", "often", "chain.yaml", "--cron", "@hourly", "--replace", "--json").json
     assert (replaced["cron"], replaced["queue"], replaced["priority"]) == ("@hourly", "default", 0)
     assert "@" in replaced["created_by"]
@@ -530,6 +598,13 @@ def test_a_run_that_is_held_back_says_why_and_gets_another_chance(
     assert "held back    it kills workers" in pg("show", "r1").out
     assert pg("show", "r1", "--json").json["held"] == "it kills workers"
     assert pg("queue", "list", "--json").json["queues"][0]["held"] == 1
+    status = pg("status", "r1", "--wait")
+    assert status.code == 1 and status.out.startswith(
+        "r1 queued, held back: it kills workers; let workers try"
+    )
+    assert status.out.endswith(" resume r1 --detach\n") and pg("show", "r1").lines[-1].endswith(" --detach")
+    facts = pg("status", "r1", "--json").json
+    assert (facts["held"], facts["exit_code"]) == ("it kills workers", 1)
     assert pg("resume", "r1", "--detach").code == 0
     assert kinds(work(pg)) == {"r1": "completed"}
 

@@ -443,7 +443,11 @@ def test_closing_ends_a_wait_for_the_server(postgres_url: str, postgres_server: 
     [
         (("/postgres?", "/nowhere?"), r'database "nowhere" does not exist; create it \(createdb\)'),
         (("postgres@", "nobody@"), r'role "nobody" does not exist; create the role'),
-        (("schema=", "nonsense=1&schema="), "is not a URL that PostgreSQL understands"),
+        (
+            ("schema=", "leese=4&schema="),
+            r"no parameter 'leese'; did you mean lease\? \(ours: schema, namespace, lease, patience; .* libpq\)",
+        ),
+        (("schema=", "port=x&schema="), "is not a URL that PostgreSQL understands"),
         (("schema=", "schema=pg_mine"), "cannot be the schema"),
         (("schema=", f"schema={'x' * 51}"), "at most 50 bytes"),
         (("schema=", "patience=soon&schema="), "patience=soon is not a number of seconds"),
@@ -489,10 +493,28 @@ def test_a_url_that_cannot_be_read_does_not_show_its_password() -> None:
         "postgresql://me:s/cret@host/db",
         "postgresql://me:cret@host:port/db",
         "postgresql://me:cr%zzet@h/d",
+        "postgresql://me:cr?et@h/d",
+        "postgresql://me:c?cret=e@h/d",
     ):
         with pytest.raises(StoreError, match="special characters") as caught:
             PostgresStore(url)
-        assert "cret" not in str(caught.value) and "cr%" not in str(caught.value)
+        for told in (str(caught.value), shown_url(url)):
+            assert "cret" not in told and "cr%" not in told and "et@" not in told
+
+
+def test_a_process_knows_the_password_of_a_database_whatever_is_ours_in_the_url() -> None:
+    read_address("postgresql://me:cret@host/db?sslmode=prefer&schema=a")
+
+    again = read_address("postgresql://me@host/db?sslmode=prefer&schema=b&lease=3&namespace=n")
+
+    assert again.parameters["password"] == "cret"
+    assert "password" not in read_address("postgresql://you@host/db?sslmode=prefer").parameters
+
+
+def test_a_question_mark_in_a_url_s_parameters_is_no_password() -> None:
+    address = read_address("postgresql://[::1]:5432/db?user=me@there&schema=s")
+
+    assert address.parameters["user"] == "me@there" and address.schema == "s"
 
 
 def test_a_store_s_own_url_has_no_password_and_opens_it_again(postgres_url: str) -> None:

@@ -57,6 +57,7 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"resume with remap=\{'old': 'new'\}", "resume with --remap OLD=NEW"),
     (r"resume with takeover=True", "resume with --takeover"),
     (r"run it with follow=True", "inject it with --follow"),
+    (r"replace it with replace=True", "replace it with --replace"),
     (r"resume with if_interrupted='rerun' or 'skip'", "resume with --if-interrupted rerun or skip"),
     (rf"go on with it by giving the graph its old name: StateGraph\(…, name={_ID}\)",
      r"go on with it by giving the file its old name: workflow.name: \1\2"),

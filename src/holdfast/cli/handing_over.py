@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,17 @@ import click
 
 from holdfast.cli.asking.addressing import read_answers
 from holdfast.cli.display.tables import print_json
+from holdfast.cli.display.text import count, one_line
+from holdfast.cli.reading import answer_command
 from holdfast.cli.speaking import me
 from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
+from holdfast.data.codec import Codec
 from holdfast.engine.commands import control
-from holdfast.engine.queueing import DEFAULT_QUEUE, Place, requeue
+from holdfast.engine.queueing import DEFAULT_QUEUE, Place, open_questions, requeue
 from holdfast.engine.resume import find_run
 from holdfast.errors import RunConflict
+from holdfast.fleet.queues import held_back
+from holdfast.views import run_pauses
 from holdfast.views.plain import iso, when
 
 if TYPE_CHECKING:
@@ -43,6 +49,8 @@ def hand_over(
             control.answer(journal, info.run, answers=given, by=me())
         urgency = info.priority if priority is None else priority
         place = Place.of(queue or info.queue or DEFAULT_QUEUE, urgency, None)
+        if not answers and held_back(opened, info.run) is None:
+            _refuse_waiting(journal, info)
         info = _requeued(journal, info, place, taken=bool(answers))
     finally:
         opened.close()
@@ -86,6 +94,24 @@ def _meant(store: Store, name: str | None) -> RunInfo:
             f"{name} is a checkpoint; workers go on with whole runs: give the run {info.run}"
         )
     return info
+
+
+def _refuse_waiting(journal: Journal, info: RunInfo) -> None:
+    """Refuse a run that can do nothing before it is answered: a worker would only leave it as it is."""
+    run = journal.load(info, Codec()).run
+    missing = {pause.id for pause in open_questions(run, time.time())}
+    if not missing:
+        return
+    pauses = [pause for pause in run_pauses(journal, info) if pause.id in missing]
+    told = [
+        f"  {one_line(pause.name or pause.step)}: {one_line(pause.prompt)}\n"
+        f"    answer with: {answer_command(pause, journal.store.url)}"
+        for pause in pauses
+    ]
+    questions = count(len(pauses), "answer")
+    raise click.ClickException(
+        "\n".join([f"run {info.run} waits for {questions}; there is nothing to do before:", *told])
+    )
 
 
 def _requeued(journal: Journal, info: RunInfo, place: Place, *, taken: bool) -> RunInfo:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
+from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
@@ -61,18 +62,36 @@ def line_of(journal: Journal, target: str) -> RunLine:
 
 def standing(line: RunLine) -> str:
     """How a run stands, in a few words."""
+    if line.is_orphaned:
+        return "running (its process is gone; a worker takes it up)"
     return "dead (running, but its process is gone)" if line.is_dead else str(line.status)
 
 
-def answer_command(pause: PauseView, url: str) -> str:
+def held_reason(journal: Journal, line: RunLine) -> str | None:
+    """Why workers leave a run alone that they would have to go on with, if they do."""
+    from holdfast.fleet.queues import held_back
+
+    is_driven = line.status == RunStatus.RUNNING and not line.is_dead
+    is_theirs = line.goes_on and bool(line.queue) and not is_driven
+    return held_back(journal.store, line.run_id) if is_theirs else None
+
+
+def resume_command(run_id: str, url: str, queue: str) -> str:
+    """The command that goes on with a run; one of a queue is handed to the workers."""
+    from holdfast.cli.display.closing import command
+
+    return command("resume", run_id, *(["--detach"] if queue else []), store=url)
+
+
+def answer_command(pause: PauseView, url: str, queue: str = "") -> str:
     """The command that answers a pause, or passes a gate; it works when it is pasted."""
     from holdfast.cli.display.closing import command
 
     if pause.is_gate or pause.is_wait:
-        return command("resume", pause.run_id, store=url)
+        return resume_command(pause.run_id, url, queue)
     return command("answer", pause.run_id, f"{pause.handle}={pause.example}", store=url)
 
 
-def pauses_as_json(pauses: Sequence[PauseView], url: str) -> list[dict[str, Any]]:
+def pauses_as_json(pauses: Sequence[PauseView], url: str, queue: str = "") -> list[dict[str, Any]]:
     """Pauses as plain data, each with the command that answers it on its store."""
-    return [{**pause.as_json(), "command": answer_command(pause, url)} for pause in pauses]
+    return [{**pause.as_json(), "command": answer_command(pause, url, queue)} for pause in pauses]

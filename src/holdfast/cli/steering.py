@@ -15,6 +15,7 @@ from holdfast.cli.asking.given import read_inputs, value_of
 from holdfast.cli.display.closing import command
 from holdfast.cli.display.text import as_json, one_line
 from holdfast.cli.display.wording import all_steps
+from holdfast.cli.reading import resume_command
 from holdfast.cli.speaking import found_run, me
 from holdfast.cli.stored import REPLANNED, config_of
 from holdfast.data.codec import Codec
@@ -44,7 +45,12 @@ def steering(
         info = journal.info(run_id)
         config = config_of(journal, info)
         flow, is_flow = (_flow(config), True) if "flow" in config else (None, False)
-        resume = command("resume", run_id, store=url) if is_flow else f"app.resume({run_id!r}) in its program"
+        can_resume = is_flow or info.queue
+        resume = (
+            resume_command(run_id, url, info.queue)
+            if can_resume
+            else f"app.resume({run_id!r}) in its program"
+        )
         look = command("events", run_id, store=url)
         goes_on = "" if is_driven(journal.store, info) else resume
         speaker = Speaker(name, by or me(), reason or "", as_json, goes_on, look)

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from holdfast.cli.display.text import count, one_line
 from holdfast.cli.store_option import open_existing, open_journal, store_place
 from holdfast.errors import HoldfastError, RunNotFound
+from holdfast.fleet.on_postgres import is_postgres
 from holdfast.views.plain import size_text
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import Store
+    from holdfast.stores.postgres.store import PostgresStore
 
 Facts = tuple[str, str, str]
 """The name of a check, `ok`, `warning` or `broken`, and what was found."""
@@ -62,6 +64,10 @@ def _place_to_be(url: str) -> Path | None:
 
 
 def _store(store: Store, url: str) -> Iterator[Facts]:
+    if is_postgres(store):
+        yield from _server(store)
+        yield from _folder(store_place(url))
+        return
     path = store_place(url)
     if path is None:
         yield "store", "ok", f"{url}: not on disk"
@@ -71,6 +77,38 @@ def _store(store: Store, url: str) -> Iterator[Facts]:
     if not os.access(path, os.W_OK):
         yield "store writable", "broken", f"{path} may only be read; make the file and its folder writable"
     yield from _folder(path if path.is_dir() else path.parent)
+
+
+def _server(store: PostgresStore) -> Iterator[Facts]:
+    with store.transaction() as connection:
+        rows = connection.execute(
+            "SELECT current_setting('server_version'), current_setting('transaction_read_only')"
+        ).fetchall()
+    version, read_only = rows[0]
+    facts = store.footprint()
+    size = "" if facts.disk_bytes is None else f", {size_text(facts.disk_bytes)}"
+    yield "store", "ok", f"{store.url}{size}, schema {facts.schema}, PostgreSQL {version.split()[0]}"
+    if read_only == "on":
+        text = "the server may only be read, as a standby; name one that may be written in the URL"
+        yield "store writable", "broken", text
+        return
+    seconds = commit_seconds(store)
+    text = f"{seconds * 1000:.1f} ms to the server and back: what every saved step costs with durability full"
+    yield "commit time", "ok" if seconds < SLOW_SYNC else "warning", text
+
+
+def commit_seconds(store: PostgresStore, times: int = 5) -> float:
+    """How long it takes until a commit is safe on the server: the median of a few tries, the first left out.
+
+    What is committed is a message to nobody, which is written to the server's log like any change, and is no row.
+    """
+    taken = []
+    for _ in range(times + 1):
+        start = time.perf_counter()
+        with store.transaction() as connection:
+            connection.execute("SELECT pg_logical_emit_message(true, 'holdfast', '')")
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:])
 
 
 def _schema(path: Path) -> str:
@@ -140,15 +178,19 @@ def _runs(journal: Journal) -> Iterator[Facts]:
     infos = journal.store.runs()
     yield "runs", "ok", count(len(infos), "run")
     running = run_list(journal, status=["running"], limit=None, is_alive=liveness(journal.store))
-    dead = [line.run_id for line in running if line.is_dead]
+    dead = [line.run_id for line in running if line.is_dead and not line.is_orphaned]
     if dead:
-        names = one_line(", ".join(dead[:5]) + (" …" if len(dead) > 5 else ""))
-        yield (
-            "dead runs",
-            "warning",
-            f"{count(len(dead), 'run')} lost their process; holdfast resume RUN: {names}",
-        )
+        text = f"{count(len(dead), 'run')} lost their process; holdfast resume RUN: {_some(dead)}"
+        yield "dead runs", "warning", text
+    orphaned = [line.run_id for line in running if line.is_orphaned]
+    if orphaned:
+        text = f"{count(len(orphaned), 'run')} lost their worker; holdfast worker takes them up: {_some(orphaned)}"
+        yield "orphaned runs", "warning", text
     ahead = [info.run for info in infos if info.updated_at > time.time() + 60]
     if ahead:
         text = f"{count(len(ahead), 'run')} were saved later than now: the clock was wrong then, or is now"
         yield "clock and runs", "warning", text
+
+
+def _some(runs: list[str]) -> str:
+    return one_line(", ".join(runs[:5]) + (" …" if len(runs) > 5 else ""))

@@ -21,6 +21,7 @@ from holdfast.stores.namespaces import (
     split_namespace,
     wanted_namespace,
 )
+from holdfast.stores.showing import shown_url
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
@@ -96,7 +97,7 @@ def _discreet(url: str) -> str:
     try:
         from holdfast.stores.postgres.address import read_address
     except ImportError:
-        return url  # It cannot be opened either, and whoever tries is told why.
+        return shown_url(url)  # It cannot be opened either, and whoever tries is told why.
     return read_address(url).url
 
 

@@ -80,8 +80,8 @@ def expire_runs(
 ) -> int:
     """Delete the runs that were not touched for `max_age`; answer how many went.
 
-    A run that is being driven is never deleted, nor, with `keep_successful`, a workflow's last
-    successful run.
+    A run that is being driven, or waits for a worker or its time, is never deleted, nor, with
+    `keep_successful`, a workflow's last successful run.
     """
     horizon = time.time() - max_age.total_seconds()
     runs = store.runs(workflow=workflow, before=horizon)
@@ -91,9 +91,17 @@ def expire_runs(
             kept |= {info.run for info in last_successful(store, name)}
     expired = 0
     for info in runs:
-        if info.run not in kept and _last_touched(store, info) < horizon and not is_driven(store, info):
+        if info.run in kept or _has_yet_to_run(info) or _last_touched(store, info) >= horizon:
+            continue
+        if not is_driven(store, info):
             expired += store.delete(info.run)
     return expired
+
+
+def _has_yet_to_run(info: RunInfo) -> bool:
+    """Whether workers will go on with a run by themselves, however long it has rested."""
+    waits = info.due_at is not None and info.due_at > time.time()
+    return info.status == RunStatus.QUEUED or (info.status == RunStatus.PAUSED and bool(info.queue) and waits)
 
 
 def _last_touched(store: Store, info: RunInfo) -> float:

@@ -8,13 +8,14 @@ import time
 import uuid
 
 from holdfast.data.codec import Codec
+from holdfast.engine.commands.inbox import STALE, STOPS, open_message
 from holdfast.engine.driver import is_driven
-from holdfast.engine.resume import refuse_finished
+from holdfast.engine.resume import as_journalled, refuse_finished
 from holdfast.errors import HoldfastError, RunConflict
 from holdfast.journal.checkpoints import encode_mark
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import Record, Resumed, RunEnded
-from holdfast.journal.run_state import DONE
+from holdfast.journal.records import Commanded, Record, Resumed, RunEnded
+from holdfast.journal.run_state import DONE, NO_ANSWER, SLEEP, WAITING, Pause, RunState
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
@@ -69,6 +70,16 @@ def id_of_key(workflow: str, key: str) -> str:
     return str(uuid.uuid5(_SUBMITTED, f"{workflow}\n{key}"))
 
 
+def open_questions(run: RunState, now: float) -> tuple[Pause, ...]:
+    """What a paused run must be answered before anything can be done; nothing if there is something to do."""
+    pauses = run.pauses.values()
+    questions = tuple(pause for pause in pauses if pause.kind not in NO_ANSWER)
+    can_pass = any(pause.kind in NO_ANSWER and pause.kind != SLEEP for pause in pauses)
+    is_due = any(pause.expires_at is not None and pause.expires_at <= now for pause in pauses)
+    idle = all(step.status in (WAITING, DONE) or step.id in run.frames for step in run.active())
+    return questions if run.status == RunStatus.PAUSED and idle and not (can_pass or is_due) else ()
+
+
 def requeue(
     journal: Journal, run_id: str, place: Place | None = None, *, codec: Codec | None = None
 ) -> RunInfo:
@@ -78,16 +89,22 @@ def requeue(
     driven, or completed, is refused; a paused one goes on with what was answered, past its gates.
     """
     codec = codec or Codec()
-    info = journal.info(run_id)
+    loaded = as_journalled(journal.load(journal.info(run_id), codec))
+    info = loaded.info
     refuse_finished(info)
     if is_driven(journal.store, info):
         raise RunConflict(f"run {run_id!r} is being driven; cancel or pause it first")
-    loaded = journal.load(info, codec)
     place = place or Place(info.queue or DEFAULT_QUEUE, info.priority)
     writer = Writer(journal, loaded, codec, durable=True)
     found: list[Record] = [RunEnded(RunStatus.QUEUED)]
     if loaded.run.status == RunStatus.PAUSED:
         found.insert(0, Resumed("", approve=True))
+    for message in journal.store.inbox(run_id, loaded.run.inbox_seen):
+        wish = open_message(journal, run_id, message)
+        if wish.command not in STOPS:
+            break
+        # Whoever wants it to go on knows that it was to stop before.
+        writer.record(Commanded(message.number, wish.command, STALE, wish.by, wish.reason))
     for record in found:
         writer.record(record)
     upcoming = [step.node for step in loaded.run.active() if step.status != DONE]

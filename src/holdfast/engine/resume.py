@@ -23,6 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.journal import records
 from holdfast.journal.checkpoints import is_checkpoint_id, locate_checkpoint
+from holdfast.journal.journal import Loaded
 from holdfast.journal.run_state import EVERY_KEY, EXPIRED, NO_ANSWER, SLEEP, Pause, RunState
 from holdfast.plan.check import suggestion
 from holdfast.plan.fingerprint import same_code
@@ -67,6 +68,15 @@ def find_checkpoint(store: Store, ident: str) -> tuple[RunInfo, int]:
             f"checkpoint not found: {ident} (run {found[0].run!r} has pruned or never had it)"
         )
     return found[0], seq
+
+
+def as_journalled(loaded: Loaded) -> Loaded:
+    """A loaded run with the status and the driver that its journal tells.
+
+    Its plain facts were read a moment earlier, and another driver may have taken the run up in between.
+    """
+    facts = dataclasses.replace(loaded.info, status=str(loaded.run.status), driver=loaded.run.driver)
+    return dataclasses.replace(loaded, info=facts)
 
 
 def take_answers(

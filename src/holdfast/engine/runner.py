@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import time
@@ -15,6 +16,7 @@ from holdfast.data.ops import advance
 from holdfast.data.schema import as_mapping
 from holdfast.data.state import State
 from holdfast.engine import files
+from holdfast.engine.commands.wishing import see_to
 from holdfast.engine.driver import active_runs, describe, is_alive, is_here, this_driver
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.driving.route import first_targets
@@ -23,6 +25,7 @@ from holdfast.engine.outcome import Figures, Outcome, public_pauses
 from holdfast.engine.queueing import Place
 from holdfast.engine.resume import (
     ResumeOptions,
+    as_journalled,
     as_saved,
     changes_between,
     check_nodes,
@@ -42,6 +45,7 @@ from holdfast.errors import (
     RunConflict,
     RunExists,
     StateInvalid,
+    StoreError,
 )
 from holdfast.events import Event, Observer, tell
 from holdfast.journal import records
@@ -380,12 +384,29 @@ class Runner:
         finally:
             active_runs.leave(self._store, run)
             janitor.ran(settings, writer.info.workflow)
+        await self._see_to_messages(drive, status)
         unwanted = status == RunStatus.COMPLETED and settings.policy.preserve == "none"
         if unwanted or (status == RunStatus.FAILED and settings.policy.on_failure == "rollback"):
             self._store.delete(run)
         if drive.failure is not None:
             raise drive.failure
         return self._outcome(drive, status, kept)
+
+    async def _see_to_messages(self, drive: Drive, status: RunStatus) -> None:
+        """Obey what came in while the drive was ending: whoever sent it relied on the drive."""
+        if status == RunStatus.COMPLETED or not drive.saving.writer.stored:
+            return
+        try:
+            if drive.private:
+                self._see_to(drive)
+            else:
+                await asyncio.to_thread(self._see_to, drive)
+        except (StoreError, RunConflict) as error:
+            logger.warning("run %s: its inbox could not be seen to: %s", drive.run_id, error)
+
+    def _see_to(self, drive: Drive) -> None:
+        if self._store.inbox(drive.run_id, drive.run.inbox_seen):
+            see_to(self._journal, drive.run_id, self._codec, self._settings.graph)
 
     def _outcome(self, drive: Drive, status: RunStatus, kept: int) -> Outcome:
         run, saving = drive.run, drive.saving
@@ -425,15 +446,6 @@ def tags_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(tags, (list, tuple)):
         return ()
     return tuple(tag for tag in tags if isinstance(tag, str) and tag.isprintable())
-
-
-def as_journalled(loaded: Loaded) -> Loaded:
-    """A loaded run with the status and the driver that its journal tells.
-
-    Its plain facts were read a moment earlier, and another driver may have taken the run up in between.
-    """
-    facts = dataclasses.replace(loaded.info, status=str(loaded.run.status), driver=loaded.run.driver)
-    return dataclasses.replace(loaded, info=facts)
 
 
 def state_of(loaded: Loaded, settings: Settings) -> State:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from holdfast.errors import StoreError
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
+from holdfast.stores.showing import shown_url
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.store import PostgresStore
@@ -33,6 +34,6 @@ def open_postgres(url: str, what: str) -> Store:
 
 def _elsewhere(url: str, what: str) -> StoreError:
     return StoreError(
-        f"{what} are kept by PostgreSQL alone, and the store is {url}; use postgresql://USER@HOST/DATABASE, "
+        f"{what} are kept by PostgreSQL alone, and the store is {shown_url(url)}; use postgresql://USER@HOST/DATABASE, "
         "or pg-embedded:PATH to try it"
     )

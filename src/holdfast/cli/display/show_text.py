@@ -13,7 +13,7 @@ from holdfast.cli.display.tables import print_facts, print_json, print_table, te
 from holdfast.cli.display.text import count, duration, moment, money, one_line, visible
 from holdfast.cli.display.traces import user_trace
 from holdfast.cli.errors import worded
-from holdfast.cli.reading import answer_command, standing
+from holdfast.cli.reading import answer_command, resume_command, standing
 from holdfast.values import RunStatus
 from holdfast.views import plain, preview
 from holdfast.views.plain import size_text
@@ -32,7 +32,7 @@ def print_run(view: RunView, url: str, held: str | None = None) -> None:
         click.echo()
         print_table(("step", "status", "visits", "time", "output"), [_row(step) for step in view.steps])
     for pause in view.pauses:
-        print_pause(pause, url)
+        print_pause(pause, url, view.line.queue)
     if view.output is not None and view.line.status == RunStatus.COMPLETED:
         click.echo("\noutput")
         click.echo(shortened(view.output, command("show", view.run_id, "--output", store=url)))
@@ -40,8 +40,10 @@ def print_run(view: RunView, url: str, held: str | None = None) -> None:
     if fault is not None and fault.type == "StepInterrupted":
         click.echo("\nlook what became of it, then go on with one of:")
         click.echo("\n".join(doubt_commands(view.run_id, url)))
+    elif held is not None:
+        click.echo(f"\nlet workers try again: {resume_command(view.run_id, url, view.line.queue)}")
     elif (
-        view.line.is_dead
+        (view.line.is_dead and not view.line.is_orphaned)
         or _is_to_be_resumed(view)
         or view.line.status
         in (
@@ -50,7 +52,7 @@ def print_run(view: RunView, url: str, held: str | None = None) -> None:
             RunStatus.CANCELLED,
         )
     ):
-        click.echo(f"\ngo on with: {command('resume', view.run_id, store=url)}")
+        click.echo(f"\ngo on with: {resume_command(view.run_id, url, view.line.queue)}")
 
 
 def _is_to_be_resumed(view: RunView) -> bool:
@@ -130,7 +132,7 @@ def _outcome(step: StepView) -> str:
     return one_line(step.note or step.preview(width), width)
 
 
-def print_pause(pause: PauseView, url: str) -> None:
+def print_pause(pause: PauseView, url: str, queue: str = "") -> None:
     """Print a question and how to answer it."""
     until = f", until {moment(pause.until)}" if pause.until else ""
     click.echo(f"\nwaits at {one_line(pause.step)} since {moment(pause.since)}{until}")
@@ -138,7 +140,7 @@ def print_pause(pause: PauseView, url: str) -> None:
         click.echo(f"  {text}")
     click.echo(f"  takes {one_line(pause.takes)}")
     if not pause.is_wait:
-        click.echo(f"  answer with: {answer_command(pause, url)}")
+        click.echo(f"  answer with: {answer_command(pause, url, queue)}")
 
 
 def print_step(view: RunView, step: StepView) -> None:

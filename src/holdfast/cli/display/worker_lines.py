@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import sys
 import threading
 import time
@@ -38,7 +39,7 @@ class WorkerLines:
 
     def tell(self, event: WorkerEvent) -> None:
         """Something became of a run."""
-        text = worded(str(self._scrub(event.text)))
+        text = _to_workers(worded(str(self._scrub(event.text))))
         due = None if event.due_at is None else dt.datetime.fromtimestamp(event.due_at, dt.UTC)
         facts = {"run_id": event.run, "workflow": event.workflow, "queue": event.queue}
         when = None if due is None else due.isoformat(timespec="milliseconds")
@@ -58,6 +59,11 @@ class WorkerLines:
                 print_to, text = sys.stderr, f"{clock(at)} {one_line(line, 1000)}"
             print_to.write(text + "\n")
             print_to.flush()
+
+
+def _to_workers(text: str) -> str:
+    """A message that tells how to resume a run here, changed to say how workers go on with it."""
+    return re.sub(r"(resume with: holdfast resume [^\s;,]+)", r"\1 --detach", text)
 
 
 def _what(kind: str, text: str, due: dt.datetime | None) -> str:

@@ -20,19 +20,17 @@ from holdfast.engine.commands.inbox import (
     Wish,
 )
 from holdfast.engine.commands.phrasing import Step, Update, additions_of, changes_of
-from holdfast.engine.commands.wishing import TRIES, ask, post
+from holdfast.engine.commands.wishing import TRIES, ask, post, see_to, stopping, waits_for_worker
 from holdfast.engine.driver import active_runs, is_alive, is_driven
 from holdfast.engine.outcome import Pause, public_pauses
 from holdfast.engine.policy import Retention
-from holdfast.engine.resume import refuse_finished, take_answers
+from holdfast.engine.resume import as_journalled, refuse_finished, take_answers
 from holdfast.errors import CommandRefused, RunConflict
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Commanded, Record, RunEnded
 from holdfast.journal.writer import Writer
 from holdfast.plan.graph import Graph
 from holdfast.values import RunStatus
-
-_STOPS = {CANCEL: RunStatus.CANCELLED, PAUSE: RunStatus.INTERRUPTED}
 
 
 def cancel(
@@ -75,18 +73,19 @@ def answer(
     """
     codec = codec or Codec()
     for last in range(TRIES):
-        info = journal.info(run_id)
+        loaded = as_journalled(journal.load(journal.info(run_id), codec))
+        info = loaded.info
         refuse_finished(info)
-        loaded = journal.load(info, codec)
         found = take_answers(info, loaded.run, value, answers, codec, retention)
         given = [record._replace(by=by) for record in found]
         names = tuple(loaded.run.pauses[record.pause].name for record in given)
         if is_driven(journal.store, loaded.info):
             for record in given:
                 post(journal, run_id, Wish(ANSWER, pause=record.pause, value=record.value, by=by))
+            see_to(journal, run_id, codec)
             return names
         try:
-            if loaded.info.queue and loaded.run.status == RunStatus.PAUSED:
+            if waits_for_worker(info.status, info):
                 # A worker goes on with it.
                 _append(journal, loaded, codec, [*given, RunEnded(RunStatus.QUEUED)], RunStatus.QUEUED)
             else:
@@ -252,21 +251,20 @@ def _stop(journal: Journal, run_id: str, wish: Wish, codec: Codec) -> RunStatus:
 
 def _stop_undriven(journal: Journal, run_id: str, wish: Wish, codec: Codec) -> RunStatus:
     """Stop a run that no drive of this process has: by a message, or, if nobody has it, in its journal."""
-    status = _STOPS[wish.command]
     info = journal.info(run_id)
     refuse_finished(info)
     if is_driven(journal.store, info):
         post(journal, run_id, wish)
-        return RunStatus.RUNNING
-    loaded = journal.load(info, codec)
-    facts = dataclasses.replace(loaded.info, status=str(loaded.run.status), driver=loaded.run.driver)
+        see_to(journal, run_id, codec)
+        return RunStatus(journal.info(run_id).status)
+    loaded = as_journalled(journal.load(info, codec))
+    facts = loaded.info
     refuse_finished(facts)
-    if facts.status == status or (
-        wish.command == PAUSE and facts.status not in (RunStatus.RUNNING, RunStatus.QUEUED)
-    ):
-        return RunStatus(facts.status)
     if facts.status == RunStatus.RUNNING and is_alive(facts.driver, journal.store):
         raise RunConflict(f"run {run_id!r} was taken up by another driver just now; ask again")
+    status = stopping(wish.command, facts.status, facts)
+    if status is None:
+        return RunStatus(facts.status)
     asked = Commanded(loaded.run.inbox_seen, wish.command, "", wish.by, wish.reason)
     _append(journal, loaded, codec, [asked, RunEnded(status)], status)
     return status

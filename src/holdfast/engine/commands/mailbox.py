@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -30,15 +31,25 @@ class Stoppable(Protocol):
 class Mailbox:
     """The messages of one run from being read to being recorded."""
 
-    def __init__(self, saving: Saving, drive: Stoppable, obey: Obey, *, resumed: bool) -> None:
+    def __init__(
+        self, saving: Saving, drive: Stoppable, obey: Obey, *, resumed: bool, by_worker: bool
+    ) -> None:
+        """Whoever resumes a run means it to go on: wishes to stop it from before are not for them.
+
+        A worker that takes a run up decides nothing, so it heeds them.
+        """
         self._saving, self._drive, self._obey = saving, drive, obey
         self._journal = saving.settings.journal
         self._wishes: dict[int, Wish] = {}
         self._noted: list[Wish] = []
+        self._obeyed = 0
         self._is_redefined = False
         self.polled = time.perf_counter()
         """When the inbox was last looked into, by `time.perf_counter`."""
-        if resumed:
+        self._lock = threading.Lock()
+        if resumed and by_worker:
+            self.polled = float("-inf")
+        elif resumed:
             self._read(late=True)
 
     @property
@@ -49,16 +60,22 @@ class Mailbox:
     @property
     def is_about_what_is_next(self) -> bool:
         """Whether the oldest of them speaks of steps that come next."""
-        wish = self._wishes[min(self._wishes)]
+        with self._lock:
+            wish = self._wishes[min(self._wishes)]
         return wish.command in OF_WHAT_IS_NEXT and not (wish.redefines or self._is_redefined)
 
     def note(self, wish: Wish) -> None:
         """Remember, to be recorded, what this very process asked for without a message, and got."""
         self._noted.append(wish)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the inbox was not looked into for a while."""
+        return time.perf_counter() - self.polled > POLL
+
     def look_if_due(self) -> None:
         """Look into the inbox, unless that was done a moment ago."""
-        if time.perf_counter() - self.polled > POLL:
+        if self.is_due:
             self.look()
 
     def look(self) -> None:
@@ -75,11 +92,12 @@ class Mailbox:
             logger.warning("run %s: the inbox cannot be read: %s", run_id, error)
             return
         for message in messages:
-            if message.number in self._wishes:
-                continue
             wish = open_message(self._journal, run_id, message)
             stale = late and wish.command in STOPS
-            self._wishes[message.number] = wish._replace(refused=STALE) if stale else wish
+            with self._lock:
+                if message.number in self._wishes or message.number <= self._obeyed:
+                    continue
+                self._wishes[message.number] = wish._replace(refused=STALE) if stale else wish
             if wish.command in STOPS and not stale:
                 self._drive.heed(wish)
 
@@ -89,11 +107,13 @@ class Mailbox:
         While the drive is `busy` with steps, a new definition of the workflow has to wait, and all that was asked
         for after it: then the answer is `False`.
         """
-        number = min(self._wishes)
-        wish = self._wishes[number]
-        if busy and wish.redefines:
-            return False
-        del self._wishes[number]
+        with self._lock:
+            number = min(self._wishes)
+            wish = self._wishes[number]
+            if busy and wish.redefines:
+                return False
+            del self._wishes[number]
+            self._obeyed = max(self._obeyed, number)
         if number > self._saving.run.inbox_seen:
             late = LATE if self._is_redefined and wish.command not in STOPS else ""
             refused = wish.refused or late or self._obey(wish)

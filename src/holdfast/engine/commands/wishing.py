@@ -9,6 +9,7 @@ import time
 from holdfast.data.codec import Codec
 from holdfast.engine.commands.ground import Ground, NeedsGraph
 from holdfast.engine.commands.inbox import (
+    CANCEL,
     OF_WHAT_IS_NEXT,
     REPLAN,
     STALE,
@@ -20,14 +21,14 @@ from holdfast.engine.commands.inbox import (
 from holdfast.engine.commands.meant import Refused
 from holdfast.engine.commands.obeying import decided
 from holdfast.engine.driver import active_runs, is_driven
-from holdfast.engine.resume import refuse_finished
+from holdfast.engine.resume import as_journalled, refuse_finished
 from holdfast.errors import CommandRefused, RunConflict
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Commanded, RunEnded
 from holdfast.journal.run_state import DONE, RunState
 from holdfast.journal.writer import Writer
 from holdfast.plan.graph import Graph
-from holdfast.stores.base import wait_for_change
+from holdfast.stores.base import RunInfo, wait_for_change
 from holdfast.values import RunStatus
 
 logger = logging.getLogger("holdfast")
@@ -65,7 +66,7 @@ def ask(
     number = post(journal, run_id, wish)
     end, conflicts = time.monotonic() + patience, 0
     while True:
-        loaded = _as_journalled(journal.load(journal.info(run_id), codec))
+        loaded = as_journalled(journal.load(journal.info(run_id), codec))
         if loaded.run.inbox_seen >= number:
             return _verdict(loaded, number)
         refuse_finished(loaded.info)
@@ -84,6 +85,28 @@ def ask(
                 raise
 
 
+def see_to(journal: Journal, run_id: str, codec: Codec, graph: Graph | None = None) -> None:
+    """Let no message lie: obey those of a run that nobody drives, or drives any more, now.
+
+    Whoever posts to a driver asks for this afterwards, and so does a driver that has left the run; one of them
+    comes after both the message and the end.
+    """
+    for last in range(TRIES):
+        found = journal.store.runs(run=run_id)
+        if not found or found[0].status == RunStatus.COMPLETED:
+            return
+        loaded = as_journalled(journal.load(found[0], codec))
+        if is_driven(journal.store, loaded.info) or not journal.store.inbox(run_id, loaded.run.inbox_seen):
+            return
+        try:
+            obey_inbox(journal, loaded, codec, graph)
+        except RunConflict:
+            if last == TRIES - 1:
+                raise
+        else:
+            return
+
+
 def _verdict(loaded: Loaded, number: int) -> str:
     for refusal in loaded.run.refusals:
         if refusal.number == number:
@@ -91,9 +114,20 @@ def _verdict(loaded: Loaded, number: int) -> str:
     return RunStatus(loaded.run.status)
 
 
-def _as_journalled(loaded: Loaded) -> Loaded:
-    facts = dataclasses.replace(loaded.info, status=str(loaded.run.status), driver=loaded.run.driver)
-    return dataclasses.replace(loaded, info=facts)
+def waits_for_worker(status: str, info: RunInfo) -> bool:
+    """Whether workers would go on with a run only later, or when it was answered."""
+    waits = status == RunStatus.PAUSED or (status == RunStatus.QUEUED and info.due_at is not None)
+    return bool(info.queue) and waits
+
+
+def stopping(command: str, status: str, info: RunInfo) -> RunStatus | None:
+    """The status that a wish to stop gives to a run that nobody drives; `None` if there is nothing to stop."""
+    if command == CANCEL:
+        return None if status == RunStatus.CANCELLED else RunStatus.CANCELLED
+    goes_on_alone = status == RunStatus.PAUSED and info.queue and info.due_at is not None
+    if status in (RunStatus.RUNNING, RunStatus.QUEUED) or goes_on_alone:
+        return RunStatus.INTERRUPTED
+    return None
 
 
 def _is_to_lead_on(run: RunState) -> bool:
@@ -109,15 +143,17 @@ def obey_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | No
     """
     name, run = loaded.info.run, loaded.run
     writer, seen = Writer(journal, loaded, codec, durable=True), run.inbox_seen
-    stirred = False
+    stirred, stop = False, None
     for message in journal.store.inbox(name, run.inbox_seen):
         wish, refused = open_message(journal, name, message), ""
         try:
             if wish.command in STOPS:
-                raise Refused(STALE)
-            if wish.command in OF_WHAT_IS_NEXT and wish.command != REPLAN and _is_to_lead_on(run):
+                stop = stopping(wish.command, run.status, loaded.info)
+                if stop is None:
+                    raise Refused(STALE)
+            elif wish.command in OF_WHAT_IS_NEXT and wish.command != REPLAN and _is_to_lead_on(run):
                 raise NeedsGraph
-            for record in decided(Ground(name, run, codec, graph, driven=False), wish):
+            for record in () if wish.command in STOPS else decided(Ground(name, run, codec, graph, driven=False), wish):
                 writer.record(record)
                 stirred = True
         except NeedsGraph:
@@ -129,10 +165,11 @@ def obey_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | No
         writer.record(Commanded(message.number, wish.command, refused, wish.by, wish.reason))
         graph = None if wish.redefines and not refused else graph
     facts = dataclasses.replace(loaded.info, updated_at=time.time())
-    if stirred and facts.queue and run.status == RunStatus.PAUSED:
-        # A worker looks what there is to do now.
-        writer.record(RunEnded(RunStatus.QUEUED))
-        facts = dataclasses.replace(facts, status=RunStatus.QUEUED.value, driver="", due_at=None)
+    if stop is None and stirred and waits_for_worker(run.status, facts):
+        stop = RunStatus.QUEUED  # A worker looks what there is to do now.
+    if stop is not None:
+        writer.record(RunEnded(stop))
+        facts = dataclasses.replace(facts, status=stop.value, driver="", due_at=None)
     writer.set_info(facts)
     writer.flush()
     return run.inbox_seen > seen

@@ -115,7 +115,8 @@ class Drive:
         self._has_lapsed = store.has_lapsed if isinstance(store, Leases) else None
         self._overtaken: RunConflict | None = None
         self._awaiting = False
-        self.mailbox = Mailbox(self.saving, self, partial(obey, self.saving, self.graph), resumed=resumed)
+        obeying, by_worker = partial(obey, self.saving, self.graph), linger is not None
+        self.mailbox = Mailbox(self.saving, self, obeying, resumed=resumed, by_worker=by_worker)
         self._ending = Ending(self.saving, self._gates, self._results, self.mailbox)
         self._poll_handle: asyncio.TimerHandle | None = None
 
@@ -166,7 +167,9 @@ class Drive:
 
     def request_stop(self, status: RunStatus, reason: str) -> None:
         """Stop soon: save, and leave what is running. May be called from any thread or a signal handler."""
-        if self.stop is None:
+        if self.stop in (None, RunStatus.QUEUED):
+            if status == RunStatus.QUEUED and self.pausing is not None:
+                status, reason = self._pausing_as, self.pausing
             self.stop, self.stop_reason = status, reason
         loop = self._loop
         if loop is not None and not loop.is_closed():
@@ -174,8 +177,8 @@ class Drive:
 
     def request_pause(self, reason: str, status: RunStatus = RunStatus.INTERRUPTED) -> None:
         """Save and stop as soon as what is under way is finished. May be called from any thread."""
-        self._pausing_as = status
-        self.pausing = reason
+        if self.pausing is None or status != RunStatus.QUEUED:  # What a person wants comes before a hand-over.
+            self._pausing_as, self.pausing = status, reason
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._wake_up)
@@ -229,8 +232,8 @@ class Drive:
             self._pausing_as = RunStatus.QUEUED if in_fleet else RunStatus.INTERRUPTED
             self.pausing = "replanned"
         elif wish.command == PAUSE:
-            self.pausing = wish.reason
-        elif self.stop is None:
+            self._pausing_as, self.pausing = RunStatus.INTERRUPTED, wish.reason
+        elif self.stop in (None, RunStatus.QUEUED):
             self.stop, self.stop_reason = RunStatus.CANCELLED, wish.reason
 
     def _schedule_poll(self) -> None:
@@ -241,7 +244,22 @@ class Drive:
         self._poll_handle = None
         if self._loop is None:
             return
-        self.mailbox.look()
+        if self.private:
+            self.mailbox.look()
+            self._looked()
+        else:
+            self._loop.run_in_executor(None, self.mailbox.look).add_done_callback(lambda _: self._looked())
+
+    async def _look_now(self) -> None:
+        """Look into the inbox, without blocking an event loop that is not this drive's own."""
+        if self.private:
+            self.mailbox.look()
+        else:
+            await asyncio.to_thread(self.mailbox.look)
+
+    def _looked(self) -> None:
+        if self._loop is None:
+            return
         if self.stop is not None:
             self._cancel_running()
             return
@@ -305,7 +323,8 @@ class Drive:
     async def _advance(self) -> list[Step]:
         """Record every decision that can be made now; the steps that are to be run."""
         launches: list[Step] = []
-        self.mailbox.look_if_due()
+        if self.mailbox.is_due:
+            await self._look_now()
         if self.mailbox.holds_any:
             obeyed = await self._obey()
             if self.run.status != RunStatus.RUNNING or not (obeyed or self.stop):
@@ -414,8 +433,8 @@ class Drive:
                 self._ending.exceed(frame, limit)
                 return False
             case End(status):
-                if status == RunStatus.COMPLETED:
-                    self.mailbox.look()
+                if status in (RunStatus.COMPLETED, RunStatus.PAUSED):
+                    await self._look_now()
                 if self.mailbox.holds_any:
                     return await self._obey()
                 self._ending.end(status)

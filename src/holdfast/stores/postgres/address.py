@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -16,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from holdfast.errors import StoreError
 from holdfast.stores.base import DEFAULT_NAMESPACE
 from holdfast.stores.namespaces import check_namespace, in_namespace, wanted_namespace
+from holdfast.stores.showing import is_cut_short
 
 DEFAULT_SCHEMA = "holdfast"
 LONGEST_SCHEMA = 50
@@ -38,7 +41,7 @@ _DEFAULTS: Mapping[str, str] = {
 }
 
 _secrets: dict[str, Mapping[str, str]] = {}
-"""What was secret in the URLs that were opened in this process, by the URLs as they are shown."""
+"""What was secret in the URLs that this process has seen, by the URLs as they are shown, without what is ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ def read_address(url: str, namespace: str | None = None) -> Address:
     this process, which remembers the password, and elsewhere with `PGPASSWORD` or a password file.
     """
     base, given = _split(url)
+    _refuse_unknown(key for key, _ in given)
     own = {key: value for key, value in given if key in _OWN}
     name = _namespace(namespace, own.get("namespace"))
     shown = _shown(base, [(key, value) for key, value in given if key != "namespace"])
@@ -80,8 +84,28 @@ def _split(url: str) -> tuple[str, Given]:
     match = _URL.fullmatch(url)
     if match is None:
         raise StoreError("a PostgreSQL store is named by postgresql://USER@HOST:PORT/DATABASE?PARAMETERS")
+    if is_cut_short(match[2], match[3] or ""):
+        raise StoreError("a ? in the password of a PostgreSQL URL ends it; write special characters as %XX")
     pairs = [part.partition("=") for part in (match[3] or "").split("&") if part]
     return f"postgresql://{match[2]}", [(unquote(key), unquote(value)) for key, _, value in pairs]
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    known = _known_to_libpq()
+    for name in names:
+        if name not in _OWN and name not in known:
+            close = difflib.get_close_matches(name, [*_OWN, *known], 1)
+            question = f"; did you mean {close[0]}?" if close else ""
+            raise StoreError(
+                f"a PostgreSQL URL has no parameter {name!r:.80}{question} (ours: {', '.join(_OWN)}; "
+                "all others are those of libpq)"
+            )
+
+
+@functools.cache
+def _known_to_libpq() -> frozenset[str]:
+    """What libpq takes as parameters of a URL; `ssl` it takes in URLs only."""
+    return frozenset((*(option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()), "ssl"))
 
 
 def _shown(base: str, given: Given) -> str:
@@ -109,13 +133,14 @@ def _parameters(base: str, given: Given, shown: str) -> dict[str, str]:
     if found is None or not re.fullmatch("[0-9,]*", found.get("port") or ""):
         raise StoreError(
             f"{shown} is not a URL that PostgreSQL understands; write special characters in names and passwords "
-            "as %XX, and only parameters that libpq knows"
+            "as %XX"
         )
     plain = {key: str(value) for key, value in found.items() if value not in (None, "")}
     secret = {key: value for key, value in plain.items() if key in _SECRET}
+    database = _shown(base, [(key, value) for key, value in given if key not in _OWN])
     if secret:
-        _secrets[shown] = secret
-    return {**_DEFAULTS, **plain, **_secrets.get(shown, {}), "client_encoding": "utf8"}
+        _secrets[database] = secret
+    return {**_DEFAULTS, **plain, **_secrets.get(database, {}), "client_encoding": "utf8"}
 
 
 def _schema(name: str, shown: str) -> str:
