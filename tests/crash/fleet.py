@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import os
 import random
 import signal
 import subprocess
@@ -33,6 +32,7 @@ from holdfast.stores.base import Store
 from holdfast.stores.postgres.programs import Programs
 from tests.crash.fleet_worker import chain
 from tests.postgres import PostgresServer, running
+from tests.processes import unmeasured
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,7 +68,7 @@ class Fleet:
             *(sys.executable, "-m", "tests.crash.fleet_worker", url, str(ledger)),
             *("--steps", str(steps), "--seconds", str(seconds)),
         ]
-        self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        self._environment = unmeasured()
         self.workers: list[subprocess.Popen[bytes]] = []
         self.asleep: set[int] = set()
         for _ in range(size):

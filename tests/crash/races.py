@@ -26,6 +26,7 @@ from holdfast.stores import open_store
 from holdfast.stores.postgres.programs import Programs
 from tests.crash.fleet_worker import chain
 from tests.postgres import running
+from tests.processes import unmeasured
 
 STEPS = 5
 
@@ -54,6 +55,7 @@ def racers(url: str) -> Iterator[list[subprocess.Popen[str]]]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=unmeasured(),
             cwd=Path(__file__).parents[2],
         )
         for _ in range(2)

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.postgres import open_folder
+from tests.processes import unmeasured
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "run.py"
 
 
 def bench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=unmeasured())
 
 
 def test_a_benchmark_prints_a_table(tmp_path: Path) -> None:

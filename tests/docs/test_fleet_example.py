@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.test_docs import ROOT, environment
 from tests.postgres import open_folder
+from tests.processes import ROOT, unmeasured
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def started(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-W", "error", ROOT / "examples/fleet/run.py", "--runs", "6", "--workers", "2"],
         cwd=folder,
-        env=environment() | {"TMPDIR": str(folder)},
+        env=unmeasured(TMPDIR=str(folder)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

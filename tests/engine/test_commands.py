@@ -449,14 +449,17 @@ def test_an_edit_wins_over_what_finished_steps_of_the_wave_have_set(memory: Stor
     assert app.resume("r", "b").state == {"n": 0, "log": ["edited", "a", "b"]}
 
 
-def test_a_wish_to_stop_that_came_too_late_for_its_driver_is_refused(memory: Store) -> None:
+@pytest.mark.parametrize(("wish", "status"), [("cancel", "cancelled"), ("pause", "paused")])
+def test_a_wish_to_stop_that_its_driver_did_not_see_is_heeded_if_there_is_something_to_stop(
+    memory: Store, wish: str, status: str
+) -> None:
     app = waiting(memory)
-    memory.post("r", write_message(Wish("cancel", by="bob")))
+    memory.post("r", write_message(Wish(wish, by="bob")))
 
-    assert app.skip("r", "b") == "paused"
+    assert app.skip("r", "b") == status
 
     assert [(command.command, bool(command.refused)) for command in commands(app)] == [
-        ("cancel", True),
+        (wish, wish == "pause"),
         ("skip", False),
     ]
     assert app.resume("r").status == "completed"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from tests.processes import unmeasured
 
 MEMORY = 700 * 2**20
 SECONDS = 90
@@ -27,6 +28,7 @@ def outcomes(language: str, sources: list[str], scope: str = "{}") -> list[str]:
         capture_output=True,
         text=True,
         cwd=folder,
+        env=unmeasured(),
         timeout=100,
     )
     assert done.returncode == 0, f"{done.returncode}: {done.stdout} {done.stderr[-2000:]}"

@@ -146,6 +146,11 @@ class ActiveRuns:
         with self._lock:
             self._drives.pop((_place(store), run), None)
 
+    def of(self, store: Store) -> list[str]:
+        """The runs of a store that this process drives."""
+        with self._lock:
+            return [run for place, run in self._drives if place == _place(store)]
+
     def find(self, store: Store, run: str) -> Any:
         """The drive of a run, or `None`."""
         with self._lock:

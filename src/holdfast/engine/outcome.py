@@ -10,7 +10,7 @@ from holdfast.data.codec import Codec
 from holdfast.data.state import State
 from holdfast.journal.run_state import Pause as FoldedPause
 from holdfast.journal.run_state import RunState
-from holdfast.values import RunStatus
+from holdfast.values import RunStatus, moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,6 @@ def _public(pause: FoldedPause, codec: Codec) -> Pause:
         name=pause.name,
         prompt=pause.prompt,
         schema=codec.decode(pause.schema) if pause.schema else None,
-        since=dt.datetime.fromtimestamp(pause.since, dt.UTC),
-        expires_at=None if pause.expires_at is None else dt.datetime.fromtimestamp(pause.expires_at, dt.UTC),
+        since=moment(pause.since),
+        expires_at=None if pause.expires_at is None else moment(pause.expires_at),
     )

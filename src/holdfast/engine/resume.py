@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +28,7 @@ from holdfast.plan.check import suggestion
 from holdfast.plan.fingerprint import same_code
 from holdfast.plan.graph import IF_INTERRUPTED, Edge, Graph, Join, Node
 from holdfast.stores.base import RunInfo, Store
-from holdfast.values import START, RunStatus
+from holdfast.values import START, RunStatus, moment
 
 _NOT_COMPLETED = [status for status in RunStatus if status != RunStatus.COMPLETED]
 
@@ -160,7 +159,7 @@ def _take(run: str, pause: Pause, value: Any, codec: Codec, retention: Retention
     if expires is None and retention is not None and retention.pause_ttl is not None:
         expires = pause.since + retention.pause_ttl.total_seconds()
     if expires is not None and time.time() > expires:
-        when = dt.datetime.fromtimestamp(expires, dt.UTC).isoformat(timespec="seconds")
+        when = moment(expires).isoformat(timespec="seconds")
         way_out = "compile with a longer Retention(pause_ttl=…), or start the run anew"
         if pause.expires_at is not None:
             way_out = (

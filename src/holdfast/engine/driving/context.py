@@ -19,6 +19,9 @@ from holdfast.journal.run_state import EXPIRED, INTERRUPTED, SLEEP, Step
 
 logger = logging.getLogger("holdfast.nodes")
 
+LONGEST_SLEEP = 100 * 365.25 * 86400
+"""A hundred years."""
+
 NOTHING: Any = object()
 """Stands for a value that is not given, where `None` is one."""
 
@@ -256,9 +259,13 @@ class Context:
         it leaves the node, and when the time has come, any worker runs it again from its beginning, and this
         call returns at once. Use `once` for effects that must not be repeated.
         """
+        length = seconds.total_seconds() if isinstance(seconds, dt.timedelta) else seconds
+        if not length <= LONGEST_SLEEP:
+            raise StateInvalid(
+                f"ctx.sleep of step {self.step!r} takes seconds, a hundred years of them at most, not {seconds!r}"
+            )
         self._sleeps += 1
         key = f"sleep:{self._sleeps if name is None else name}"
-        length = seconds.total_seconds() if isinstance(seconds, dt.timedelta) else seconds
         if self._is_async:
             return self._sleep_async(key, time.time() + length)
         known, until = self._remembered(key)
