@@ -54,10 +54,12 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("each of steps of a plan", ", ".join(Row._fields)),
     ],
     "answer": [("the document", "run_id, answered, open; with --resume as for resume")],
-    **dict.fromkeys(
-        ("edit", "skip", "modify", "inject", "replan"),
-        [("the document", "run_id, command, applied, status; applied is false if it is still to be done")],
-    ),
+    **{
+        name: [
+            ("the document", "run_id, command, applied, status; applied is false if it is still to be done")
+        ]
+        for name in ("edit", "skip", "modify", "inject", "replan")
+    },
     "runs": [("the document", "store, runs"), ("each of runs", keys(RunLine.as_json))],
     "show": [
         ("the document", f"{keys(RunLine.as_json)}, {WHOLE}, held, store; with --state also the whole state"),

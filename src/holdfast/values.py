@@ -1,5 +1,6 @@
 """The small words everyone shares: ids, statuses, the ends of a graph."""
 
+import datetime as dt
 from enum import StrEnum
 from typing import Any, NewType
 
@@ -19,6 +20,14 @@ START = "__start__"
 
 END = "__end__"
 """Where a branch of a graph ends: `add_edge(last, END)`."""
+
+
+_LAST = dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
+
+
+def moment(at: float) -> dt.datetime:
+    """A time in seconds since 1970, in UTC; one that calendars do not reach is the last day that all of them do."""
+    return dt.datetime.fromtimestamp(at, dt.UTC) if at < _LAST.timestamp() else _LAST
 
 
 class RunStatus(StrEnum):

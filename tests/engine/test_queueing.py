@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime as dt
 import time
 from collections.abc import Callable
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, Retry, RunStatus, StateGraph
+from holdfast.data.codec import Codec
 from holdfast.engine.driving.drive import Drive
+from holdfast.engine.queueing import open_questions
 from holdfast.errors import AnswerTimeout, HoldfastError, RunConflict, RunExists, StateInvalid
+from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
 
 Node = Callable[..., Any]
@@ -48,6 +52,23 @@ def test_a_submitted_run_is_stored_and_waits_for_a_worker(store: Store) -> None:
     assert app.get_state(run_id) == {"n": 1}
     outcome = take_up(app, run_id)
     assert outcome.status == RunStatus.COMPLETED and outcome.state["n"] == 2
+
+
+def test_a_question_is_in_the_way_until_its_time_is_over(memory: Store) -> None:
+    def asks(state: Any, ctx: Any) -> dict[str, int]:
+        return {"n": ctx.ask("How many?", timeout=3600)}
+
+    app = chain(asks).compile(memory)
+    app.invoke({}, run_id="r")
+    run = Journal(memory).load(Journal(memory).info("r"), Codec()).run
+
+    [question] = open_questions(run, time.time())
+    assert question.prompt == "How many?" and open_questions(run, time.time() + 7200) == ()
+    run.pauses["gate"] = dataclasses.replace(question, id="gate", kind="after")
+    assert open_questions(run, time.time()) == (), "there is a gate to pass"
+    app.answer("r", 3)
+    answered = Journal(memory).load(Journal(memory).info("r"), Codec()).run
+    assert open_questions(answered, time.time()) == ()
 
 
 def test_a_submit_key_is_one_run_however_often_it_is_submitted(memory: Store) -> None:

@@ -100,6 +100,60 @@ def test_what_is_driven_or_claimed_counts_and_what_lost_its_driver_has_its_place
     assert claim(pg) == [third]
 
 
+def test_what_is_held_back_takes_no_place(pg: PostgresStore) -> None:
+    Limits(pg).set("default", max_running=1)
+    first, second = submitted(pg, 2)
+    sql(pg, "UPDATE run SET status = 'running', held = 'it kills workers' WHERE run = %s", first)
+
+    assert claim(pg) == [second]
+
+
+def test_what_a_dead_worker_claimed_takes_no_place(pg: PostgresStore, postgres_url: str) -> None:
+    Limits(pg).set("default", max_running=1)
+    [run] = submitted(pg, 1)
+    dying = open_store(postgres_url)
+    assert isinstance(dying, PostgresStore)
+    assert claim(dying) == [run] and claim(pg) == []
+    dying.close()
+
+    assert claim(pg) == [run]
+
+
+def test_limited_queues_come_before_no_more_urgent_runs_of_others(pg: PostgresStore) -> None:
+    limits = Limits(pg)
+    for queue in ("one", "two"):
+        limits.set(queue, max_running=1, rate=Rate(2, 3600))
+    order = [
+        *submitted(pg, 1, "free", priority=9),
+        *submitted(pg, 1, "two", priority=7),
+        *submitted(pg, 1, "free", priority=5),
+        *submitted(pg, 1, "one", priority=3),
+    ]
+    submitted(pg, 3, "one")
+    submitted(pg, 3, "two", priority=2)
+
+    assert [run for _ in range(4) for run in claim(pg, 1)] == order
+    last = submitted(pg, 1, "free", priority=-1)
+    assert claim(pg) == last, "both limited queues are full"
+    sql(pg, "UPDATE run SET status = 'completed', claim = NULL, claim_until = NULL WHERE claim IS NOT NULL")
+    assert len(claim(pg)) == 2, "each has spent what it claimed, and no more"
+
+
+def test_a_paused_queue_stays_paused_while_another_worker_looks_at_it(
+    pg: PostgresStore, postgres_url: str
+) -> None:
+    other = open_store(postgres_url)
+    assert isinstance(other, PostgresStore)
+    Limits(pg).pause("default")
+    [orphan] = submitted(pg, 1)
+    sql(pg, "UPDATE run SET status = 'running' WHERE run = %s", orphan)
+
+    with other.transaction() as connection:
+        allowances(connection, "default", None)
+        assert claim(pg) == []
+    other.close()
+
+
 def test_runs_whose_time_has_come_wait_for_a_place_too(pg: PostgresStore) -> None:
     Limits(pg).set("default", max_running=1)
     asleep, _ = submitted(pg, 2)

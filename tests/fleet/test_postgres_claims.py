@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import START, App, StateGraph, open_store
+from holdfast.engine.driver import active_runs
 from holdfast.fleet.catalog import Catalog
 from holdfast.fleet.claims import MAX_STRIKES, Wanted
 from holdfast.fleet.postgres_claims import PostgresClaims
@@ -108,7 +109,71 @@ def test_a_run_that_a_worker_dropped_is_taken_up_by_it_again(stores: list[Postgr
         )
 
     assert claims(stores[1]).claim(9, ()) == [] and claims(store).claim(9, (run,)) == []
+    assert active_runs.enter(store, run, None)
+    assert claims(store).claim(9, ()) == [], "this process drives it, though not this worker"
+    active_runs.leave(store, run)
     assert [claim.why for claim in claims(store).claim(9, ())] == ["orphaned"]
+
+
+def test_orphans_come_first_and_what_is_queued_or_due_by_its_urgency(stores: list[PostgresStore]) -> None:
+    """However much is queued, nothing that waits longer or is more urgent is passed over."""
+    store = stores[0]
+    app = graph(store)
+    for name, priority in [("late", 0), ("orphan", -9), ("soon", 5), ("asleep", 5), ("urgent", 7)]:
+        app.submit({}, run_id=name, priority=priority)
+    with store.transaction() as connection:
+        connection.execute("UPDATE run SET status = 'running' WHERE run = 'orphan'")
+        connection.execute("UPDATE run SET status = 'paused', due_at = 1 WHERE run = 'asleep'")
+
+    taken = [claims(store).claim(1, ()) for _ in range(6)]
+
+    assert [claim.run for found in taken for claim in found] == [
+        "orphan",
+        "urgent",
+        "asleep",
+        "soon",
+        "late",
+    ]
+
+
+def test_what_a_worker_claimed_that_is_gone_others_claim_at_once(
+    stores: list[PostgresStore], postgres_url: str
+) -> None:
+    dying = open_store(postgres_url)
+    assert isinstance(dying, PostgresStore)
+    graph(dying).submit({})
+    assert len(claims(dying).claim(1, ())) == 1
+    assert claims(stores[0]).claim(1, ()) == [] and column(dying, "claim_until > now() + interval '50 s'")
+    dying.close()
+
+    assert len(claims(stores[0]).claim(1, ())) == 1 and column(stores[0], "strikes") == 1
+
+
+def test_a_claim_of_which_nobody_heard_is_made_again_and_is_no_strike(stores: list[PostgresStore]) -> None:
+    """The server may commit a claim and go away before it says so."""
+    store = stores[0]
+    graph(store).submit({})
+    for _ in range(MAX_STRIKES + 1):
+        assert len(claims(store).claim(1, ())) == 1
+        with store.transaction() as connection:
+            connection.execute("UPDATE run SET claim_until = clock_timestamp() - interval '1 second'")
+
+    assert column(store, "strikes") == 0
+
+
+@pytest.mark.parametrize("lease", ["-" * 36, "0" * 36, "", "x"])
+def test_a_driver_that_makes_no_sense_keeps_nobody_from_claiming(
+    stores: list[PostgresStore], lease: str
+) -> None:
+    app = graph(stores[0])
+    app.submit({}, run_id="odd")
+    with stores[0].transaction() as connection:
+        connection.execute(
+            "UPDATE run SET status = 'running', driver = %s", (f'{{"pid": 1, "lease": "{lease}"}}',)
+        )
+    app.submit({}, run_id="good")
+
+    assert [claim.run for claim in claims(stores[0]).claim(9, ())] == ["odd", "good"]
 
 
 def test_a_run_that_kills_whoever_claims_it_is_held_back_and_requeueing_frees_it(
@@ -118,12 +183,12 @@ def test_a_run_that_kills_whoever_claims_it_is_held_back_and_requeueing_frees_it
     store = stores[0]
     app = graph(store)
     run = app.submit({})
-    for _ in range(MAX_STRIKES):
-        assert len(claims(store).claim(1, ())) == 1
+    for number in range(MAX_STRIKES):
+        assert len(claims(stores[number % 2]).claim(1, ())) == 1
         with store.transaction() as connection:
             connection.execute("UPDATE run SET claim_until = clock_timestamp() - interval '1 second'")
 
-    assert claims(store).claim(1, ()) == [] and "died" in column(store, "held")
+    assert claims(stores[1]).claim(1, ()) == [] and "died" in column(store, "held")
     assert claims(store).count_waiting(9) == 0
     app.requeue(run)
 

@@ -126,6 +126,9 @@ FORBIDDEN = (
     "INSERT INTO inbox VALUES ({no}, 99, 1, '', gen_random_uuid())",
     "INSERT INTO lease (id, namespace, host, pid, until) VALUES (gen_random_uuid(), 'theirs', '', 1, now())",
     "INSERT INTO queue (namespace, name) VALUES ('theirs', 'x')",
+    "INSERT INTO run (no, namespace, run, key, workflow, status, created_at, updated_at, driver) "
+    "OVERRIDING SYSTEM VALUE VALUES ({no} + 1, 'ours', 'x', 'x', '', '', 1, 1, '')",
+    "UPDATE run SET no = DEFAULT",
     "UPDATE run SET namespace = 'theirs'",
     "UPDATE entry SET run_no = {no}",
     "INSERT INTO member VALUES ('alice', 'theirs')",

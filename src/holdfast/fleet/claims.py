@@ -53,6 +53,10 @@ class Claims(Protocol):
         """Leave the runs of a workflow to others from now on."""
         ...
 
+    def leave(self, run: str) -> None:
+        """Leave a run that this worker cannot drive to others for a while, longer each time."""
+        ...
+
     def count_waiting(self, within: float) -> int:
         """How many runs are running, queued, or due within so many seconds."""
         ...

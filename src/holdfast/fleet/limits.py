@@ -23,9 +23,12 @@ _TOKENS = f"least(starts, tokens + {_PASSED} * starts / per_seconds)"
 
 _COUNT = (
     "(SELECT count(*) FROM run WHERE run.namespace = queue.namespace AND run.queue = queue.name AND run.queue <> '' "
-    "AND {})"
+    "AND run.held IS NULL AND {})"
 )
-_CLAIMED = "run.claim IS NOT NULL AND run.claim_until > clock_timestamp()"
+_CLAIMED = (
+    "run.claim_until > clock_timestamp() "
+    "AND EXISTS (SELECT FROM lease WHERE lease.id = run.claim AND lease.until > clock_timestamp())"
+)
 _TAKEN = " + ".join(
     _COUNT.format(condition)
     for condition in (
@@ -34,7 +37,7 @@ _TAKEN = " + ".join(
         f"run.status = 'paused' AND run.due_at IS NOT NULL AND {_CLAIMED}",
     )
 )
-"""How many runs of a queue are driven, or are about to be."""
+"""How many runs of a queue are driven, or are about to be. Those that are held back take no place."""
 
 _THIS = "namespace = %(namespace)s AND name = %(queue)s"
 
@@ -157,8 +160,11 @@ def allowances(connection: Connection, namespace: str, queues: Sequence[str] | N
     """
     limited = "namespace = %(namespace)s AND (%(queues)s::text[] IS NULL OR name = ANY (%(queues)s::text[]))"
     names = {"namespace": namespace, "queues": None if queues is None else list(queues)}
-    every = [name for (name,) in connection.execute(f"SELECT name FROM queue WHERE {limited}", names)]
-    if not every:
+    none = {
+        name: Room(0, paused)
+        for name, paused in connection.execute(f"SELECT name, paused FROM queue WHERE {limited}", names)
+    }
+    if not none:
         return {}
     connection.execute(_PATIENCE)
     locked = connection.execute(
@@ -170,7 +176,6 @@ def allowances(connection: Connection, namespace: str, queues: Sequence[str] | N
         "FROM queue WHERE namespace = %(namespace)s AND name = ANY (%(locked)s::text[])",
         {"namespace": namespace, "locked": [name for (name,) in locked]},
     ).fetchall()
-    none = dict.fromkeys(every, Room(0))
     return none | {name: _room(paused, tokens, places) for name, paused, tokens, places in rows}
 
 

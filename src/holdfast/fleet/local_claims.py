@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection
 
 from holdfast.engine.driver import is_driven
+from holdfast.fleet.avoiding import Avoiding
 from holdfast.fleet.claims import MAX_STRIKES, Claim, Wanted
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus
@@ -22,15 +23,15 @@ class LocalClaims:
         self._lock = threading.Lock()
         self._not_before: dict[str, float] = {}
         self._strikes: dict[str, int] = {}
-        self._avoided: set[str] = set()
+        self._avoiding = Avoiding()
 
     def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
         """The most urgent runs that this worker may take up."""
-        now = time.time()
+        now, passed = time.time(), {*active, *self._avoiding.runs()}
         found = [
             (info, why)
             for info in self._store.runs(status=_CLAIMABLE)
-            if info.run not in active and self._is_wanted(info, now) and (why := self._why(info, now))
+            if info.run not in passed and self._is_wanted(info, now) and (why := self._why(info, now))
         ]
         found.sort(key=lambda item: (-item[0].priority, item[0].due_at or item[0].created_at))
         return [Claim(info.run, info.workflow, info.queue, why) for info, why in found[:limit]]
@@ -52,13 +53,19 @@ class LocalClaims:
 
     def avoid(self, workflow: str) -> None:
         """Leave the runs of a workflow alone."""
-        self._avoided.add(workflow)
+        self._avoiding.avoid(workflow)
+
+    def leave(self, run: str) -> None:
+        """Leave a run alone for a while."""
+        self._avoiding.leave(run)
 
     def count_waiting(self, within: float) -> int:
         """How many wanted runs are running, queued, or due soon."""
-        soon = time.time() + within
+        soon, left = time.time() + within, set(self._avoiding.runs(within))
         return sum(
-            self._is_wanted(info, soon) and (info.status == RunStatus.RUNNING or _is_due(info, soon))
+            info.run not in left
+            and self._is_wanted(info, soon)
+            and (info.status == RunStatus.RUNNING or _is_due(info, soon))
             for info in self._store.runs(status=_CLAIMABLE)
         )
 
@@ -70,7 +77,9 @@ class LocalClaims:
         queues, workflows = self._wanted.queues, self._wanted.workflows
         if not info.queue or (queues and info.queue not in queues):
             return False
-        if info.workflow in self._avoided or (workflows is not None and info.workflow not in workflows):
+        if info.workflow in self._avoiding.workflows or (
+            workflows is not None and info.workflow not in workflows
+        ):
             return False
         with self._lock:
             return self._not_before.get(info.run, 0.0) <= now

@@ -2,32 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.engine.driver import active_runs
+from holdfast.fleet.avoiding import Avoiding
 from holdfast.fleet.claims import MAX_STRIKES, Claim, Wanted
-from holdfast.fleet.limits import allowances, spend
+from holdfast.fleet.limits import Room, allowances, spend
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.connecting import Connection
     from holdfast.stores.postgres.store import PostgresStore
 
+LASTS = 60.0
+"""For how many seconds, at least, a claim lasts while its worker lives: time enough to load a workflow."""
+
 _NOW = "extract(epoch FROM clock_timestamp())"
-_LEASE = 'substring(run.driver FROM \'"lease": "([0-9a-f-]{36})"\')::uuid'
-_FREE = "run.held IS NULL AND (run.claim_until IS NULL OR run.claim_until <= clock_timestamp())"
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_LEASE = f'substring(run.driver FROM \'"lease": "({_UUID})"\')::uuid'
+_FREE = (
+    "run.held IS NULL AND (run.claim_until IS NULL OR run.claim_until <= clock_timestamp() OR (run.claim IS NOT NULL "
+    "AND NOT EXISTS (SELECT FROM lease WHERE lease.id = run.claim AND lease.until > clock_timestamp())))"
+)
 _WANTED = (
     "run.namespace = %(namespace)s AND run.queue <> '' "
     "AND (%(queues)s::text[] IS NULL OR run.queue = ANY (%(queues)s::text[])) "
     "AND (%(workflows)s::text[] IS NULL OR run.workflow = ANY (%(workflows)s::text[])) "
-    "AND run.workflow <> ALL (%(avoided)s::text[]) AND run.run <> ALL (%(active)s::text[])"
+    "AND run.workflow <> ALL (%(avoided)s::text[]) AND run.run <> ALL (%(passed)s::text[])"
 )
 
-_CLAIM = f"""
-WITH found AS (
-    SELECT run.no FROM run WHERE {_WANTED} AND {_FREE} AND {{condition}}
-    ORDER BY run.priority DESC, coalesce(run.due_at, run.created_at), run.no
-    LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+_FIND = f"""
+SELECT run.no, run.run, run.workflow, run.queue, run.priority, coalesce(run.due_at, run.created_at) AS since,
+    '{{why}}' AS why
+FROM run WHERE {_WANTED} AND {_FREE} AND {{condition}}
+ORDER BY run.priority DESC, coalesce(run.due_at, run.created_at), run.no
+LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+"""
+
+_ORPHANED = (
+    "run.status = 'running' AND run.queue <> ALL (%(others)s::text[]) AND NOT EXISTS (SELECT FROM lease "
+    f"WHERE lease.id = {_LEASE} AND lease.until > clock_timestamp() "
+    "AND (lease.id <> %(lease)s OR run.run = ANY (%(driven)s::text[])))"
 )
+"""A run that names this process's own lease, and that nothing in this process drives, was dropped."""
+
+_QUEUED = f"run.status = 'queued' AND (run.due_at IS NULL OR run.due_at <= {_NOW})"
+_DUE = f"run.status = 'paused' AND run.due_at <= {_NOW}"
+
+
+def _found(why: str, condition: str) -> str:
+    return _FIND.replace("{why}", why).replace("{condition}", condition)
+
+
+def _ready(place: str) -> str:
+    """The most urgent runs of a place, those that are queued and those whose time has come together."""
+    queued, due = _found("queued", f"{_QUEUED} AND {place}"), _found("due", f"{_DUE} AND {place}")
+    return (
+        f"WITH queued AS ({queued}), due AS ({due}) "
+        "SELECT * FROM queued UNION ALL SELECT * FROM due ORDER BY priority DESC, since, no LIMIT %(limit)s"
+    )
+
+
+_FIND_ORPHANED = _found("orphaned", _ORPHANED)
+_FIND_IN_QUEUE = _ready("run.queue = %(queue)s")
+_FIND_ELSEWHERE = _ready("run.queue <> ALL (%(others)s::text[])")
+
+_CLAIM = f"""
 UPDATE run SET
     strikes = struck.times,
     held = CASE WHEN struck.times >= {MAX_STRIKES} THEN
@@ -35,35 +75,27 @@ UPDATE run SET
     claim = CASE WHEN struck.times < {MAX_STRIKES} THEN %(lease)s::uuid END,
     claim_until = CASE WHEN struck.times < {MAX_STRIKES} THEN
         clock_timestamp() + make_interval(secs => %(seconds)s) END
-FROM found JOIN LATERAL (
-    SELECT run.strikes + (run.claim IS NOT NULL AND run.claim IS DISTINCT FROM {_LEASE})::int AS times
-    FROM run WHERE run.no = found.no
-) AS struck ON true
-WHERE run.no = found.no
-RETURNING run.run, run.workflow, run.queue, run.held
+FROM (
+    SELECT run.no,
+        run.strikes + coalesce(run.claim <> %(lease)s AND run.claim IS DISTINCT FROM {_LEASE}, false)::int AS times
+    FROM run WHERE run.no = ANY (%(nos)s::bigint[])
+) AS struck
+WHERE run.no = struck.no
+RETURNING run.no, run.held
 """
-
-_CONDITIONS = {
-    "queued": f"run.status = 'queued' AND (run.due_at IS NULL OR run.due_at <= {_NOW})",
-    "due": f"run.status = 'paused' AND run.due_at <= {_NOW}",
-    "orphaned": "run.status = 'running' AND NOT EXISTS (SELECT FROM lease "
-    f"WHERE lease.id = {_LEASE} AND lease.until > clock_timestamp() AND lease.id <> %(lease)s)",
-}
-"""Why a run can be claimed. A run that names this worker's own lease, and that it does not drive, was dropped."""
-
-_CLAIMS = {
-    why: _CLAIM.replace("{condition}", f"{condition} AND run.queue <> ALL (%(skipped)s::text[])")
-    for why, condition in _CONDITIONS.items()
-}
+"""Whoever claims again what it had claimed already did not die over it: the answer got lost."""
 
 
-class _Wish(NamedTuple):
-    """How many runs are wanted for which reason, of which queues and not of which."""
+class _Found(NamedTuple):
+    """A run that can be claimed; it is this transaction's alone."""
 
+    no: int
+    run: str
+    workflow: str
+    queue: str
+    priority: int
+    since: float
     why: str
-    limit: int
-    queues: list[str] | None
-    skipped: list[str]
 
 
 _RELEASE = """
@@ -96,46 +128,59 @@ class PostgresClaims:
     def __init__(self, store: PostgresStore, wanted: Wanted) -> None:
         self._store = store
         self._queues = list(wanted.queues) or None
-        self._avoided: set[str] = set()
+        self._avoiding = Avoiding()
         self._workflows = None if wanted.workflows is None else list(wanted.workflows)
 
     def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
-        """Claim the most urgent runs; those of limited queues as far as their limits allow."""
-        found: list[Claim] = []
+        """Claim what lost its driver, then the most urgent; of limited queues as far as their limits allow."""
         lease = self._store.lease()
+        values = {
+            **self._values([*active, *self._avoiding.runs()]),
+            "lease": lease,
+            "driven": active_runs.of(self._store),
+            "seconds": max(LASTS, self._store.lease_seconds),
+        }
         with self._store.transaction() as connection:
             rooms = allowances(connection, self._store.namespace, self._queues)
-            for why in _CONDITIONS:
-                # A run that lost its driver counts as running already: it has its place.
-                limited = [] if why == "orphaned" else list(rooms)
-                for queue in limited:
-                    wish = _Wish(why, min(limit - len(found), rooms[queue].runs), [queue], [])
-                    claimed = self._claimed(connection, wish, active, lease)
-                    spend(connection, self._store.namespace, queue, len(claimed))
-                    rooms[queue] = rooms[queue]._replace(runs=rooms[queue].runs - len(claimed))
-                    found += claimed
-                skipped = limited or [queue for queue, room in rooms.items() if room.paused]
-                wish = _Wish(why, limit - len(found), self._queues, skipped)
-                found += self._claimed(connection, wish, active, lease)
+            # A run that lost its driver counts as running already: it has its place.
+            paused = [queue for queue, room in rooms.items() if room.paused]
+            chosen = _rows(connection, _FIND_ORPHANED, {**values, "others": paused, "limit": limit})
+            if len(chosen) < limit:
+                ready = self._ready(connection, rooms, {**values, "limit": limit - len(chosen)})
+                began = _most_urgent(ready, limit - len(chosen), rooms)
+                self._spend(connection, began, rooms)
+                chosen += began
+            if not chosen:
+                return []
+            rows = connection.execute(_CLAIM.encode(), {**values, "nos": [found.no for found in chosen]})
+            held = dict(rows.fetchall())
+        return [
+            Claim(found.run, found.workflow, found.queue, found.why)
+            for found in chosen
+            if held[found.no] is None
+        ]
+
+    def _ready(self, connection: Connection, rooms: dict[str, Room], values: dict[str, Any]) -> list[_Found]:
+        """The most urgent runs of each limited queue that has room, and of all queues without limits."""
+        found = _rows(connection, _FIND_ELSEWHERE, {**values, "others": list(rooms)})
+        for queue, room in rooms.items():
+            if room.runs:
+                most = min(room.runs, values["limit"])
+                found += _rows(connection, _FIND_IN_QUEUE, {**values, "queue": queue, "limit": most})
         return found
 
-    def _claimed(
-        self, connection: Connection, wish: _Wish, active: Collection[str], lease: str
-    ) -> list[Claim]:
-        if wish.limit <= 0:
-            return []
-        given = {"queues": wish.queues, "skipped": wish.skipped, "limit": wish.limit}
-        mine = {"lease": lease, "seconds": self._store.lease_seconds}
-        rows = connection.execute(_CLAIMS[wish.why], {**self._values(active), **given, **mine}).fetchall()
-        return [Claim(run, workflow, queue, wish.why) for run, workflow, queue, held in rows if held is None]
+    def _spend(self, connection: Connection, began: list[_Found], rooms: dict[str, Room]) -> None:
+        for queue in rooms:
+            runs = sum(found.queue == queue for found in began)
+            spend(connection, self._store.namespace, queue, runs)
 
-    def _values(self, active: Collection[str] = ()) -> dict[str, Any]:
+    def _values(self, passed: Collection[str]) -> dict[str, Any]:
         return {
             "namespace": self._store.namespace,
             "queues": self._queues,
             "workflows": self._workflows,
-            "avoided": list(self._avoided),
-            "active": list(active),
+            "avoided": self._avoiding.workflows,
+            "passed": list(passed),
         }
 
     def release(self, run: str, *, seconds: float = 0.0) -> None:
@@ -148,7 +193,11 @@ class PostgresClaims:
 
     def avoid(self, workflow: str) -> None:
         """Leave the runs of a workflow to others."""
-        self._avoided.add(workflow)
+        self._avoiding.avoid(workflow)
+
+    def leave(self, run: str) -> None:
+        """Leave a run to others for a while."""
+        self._avoiding.leave(run)
 
     def _change(self, sql: str, **values: Any) -> None:
         lease, namespace = self._store.lease(), self._store.namespace
@@ -158,9 +207,27 @@ class PostgresClaims:
     def count_waiting(self, within: float) -> int:
         """How many wanted runs are running, queued, or due soon."""
         with self._store.transaction() as connection:
-            rows = connection.execute(_COUNT, {**self._values(), "within": within}).fetchall()
+            rows = connection.execute(
+                _COUNT, {**self._values(self._avoiding.runs(within)), "within": within}
+            ).fetchall()
         return int(rows[0][0])
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` when the server tells that something was queued."""
         return self._store.listen_queue(callback)
+
+
+def _rows(connection: Connection, sql: str, values: dict[str, Any]) -> list[_Found]:
+    return [_Found(*row) for row in connection.execute(sql.encode(), values).fetchall()]
+
+
+def _most_urgent(found: Iterable[_Found], limit: int, rooms: dict[str, Room]) -> list[_Found]:
+    """The most urgent of all, and of no limited queue more than it has room for."""
+    left = {queue: room.runs for queue, room in rooms.items()}
+    chosen: list[_Found] = []
+    for each in sorted(found, key=lambda each: (-each.priority, each.since, each.no)):
+        if len(chosen) < limit and left.get(each.queue, 1) > 0:
+            chosen.append(each)
+            if each.queue in left:
+                left[each.queue] -= 1
+    return chosen

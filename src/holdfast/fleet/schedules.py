@@ -15,7 +15,7 @@ from holdfast.data.seal import Seal
 from holdfast.engine.housekeeping import TolerantCodec
 from holdfast.engine.queueing import DEFAULT_QUEUE, Place
 from holdfast.errors import HoldfastError
-from holdfast.fleet.catalog import Catalog
+from holdfast.fleet.catalog import Catalog, UnknownWorkflow
 from holdfast.fleet.cron import Cron
 from holdfast.fleet.on_postgres import on_postgres
 from holdfast.journal.journal import Journal
@@ -198,8 +198,9 @@ class Schedules:
     def tick(self, submit: Submit, workflows: Collection[str] | None = None) -> list[str]:
         """Submit what is due and answer the run ids; of these `workflows` alone, if they are given.
 
-        Several workers may do so at once: each schedule is one's alone at a time. A schedule whose runs cannot be
-        submitted keeps the reason as its trouble, and is tried again later.
+        Several workers may do so at once: each schedule is one's alone at a time. One whose workflow is not known here
+        is left to them as it is; one whose runs cannot be submitted keeps the reason as its trouble, and is tried
+        again later.
         """
         runs: list[str] = []
         seen: list[str] = []
@@ -224,6 +225,9 @@ class Schedules:
                 schedule = self._schedule(row)
                 submitted = [(submit(schedule, time), time) for time in schedule.times(due, now)]
                 next_at = schedule.cron.next_after(now)
+            except UnknownWorkflow as error:
+                logger.info("schedule %s is left to others: %s", name, error)
+                return True
             except Exception as error:
                 self._note_trouble(connection, name, error)
                 return True

@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 from holdfast.engine.app import App
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.outcome import Outcome
-from holdfast.errors import ExecutionError, HoldfastError, RunConflict, RunFinished, RunNotFound, StoreError
+from holdfast.errors import (
+    CorruptJournal,
+    ExecutionError,
+    HoldfastError,
+    RunConflict,
+    RunFinished,
+    RunNotFound,
+    StoreError,
+)
 from holdfast.events import Observer
 from holdfast.fleet.catalog import Catalog, Known, UnknownWorkflow
 from holdfast.fleet.claims import Claim, Claims, Wanted
@@ -31,7 +39,7 @@ LOOK_EVERY = 0.5
 """How often, in seconds, a worker looks for runs of which nobody told it: those that are due, or orphaned."""
 
 AGAIN_AFTER = 1.0
-"""How long a run rests that was claimed too early or could not be saved."""
+"""How long a run rests that was claimed too early, could not be saved, or is somebody else's."""
 
 TICK = 1.0
 """How often, in seconds, a worker looks whether something is scheduled."""
@@ -183,30 +191,43 @@ class Worker:
         self._nudge()
 
     async def _drive(self, claim: Claim) -> None:
-        rest = 0.0
+        rest = AGAIN_AFTER
         try:
-            known = await asyncio.to_thread(self._catalog.of_run, self._store, claim.run, claim.workflow)
-            if self._stopping.is_set():
-                return
-            self._say("taken", claim, claim.why)
-            rest = await self._driven(claim, known)
+            rest = await self._taken_up(claim)
         except (RunConflict, RunFinished, RunNotFound) as error:
             self._say("conflict", claim, str(error))
         except UnknownWorkflow as error:
+            rest = 0.0
             logger.warning("runs of workflow %r are left to others: %s", claim.workflow, error)
             self.claims.avoid(claim.workflow)
+        except CorruptJournal as error:
+            await self._refuse(claim, error)
+            return
         except StoreError as error:
-            rest = AGAIN_AFTER
             logger.warning("run %s is left for now: %s", claim.run, error)
-        except Exception as error:
-            if not isinstance(error, HoldfastError):
-                logger.exception("run %s cannot be taken up", claim.run)
+        except HoldfastError as error:
+            # Another version of the graph, a missing key or package: another worker may be able to.
+            self.claims.leave(claim.run)
             self._say("refused", claim, str(error))
-            await self._settle(self.claims.strike, claim.run, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            logger.exception("run %s cannot be taken up", claim.run)
+            await self._refuse(claim, error)
             return
         finally:
             self._drives.pop(claim.run, None)
         await self._settle(self.claims.release, claim.run, rest)
+
+    async def _taken_up(self, claim: Claim) -> float:
+        """Load what drives a run, and drive it, unless the worker is stopping; answers how long the run is to rest."""
+        known = await asyncio.to_thread(self._catalog.of_run, self._store, claim.run, claim.workflow)
+        if self._stopping.is_set():
+            return 0.0
+        self._say("taken", claim, claim.why)
+        return await self._driven(claim, known)
+
+    async def _refuse(self, claim: Claim, error: Exception) -> None:
+        self._say("refused", claim, str(error))
+        await self._settle(self.claims.strike, claim.run, f"{type(error).__name__}: {error}")
 
     async def _driven(self, claim: Claim, known: Known) -> float:
         """Drive a run as far as it goes; answers how long it is to rest before it is claimed again."""
@@ -215,7 +236,7 @@ class Worker:
         def hold(drive: Drive) -> None:
             self._hold(claim.run, drive)
             if is_new and known.announcer is not None:
-                self._aside(known.announcer.started, claim.run)
+                self._aside(_guarded(known.announcer.started), claim.run)
 
         try:
             outcome = await known.app.atake_up(
@@ -233,7 +254,7 @@ class Worker:
         await self._announce(known, claim, str(outcome.status), "")
         return AGAIN_AFTER if outcome.figures.steps_run == 0 and due_at is not None else 0.0
 
-    def _aside(self, function: Callable[[str], None], run: str) -> None:
+    def _aside(self, function: Callable[..., None], run: str) -> None:
         """Call a function in a thread, without waiting for it."""
         assert self._loop is not None
         task = self._loop.create_task(asyncio.to_thread(function, run))
@@ -247,7 +268,7 @@ class Worker:
 
     async def _announce(self, known: Known, claim: Claim, status: str, error: str) -> None:
         if known.announcer is not None:
-            await asyncio.to_thread(known.announcer.ended, claim.run, status, error)
+            await asyncio.to_thread(_guarded(known.announcer.ended), claim.run, status, error)
 
     def _hold(self, run: str, drive: Drive) -> None:
         self._drives[run] = drive
@@ -309,8 +330,29 @@ class Worker:
                 signal.signal(number, handler)
 
     def _say(self, kind: str, claim: Claim, text: str = "", due_at: float | None = None) -> None:
-        if self._tell is not None:
+        """Tell what became of a run. Whatever comes of telling, the run's claim is not lost over it."""
+        if self._tell is None:
+            return
+        try:
             self._tell(WorkerEvent(kind, claim.run, claim.workflow, claim.queue, text, due_at))
+        except BrokenPipeError:
+            logger.warning("nobody reads what this worker tells: it stops")
+            self._tell = None
+            self.stop()
+        except Exception:
+            logger.exception("what was to be told of run %s failed", claim.run)
+
+
+def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
+    """A function that logs what goes wrong in a hook."""
+
+    def call(run: str, *facts: str) -> None:
+        try:
+            hook(run, *facts)
+        except Exception:
+            logger.exception("a hook of run %s failed", run)
+
+    return call
 
 
 def _waits_for(outcome: Outcome) -> str:

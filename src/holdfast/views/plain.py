@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast.data.codec import Codec, Unknown
 from holdfast.errors import CodecError
+from holdfast.values import moment
 
 MAX_DEPTH = 60
 """Containers nested deeper than this are named, not shown."""
@@ -41,7 +42,7 @@ CODEC = LenientCodec()
 
 def when(at: float) -> dt.datetime:
     """A moment of the journal, in UTC."""
-    return dt.datetime.fromtimestamp(at, dt.UTC)
+    return moment(at)
 
 
 def iso(at: dt.datetime | None) -> str | None:

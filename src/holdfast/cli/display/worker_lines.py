@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli.display.tables import json_text
 from holdfast.cli.display.text import clock, moment, one_line
 from holdfast.cli.errors import worded
+from holdfast.values import moment as time_of
 
 if TYPE_CHECKING:
     from holdfast.fleet.worker import WorkerEvent
@@ -40,7 +41,7 @@ class WorkerLines:
     def tell(self, event: WorkerEvent) -> None:
         """Something became of a run."""
         text = _to_workers(worded(str(self._scrub(event.text))))
-        due = None if event.due_at is None else dt.datetime.fromtimestamp(event.due_at, dt.UTC)
+        due = None if event.due_at is None else time_of(event.due_at)
         facts = {"run_id": event.run, "workflow": event.workflow, "queue": event.queue}
         when = None if due is None else due.isoformat(timespec="milliseconds")
         self._write(

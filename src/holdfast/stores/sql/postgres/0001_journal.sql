@@ -28,10 +28,11 @@ CREATE INDEX run_by_status ON run (namespace, status, updated_at DESC, run);
 CREATE INDEX run_by_tag ON run USING gin (tags);
 
 -- What workers look for: what is queued, what may have lost its driver, what sleeps until a time. The most
--- urgent of many that are queued is found without sorting them.
+-- urgent of many that are queued, in all queues or in one, is found without sorting them.
 CREATE INDEX run_urgent ON run (namespace, priority DESC, (coalesce(due_at, created_at)), no)
     WHERE status = 'queued' AND queue <> '';
-CREATE INDEX run_queued ON run (namespace, queue, priority DESC, due_at) WHERE status = 'queued';
+CREATE INDEX run_queued ON run (namespace, queue, priority DESC, (coalesce(due_at, created_at)), no)
+    WHERE status = 'queued' AND queue <> '';
 CREATE INDEX run_driven ON run (namespace, queue) WHERE status = 'running' AND queue <> '';
 CREATE INDEX run_asleep ON run (namespace, due_at) WHERE status = 'paused' AND due_at IS NOT NULL;
 

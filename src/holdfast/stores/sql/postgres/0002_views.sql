@@ -101,7 +101,7 @@ SELECT
     to_timestamp(run.updated_at) AS updated_at,
     run.queue,
     run.priority,
-    to_timestamp(run.due_at) AS due_at,
+    CASE WHEN run.due_at IS NOT NULL THEN to_timestamp(least(run.due_at, 253402214400)) END AS due_at,
     run.held,
     run.strikes,
     substring(run.driver FROM '"host": *"([^"]*)"') AS driver_host,

@@ -64,6 +64,8 @@ CREATE FUNCTION admit(role name, namespace text, reads_only boolean DEFAULT fals
 LANGUAGE plpgsql
 SET search_path = @schema@, pg_temp
 AS $$
+DECLARE
+    facts text;
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), role);
     EXECUTE format(
@@ -71,7 +73,11 @@ BEGIN
         'runs, steps, checkpoints, workflow_checkpoints TO %I', role);
     IF NOT reads_only THEN
         EXECUTE format(
-            'GRANT INSERT, UPDATE, DELETE ON run, entry, snapshot, inbox, lease, queue, schedule TO %I', role);
+            'GRANT INSERT, UPDATE, DELETE ON entry, snapshot, inbox, lease, queue, schedule TO %I', role);
+        -- Nobody chooses the number of a run: it might be that of another namespace's next one.
+        SELECT string_agg(quote_ident(attname), ', ') INTO facts FROM pg_attribute
+        WHERE attrelid = 'run'::regclass AND attnum > 0 AND NOT attisdropped AND attname <> 'no';
+        EXECUTE format('GRANT DELETE, INSERT (%s), UPDATE (%s) ON run TO %I', facts, facts, role);
     END IF;
     INSERT INTO member VALUES (role, namespace) ON CONFLICT DO NOTHING;
 END
