@@ -170,7 +170,9 @@ def test_the_page_on_the_architecture_has_every_folder_and_nothing_that_is_not_t
 
     folders = [path for path in package.rglob("*") if path.is_dir() and path.name != "__pycache__"]
     assert [path.name for path in folders if f"{path.name}/" not in tree] == []
-    assert [path.name for path in package.glob("*.py") if not {path.name, "__init__.py", "__main__.py"} & {*tree}] == []
+    assert [
+        path.name for path in package.glob("*.py") if not {path.name, "__init__.py", "__main__.py"} & {*tree}
+    ] == []
     assert [name for name in tree if not any(package.rglob(name.rstrip("/")))] == []
 
 

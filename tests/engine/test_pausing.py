@@ -249,7 +249,9 @@ def test_a_node_that_swallows_its_pause_fails_loudly(is_async: bool) -> None:
 
     app = one(ask_async if is_async else ask).compile("memory://")
 
-    with pytest.raises(ExecutionError, match=r"went on although it is waiting for an answer to 'well\?'; a bare"):
+    with pytest.raises(
+        ExecutionError, match=r"went on although it is waiting for an answer to 'well\?'; a bare"
+    ):
         app.invoke(run_id="r")
     assert app.get_state("r")["log"] == []
 

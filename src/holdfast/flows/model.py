@@ -319,7 +319,9 @@ class Question(Part):
     type: Literal["string", "integer", "number", "boolean", "array", "object", "any"] = Field(
         default="any", description="Of which type the answer is."
     )
-    default: Any = Field(default=None, description="The answer if nobody gives one in time, or with --skip-gates.")
+    default: Any = Field(
+        default=None, description="The answer if nobody gives one in time, or with --skip-gates."
+    )
     multiline: bool = Field(default=False, description="Whether the answer may have several lines.")
 
 
@@ -337,7 +339,9 @@ class Ask(Part):
     timeout: Duration | None = Field(
         default=None, description="How long it takes an answer; then the default is taken, or the step fails."
     )
-    default: Any = Field(default=None, description="The answer if nobody gives one in time, or with --skip-gates.")
+    default: Any = Field(
+        default=None, description="The answer if nobody gives one in time, or with --skip-gates."
+    )
     multiline: bool = Field(default=False, description="Whether the answer may have several lines.")
 
     @model_validator(mode="after")

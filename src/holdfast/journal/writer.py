@@ -170,7 +170,9 @@ class Writer:
         if head is None:
             what = "was deleted, or its store was restored to a time before it began"
         elif head <= self.stored:
-            what = f"is not as this driver left it: its store was restored to an earlier time (it is at {head}, "
+            what = (
+                f"is not as this driver left it: its store was restored to an earlier time (it is at {head}, "
+            )
             what += f"this driver was at {self.stored})"
         return RunConflict(
             f"run {self.info.run!r} {what}; this driver stopped before its next step and changed nothing"

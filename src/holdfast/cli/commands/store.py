@@ -12,7 +12,6 @@ from holdfast.cli.display.tables import print_json
 from holdfast.cli.reading import json_option
 from holdfast.cli.store_option import (
     chosen_url,
-    exists,
     meant_run,
     open_existing,
     same_store,
@@ -182,7 +181,7 @@ def migrate(check: bool, store: str | None, as_json: bool) -> int:
 
     url = chosen_url(store)
     place = store_place(url)
-    if not exists(url) and check:
+    if check and place is not None and not place.exists():
         raise StoreError(f"there is no store at {url} yet; the first run, or this without --check, makes it")
     if check:
         before = after = schema_of(url, place)

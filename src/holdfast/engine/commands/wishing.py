@@ -153,7 +153,9 @@ def obey_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | No
                     raise Refused(STALE)
             elif wish.command in OF_WHAT_IS_NEXT and wish.command != REPLAN and _is_to_lead_on(run):
                 raise NeedsGraph
-            for record in () if wish.command in STOPS else decided(Ground(name, run, codec, graph, driven=False), wish):
+            for record in (
+                () if wish.command in STOPS else decided(Ground(name, run, codec, graph, driven=False), wish)
+            ):
                 writer.record(record)
                 stirred = True
         except NeedsGraph:

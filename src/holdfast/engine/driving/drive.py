@@ -177,7 +177,9 @@ class Drive:
 
     def request_pause(self, reason: str, status: RunStatus = RunStatus.INTERRUPTED) -> None:
         """Save and stop as soon as what is under way is finished. May be called from any thread."""
-        if self.pausing is None or status != RunStatus.QUEUED:  # What a person wants comes before a hand-over.
+        if (
+            self.pausing is None or status != RunStatus.QUEUED
+        ):  # What a person wants comes before a hand-over.
             self._pausing_as, self.pausing = status, reason
         loop = self._loop
         if loop is not None and not loop.is_closed():
