@@ -20,7 +20,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,6 +46,8 @@ class Report:
     done: collections.Counter[str] = field(default_factory=collections.Counter)
     refused: int = 0
     """Late saves of drivers whose runs others had taken over."""
+    unaware: int = 0
+    """Steps that such a driver was just beginning when it was stopped: its save was refused, but the step ran."""
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -54,7 +55,7 @@ class Report:
         lines = [
             f"{self.completed} of {self.runs} runs completed in {self.seconds:.0f} s",
             f"done to them: {acts}",
-            f"late saves refused: {self.refused}",
+            f"late saves refused: {self.refused}; of steps that were begun unawares: {self.unaware}",
             f"problems: {len(self.problems)}",
         ]
         return "\n".join([*lines, *(f"  {problem}" for problem in self.problems[:20])])
@@ -203,22 +204,19 @@ def _check(report: Report, store: Store, ledger: Path, steps: int) -> None:
         finished = [record.step for record in records if isinstance(record, StepFinished)]
         if finished != wanted:
             report.problems.append(f"{info.run}: its journal has finished {finished}")
-    for line in _misdeeds(ledger):
-        report.problems.append(line)
-    report.refused = sum(line.startswith("worker conflict ") for line in ledger.read_text().splitlines())
-
-
-def _misdeeds(ledger: Path) -> Iterator[str]:
-    """What the ledger tells of steps that were finished twice, or started after they were finished."""
+    lines = [line.split() for line in ledger.read_text().splitlines()]
+    refused = {(run, pid) for what, kind, run, pid in lines if (what, kind) == ("worker", "conflict")}
     finished: set[tuple[str, str]] = set()
-    for line in ledger.read_text().splitlines():
-        what, run, step, *_ = line.split()
+    for what, run, step, pid in lines:
         if what == "finished" and (run, step) in finished:
-            yield f"{run}: {step} was finished twice"
+            report.problems.append(f"{run}: {step} was finished twice")
+        elif what == "started" and (run, step) in finished and (run, pid) in refused:
+            report.unaware += 1
         elif what == "started" and (run, step) in finished:
-            yield f"{run}: {step} was started after it was finished"
+            report.problems.append(f"{run}: {step} was started after it was finished")
         if what == "finished":
             finished.add((run, step))
+    report.refused = len(refused)
 
 
 def main() -> int:

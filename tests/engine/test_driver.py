@@ -25,8 +25,8 @@ class WithLeases(MemoryStore):
     def is_live(self, lease: str) -> bool:
         return lease == "live"
 
-    def has_lapsed(self) -> bool:
-        return False
+    def lapses(self) -> int:
+        return 0
 
 
 def changed(**facts: object) -> str:

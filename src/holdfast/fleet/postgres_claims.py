@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 LASTS = 60.0
 """For how many seconds, at least, a claim lasts while its worker lives: time enough to load a workflow."""
 
-_NOW = "extract(epoch FROM clock_timestamp())"
+# Of the statement: only a time that stays the same within it can be looked up in an index.
+_NOW = "extract(epoch FROM statement_timestamp())::double precision"
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _LEASE = f'substring(run.driver FROM \'"lease": "({_UUID})"\')::uuid'
 _FREE = (

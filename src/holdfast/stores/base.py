@@ -202,10 +202,10 @@ class Leases(Protocol):
         """Whether a lease was renewed in time."""
         ...
 
-    def has_lapsed(self) -> bool:
-        """Whether this process could not renew its lease in time, by its own clock: others may think it dead.
+    def lapses(self) -> int:
+        """A number that changes whenever this process may have been thought dead: its lease was not renewed in time.
 
-        Asked before every step, so it costs nothing.
+        By its own clock, and not only while that lasts. Asked before every step, so it costs nothing.
         """
         ...
 

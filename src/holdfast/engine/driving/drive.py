@@ -112,7 +112,8 @@ class Drive:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[Any] | None = None
         store = settings.journal.store
-        self._has_lapsed = store.has_lapsed if isinstance(store, Leases) else None
+        self._lapses = store.lapses if isinstance(store, Leases) else None
+        self._lapses_seen = 0 if self._lapses is None else self._lapses()
         self._overtaken: RunConflict | None = None
         self._awaiting = False
         obeying, by_worker = partial(obey, self.saving, self.graph), linger is not None
@@ -454,8 +455,12 @@ class Drive:
 
         A save would find out too, but only after a step that somebody else has run meanwhile.
         """
-        if self._has_lapsed is not None and self._has_lapsed():
+        if self._lapses is None:
+            return
+        lapses = self._lapses()
+        if lapses != self._lapses_seen:
             self.saving.writer.refuse_if_behind()
+            self._lapses_seen = lapses
 
     async def _execute(self, launches: list[Step]) -> None:
         if len(launches) == 1 and not self._tasks and self._wake_at is None:

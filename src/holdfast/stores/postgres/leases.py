@@ -53,6 +53,7 @@ class LeaseKeeper:
         self._thread: threading.Thread | None = None
         self._cleaned_at = 0.0
         self._renewed_at = 0.0
+        self._lapses = 0
 
     def name(self) -> str:
         """The name of this process's lease, which lives from now on."""
@@ -80,9 +81,15 @@ class LeaseKeeper:
         )
         return row is not None and bool(row[0])
 
-    def has_lapsed(self) -> bool:
-        """Whether the lease was not renewed in time, by this machine's clock, which goes on while it sleeps."""
-        return self._name is not None and _now() - self._renewed_at > self._server.address.lease
+    def lapses(self) -> int:
+        """A number that changes when the lease is not renewed in time, and again when it is at last.
+
+        By this machine's clock, which goes on while it sleeps.
+        """
+        return self._lapses + (self._name is not None and self._is_late(_now()))
+
+    def _is_late(self, now: float) -> bool:
+        return now - self._renewed_at > self._server.address.lease
 
     def close(self) -> None:
         """Give the lease up."""
@@ -113,11 +120,11 @@ class LeaseKeeper:
         try:
             if self._connection is None:
                 self._connection = self._server.connect()
-                # A lease that a crash of the server takes back is renewed soon.
-                self._connection.execute("SET synchronous_commit = off")
             values = (name, address.namespace, socket.gethostname(), os.getpid(), address.lease)
             began = _now()
             self._connection.execute(_RENEW, values)
+            if self._name is not None and self._is_late(_now()):
+                self._lapses += 2
             self._renewed_at = began
             if time.monotonic() - self._cleaned_at > _BETWEEN_CLEANINGS or not self._cleaned_at:
                 self._connection.execute(_FORGET, (address.namespace,))

@@ -140,9 +140,9 @@ class PostgresStore:
         """Whether a lease was renewed in time, by the server's clock."""
         return self._parts.leases.is_live(lease, self._connections)
 
-    def has_lapsed(self) -> bool:
-        """Whether this process could not renew its lease in time: it was stopped, or cut off from the server."""
-        return self._parts.leases.has_lapsed()
+    def lapses(self) -> int:
+        """A number that changes when this process could not renew its lease in time, and again when it could at last."""
+        return self._parts.leases.lapses()
 
     def changed(self, run: str, timeout: float) -> bool:
         """Wait until something of a run may have changed since this thread was last told; `False` after `timeout`.
