@@ -21,6 +21,7 @@ from holdfast.engine.queueing import DEFAULT_QUEUE, Place, open_questions, reque
 from holdfast.engine.resume import find_run
 from holdfast.errors import RunConflict
 from holdfast.fleet.queues import held_back
+from holdfast.values import RunStatus
 from holdfast.views import run_pauses
 from holdfast.views.plain import iso, when
 
@@ -51,7 +52,11 @@ def hand_over(
         place = Place.of(queue or info.queue or DEFAULT_QUEUE, urgency, None)
         if not answers and held_back(opened, info.run) is None:
             _refuse_waiting(journal, info)
-        info = _requeued(journal, info, place, taken=bool(answers))
+        moved = queue is not None or priority is not None
+        if answers and info.queue and not moved and _goes_on(journal, info):
+            info = journal.info(info.run)  # The answer queued it: nothing more is approved.
+        else:
+            info = _requeued(journal, info, place, taken=bool(answers))
     finally:
         opened.close()
     if display.as_json:
@@ -94,6 +99,15 @@ def _meant(store: Store, name: str | None) -> RunInfo:
             f"{name} is a checkpoint; workers go on with whole runs: give the run {info.run}"
         )
     return info
+
+
+def _goes_on(journal: Journal, info: RunInfo) -> bool:
+    """Whether workers go on with a run by themselves, or did already."""
+    return journal.info(info.run).status not in (
+        RunStatus.INTERRUPTED,
+        RunStatus.FAILED,
+        RunStatus.CANCELLED,
+    )
 
 
 def _refuse_waiting(journal: Journal, info: RunInfo) -> None:

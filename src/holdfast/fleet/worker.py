@@ -231,7 +231,8 @@ class Worker:
 
     async def _driven(self, claim: Claim, known: Known) -> float:
         """Drive a run as far as it goes; answers how long it is to rest before it is claimed again."""
-        is_new = known.announcer is not None and claim.why == "queued" and self._is_new(claim.run)
+        is_new = known.announcer is not None and claim.why == "queued"
+        is_new = is_new and await asyncio.to_thread(self._is_new, claim.run)
 
         def hold(drive: Drive) -> None:
             self._hold(claim.run, drive)
@@ -248,8 +249,9 @@ class Worker:
             self._say("failed", claim, str(error))
             await self._announce(known, claim, "failed", str(error))
             return 0.0
-        facts = self._store.runs(run=claim.run) if outcome.status != RunStatus.COMPLETED else []
-        due_at = facts[0].due_at if facts else None
+        due_at = None
+        if outcome.status != RunStatus.COMPLETED:
+            due_at = await asyncio.to_thread(self._due_at, claim.run)
         self._say(str(outcome.status), claim, _waits_for(outcome), due_at)
         await self._announce(known, claim, str(outcome.status), "")
         return AGAIN_AFTER if outcome.figures.steps_run == 0 and due_at is not None else 0.0
@@ -260,6 +262,10 @@ class Worker:
         task = self._loop.create_task(asyncio.to_thread(function, run))
         self._asides.add(task)
         task.add_done_callback(self._asides.discard)
+
+    def _due_at(self, run: str) -> float | None:
+        facts = self._store.runs(run=run)
+        return facts[0].due_at if facts else None
 
     def _is_new(self, run: str) -> bool:
         """Whether nothing of a run is done yet."""
@@ -302,6 +308,10 @@ class Worker:
         for drive in list(self._drives.values()):
             self._ask_to_leave(drive)
         await self._until_all_left(LAST_MOMENTS)
+        if self._tasks:
+            # They wait for a store that is away; without this they would go on doing so.
+            logger.warning("%d runs are left without a word, as the store does not answer", len(self._tasks))
+            self._store.close()
         for task in self._tasks.values():
             task.cancel()
 

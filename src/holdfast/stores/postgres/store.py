@@ -141,7 +141,7 @@ class PostgresStore:
         return self._parts.leases.is_live(lease, self._connections)
 
     def lapses(self) -> int:
-        """A number that changes when this process could not renew its lease in time, and again when it could at last."""
+        """A number that changes when this process could not renew its lease in time, and again when it could."""
         return self._parts.leases.lapses()
 
     def changed(self, run: str, timeout: float) -> bool:
