@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import signal
 import subprocess
@@ -24,6 +23,7 @@ from holdfast.data.codec import Codec
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import StepFinished
 from holdfast.stores import open_store
+from tests.processes import unmeasured
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "workflows"
 ANSWERS = {"gate": "publish"}
@@ -45,7 +45,7 @@ class Trial:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         manners = ["--no-interactive"] if arguments[0] != "show" else []
-        environment = {**os.environ, "EXAMPLE_LEDGER": str(self.folder / "ledger")}
+        environment = unmeasured(EXAMPLE_LEDGER=str(self.folder / "ledger"))
         return subprocess.Popen(
             [sys.executable, "-m", "holdfast", *arguments, "--store", self.url, "--json", *manners],
             stdout=subprocess.PIPE,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import holdfast
+from tests.processes import unmeasured
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(next(iter(holdfast.__path__))).parent
@@ -21,7 +21,7 @@ def harness(*arguments: str) -> dict[str, int]:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
+        env=unmeasured(),
         timeout=110,
     )
     assert done.returncode == 0, done.stderr
@@ -36,6 +36,6 @@ def python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", program, *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
+        env=unmeasured(),
         timeout=60,
     )

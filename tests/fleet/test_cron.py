@@ -109,6 +109,15 @@ def test_a_clock_that_is_put_back_past_midnight_shows_yesterday_once_more() -> N
     assert following(cron, at("2010-11-07T02:29"), 1) == ["2010-11-06T23:10:00-03:30"]
 
 
+def test_a_midnight_that_comes_twice_is_passed_and_not_gone_back_to() -> None:
+    cron = Cron("59 * 7/9 * *", "America/St_Johns")
+
+    assert following(cron, at("1992-10-24T09:18"), 2) == [
+        "1992-10-25T00:59:00-03:30",
+        "1992-10-25T01:59:00-03:30",
+    ]
+
+
 fields = st.tuples(
     st.sampled_from(["*", "*/7", "0", "30", "1-50/17", "59", "0,1,2"]),
     st.sampled_from(["*", "*/5", "0", "1,2,3", "23", "0-3", "12"]),

@@ -20,7 +20,7 @@ from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo
 from holdfast.stores.sqlite_file import APPLICATION_ID, migrations
 from holdfast.testing import Crash
 from tests.graphs import chain
-from tests.stores.making import SOURCE
+from tests.processes import unmeasured
 
 DRIVER = """
 import asyncio, sys
@@ -70,7 +70,7 @@ def drive(url: str, folder: Path, run: str = "live", queue: str = "") -> subproc
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(Path(__file__).parents[2])])},
+        env=unmeasured(),
     )
     while "slow" not in ran(folder):
         assert process.poll() is None, process.communicate()

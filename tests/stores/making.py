@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot, Store
+from tests.processes import unmeasured
 
 SOURCE = Path(next(iter(holdfast.__path__))).parent
 
@@ -56,13 +56,12 @@ store = open_store(sys.argv[1])
 
 def start(program: str, *arguments: str) -> subprocess.Popen[str]:
     """Run `program` in a process of its own, with `store` opened from the first argument."""
-    paths = [str(SOURCE), str(Path(__file__).parents[2])]
     return subprocess.Popen(
         [sys.executable, "-c", PRELUDE + program, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env=unmeasured(),
     )
 
 

@@ -208,7 +208,10 @@ class Cron:
             if is_day or local.hour < 3:
                 moment += _to_next_minute(local)
             elif (day := next(self._days_from(local.date()), None)) is not None:
-                moment = _moment(dt.datetime.combine(day, dt.time()), zone)
+                # That day's midnight may have been already, before the clock was put back past it.
+                moment = max(
+                    moment + _to_next_minute(local), _moment(dt.datetime.combine(day, dt.time()), zone)
+                )
             else:
                 return None
 
