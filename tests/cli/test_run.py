@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from holdfast import open_store
-from holdfast.cli.commands import run as run_module
-from holdfast.engine.policy import DURABILITY
 from tests.cli.calling import (
     ASKING,
     CHAIN,
@@ -504,7 +502,3 @@ def test_a_run_id_that_is_taken_is_refused(tmp_path: Path) -> None:
     done = call(tmp_path, "run", "asking.yaml", "--run-id", "r1")
 
     assert done.returncode == 2 and "'r1'" in done.stderr
-
-
-def test_the_durabilities_are_those_of_the_engine() -> None:
-    assert run_module.DURABILITY == DURABILITY

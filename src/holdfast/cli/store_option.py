@@ -90,6 +90,16 @@ def chosen_url(given: str | None, of_flow: str | None = None, environ: Mapping[s
     return _discreet(url if namespace is None else in_namespace(url, namespace))
 
 
+def lasting_url(url: str) -> str:
+    """The URL, unless it is of a store that is gone when the command ends."""
+    if url.partition(":")[0] == "memory":
+        raise click.UsageError(
+            "the store is in memory, where no other process finds a run; give --store URL, as in "
+            "sqlite:///.holdfast/runs.db or postgresql://HOST/DATABASE"
+        )
+    return url
+
+
 def _discreet(url: str) -> str:
     """A URL without the password that may be in it. This process remembers it, so that the URL still opens."""
     if not url.lower().startswith(("postgres://", "postgresql://")):

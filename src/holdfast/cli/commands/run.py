@@ -11,33 +11,15 @@ import click
 from holdfast.cli.asking.given import read_inputs
 from holdfast.cli.loading import loading
 from holdfast.cli.manners_options import manners, manners_options
+from holdfast.cli.run_options import flow_options, wish_options
 from holdfast.cli.store_option import chosen_url, close_store, store_option
-
-DURABILITY = ("full", "process", "exit")
 
 
 @click.command()
-@click.argument("flow", metavar="FLOW", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "-i",
-    "--input",
-    "pairs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="An input; NAME=@FILE reads it from a file, NAME:=JSON gives it typed. May be repeated.",
-)
-@click.option("--inputs", "inputs_file", metavar="FILE", help="Inputs as a JSON object; - is stdin.")
-@click.option("--run-id", metavar="ID", help="Name the run; by default it gets a random id.")
+@flow_options
 @store_option
 @click.option("--dry-run", is_flag=True, help="Check everything and show the plan; run and write nothing.")
-@click.option("--skip-gates", is_flag=True, help="Ask nothing: questions get their defaults.")
-@click.option("--interrupt-before", multiple=True, metavar="STEP", help="Pause before that step.")
-@click.option("--interrupt-after", multiple=True, metavar="STEP", help="Pause after that step.")
-@click.option(
-    "--durability",
-    type=click.Choice(DURABILITY),
-    help="What a saved step survives: a power loss (full), a killed process (process), or save at the end (exit).",
-)
+@wish_options
 @manners_options
 def run(
     flow: Path,

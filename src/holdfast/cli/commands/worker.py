@@ -1,0 +1,157 @@
+"""`holdfast worker`: drive the runs of a store's queues."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.loading import loading
+from holdfast.cli.store_option import chosen_url, close_store, lasting_url, store_option
+
+if TYPE_CHECKING:
+    from holdfast.flows.flow import Flow
+
+
+@click.command()
+@store_option
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many runs are driven at once.",
+)
+@click.option("--queues", metavar="A,B", help="Take up runs of these queues only; by default of every queue.")
+@click.option(
+    "--flow",
+    "flows",
+    multiple=True,
+    metavar="FILE|DIR",
+    type=click.Path(exists=True, path_type=Path),
+    help="Drive runs of this workflow file, or of those in this folder. May be repeated.",
+)
+@click.option(
+    "--app",
+    "apps",
+    multiple=True,
+    metavar="MODULE:ATTRIBUTE",
+    help="Drive runs of the App or StateGraph of a Python program. May be repeated.",
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(1, 3600),
+    metavar="SECONDS",
+    help="After how long without a sign of life others take over; PostgreSQL only, by default 15.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long steps may take to finish when the worker is told to stop.",
+)
+@click.option(
+    "--linger",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a run that only waits is kept; one that waits longer is left until its time comes.",
+)
+@click.option(
+    "--until-idle", is_flag=True, help="Stop when nothing is queued, running or due within a second."
+)
+@click.option("--name", metavar="NAME", help="What to call this worker; by default its host and process.")
+@click.option("--json", "as_json", is_flag=True, help="Tell what happens on stdout, one JSON object a line.")
+def worker(
+    store: str | None,
+    concurrency: int,
+    queues: str | None,
+    flows: tuple[Path, ...],
+    apps: tuple[str, ...],
+    lease: float | None,
+    grace: float,
+    linger: float,
+    until_idle: bool,
+    name: str | None,
+    as_json: bool,
+) -> int:
+    """Drive the runs that were submitted to a store, until it is told to stop.
+
+    Any number of workers may share a store; on PostgreSQL on any number of machines. Each run is driven by one at
+    a time, and what a worker that dies was doing is taken up by another. SIGTERM and Ctrl+C let the steps under way
+    finish and hand the runs over; a second one stops at once.
+
+    Whom it trusts: without --flow and --app a worker drives the workflows that runs carry with them, so whoever
+    may write to the store may run commands here. With --flow it drives runs of those workflow files only, and
+    --app imports a program that you name; what runs carry with them is then never executed. A run of a Python program
+    needs a worker with --app; keep such runs in a queue of their own if other workers share the store.
+
+    \b
+      holdfast worker --store postgresql://localhost/jobs --concurrency 20
+      holdfast worker --flow workflows/ --queues reports,mail
+      holdfast worker --app shop.orders:app --until-idle
+    """
+    with loading():
+        from holdfast.cli.display.watching import scrubbed_records, told_warnings
+        from holdfast.cli.display.worker_lines import WorkerLines
+        from holdfast.cli.fleet_graphs import Secretive, apps_of, catalog_of, flow_files
+        from holdfast.fleet.worker import Worker
+        from holdfast.stores import open_store
+
+    wanted = _queues(queues)
+    loaded, secretive = flow_files(flows), Secretive()
+    url = _with_lease(lasting_url(chosen_url(store, _common_store(loaded))), lease)
+    opened = open_store(url)
+    try:
+        lines = WorkerLines(name or f"{socket.gethostname()}:{os.getpid()}", as_json, secretive.scrub)
+        catalog = catalog_of(loaded, apps_of(apps, opened), secretive)
+        with scrubbed_records(secretive.scrub), told_warnings(secretive.scrub):
+            at_work = Worker(
+                opened,
+                catalog,
+                concurrency=concurrency,
+                queues=wanted,
+                linger=linger,
+                grace=grace,
+                tell=lines.tell,
+            )
+            lines.begin(opened.url, wanted, concurrency)
+            at_work.run(until_idle=until_idle)
+            lines.end()
+    finally:
+        close_store(opened)
+    return 0
+
+
+def _queues(text: str | None) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(","))) if text is not None else ()
+    if not all(names):
+        raise click.BadParameter(f"--queues {text!r} is not a list of names such as reports,mail")
+    return names
+
+
+def _common_store(flows: list[Flow]) -> str | None:
+    """Where all these workflow files say that runs are kept."""
+    urls = {flow.store_url() for flow in flows}
+    if len(urls) > 1:
+        raise click.UsageError("the workflow files name different stores; say which with --store URL")
+    return urls.pop() if urls else None
+
+
+def _with_lease(url: str, lease: float | None) -> str:
+    if lease is None:
+        return url
+    if not url.lower().startswith(("postgres:", "postgresql:", "pg-embedded:")):
+        raise click.UsageError(
+            "--lease is for PostgreSQL; on this machine a store sees whether a process lives"
+        )
+    place, _, query = url.partition("?")
+    kept = [part for part in query.split("&") if part and not part.startswith("lease=")]
+    return f"{place}?{'&'.join([*kept, f'lease={lease:g}'])}"
