@@ -50,12 +50,11 @@ def test_two_answers_at_the_same_moment_are_both_taken(store: Store) -> None:
     for _ in range(5):
         run_id = app.submit({})
         take_up(app, run_id)
-        driving = threading.Thread(target=lambda: None)
         threads = [
             threading.Thread(target=app.answer, args=(run_id,), kwargs={"answers": {n: n}})
             for n in ("one", "two")
         ]
-        for thread in [*threads, driving]:
+        for thread in threads:
             thread.start()
         for _ in range(100):
             if app.runs()[0].status == "queued":
