@@ -92,6 +92,7 @@ class CrashingStore:
         limit: int | None = None,
         prefix: str | None = None,
         before: float | None = None,
+        parent: bytes | None = None,
     ) -> list[RunInfo]:
         return self.inner.runs(
             run=run,
@@ -101,6 +102,7 @@ class CrashingStore:
             limit=limit,
             prefix=prefix,
             before=before,
+            parent=parent,
         )
 
     def prune(self, run: str, horizon: Snapshot) -> int:

@@ -28,7 +28,6 @@ from holdfast.data.codec import Codec
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Record
 from holdfast.journal.wire import Track
-from holdfast.journal.wire_records import decode_records
 from holdfast.stores.base import Append, RunInfo, Store
 from tests.graphs import Log, chain, fan, one, says
 
@@ -215,7 +214,7 @@ def history(kind: str) -> History:
     records: list[tuple[Record, float]] = []
     ends = []
     for entry in store.read(info.run):
-        records += [(record, entry.at) for record in decode_records(entry.body, track, codec)]
+        records += [(record, entry.at) for record in Journal(store).records(info, entry, track, codec)]
         ends.append(len(records))
     return History(store, info, records, ends)
 

@@ -17,18 +17,19 @@ from holdfast.checkpoints.record import (
     read_checkpoints,
     step_saved_by_hand,
 )
-from holdfast.data.codec import Codec
+from holdfast.data.codec import Codec, TolerantCodec
 from holdfast.data.ops import Op
 from holdfast.data.schema import Schema
 from holdfast.data.seal import Seal
 from holdfast.data.state import State
 from holdfast.engine.app import App
-from holdfast.engine.housekeeping import TolerantCodec, expire_runs, prune_workflow
+from holdfast.engine.housekeeping import expire_runs, prune_workflow
 from holdfast.engine.policy import Retention
 from holdfast.engine.resume import find_checkpoint
 from holdfast.errors import CheckpointNotFound, RunConflict, RunExists
 from holdfast.journal.checkpoints import checkpoint_id, encode_mark, is_checkpoint_id, new_run_key
 from holdfast.journal.journal import Journal
+from holdfast.journal.pruning import delete_run, prune_run
 from holdfast.journal.records import (
     Noted,
     RunEnded,
@@ -130,10 +131,9 @@ class CheckpointStore:
         info, seq = found
         newer = [mark.seq for mark in self.store.marks(info.run) if seq is not None and mark.seq > seq]
         if not newer:
-            self.store.delete(info.run)
-            return
-        horizon = self._journal.load(info, self._codec, newer[-1])
-        self.store.prune(info.run, self._journal.make_snapshot(horizon, self._codec))
+            delete_run(self._journal, info.run)
+        else:
+            prune_run(self._journal, info, newer[-1])
 
     # Many checkpoints.
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.engine.driver import is_driven
-from holdfast.engine.housekeeping import TolerantCodec, last_successful
+from holdfast.engine.housekeeping import last_successful
 from holdfast.journal.journal import Journal
+from holdfast.journal.pruning import delete_run, prune_run
 from holdfast.stores.base import Mark, RunInfo
 from holdfast.values import RunStatus
 
@@ -92,10 +93,8 @@ def carry_out(journal: Journal, removals: Iterable[Removal]) -> list[Removal]:
         if not now or is_driven(journal.store, now[0]) or now[0].updated_at != removal.info.updated_at:
             continue
         if removal.whole:
-            journal.store.delete(run)
+            delete_run(journal, run)
         else:
-            codec = TolerantCodec()
-            loaded = journal.load(now[0], codec, removal.horizon)
-            journal.store.prune(run, journal.make_snapshot(loaded, codec))
+            prune_run(journal, now[0], removal.horizon)
         gone.append(removal)
     return gone

@@ -17,7 +17,7 @@ from holdfast.data.standard import BY_CODE
 from holdfast.data.types import BUILTIN, Types
 from holdfast.errors import CodecError
 
-__all__ = ["ALIASES", "Codec", "Unknown", "alias"]
+__all__ = ["ALIASES", "Codec", "TolerantCodec", "Unknown", "alias"]
 
 VERSION = 1
 MAX_NESTED = 2 * MAX_DEPTH // CUT
@@ -164,3 +164,10 @@ def _marked_lists(root: list[Any]) -> list[tuple[Any, Any, list[Any]]]:
             elif type(item) is dict:
                 containers.append(item)
     return found
+
+
+class TolerantCodec(Codec):
+    """Reads values of types that this process does not know, well enough to store them again."""
+
+    def decode(self, raw: bytes, *, lenient: bool = True) -> Any:
+        return super().decode(raw, lenient=True)

@@ -25,6 +25,7 @@ from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event, MultiObserver, Observer, resolve_observer
 from holdfast.journal.checkpoints import Checkpoint, read_mark
 from holdfast.journal.journal import Journal
+from holdfast.journal.pruning import delete_run
 from holdfast.plan.draw import mermaid
 from holdfast.plan.graph import Graph
 from holdfast.stores.base import RunInfo, Store
@@ -407,7 +408,7 @@ class App:
         self._refuse_foreign(run_id)
         for info in self.store.runs(run=run_id):
             self._runner.refuse_driven(info)
-        return self.store.delete(run_id)
+        return delete_run(self._settings.journal, run_id)
 
     # Checkpoint files.
 

@@ -7,27 +7,20 @@ import logging
 import os
 import threading
 import time
-from typing import Any
 
-from holdfast.data.codec import Codec
+from holdfast.data.seal import Seal
 from holdfast.engine.driver import is_driven
 from holdfast.engine.policy import Retention
 from holdfast.engine.settings import Settings
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
+from holdfast.journal.pruning import delete_run, prune_run
 from holdfast.stores.base import Mark, RunInfo, Store
 from holdfast.values import RunStatus
 
 logger = logging.getLogger("holdfast")
 
 _HOUR = 3600.0
-
-
-class TolerantCodec(Codec):
-    """Reads values of types that this process does not know, well enough to store them again."""
-
-    def decode(self, raw: bytes, *, lenient: bool = True) -> Any:
-        return super().decode(raw, lenient=True)
 
 
 def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int:
@@ -55,7 +48,7 @@ def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int
         if wanted:
             dropped += _prune_run(journal, info, found, wanted[-1].seq)
         elif not resumable and found:
-            journal.store.delete(info.run)
+            delete_run(journal, info.run)
             dropped += len(found)
     return dropped
 
@@ -64,9 +57,7 @@ def _prune_run(journal: Journal, info: RunInfo, marks: list[Mark], horizon: int)
     """Keep a run's journal from the checkpoint at `horizon` on."""
     older = sum(mark.seq < horizon for mark in marks)
     if older:
-        codec = TolerantCodec()
-        loaded = journal.load(info, codec, horizon)
-        journal.store.prune(info.run, journal.make_snapshot(loaded, codec))
+        prune_run(journal, info, horizon)
     return older
 
 
@@ -89,12 +80,12 @@ def expire_runs(
     if keep_successful:
         for name in {info.workflow for info in runs}:
             kept |= {info.run for info in last_successful(store, name)}
-    expired = 0
+    expired, journal = 0, Journal(store, Seal.from_environment(os.environ))
     for info in runs:
         if info.run in kept or _has_yet_to_run(info) or _last_touched(store, info) >= horizon:
             continue
         if not is_driven(store, info):
-            expired += store.delete(info.run)
+            expired += delete_run(journal, info.run)
     return expired
 
 

@@ -23,6 +23,7 @@ from holdfast.journal.run_state import (
     WAITING,
     RunState,
     Step,
+    node_of,
 )
 from holdfast.plan.fingerprint import same_code
 from holdfast.plan.graph import Graph
@@ -106,14 +107,10 @@ def _kept(settings: Settings, loaded: Loaded, seq: int | None) -> Iterator[Plann
                 for node in record.run.path:
                     yield PlannedStep("", node, KEPT, "finished before the fork")
             elif isinstance(record, StepFinished):
-                node = _node_of(record.step)
+                node = node_of(record.step)
                 yield PlannedStep(
                     record.step, node, KEPT, _why_kept(settings, loaded.run, node, record), record.seconds
                 )
-
-
-def _node_of(step: str) -> str:
-    return "/".join(part.rpartition("#")[0] for part in step.split("/"))
 
 
 def _why_kept(settings: Settings, run: RunState, node: str, record: StepFinished) -> str:

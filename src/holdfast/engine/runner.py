@@ -37,6 +37,7 @@ from holdfast.engine.resume import (
     take_answers,
 )
 from holdfast.engine.settings import Settings
+from holdfast.engine.travel.forking import begin_fork, store_fork
 from holdfast.errors import (
     CodecError,
     ExecutionError,
@@ -51,9 +52,9 @@ from holdfast.events import Event, Observer, tell
 from holdfast.journal import records
 from holdfast.journal.checkpoints import checkpoint_id, encode_mark, new_run_key
 from holdfast.journal.journal import Loaded
+from holdfast.journal.pruning import delete_run
 from holdfast.journal.records import Target
-from holdfast.journal.run_state import DONE, IN_DOUBT, READY, RunState, Step, at_checkpoint
-from holdfast.journal.wire_runs import encode_run
+from holdfast.journal.run_state import DONE, IN_DOUBT, READY, RunState, Step
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
 from holdfast.values import END, RunStatus
@@ -294,16 +295,14 @@ class Runner:
     async def _fork(self, info: RunInfo, seq: int, options: ResumeOptions, caller: Caller) -> Outcome:
         """A new run from an older checkpoint of a run; that run is left as it is."""
         options.refuse_answers("an older checkpoint, where nothing has been asked yet")
-        loaded = self._journal.load(info, self._codec, seq)
-        loaded.run = at_checkpoint(loaded.run)
-        settings = self._reconciled(loaded, options, caller.observer)
-        now, driver, run = time.time(), this_driver(self._store), str(uuid.uuid4())
-        status = RunStatus.RUNNING.value
-        own = RunInfo(run, new_run_key(), info.workflow, status, now, now, driver, info.tags)
-        writer = Writer.create(self._journal, own, self._codec, durable=self._is_durable)
-        body = encode_run(loaded.run, loaded.track, self._codec)
-        writer.record(records.Forked(info.run, seq, body, loaded.run, driver, b""))
-        forked = dataclasses.replace(loaded, info=own, run=writer.run)
+        driver, run = this_driver(self._store), str(uuid.uuid4())
+        fork = begin_fork(
+            self._journal, self._codec, info, seq, run, driver=driver, durable=self._is_durable
+        )
+        writer = fork.writer
+        forked = dataclasses.replace(fork.base, info=writer.info, run=writer.run)
+        settings = self._reconciled(forked, options, caller.observer)
+        await store_fork(fork)
         return await self._go_on(forked, writer, settings, options, caller)
 
     async def _go_on(
@@ -387,7 +386,7 @@ class Runner:
         await self._see_to_messages(drive, status)
         unwanted = status == RunStatus.COMPLETED and settings.policy.preserve == "none"
         if unwanted or (status == RunStatus.FAILED and settings.policy.on_failure == "rollback"):
-            self._store.delete(run)
+            delete_run(self._journal, run)
         if drive.failure is not None:
             raise drive.failure
         return self._outcome(drive, status, kept)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from holdfast.data.codec import TolerantCodec
 from holdfast.data.seal import Seal
 from holdfast.engine.app import App
-from holdfast.engine.housekeeping import TolerantCodec
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store

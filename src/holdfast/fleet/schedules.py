@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.data.codec import Codec
+from holdfast.data.codec import Codec, TolerantCodec
 from holdfast.data.seal import Seal
-from holdfast.engine.housekeeping import TolerantCodec
 from holdfast.engine.queueing import DEFAULT_QUEUE, Place
 from holdfast.errors import HoldfastError
 from holdfast.fleet.catalog import Catalog, UnknownWorkflow

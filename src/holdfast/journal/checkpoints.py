@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
+import struct
 import uuid
 from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
 
 import ormsgpack
 
@@ -77,15 +80,58 @@ def encode_mark(wave: int, nodes: list[str], next_: list[str], frame: str) -> by
     return ormsgpack.packb([wave, nodes, next_, frame])
 
 
+_LIST_OF_FOUR, _LIST_OF_SIX = b"\x94", b"\x96"
+_SUM = struct.Struct(">BHBH")
+_NUMBER = 0xCD
+_PLACE = struct.Struct(">8sQd")
+
+
+def sealed_mark(mark: bytes, key: bytes, seq: int, at: float) -> bytes:
+    """A mark with a checksum for its place as two more numbers: whoever lists checkpoints sees no more of an entry.
+
+    A mark that was sealed for another place is sealed anew.
+    """
+    own = (mark if mark[:1] == _LIST_OF_FOUR else plain_mark(mark))[1:]
+    high, low = divmod(_sum(own, key, seq, at), 1 << 16)
+    return b"".join((_LIST_OF_SIX, own, _SUM.pack(_NUMBER, high, _NUMBER, low)))
+
+
+def _sum(own: bytes, key: bytes, seq: int, at: float) -> int:
+    return crc32(own, crc32(_PLACE.pack(key, seq, at)))
+
+
+def plain_mark(mark: bytes) -> bytes:
+    """A mark as `encode_mark` made it, without a checksum."""
+    return ormsgpack.packb(ormsgpack.unpackb(mark)[:4])
+
+
+def _facts(key: bytes, mark: Mark) -> tuple[int, list[str], list[str], str]:
+    """What a mark says; raises `ValueError` or `TypeError` if it is not what was written."""
+    wave, nodes, next_, frame, *seal = ormsgpack.unpackb(mark.mark)
+    if seal:
+        high, low = seal
+        if _sum(mark.mark[1 : -_SUM.size], key, mark.seq, mark.at) != high << 16 | low:
+            raise ValueError("its checksum does not match")
+    elif ormsgpack.packb([wave, nodes, next_, frame]) != mark.mark:
+        raise ValueError("something follows it")
+    if not isinstance(wave, int) or not isinstance(frame, str) or not (_are_texts(nodes) and _are_texts(next_)):
+        raise TypeError("it has other parts than a mark")
+    return wave, nodes, next_, frame
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
 def read_mark(key: bytes, mark: Mark, run: str) -> Checkpoint:
-    """A checkpoint from what the store lists."""
+    """A checkpoint from what the store lists. One of the first versions has a mark without a checksum."""
     try:
-        wave, nodes, next_, frame = ormsgpack.unpackb(mark.mark)
-    except (ValueError, TypeError):
+        wave, nodes, next_, frame = _facts(key, mark)
+        at = dt.datetime.fromtimestamp(mark.at, dt.UTC)
+    except (ValueError, TypeError, OverflowError, OSError, struct.error):
         raise CorruptJournal(
             f"the checkpoint at {mark.seq} of run {run!r} has a damaged mark", run=run, seq=mark.seq
         ) from None
-    at = dt.datetime.fromtimestamp(mark.at, dt.UTC)
     return Checkpoint(
         checkpoint_id(key, mark.seq), mark.seq, wave, tuple(nodes), tuple(next_), at, mark.size, frame
     )

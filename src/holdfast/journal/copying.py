@@ -96,11 +96,17 @@ def _chain_at(store: Store, run: str, seq: int) -> bytes | None:
 
 
 def bring(
-    source: Store, target: Store, info: RunInfo, after: Entry | None, facts: RunInfo, end: bytes | None = None
+    source: Store,
+    target: Store,
+    info: RunInfo,
+    after: Entry | None,
+    facts: RunInfo,
+    end: bytes | None = None,
+    beginning: Snapshot | None = None,
 ) -> Brought:
     """Copy what follows `after`, the target's last entry, or the whole run, and then give it its `facts`.
 
-    `end` is the body of an entry to end the copy with. Until all is there, the copy is an interrupted run of no
+    `beginning` is the snapshot that the run cannot be read without where its parent is not. `end` is the body of an entry to end the copy with. Until all is there, the copy is an interrupted run of no
     queue. A damaged journal raises `CorruptJournal`, a copy that somebody else changes a `Conflict`.
     """
     parts = _whole(source, info) if after is None else verified(source, info.run, after.seq, after.chain)
@@ -110,6 +116,8 @@ def bring(
     )
     for page, is_last in _pages(parts):
         snapshots = _snapshots(source, info.run, page)
+        if beginning is not None and page and all(own.seq != page[0].seq for own in snapshots):
+            snapshots, beginning = [beginning, *snapshots], None
         before, last = last, page[-1] if page else last
         if last is None:
             raise CorruptJournal(f"run {info.run!r} has no entries", run=info.run, seq=1)

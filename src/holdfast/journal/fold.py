@@ -9,16 +9,22 @@ from holdfast.data.ops import Op, advance
 from holdfast.journal.records import (
     Answered,
     Commanded,
+    Described,
     Forked,
     FrameOpened,
     GraphChanged,
+    Migrated,
     MovedOn,
     Noted,
     Paused,
     Record,
+    Remarked,
+    Reset,
     Resumed,
+    Reusing,
     RunEnded,
     RunStarted,
+    Spent,
     StateEdited,
     Steered,
     StepFailed,
@@ -47,9 +53,13 @@ from holdfast.journal.run_state import (
     Frame,
     Pause,
     Refusal,
+    Remark,
+    Reuse,
     RunState,
+    Spending,
     Step,
     copy_run,
+    node_of,
     step_id,
 )
 from holdfast.values import RunStatus
@@ -81,6 +91,34 @@ def _start_step(run: RunState, record: StepStarted, at: float) -> None:
 
 def _note(run: RunState, record: Noted, at: float) -> None:
     run.step(record.step).notes[record.key] = record.value
+
+
+def _spend(run: RunState, record: Spent, at: float) -> None:
+    node = node_of(record.step)
+    known = run.spending.get(node) or Spending()
+    run.spending[node] = Spending(
+        known.calls + record.calls,
+        known.input_tokens + record.input_tokens,
+        known.output_tokens + record.output_tokens,
+        known.cost + (record.cost or 0.0),
+        known.unpriced + record.calls * (record.cost is None),
+    )
+
+
+def _describe(run: RunState, record: Described, at: float) -> None:
+    run.facts = record.facts
+
+
+def _remark(run: RunState, record: Remarked, at: float) -> None:
+    known = run.remarks.get(record.at) or Remark()
+    notes = (*known.notes, (at, record.by, record.text)) if record.text else known.notes
+    tags = [*(tag for tag in known.tags if tag not in record.remove), *record.add]
+    keep = known.keep if record.keep is None else record.keep
+    run.remarks[record.at] = Remark(notes, tuple(dict.fromkeys(tags)), keep)
+
+
+def _migrate(run: RunState, record: Migrated, at: float) -> None:
+    _edit(run, StateEdited(record.frame, record.ops), at)
 
 
 def _edit(run: RunState, record: StateEdited, at: float) -> None:
@@ -119,7 +157,22 @@ def _fork(run: RunState, record: Forked, at: float) -> None:
     )
     run.config = record.config or run.config
     run.saved_seq = run.inbox_seen = run.refused = 0
-    run.refusals = []
+    run.refusals, run.remarks, run.facts, run.reuse = [], {}, b"", None
+    run.inherited = dict(run.spending)
+
+
+_OF_THE_PLACE = ("frames", "pauses", "config", "outline", "path", "fault", "fault_node", "faults", "steps_done")
+"""What a run takes over from where it is reset to. What it used up, and what was said of it, stays."""
+
+
+def _reset(run: RunState, record: Reset, at: float) -> None:
+    copy = copy_run(record.run)
+    for name in _OF_THE_PLACE:
+        setattr(run, name, getattr(copy, name))
+
+
+def _reuse(run: RunState, record: Reusing, at: float) -> None:
+    run.reuse = Reuse(*record)
 
 
 def activate(frame: Frame, targets: Iterable[Target]) -> None:
@@ -358,6 +411,8 @@ def _end(run: RunState, record: RunEnded, at: float) -> None:
 APPLY: dict[type[Record], Callable[[RunState, Any, float], None]] = {
     RunStarted: _start,
     Forked: _fork,
+    Reset: _reset,
+    Reusing: _reuse,
     StepStarted: _start_step,
     FrameOpened: _open_frame,
     StepFinished: _finish,
@@ -368,6 +423,10 @@ APPLY: dict[type[Record], Callable[[RunState, Any, float], None]] = {
     Answered: _answer,
     Noted: _note,
     StateEdited: _edit,
+    Migrated: _migrate,
+    Spent: _spend,
+    Described: _describe,
+    Remarked: _remark,
     Steered: _steer,
     GraphChanged: _change_graph,
     Commanded: _command,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import logging
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from holdfast.data.codec import Codec
@@ -14,8 +15,8 @@ from holdfast.data.seal import Seal
 from holdfast.errors import CodecError, CorruptJournal, RunNotFound
 from holdfast.journal.commit import Committer, committer_of
 from holdfast.journal.fold import apply
-from holdfast.journal.records import MovedOn, Record
-from holdfast.journal.run_state import RunState
+from holdfast.journal.records import Forked, MovedOn, Record
+from holdfast.journal.run_state import RunState, at_checkpoint
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import decode_records
 from holdfast.journal.wire_runs import decode_run, encode_run
@@ -25,6 +26,7 @@ logger = logging.getLogger("holdfast")
 
 _SEALED = 0xFF
 _PLACE = struct.Struct(">Qdi")
+_EARLY_PLACE = struct.Struct(">Qd")
 
 
 def genesis(run: str, key: bytes) -> bytes:
@@ -40,19 +42,36 @@ def link(previous: bytes, seq: int, at: float, mark: bytes | None, body: bytes) 
     ).digest()
 
 
+def follows(previous: bytes, entry: Entry) -> bool:
+    """Whether an entry is as it was written, after one whose chain is `previous`."""
+    _, at, chain, body, mark = entry
+    return chain == link(previous, entry.seq, at, mark, body) or chain == _early_link(previous, entry)
+
+
+def _early_link(previous: bytes, entry: Entry) -> bytes:
+    """The checksum of the first version of all."""
+    parts = (previous, _EARLY_PLACE.pack(entry.seq, entry.at), entry.mark or b"", b"|", entry.body)
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+
+
 def verified(store: Store, run: str, seq: int, chain: bytes, upto: int | None = None) -> Iterator[Entry]:
     """The entries of a run after `seq`, whose chain is given, each checked against its predecessor."""
-    for entry in store.read(run, seq, upto):
+    return verified_entries(store.read(run, seq, upto), run, seq, chain)
+
+
+def verified_entries(entries: Iterable[Entry], run: str, seq: int, chain: bytes) -> Iterator[Entry]:
+    """Entries of a run that follow entry `seq`, whose chain is given, each checked against its predecessor."""
+    for entry in entries:
         seq += 1
         if entry.seq != seq:
             raise CorruptJournal(f"run {run!r}: entry {seq} is missing", run=run, seq=seq)
-        chain = link(chain, entry.seq, entry.at, entry.mark, entry.body)
-        if chain != entry.chain:
+        if not follows(chain, entry):
             raise CorruptJournal(
                 f"run {run!r}: entry {entry.seq} is damaged (its checksum does not match)",
                 run=run,
                 seq=entry.seq,
             )
+        chain = entry.chain
         yield entry
 
 
@@ -74,6 +93,8 @@ class Loaded:
     weight: int
     """Bytes of journal since the last snapshot."""
     snapshot_size: int = 0
+    depth: int = 0
+    """Through how many journals of other runs this one was read: of its parent, and of that one's, and so on."""
 
 
 class Journal:
@@ -92,14 +113,23 @@ class Journal:
 
     def load(self, info: RunInfo, codec: Codec, upto: int | None = None) -> Loaded:
         """Fold a run from its nearest snapshot on, up to and with entry `upto`; every checksum is verified."""
-        snapshot = self.store.snapshot(info.run, upto)
+        try:
+            snapshot = self.store.snapshot(info.run, upto)
+        except CorruptJournal as error:
+            return self._load_without(error, info, codec, upto)
         try:
             return self._load(info, codec, upto, snapshot)
         except CorruptJournal as error:
-            if snapshot is None or error.seq != snapshot.seq or not self._reaches_back(info.run):
+            if snapshot is None or error.seq != snapshot.seq:
                 raise
-            logger.error("%s; the run is read from its journal instead", error)
-            return self._load(info, codec, upto, None)
+            return self._load_without(error, info, codec, upto)
+
+    def _load_without(self, error: CorruptJournal, info: RunInfo, codec: Codec, upto: int | None) -> Loaded:
+        """A run whose snapshot is damaged, if its journal is enough."""
+        if not self._reaches_back(info.run):
+            raise error
+        logger.error("%s; the run is read from its journal instead", error)
+        return self._load(info, codec, upto, None)
 
     def _reaches_back(self, run: str) -> bool:
         first = next(iter(self.store.read(run, 0, 1)), None)
@@ -112,14 +142,69 @@ class Journal:
         else:
             run = self._read_snapshot(name, snapshot, track, codec)
             seq, chain = snapshot.seq, snapshot.chain
-        weight = 0
-        for entry in verified(self.store, name, seq, chain, upto):
-            self._take(run, entry, name, track, codec)
+        entries = verified(self.store, name, seq, chain, upto) if snapshot is None else self._after(info, snapshot, upto)
+        weight, size, base = 0, len(snapshot.body) if snapshot else 0, _Base(self, info, codec)
+        for entry in entries:
+            self._take(run, entry, name, track, codec, base)
             seq, chain = entry.seq, entry.chain
             weight += len(entry.body)
         if seq == 0:
             raise CorruptJournal(f"run {name!r} has no entries", run=name, seq=1)
-        return Loaded(info, run, track, seq, chain, weight, len(snapshot.body) if snapshot else 0)
+        if (parent := base.found) is not None:
+            weight, size = weight + parent.weight, parent.snapshot_size
+        return Loaded(info, run, track, seq, chain, weight, size, parent.depth + 1 if parent else 0)
+
+    def _after(self, info: RunInfo, snapshot: Snapshot, upto: int | None) -> Iterator[Entry]:
+        """The entries that follow a snapshot, which has to be one of the entry that it says."""
+        entries = self.store.read(info.run, snapshot.seq - 1, upto)
+        own = next(iter(entries), None)
+        if own is None or (own.seq, own.chain) != (snapshot.seq, snapshot.chain):
+            raise CorruptJournal(
+                f"run {info.run!r}: the snapshot at {snapshot.seq} does not belong there", run=info.run, seq=snapshot.seq
+            )
+        return verified_entries(entries, info.run, snapshot.seq, snapshot.chain)
+
+    def base(self, info: RunInfo, fork: Forked, codec: Codec) -> Loaded:
+        """The run that a fork began as, where it began; `CorruptJournal` if its parent is not what it was."""
+        parent = self.store.runs(key=fork.key)
+        lost = f"run {info.run!r} is a fork of {fork.parent!r} at entry {fork.seq}, and cannot be read without it"
+        if not parent:
+            raise CorruptJournal(f"{lost}: that run is gone", run=info.run, seq=1)
+        try:
+            loaded = self.load(parent[0], codec, fork.seq)
+        except CorruptJournal as error:
+            raise CorruptJournal(f"{lost}: {error}", run=info.run, seq=1) from None
+        if (loaded.seq, loaded.chain) != (fork.seq, fork.chain):
+            raise CorruptJournal(f"{lost}: that run has another history now", run=info.run, seq=1)
+        return loaded
+
+    def materialised(self, info: RunInfo, codec: Codec) -> Snapshot | None:
+        """The snapshot without which a run cannot be read alone: at the horizon it was pruned to, or of a fork at
+        its first entry; `None` if its journal is enough."""
+        first = next(iter(self.store.read(info.run)), None)
+        if first is None or (first.seq == 1 and not info.parent):
+            return None
+        snapshot = self.store.snapshot(info.run, first.seq)
+        if snapshot is not None and snapshot.seq == first.seq and is_whole(snapshot):
+            return snapshot
+        if self.fork_of(info, first, codec) is None:
+            return None
+        return self.make_snapshot(self._load(info, codec, 1, None), codec)
+
+    def fork_of(self, info: RunInfo, first: Entry, codec: Codec) -> Forked | None:
+        """How a run, by its first entry, refers to the journal of another, if it does."""
+        if first.seq != 1 or not info.parent:
+            return None
+        body = self.open_body(info.run, first.seq, first.body)
+        found: list[Forked] = []
+
+        def seen(fork: Forked, track: Track) -> RunState:
+            found.append(fork)
+            raise CodecError("only its first record was asked for")
+
+        with contextlib.suppress(CodecError):
+            decode_records(body, Track(), codec, seen)
+        return found[0] if found else None
 
     def history(
         self, info: RunInfo, codec: Codec, upto: int | None = None
@@ -130,25 +215,41 @@ class Journal:
         """
         name = info.run
         first = next(iter(self.store.read(name)), None)
-        if first is None or first.seq == 1:
-            return RunState(), self._read_history(name, 0, genesis(name, info.key), upto, Track(), codec)
+        if first is None or (first.seq == 1 and not self._needs_snapshot(info, first, codec)):
+            return RunState(), self._read_history(info, 0, genesis(name, info.key), upto, Track(), codec)
         snapshot, track = self.store.snapshot(name, first.seq), Track()
         if snapshot is None or snapshot.seq != first.seq:
             raise CorruptJournal(f"run {name!r}: entry 1 is missing", run=name, seq=1)
         run = self._read_snapshot(name, snapshot, track, codec)
-        later = self._read_history(name, first.seq, snapshot.chain, upto, track, codec)
+        later = self._read_history(info, first.seq, snapshot.chain, upto, track, codec)
         return run, itertools.chain([(first, list[Record]())], later)
 
+    def _needs_snapshot(self, info: RunInfo, first: Entry, codec: Codec) -> bool:
+        """Whether a fork's beginning can no longer be read through its parent's journal."""
+        fork = self.fork_of(info, first, codec)
+        if fork is None:
+            return False
+        parent = self.store.runs(key=fork.key)
+        there = next(iter(self.store.read(parent[0].run, fork.seq - 1, fork.seq)), None) if parent else None
+        return there is None or there.chain != fork.chain
+
     def _read_history(
-        self, name: str, seq: int, chain: bytes, upto: int | None, track: Track, codec: Codec
+        self, info: RunInfo, seq: int, chain: bytes, upto: int | None, track: Track, codec: Codec
     ) -> Iterator[tuple[Entry, list[Record]]]:
-        for entry in verified(self.store, name, seq, chain, upto):
-            records = decode_records(self.open_body(name, entry.seq, entry.body), track, codec)
+        for entry in verified(self.store, info.run, seq, chain, upto):
+            records = self.records(info, entry, track, codec)
             yield entry, [part for record in records for part in _parts(record)]
 
-    def _take(self, run: RunState, entry: Entry, name: str, track: Track, codec: Codec) -> None:
+    def records(self, info: RunInfo, entry: Entry, track: Track, codec: Codec) -> list[Record]:
+        """The records of an entry, those of a fork's first entry included."""
+        body = self.open_body(info.run, entry.seq, entry.body)
+        return decode_records(body, track, codec, _Base(self, info, codec))
+
+    def _take(
+        self, run: RunState, entry: Entry, name: str, track: Track, codec: Codec, base: _Base
+    ) -> None:
         try:
-            for record in decode_records(self.open_body(name, entry.seq, entry.body), track, codec):
+            for record in decode_records(self.open_body(name, entry.seq, entry.body), track, codec, base):
                 apply(run, record, entry.at)
         except (KeyError, AttributeError) as error:
             raise CorruptJournal(
@@ -185,6 +286,19 @@ class Journal:
         if self.seal is None:
             raise CodecError(f"run {run!r} is encrypted; set HOLDFAST_KEY to its key")
         return self.seal.open(body[1:], _aad(run, seq))
+
+
+class _Base:
+    """Finds what a fork began as while its first entry is read."""
+
+    def __init__(self, journal: Journal, info: RunInfo, codec: Codec) -> None:
+        self._journal, self._info, self._codec = journal, info, codec
+        self.found: Loaded | None = None
+
+    def __call__(self, fork: Forked, track: Track) -> RunState:
+        self.found = self._journal.base(self._info, fork, self._codec)
+        track.follow(self.found.track)
+        return at_checkpoint(self.found.run)
 
 
 def _parts(record: Record) -> tuple[Record, ...]:

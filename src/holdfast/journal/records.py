@@ -41,15 +41,47 @@ class RunStarted(NamedTuple):
 
 
 class Forked(NamedTuple):
-    """A run began as a copy of another at one of its checkpoints. `body` is that run, encoded."""
+    """A run began where another stood at one of its checkpoints.
+
+    It is read through the journal of that run, whose key is `key` and whose entry `seq` has the checksum `chain`.
+    Journals of earlier versions hold that run, encoded, in `body` instead.
+    """
 
     parent: str
     seq: int
     body: bytes
     run: Any
-    """The decoded run; whoever folds it takes a copy."""
+    """The run as it stood there; whoever folds it takes a copy."""
     driver: str
     config: bytes
+    key: bytes = b""
+    chain: bytes = b""
+
+
+class Reset(NamedTuple):
+    """The run now stands where `source`, itself or another, stood at its entry `seq`. `body` is that, encoded."""
+
+    source: str
+    seq: int
+    body: bytes
+    run: Any
+    """The run as it stood there; whoever folds it takes a copy."""
+    by: str = ""
+    why: str = ""
+
+
+class Reusing(NamedTuple):
+    """Steps that another run, or this one earlier, finished after entry `after` and up to `upto` are not run again.
+
+    `key` is that run's. With `rerun` this holds for all but the steps of these nodes; without it, for those whose
+    code and whose inputs are the same.
+    """
+
+    source: str
+    key: bytes
+    after: int
+    upto: int
+    rerun: tuple[str, ...] | None = None
 
 
 class StepStarted(NamedTuple):
@@ -77,7 +109,8 @@ class StepFinished(NamedTuple):
     """The completion: a step ended well, with these changes and, if it chose, these next nodes.
 
     A `promoted` step is a sub-graph: its changes are those of its own frame. `skipped` says that
-    the step did not run again after an interruption, or failed and was passed over.
+    the step did not run again after an interruption, or failed and was passed over. `origin` is the run whose
+    result it was given, if it did not run at all.
     """
 
     step: str
@@ -86,6 +119,7 @@ class StepFinished(NamedTuple):
     seconds: float = 0.0
     promoted: bool = False
     skipped: str = ""
+    origin: str = ""
 
 
 class StepFailed(NamedTuple):
@@ -172,6 +206,47 @@ class StateEdited(NamedTuple):
     over: tuple[str, ...] = ()
 
 
+class Migrated(NamedTuple):
+    """The state of a frame was brought from one version of its graph to another."""
+
+    frame: str
+    since: str
+    until: str
+    ops: Ops
+
+
+class Spent(NamedTuple):
+    """An attempt of a step used up something, whatever became of it. Without a price `cost` is `None`."""
+
+    step: str
+    attempt: int
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
+    calls: int = 1
+
+
+class Described(NamedTuple):
+    """Where the run is driven from now on: host, versions, commit; `facts` is encoded."""
+
+    facts: bytes
+
+
+class Remarked(NamedTuple):
+    """Somebody said something of the checkpoint at entry `at`, or, with 0, of the run.
+
+    `keep`, if it is said, is whether retention leaves that checkpoint alone.
+    """
+
+    at: int
+    text: str = ""
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    keep: bool | None = None
+    by: str = ""
+
+
 class Steered(NamedTuple):
     """What a frame is about to run was changed from outside.
 
@@ -227,6 +302,8 @@ class RunEnded(NamedTuple):
 Record = (
     RunStarted
     | Forked
+    | Reset
+    | Reusing
     | StepStarted
     | FrameOpened
     | StepFinished
@@ -237,6 +314,10 @@ Record = (
     | Answered
     | Noted
     | StateEdited
+    | Migrated
+    | Spent
+    | Described
+    | Remarked
     | Steered
     | GraphChanged
     | Commanded

@@ -131,6 +131,34 @@ class Refusal(NamedTuple):
     by: str = ""
 
 
+class Spending(NamedTuple):
+    """What was used up. `unpriced` counts the calls whose price is not known."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+    unpriced: int = 0
+
+
+class Remark(NamedTuple):
+    """What people said of a run or a checkpoint. A note is when, by whom, and what."""
+
+    notes: tuple[tuple[float, str, str], ...] = ()
+    tags: tuple[str, ...] = ()
+    keep: bool = False
+
+
+class Reuse(NamedTuple):
+    """Where results are taken from instead of running steps; see `Reusing`."""
+
+    source: str
+    key: bytes
+    after: int
+    upto: int
+    rerun: tuple[str, ...] | None
+
+
 @dataclass(slots=True)
 class RunState:
     """A run as its records tell it."""
@@ -159,6 +187,15 @@ class RunState:
     updated_at: float = 0.0
     saved_seq: int = 0
     """The entry of the newest checkpoint."""
+    spending: dict[str, Spending] = field(default_factory=dict)
+    """What the steps of each node used up, in the runs that this one was forked from, too."""
+    inherited: dict[str, Spending] = field(default_factory=dict)
+    """How much of that was used up before the fork."""
+    facts: bytes = b""
+    """Where the run was last driven."""
+    remarks: dict[int, Remark] = field(default_factory=dict)
+    """By the entry of the checkpoint, 0 for the run as a whole."""
+    reuse: Reuse | None = None
 
     @property
     def root(self) -> Frame:
@@ -185,6 +222,11 @@ def frame_of(step: str) -> str:
     return step.rpartition("/")[0] if "/" in step else ""
 
 
+def node_of(step: str) -> str:
+    """The node of a step with the nodes that it is nested in: `outer/inner` for `outer#1/inner#2[a]`."""
+    return "/".join(part.rpartition("#")[0] for part in step.split("/"))
+
+
 def copy_run(run: RunState) -> RunState:
     """A copy that can be folded on without changing `run`."""
     frames = {}
@@ -208,6 +250,9 @@ def copy_run(run: RunState) -> RunState:
         path=list(run.path),
         faults=list(run.faults),
         refusals=list(run.refusals),
+        spending=dict(run.spending),
+        inherited=dict(run.inherited),
+        remarks=dict(run.remarks),
     )
 
 

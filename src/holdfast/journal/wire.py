@@ -75,6 +75,15 @@ class Track:
         self.live += size
         self._items[frame] = self._items.get(frame, 0) + size
 
+    def forget(self) -> None:
+        """Forget all, but not what work a reader has had."""
+        self.bases, self._sizes, self._items, self.live = {}, {}, {}, 0
+
+    def follow(self, other: Track) -> None:
+        """Stand where another track stands."""
+        self.bases, self._sizes, self._items = dict(other.bases), dict(other._sizes), dict(other._items)
+        self.live, self.work = other.live, other.work
+
     def closed(self, frame: str) -> None:
         """Forget a frame that has ended."""
         for place in [place for place in self._sizes if place[0] == frame]:

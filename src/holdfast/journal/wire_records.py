@@ -12,16 +12,22 @@ from holdfast.errors import CodecError
 from holdfast.journal.records import (
     Answered,
     Commanded,
+    Described,
     Forked,
     FrameOpened,
     GraphChanged,
+    Migrated,
     MovedOn,
     Noted,
     Paused,
     Record,
+    Remarked,
+    Reset,
     Resumed,
+    Reusing,
     RunEnded,
     RunStarted,
+    Spent,
     StateEdited,
     Steered,
     StepFailed,
@@ -30,7 +36,7 @@ from holdfast.journal.records import (
     Target,
     WaveFinished,
 )
-from holdfast.journal.run_state import frame_of
+from holdfast.journal.run_state import RunState, frame_of
 from holdfast.journal.wire import (
     HEAD,
     Track,
@@ -54,10 +60,21 @@ def encode_records(records: Sequence[Record], track: Track) -> bytes:
     return HEAD + ormsgpack.packb([_WRITERS[type(record)](record, track) for record in records])
 
 
-def decode_records(body: bytes, track: Track, codec: Codec) -> list[Record]:
-    """The records of a body. Values are decoded with `codec` when they are first read."""
+Base = Callable[[Forked, Track], RunState]
+"""Finds the run that a fork began as, and sets a track to where it stood."""
+
+
+def decode_records(body: bytes, track: Track, codec: Codec, base: Base | None = None) -> list[Record]:
+    """The records of a body. Values are decoded with `codec` when they are first read.
+
+    A fork's first records refer to what its parent holds, so that they cannot be read without its `base`.
+    """
     wires = unpack_body(body)
     try:
+        if base is not None and wires[0][0] == _FORKED and not wires[0][3]:
+            fork = _read_forked(wires[0], track, codec)
+            fork = fork._replace(run=base(fork, track))
+            return [fork, *(_READERS[wire[0]](wire, track, codec) for wire in wires[1:])]
         return [_READERS[wire[0]](wire, track, codec) for wire in wires]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise CodecError(f"a record cannot be read: {type(error).__name__}: {error}") from None
@@ -75,6 +92,7 @@ def _write_finished(r: StepFinished, track: Track) -> list[Any]:
         r.seconds,
         r.promoted,
         safe_text(r.skipped),
+        *([r.origin] if r.origin else []),
     ]
 
 
@@ -120,9 +138,24 @@ def _count_steered(record: Steered, track: Track) -> None:
     track.added_items(record.frame, [*items, *(target.item for target in record.add)])
 
 
+_FORKED = 14
+
+
 def _write_forked(r: Forked, track: Track) -> list[Any]:
+    if r.body:
+        decode_run(r.body, track, Codec())
+    return [_FORKED, r.parent, r.seq, r.body, r.driver, r.config, r.key, r.chain]
+
+
+def _write_reset(r: Reset, track: Track) -> list[Any]:
+    track.forget()
     decode_run(r.body, track, Codec())
-    return [14, r.parent, r.seq, r.body, r.driver, r.config]
+    return [17, r.source, r.seq, r.body, safe_text(r.by), safe_text(r.why)]
+
+
+def _write_remarked(r: Remarked, track: Track) -> list[Any]:
+    tags = [[safe_text(tag) for tag in some] for some in (r.add, r.remove)]
+    return [22, r.at, safe_text(r.text), *tags, r.keep, safe_text(r.by)]
 
 
 _WRITERS: dict[type[Record], Callable[[Any, Track], list[Any]]] = {
@@ -141,6 +174,12 @@ _WRITERS: dict[type[Record], Callable[[Any, Track], list[Any]]] = {
     RunEnded: lambda r, track: [12, r.status, write_fault(r.fault), r.node],
     FrameOpened: _write_frame,
     Forked: _write_forked,
+    Reset: _write_reset,
+    Reusing: lambda r, track: [18, *r],
+    Migrated: lambda r, track: [19, r.frame, r.since, r.until, write_ops(r.ops, r.frame, track)],
+    Spent: lambda r, track: [20, r.step, r.attempt, safe_text(r.model), *r[3:]],
+    Described: lambda r, track: [21, r.facts],
+    Remarked: _write_remarked,
     MovedOn: _write_moved_on,
     Steered: _write_steered,
 }
@@ -157,7 +196,7 @@ def _read_finished(w: list[Any], track: Track, codec: Codec) -> Record:
     goto = None if w[3] is None else read_targets(w[3], codec)
     if w[5]:
         track.closed(w[1])
-    return StepFinished(w[1], read_ops(w[2], frame_of(w[1]), track, codec), goto, w[4], w[5], w[6])
+    return StepFinished(w[1], read_ops(w[2], frame_of(w[1]), track, codec), goto, *w[4:8])
 
 
 def _read_failed(w: list[Any], track: Track, codec: Codec) -> Record:
@@ -182,7 +221,8 @@ def _read_moved_on(w: list[Any], track: Track, codec: Codec) -> Record:
 def _read_frame(w: list[Any], track: Track, codec: Codec) -> Record:
     next_ = read_targets(w[4], codec)
     track.saw_items(w[1], next_)
-    return FrameOpened(w[1], tuple(w[2]), read_ops(w[3], w[1], track, codec), next_, tuple(w[5]))
+    reduced = tuple(w[5]) if len(w) > 5 else ()
+    return FrameOpened(w[1], tuple(w[2]), read_ops(w[3], w[1], track, codec), next_, reduced)
 
 
 def _read_edited(w: list[Any], track: Track, codec: Codec) -> Record:
@@ -198,8 +238,22 @@ def _read_steered(w: list[Any], track: Track, codec: Codec) -> Record:
     return record
 
 
-def _read_forked(w: list[Any], track: Track, codec: Codec) -> Record:
-    return Forked(w[1], w[2], w[3], decode_run(w[3], track, codec), w[4], w[5])
+def _read_forked(w: list[Any], track: Track, codec: Codec) -> Forked:
+    run = decode_run(w[3], track, codec) if w[3] else None
+    return Forked(w[1], w[2], w[3], run, *w[4:8])
+
+
+def _read_reset(w: list[Any], track: Track, codec: Codec) -> Record:
+    track.forget()
+    return Reset(w[1], w[2], w[3], decode_run(w[3], track, codec), *w[4:6])
+
+
+def _read_reusing(w: list[Any], track: Track, codec: Codec) -> Record:
+    return Reusing(w[1], w[2], w[3], w[4], None if w[5] is None else tuple(w[5]))
+
+
+def _read_migrated(w: list[Any], track: Track, codec: Codec) -> Record:
+    return Migrated(w[1], w[2], w[3], read_ops(w[4], w[1], track, codec))
 
 
 _READERS: dict[int, Callable[[list[Any], Track, Codec], Record]] = {
@@ -217,7 +271,13 @@ _READERS: dict[int, Callable[[list[Any], Track, Codec], Record]] = {
     11: lambda w, track, codec: Resumed(*w[1:4]),
     12: lambda w, track, codec: RunEnded(w[1], read_fault(w[2]), w[3]),
     13: _read_frame,
-    14: _read_forked,
+    _FORKED: _read_forked,
     15: _read_moved_on,
     16: _read_steered,
+    17: _read_reset,
+    18: _read_reusing,
+    19: _read_migrated,
+    20: lambda w, track, codec: Spent(*w[1:8]),
+    21: lambda w, track, codec: Described(w[1]),
+    22: lambda w, track, codec: Remarked(w[1], w[2], tuple(w[3]), tuple(w[4]), *w[5:7]),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import ormsgpack
@@ -11,7 +12,7 @@ from holdfast.data.compress import pack, unpack
 from holdfast.data.ops import KINDS, Op, Slot
 from holdfast.errors import CodecError
 from holdfast.journal.records import Fault, Target
-from holdfast.journal.run_state import Frame, Pause, Refusal, RunState, Step
+from holdfast.journal.run_state import Frame, Pause, Refusal, Remark, Reuse, RunState, Spending, Step
 from holdfast.journal.wire import (
     HEAD,
     KIND_CODE,
@@ -73,6 +74,11 @@ def encode_run(run: RunState, track: Track, codec: Codec) -> bytes:
         "started_at": run.started_at,
         "updated_at": run.updated_at,
         "saved_seq": run.saved_seq,
+        "spending": _spending_to_wire(run.spending),
+        "inherited": _spending_to_wire(run.inherited),
+        "facts": run.facts,
+        "remarks": [_remark_to_wire(seq, remark) for seq, remark in run.remarks.items()],
+        "reuse": run.reuse,
     }
     return HEAD + ormsgpack.packb(wire)
 
@@ -100,6 +106,11 @@ def decode_run(body: bytes, track: Track, codec: Codec) -> RunState:
             started_at=wire["started_at"],
             updated_at=wire["updated_at"],
             saved_seq=wire["saved_seq"],
+            spending=_spending_from_wire(wire.get("spending", ())),
+            inherited=_spending_from_wire(wire.get("inherited", ())),
+            facts=wire.get("facts", b""),
+            remarks={seq: _remark_from_wire(*remark) for seq, *remark in wire.get("remarks", ())},
+            reuse=_reuse_from_wire(wire.get("reuse")),
         )
         for frame, key, how, data in wire["bases"]:
             track.bases[(frame, key)] = unpack(how, data)
@@ -110,6 +121,30 @@ def decode_run(body: bytes, track: Track, codec: Codec) -> RunState:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise CodecError(f"a snapshot cannot be read: {type(error).__name__}: {error}") from None
     return run
+
+
+def _spending_to_wire(spending: Mapping[str, Spending]) -> list[Any]:
+    return [[node, *spent] for node, spent in spending.items()]
+
+
+def _spending_from_wire(wire: Iterable[Any]) -> dict[str, Spending]:
+    return {node: Spending(*spent) for node, *spent in wire}
+
+
+def _remark_to_wire(seq: int, remark: Remark) -> list[Any]:
+    notes = [[at, safe_text(by), safe_text(text)] for at, by, text in remark.notes]
+    return [seq, notes, [safe_text(tag) for tag in remark.tags], remark.keep]
+
+
+def _remark_from_wire(notes: list[Any], tags: list[str], keep: bool) -> Remark:
+    return Remark(tuple((at, by, text) for at, by, text in notes), tuple(tags), keep)
+
+
+def _reuse_from_wire(wire: list[Any] | None) -> Reuse | None:
+    if wire is None:
+        return None
+    source, key, after, upto, rerun = wire
+    return Reuse(source, key, after, upto, None if rerun is None else tuple(rerun))
 
 
 def _frame_to_wire(frame: Frame, track: Track, codec: Codec, sizes: dict[tuple[str, str], int]) -> list[Any]:
@@ -129,7 +164,9 @@ def _frame_to_wire(frame: Frame, track: Track, codec: Codec, sizes: dict[tuple[s
 
 
 def _frame_from_wire(wire: list[Any], track: Track, codec: Codec) -> Frame:
-    path, cells, steps, visits, waiting, waves, last_node, log, (shared, reduced) = wire
+    path, cells, steps, visits, waiting, waves, last_node, log, keys = wire
+    # The first version stored only the keys that are shared.
+    shared, reduced = keys if keys and not isinstance(keys[0], str) else (keys, ())
     frame = Frame(
         path,
         visits=visits,

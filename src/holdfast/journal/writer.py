@@ -7,6 +7,7 @@ import time
 
 from holdfast.data.codec import Codec
 from holdfast.errors import RunConflict, RunExists
+from holdfast.journal.checkpoints import sealed_mark
 from holdfast.journal.fold import APPLY
 from holdfast.journal.journal import Journal, Loaded, genesis, link
 from holdfast.journal.records import Record
@@ -47,9 +48,14 @@ class Writer:
         """The chain of what is stored."""
 
     @classmethod
-    def create(cls, journal: Journal, info: RunInfo, codec: Codec, *, durable: bool) -> Writer:
-        """A writer for a run that is not stored yet."""
+    def create(
+        cls, journal: Journal, info: RunInfo, codec: Codec, *, durable: bool, base: Loaded | None = None
+    ) -> Writer:
+        """A writer for a run that is not stored yet; a fork goes on from where its `base` stands."""
         loaded = Loaded(info, RunState(), Track(), 0, genesis(info.run, info.key), 0)
+        if base is not None:
+            loaded.track.follow(base.track)
+            loaded.weight, loaded.snapshot_size = base.weight, base.snapshot_size
         writer = cls(journal, loaded, codec, durable=durable)
         writer._new_info = info
         return writer
@@ -115,6 +121,8 @@ class Writer:
             raise
         if self.journal.seal is not None:
             body = self.journal.seal_body(self.info.run, seq, body)
+        if mark is not None:
+            mark = sealed_mark(mark, self.info.key, seq, at)
         self.chain = chain = link(self.chain, seq, at, mark, body)
         self._unsent.append(Entry(seq, at, chain, body, mark))
         if mark is not None:

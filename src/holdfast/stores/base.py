@@ -59,6 +59,8 @@ class RunInfo:
     queue: str = ""
     priority: int = 0
     due_at: float | None = None
+    parent: bytes = b""
+    """The key of the run that it was forked from, if it was."""
 
 
 class Append(NamedTuple):
@@ -155,10 +157,12 @@ class Store(Protocol):
         limit: int | None = None,
         prefix: str | None = None,
         before: float | None = None,
+        parent: bytes | None = None,
     ) -> list[RunInfo]:
         """The runs that match every filter given, latest `updated_at` first, then by run id.
 
-        `prefix` is how their ids begin; their `updated_at` lies before `before`.
+        `prefix` is how their ids begin; their `updated_at` lies before `before`; `parent` is the key of the run that
+        they were forked from.
         """
         ...
 

@@ -106,6 +106,7 @@ class FileStore:
         limit: int | None = None,
         prefix: str | None = None,
         before: float | None = None,
+        parent: bytes | None = None,
     ) -> list[RunInfo]:
         with self._usable():
             owner = None if key is None else self._owner(key)
@@ -125,6 +126,7 @@ class FileStore:
             limit=limit,
             prefix=prefix,
             before=before,
+            parent=parent,
         )
 
     def prune(self, run: str, horizon: Snapshot) -> int:

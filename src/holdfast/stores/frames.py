@@ -118,20 +118,22 @@ def read_sizes(fd: int, frame: Frame, run: str) -> tuple[int, int]:
     return marks, size
 
 
-_UNLESS_GIVEN = ("tags", "queue", "priority", "due_at")
+_UNLESS_GIVEN = ("tags", "queue", "priority", "due_at", "parent")
 """Facts that are left out where a run has none."""
 
 
 def facts_json(info: RunInfo) -> bytes:
     """A run's facts as people and other programs can read them."""
-    plain = {name: value for name, value in asdict(info).items() if name not in _UNLESS_GIVEN or value}
-    return json.dumps({**plain, "key": info.key.hex()}, ensure_ascii=False, indent=1).encode()
+    fields = {**asdict(info), "key": info.key.hex(), "parent": info.parent.hex()}
+    plain = {name: value for name, value in fields.items() if name not in _UNLESS_GIVEN or value}
+    return json.dumps(plain, ensure_ascii=False, indent=1).encode()
 
 
 def parse_facts(facts: bytes) -> RunInfo:
     """The opposite of `facts_json`; raises `ValueError` or `TypeError` for anything else."""
     fields = json.loads(facts)
-    return RunInfo(**{**fields, "key": bytes.fromhex(fields["key"]), "tags": tuple(fields.get("tags", ()))})
+    keys = {"key": bytes.fromhex(fields["key"]), "parent": bytes.fromhex(fields.get("parent", ""))}
+    return RunInfo(**{**fields, **keys, "tags": tuple(fields.get("tags", ()))})
 
 
 def _entry_parts(entry: Entry) -> tuple[bytes, bytes, bytes, bytes]:

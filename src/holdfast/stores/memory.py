@@ -111,6 +111,7 @@ class MemoryStore:
         limit: int | None = None,
         prefix: str | None = None,
         before: float | None = None,
+        parent: bytes | None = None,
     ) -> list[RunInfo]:
         with self._lock:
             self._check_open()
@@ -124,6 +125,7 @@ class MemoryStore:
             limit=limit,
             prefix=prefix,
             before=before,
+            parent=parent,
         )
 
     def prune(self, run: str, horizon: Snapshot) -> int:
@@ -211,6 +213,7 @@ def select(
     limit: int | None = None,
     prefix: str | None = None,
     before: float | None = None,
+    parent: bytes | None = None,
 ) -> list[RunInfo]:
     """Filter and order facts the way `Store.runs` promises."""
     matching = [
@@ -222,5 +225,6 @@ def select(
         and (status is None or info.status in status)
         and (prefix is None or info.run.startswith(prefix))
         and (before is None or info.updated_at < before)
+        and (parent is None or info.parent == parent)
     ]
     return sorted(matching, key=lambda info: (-info.updated_at, info.run))[:limit]

@@ -31,7 +31,8 @@ from holdfast.stores.base import (
 )
 from holdfast.stores.namespaces import check_namespace, file_of, own_url
 from holdfast.stores.sqlite_file import connect, failure
-from holdfast.stores.sqlite_write import FACTS, Writer, read_facts
+from holdfast.stores.sqlite_rows import FACTS, entry_of, facts_of, mark_of, message_of, snapshot_of
+from holdfast.stores.sqlite_write import Writer
 from holdfast.stores.usage import Footprint, RunSize
 
 _SEQ = (1 << 32) - 1
@@ -105,7 +106,7 @@ class SqliteStore:
             "ORDER BY id DESC LIMIT ?",
             (run, _SEQ if before is None else max(0, before), -1 if limit is None else limit),
         )
-        return [Mark(*row) for row in rows]
+        return [mark_of(row, run) for row in rows]
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
         rows = self._rows(
@@ -114,7 +115,7 @@ class SqliteStore:
             "WHERE id > (SELECT base FROM r) AND id <= (SELECT base FROM r) + ? ORDER BY id DESC LIMIT 1",
             (run, _SEQ if upto is None else max(0, upto)),
         )
-        return Snapshot(*rows[0]) if rows else None
+        return snapshot_of(rows[0], run) if rows else None
 
     def runs(
         self,
@@ -126,6 +127,7 @@ class SqliteStore:
         limit: int | None = None,
         prefix: str | None = None,
         before: float | None = None,
+        parent: bytes | None = None,
     ) -> list[RunInfo]:
         given = {
             "run = ?": run,
@@ -134,6 +136,7 @@ class SqliteStore:
             "run >= ?": prefix,
             "run < ?": None if prefix is None else end_of_prefix(prefix),
             "updated_at < ?": before,
+            "parent = ?": parent,
         }
         filters = {sql: value for sql, value in given.items() if value is not None}
         where, values = list(filters), list(filters.values())
@@ -141,13 +144,13 @@ class SqliteStore:
             where.append(f"status IN ({', '.join('?' * len(status))})")
             values.extend(status)
         # The plus keeps SQLite from walking through all runs in the order of time to find a few.
-        latest = "updated_at" if prefix is None else "+updated_at"
+        latest = "updated_at" if prefix is None and parent is None else "+updated_at"
         rows = self._rows(
-            f"SELECT {', '.join(FACTS)} FROM runs "
+            f"SELECT {', '.join(FACTS)}, sum FROM runs "
             f"{'WHERE ' if where else ''}{' AND '.join(where)} ORDER BY {latest} DESC, run LIMIT ?",
             (*values, -1 if limit is None else limit),
         )
-        return [read_facts(row) for row in rows]
+        return [facts_of(row) for row in rows]
 
     def prune(self, run: str, horizon: Snapshot) -> int:
         with self._writing() as writer:
@@ -171,7 +174,7 @@ class SqliteStore:
             f"WHERE id > (SELECT base FROM r) + ? AND id <= (SELECT base FROM r) + {_SEQ} ORDER BY id",
             (run, max(0, after)),
         )
-        return [Message(*row) for row in rows]
+        return [message_of(row, run) for row in rows]
 
     def footprint(self) -> Footprint:
         """The store as a whole."""
@@ -259,7 +262,7 @@ def _page(connection: apsw.Connection, run: str, after: int, last: int) -> tuple
     entries: list[Entry] = []
     size = 0
     for row in cursor:
-        entry = Entry(*row)
+        entry = entry_of(row, run)
         entries.append(entry)
         size += len(entry.body)
         if size >= PAGE_BYTES:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any, cast
 
 import apsw
 
 from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
 from holdfast.stores.sqlite_file import roll_back
+from holdfast.stores.sqlite_rows import sum_of
 
 _SEQ = (1 << 32) - 1
 _REMEMBERED_RUNS = 10_000
-
-FACTS = tuple(field.name for field in fields(RunInfo))
-"""The columns of a run's facts, its id and its key first."""
 
 # Where the head (?6) is missing, `at` becomes NULL and the row is ignored. Cheaper than a WHERE on
 # the table being written, for which SQLite would first copy the row to a temporary table.
@@ -31,12 +28,12 @@ _IS_HEAD = (
     "AND NOT EXISTS (SELECT 1 FROM entries WHERE id = ?1 + 1)"
 )
 _NEW_RUN = (
-    "INSERT INTO runs (run, key, workflow, status, created_at, updated_at, driver, tags, queue, priority, due_at) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    "INSERT INTO runs (run, key, workflow, status, created_at, updated_at, driver, tags, queue, priority, due_at, "
+    "parent, sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 _FACTS = (
     "UPDATE runs SET workflow = ?, status = ?, created_at = ?, updated_at = ?, driver = ?, tags = ?, queue = ?, "
-    "priority = ?, due_at = ? WHERE no = ?"
+    "priority = ?, due_at = ?, parent = ?, sum = ? WHERE no = ?"
 )
 _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (id, at, chain, body) VALUES (?, ?, ?, ?)"
 
@@ -192,16 +189,12 @@ class Writer:
 
 
 def _facts(info: RunInfo) -> tuple[Any, ...]:
-    """The values of all of `FACTS` but the id and the key."""
+    """The values of all of `FACTS` but the id and the key, and their checksum."""
     tags = json.dumps(info.tags, ensure_ascii=False) if info.tags else ""
     times = (info.created_at, info.updated_at)
-    return (info.workflow, info.status, *times, info.driver, tags, info.queue, info.priority, info.due_at)
-
-
-def read_facts(row: Sequence[Any]) -> RunInfo:
-    """The facts of a row with the columns `FACTS`."""
-    facts = dict(zip(FACTS, row, strict=True))
-    return RunInfo(**{**facts, "tags": tuple(json.loads(facts["tags"])) if facts["tags"] else ()})
+    place = (info.queue, info.priority, info.due_at)
+    values = (info.workflow, info.status, *times, info.driver, tags, *place, info.parent)
+    return (*values, sum_of(info.run, values))
 
 
 def _row(number: int, entry: Entry) -> tuple[int, float, bytes, bytes | None, bytes]:

@@ -11,21 +11,27 @@ from holdfast.data.ops import Op
 from holdfast.errors import CodecError, CorruptJournal
 from holdfast.journal.checkpoints import read_mark
 from holdfast.journal.fold import apply
-from holdfast.journal.journal import Journal, genesis, link
+from holdfast.journal.journal import Journal, follows, genesis
 from holdfast.journal.records import (
     Answered,
     Commanded,
+    Described,
     Fault,
     Forked,
     FrameOpened,
     GraphChanged,
+    Migrated,
     MovedOn,
     Noted,
     Paused,
     Record,
+    Remarked,
+    Reset,
     Resumed,
+    Reusing,
     RunEnded,
     RunStarted,
+    Spent,
     StateEdited,
     Steered,
     StepFailed,
@@ -35,7 +41,6 @@ from holdfast.journal.records import (
 )
 from holdfast.journal.run_state import RunState
 from holdfast.journal.wire import Track
-from holdfast.journal.wire_records import decode_records
 from holdfast.stores.base import Entry, Mark
 from holdfast.values import START, RunStatus
 from holdfast.views.plain import CODEC, TOO_BIG_TO_PREVIEW, iso, plain, preview_raw, when
@@ -119,21 +124,19 @@ class Timeline:
     def _taken(self, entry: Entry) -> list[Moment]:
         """Take in a whole entry before any of it is told, so that stopping half-way loses no place."""
         run = self._info.run
-        chain = link(self._chain, entry.seq, entry.at, entry.mark, entry.body)
-        if chain != entry.chain:
+        if not follows(self._chain, entry):
             raise CorruptJournal(
                 f"run {run!r}: entry {entry.seq} is damaged (its checksum does not match)",
                 run=run,
                 seq=entry.seq,
             )
-        body = self._journal.open_body(run, entry.seq, entry.body)
         moments: list[Moment] = []
-        for record in decode_records(body, self._track, CODEC):
+        for record in self._journal.records(self._info, entry, self._track, CODEC):
             moments += self._moments(record, entry)
             apply(self._run, record, entry.at)
         if entry.mark is not None:
             moments.append(self._checkpoint(entry))
-        self._seq, self._chain = entry.seq, chain
+        self._seq, self._chain = entry.seq, entry.chain
         return moments
 
     def _moments(self, record: Record, entry: Entry) -> Iterator[Moment]:
@@ -223,6 +226,22 @@ def _tell_run(record: Record) -> Told | None:
             return "state.update", "", f"state changed from outside{_by(record)}: {keys}", data
         case Steered():
             return _tell_steered(record)
+        case Reset():
+            where = {"source": record.source, "seq": record.seq, "by": record.by, "why": record.why}
+            why = f": {record.why}" if record.why else ""
+            return "state.reset", "", f"run set to entry {record.seq} of {record.source}{_by(record)}{why}", where
+        case Reusing():
+            source = {"source": record.source, "seq": record.upto, "rerun": record.rerun}
+            return "steps.reuse", "", f"finished steps of {record.source} are taken over", source
+        case Migrated():
+            data = {"from": record.since, "to": record.until, "update": _values(record.ops)}
+            return "state.migrate", "", f"state brought from version {record.since} to {record.until}", data
+        case Spent():
+            return "step.spend", record.step, f"{record.step} called {record.model}", record._asdict()
+        case Described():
+            return "run.describe", "", "where it runs was noted", {"facts": plain(_value(record.facts))}
+        case Remarked():
+            return _tell_remark(record)
         case GraphChanged():
             data = {"remap": dict(record.remap), "by": record.by}
             return "graph.changed", "", f"the workflow changed{_by(record)}", data
@@ -235,7 +254,16 @@ def _tell_run(record: Record) -> Told | None:
     raise AssertionError(record)
 
 
-def _by(record: StateEdited | Steered | GraphChanged | Commanded) -> str:
+def _tell_remark(record: Remarked) -> Told:
+    what = [f"note: {record.text}"] if record.text else []
+    what += [f"tagged {tag}" for tag in record.add] + [f"no longer tagged {tag}" for tag in record.remove]
+    if record.keep is not None:
+        what.append("kept for good" if record.keep else "no longer kept for good")
+    where = f"checkpoint at entry {record.at}" if record.at else "run"
+    return "run.remark", "", f"{where}{_by(record)}: {'; '.join(what)}", record._asdict()
+
+
+def _by(record: StateEdited | Steered | GraphChanged | Commanded | Reset | Remarked) -> str:
     return f" by {record.by}" if record.by else ""
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.data.codec import TolerantCodec
+from holdfast.data.seal import Seal
 from holdfast.engine.commands import control
 from holdfast.engine.driver import describe, is_driven
 from holdfast.engine.moving.copy_report import CopiedRun, CopyOutcome, CopyReport, Progress
@@ -26,6 +29,7 @@ from holdfast.journal.copying import (
     last_entry,
 )
 from holdfast.journal.journal import Journal
+from holdfast.journal.pruning import delete_run
 from holdfast.stores.base import Conflict, Entry, RunInfo, Store, wait_for_change
 from holdfast.values import RunStatus
 
@@ -98,6 +102,10 @@ class _Transfer:
     asked: set[str] = field(default_factory=set)
     """The runs that were under way and were asked to pause."""
 
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.source, Seal.from_environment(os.environ))
+
     def carry(self, info: RunInfo) -> CopiedRun | None:
         """Copy or move a run; `None` if it is gone."""
         for tries_left in reversed(range(_TRIES)):
@@ -162,7 +170,8 @@ class _Transfer:
         facts, under_way = self._facts(info), info.status == RunStatus.RUNNING
         end = COPIED if under_way else None
         try:
-            brought = bring(self.source, self.target, info, theirs, facts, end)
+            beginning = None if theirs is not None else self.journal.materialised(info, TolerantCodec())
+            brought = bring(self.source, self.target, info, theirs, facts, end, beginning)
         except CorruptJournal:
             if standing is Standing.ABSENT:
                 self.target.delete(info.run)
@@ -201,7 +210,7 @@ class _Transfer:
             close_run(self.source, info, brought.shared)
         bring_messages(self.source, self.target, info.run)
         self._hand_over(info, facts, brought.last)
-        self.source.delete(info.run)
+        delete_run(self.journal, info.run)
 
     def _hand_over(self, info: RunInfo, facts: RunInfo, last: Entry) -> None:
         """Give a copy to the workers of the target, if workers drove the original."""
@@ -222,7 +231,7 @@ class _Transfer:
         bring_messages(self.source, self.target, info.run)
         if standing is not Standing.AHEAD:
             self._hand_over(info, self.target.runs(run=info.run)[0], theirs)
-        self.source.delete(info.run)
+        delete_run(self.journal, info.run)
         return _told(info, CopyOutcome.MOVED)
 
     def _left(self, info: RunInfo, last: Entry, note: str) -> CopiedRun:
@@ -235,7 +244,7 @@ class _Transfer:
     def _remove(self, store: Store, info: RunInfo, last: Entry) -> None:
         """Delete a run, unless somebody advanced it beyond `last`."""
         close_run(store, info, last)
-        store.delete(info.run)
+        delete_run(Journal(store, self.journal.seal), info.run)
 
     def _paused(self, info: RunInfo) -> RunInfo | None:
         """A run that was under way, once it has stopped; `None` if it does not in time."""

@@ -25,7 +25,7 @@ _THE_RUN = "namespace = %(namespace)s AND run = %(run)s"
 LOCK = f"SELECT 1 FROM run WHERE {_THE_RUN} FOR UPDATE"
 """A statement of its own, so that those that follow see what was waited for."""
 
-_TYPES = {"key": "b", "tags": "s::text[]", "due_at": "s::float8"}
+_TYPES = {"key": "b", "parent": "b", "tags": "s::text[]", "due_at": "s::float8"}
 _GIVEN = {name: f"%({name}){_TYPES.get(name, 's')}" for name in FACTS}
 
 _NEW_RUN = (
@@ -140,6 +140,7 @@ def facts_of(info: RunInfo) -> Values:
         "queue": to_column(info.queue),
         "priority": info.priority,
         "due_at": info.due_at,
+        "parent": info.parent,
     }
 
 

@@ -95,6 +95,7 @@ class Reader:
         limit: int | None,
         prefix: str | None,
         before: float | None,
+        parent: bytes | None,
     ) -> list[RunInfo]:
         begin = None if prefix is None else to_column(prefix)
         given: dict[str, tuple[str, Any]] = {
@@ -104,6 +105,7 @@ class Reader:
             "begin": ("run >=", begin),
             "end": ("run <", None if begin is None else end_of_prefix(begin)),
             "before": ("updated_at <", before),
+            "parent": ("parent =", parent),
         }
         values = {name: value for name, (_, value) in given.items() if value is not None}
         where = ["namespace = %(namespace)s", *(f"{given[name][0]} %({name})s" for name in values)]

@@ -97,10 +97,11 @@ class PostgresStore:
         limit: int | None = None,
         prefix: str | None = None,
         before: float | None = None,
+        parent: bytes | None = None,
     ) -> list[RunInfo]:
         return self._connections.run(
             lambda connection: self._reader.runs(
-                connection, run, key, workflow, status, limit, prefix, before
+                connection, run, key, workflow, status, limit, prefix, before, parent
             )
         )
 

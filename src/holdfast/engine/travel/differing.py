@@ -1,0 +1,49 @@
+"""What differs between two moments that somebody names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from holdfast.data.seal import Seal
+from holdfast.engine.travel.moments import Moment, find_moment
+from holdfast.errors import CheckpointNotFound
+from holdfast.journal.journal import Journal
+from holdfast.stores.base import Store
+from holdfast.views.diff.states import StateDifference, load_plainly, state_difference
+
+
+def diff_states(
+    store: Store, one: str, other: str | None = None, *, keys: Sequence[str] = ()
+) -> StateDifference:
+    """What differs between two moments of any runs in a store; none of their code has to be at hand.
+
+    A moment is a run id, a checkpoint id, a workflow's name (its latest run), `RUN@3` (after wave 3), `RUN@-1`
+    (one checkpoint before the newest) or `RUN@NODE` (after a node's last finish). One moment alone is compared
+    with the checkpoint before it. `keys` restricts it to some keys of the state.
+    """
+    return diff_moments(Journal(store, Seal.from_environment(os.environ)), one, other, keys)
+
+
+def diff_moments(
+    journal: Journal, one: str, other: str | None = None, keys: Sequence[str] = ()
+) -> StateDifference:
+    """As `diff_states`, through journals that may have a key of their own."""
+    first, second = _pair(journal.store, one, other)
+    return state_difference(
+        load_plainly(journal, first.info, first.seq), load_plainly(journal, second.info, second.seq), keys
+    )
+
+
+def _pair(store: Store, one: str, other: str | None) -> tuple[Moment, Moment]:
+    moment = find_moment(store, one)
+    if other is not None:
+        return moment, find_moment(store, other)
+    info = moment.info
+    found = store.marks(info.run, None if moment.seq is None else moment.seq + 1, 2)
+    if len(found) < 2:
+        raise CheckpointNotFound(
+            f"run {info.run!r} has no checkpoint before {'it' if moment.seq is None else 'that one'} to compare "
+            "with; give two moments"
+        )
+    return Moment(info, found[1].seq), Moment(info, found[0].seq)
