@@ -367,6 +367,22 @@ def test_runs_are_found_by_how_their_ids_begin(store: Store) -> None:
     assert [each.run for each in store.runs(prefix="a", limit=1, before=2.0)] == ["abc"]
 
 
+def test_runs_are_found_by_the_run_they_were_forked_from(store: Store, reopen: Reopen) -> None:
+    create(store, "old")
+    key = store.runs(run="old")[0].key
+    create(store, "one", parent=key, updated_at=1.0)
+    create(store, "two", parent=key, updated_at=2.0)
+    create(store, "other", parent=b"\0" * 8)
+
+    store = reopen()
+    assert [each.run for each in store.runs(parent=key)] == ["two", "one"]
+    assert [each.run for each in store.runs(parent=key, limit=1, run="one")] == ["one"]
+    assert {each.parent for each in store.runs(parent=key)} == {key} and store.runs(run="old")[0].parent == b""
+    assert store.runs(parent=b"nobody's") == []
+    store.delete("old")
+    assert [each.run for each in store.runs(parent=key)] == ["two", "one"]
+
+
 def test_pruning_keeps_the_horizon_and_what_follows(store: Store, reopen: Reopen) -> None:
     create(store, upto=6, status="paused")
     store.commit([Append("r", 6, [], snapshots=[snapshot(2), snapshot(5)])])
