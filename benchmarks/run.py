@@ -419,8 +419,10 @@ SCALED = {
     "pg-workers": ("fleet", "bench_workers"),
     "pg-failover": ("fleet", "bench_failover"),
     "large": ("large_store", "bench_large"),
+    "history": ("past", "bench_history"),
+    "diff": ("comparing", "bench_diff"),
 }
-"""Those that have a tiny form, by module and function; they need the extras of PostgreSQL."""
+"""Those that have a tiny form, by module and function; all but the last need the extras of PostgreSQL."""
 
 
 def rows(name: str, folder: Path, tiny: bool) -> Iterator[Row]:

@@ -11,6 +11,9 @@ from typing import Any
 
 import click
 
+from holdfast.capsules.exporting import ExportedRun
+from holdfast.capsules.importing import ImportedRun
+from holdfast.capsules.inspecting import CapsuleInfo, CapsuleStep
 from holdfast.cli.copying import report_as_json, run_as_json
 from holdfast.cli.display.closing import Ending
 from holdfast.cli.display.resume_table import Row, plan_as_json
@@ -22,8 +25,25 @@ from holdfast.cli.pruning import Removal
 from holdfast.engine.moving.copy_report import CopyOutcome
 from holdfast.fleet.queues import QueueLine
 from holdfast.fleet.schedules import ScheduleLine
+from holdfast.flows.foreign import Deed
+from holdfast.journal.run_state import Spending
+from holdfast.repair.repairing import Repair, StoreRepair
+from holdfast.repair.report import Damage, RunReport, StoreReport
 from holdfast.values import RunStatus
 from holdfast.views import Driver, FaultView, Items, Ledger, Moment, PauseView, RunLine, RunView, StepView
+from holdfast.views.diff.changes import (
+    Hunk,
+    ItemChanged,
+    ItemsRemoved,
+    ListEdited,
+    MapEdited,
+    ObjectEdited,
+    Replaced,
+    SetEdited,
+    SpanReplaced,
+    TextEdited,
+)
+from holdfast.views.diff.states import Side, StateDifference
 
 FOLDER = Path(__file__).parent / "reference" / "cli"
 NOTE = "This page is written by `docs/make_cli_reference.py` from the command's own help.\n"
@@ -60,6 +80,22 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ]
         for name in ("edit", "skip", "modify", "inject", "replan")
     },
+    "diff": [
+        ("the document", f"store, {keys(StateDifference.as_json)}"),
+        ("one and other", keys(Side.as_json)),
+        ("each of facts", "from, to"),
+        ("a mapping that changed", keys(MapEdited.as_json)),
+        ("a list", keys(ListEdited.as_json)),
+        ("each of edits that is a changed item", keys(ItemChanged.as_json)),
+        ("each that is some removed or inserted ones", keys(ItemsRemoved.as_json)),
+        ("a set", keys(SetEdited.as_json)),
+        ("a text", keys(TextEdited.as_json)),
+        ("each of hunks", keys(Hunk.as_json)),
+        ("one long line", keys(SpanReplaced.as_json)),
+        ("another value", keys(Replaced.as_json)),
+        ("a value of a type of yours", keys(ObjectEdited.as_json)),
+        ("with --patch", "a list; each has op, path, value"),
+    ],
     "runs": [("the document", "store, runs"), ("each of runs", keys(RunLine.as_json))],
     "show": [
         ("the document", f"{keys(RunLine.as_json)}, {WHOLE}, held, store; with --state also the whole state"),
@@ -79,6 +115,15 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("each of pauses", keys(PauseView.as_json)),
     ],
     "events": [("each line", keys(Moment.as_json))],
+    "fsck": [
+        ("the document", f"{keys(StoreReport.as_json)}, repair"),
+        ("each of runs", keys(RunReport.as_json)),
+        ("each of damages", f"{keys(Damage.as_json)}; part is journal, snapshot, mark, facts, inbox or store"),
+        ("intact", "after, to"),
+        ("last_good_checkpoint", "checkpoint_id, seq, wave, nodes, at"),
+        ("repair, with --repair", keys(StoreRepair.as_json)),
+        ("each of its runs", keys(Repair.as_json)),
+    ],
     "checkpoints list": [("the document", "store, checkpoints"), ("each of checkpoints", CHECKPOINT)],
     "checkpoints show": [("the document", f"{CHECKPOINT}, workflow, state, resume")],
     "checkpoints prune": [
@@ -118,6 +163,16 @@ JSON: dict[str, list[tuple[str, str]]] = {
     "schedule resume": [("the document", "as for add")],
     "schedule remove": [("the document", "name, removed")],
     "schedule next": [("the document", "cron, zone, times")],
+    "export": [("the document", f"{keys(ExportedRun.as_json)}, file"), ("with --format jsonl", "run_id, file, lines")],
+    "import": [
+        ("the document", f"{keys(ImportedRun.as_json)}, deeds, store"),
+        ("with --inspect", f"{keys(CapsuleInfo.as_json)}, deeds, reads, file"),
+        ("each of steps", keys(CapsuleStep.as_json)),
+        ("ledger", f"{', '.join(Spending._fields)}, nodes"),
+        ("flow", "path, digest"),
+        ("each of deeds, what resuming the run would do", ", ".join(Deed._fields)),
+    ],
+    "keygen": [("the document", "private, public, fingerprint")],
     "store copy": [
         ("the document", keys(report_as_json)),
         ("counts", ", ".join(CopyOutcome)),

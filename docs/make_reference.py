@@ -28,6 +28,8 @@ GROUPS: dict[str, str] = {
     "Policies": "CheckpointPolicy Retention periodic_cleanup",
     "Checkpoints as plain values": "CheckpointStore CheckpointData PauseMetadata CheckpointConfig GraphConfig",
     "Stores": "open_store get_store register_store copy_runs CopyReport RunInfo",
+    "Time travel": "diff_states StateDifference difference Difference apply_difference json_patch apply_patch",
+    "Capsules": "export_run ExportedRun import_run ImportedRun inspect_capsule CapsuleInfo make_key_pair",
     "The fleet": "Worker WorkerEvent Catalog Schedules Schedule Cron Limits Rate",
     "Events": "Event Observer CallbackObserver LoggingObserver MultiObserver NoOpObserver "
     "register_observer get_observer",

@@ -19,11 +19,11 @@ SOURCE = Path(next(iter(holdfast.__path__)))
 LAYERS = (
     {"__main__"},
     {"cli"},
-    {"demo", "testing"},
+    {"demo", "testing", "tracing"},
     {"fleet"},
     {"flows"},
     {"define"},
-    {"checkpoints"},
+    {"checkpoints", "capsules", "repair"},
     {"engine"},
     {"agents", "views"},
     {"plan", "journal"},

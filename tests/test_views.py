@@ -45,6 +45,7 @@ from holdfast.views import (
     timeline,
 )
 from holdfast.views.plain import MAX_DEPTH, TOO_BIG_TO_PREVIEW, size_text
+from holdfast.views.state_ledger import spending_of
 from tests.graphs import Log, chain, fan, one, says
 
 
@@ -627,11 +628,11 @@ def test_a_ledger_is_summed_and_strange_lines_are_passed_over() -> None:
         "junk",
     ]
 
-    assert Ledger.of(lines).as_json() == {
+    assert Ledger.of(spending_of(lines)).as_json() == {
         "calls": 2,
         "input_tokens": 11,
         "output_tokens": 2,
         "cost": 0.5,
         "unpriced": 1,
     }
-    assert Ledger.of(None) == Ledger.of("junk") == Ledger()
+    assert Ledger.of(spending_of(["junk"])) == Ledger()

@@ -7,6 +7,10 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from holdfast.capsules.exporting import ExportedRun, export_run
+    from holdfast.capsules.importing import ImportedRun, import_run
+    from holdfast.capsules.inspecting import CapsuleInfo, inspect_capsule
+    from holdfast.capsules.signing import make_key_pair
     from holdfast.checkpoints import (
         CheckpointConfig,
         CheckpointData,
@@ -32,9 +36,14 @@ if TYPE_CHECKING:
     from holdfast.engine.outcome import Figures, Outcome, Pause
     from holdfast.engine.policy import CheckpointPolicy, Retention
     from holdfast.engine.resume_plan import PlannedStep, ResumePlan
+    from holdfast.engine.travel.comparing import compare_runs
+    from holdfast.engine.travel.differing import diff_states
+    from holdfast.engine.travel.looking import run_forks, run_history
     from holdfast.errors import (
         AnswerRejected,
         AnswerTimeout,
+        CapsuleInvalid,
+        CapsuleLocked,
         CheckpointNotFound,
         CodecError,
         CommandRefused,
@@ -45,7 +54,9 @@ if TYPE_CHECKING:
         GraphInvalid,
         HoldfastError,
         MaxIterationsExceeded,
+        MigrationFailed,
         NotPaused,
+        PlanOutdated,
         RunConflict,
         RunExists,
         RunFinished,
@@ -74,11 +85,38 @@ if TYPE_CHECKING:
     from holdfast.journal.checkpoints import Checkpoint
     from holdfast.plan.graph import Command, Send
     from holdfast.plan.retry import Retry
+    from holdfast.repair.repairing import Repair, StoreRepair, repair_run, repair_store
+    from holdfast.repair.report import Damage, RunReport, StoreReport
+    from holdfast.repair.store_check import check_store
     from holdfast.stores import get_store, open_store, register_store
     from holdfast.stores.base import RunInfo
+    from holdfast.tracing import TraceObserver
     from holdfast.values import END, START, RunStatus
+    from holdfast.views.comparison import Comparison
+    from holdfast.views.diff.applying import apply_difference
+    from holdfast.views.diff.changes import Difference
+    from holdfast.views.diff.differing import difference
+    from holdfast.views.diff.patching import apply_patch, json_patch
+    from holdfast.views.diff.pointers import PatchError
+    from holdfast.views.diff.states import StateDifference
+    from holdfast.views.family import Family
+    from holdfast.views.history import History
+    from holdfast.views.ledger import RunLedger
 
 _NAMES = {
+    "holdfast.capsules.exporting": (
+        "ExportedRun",
+        "export_run",
+    ),
+    "holdfast.capsules.importing": (
+        "ImportedRun",
+        "import_run",
+    ),
+    "holdfast.capsules.inspecting": (
+        "CapsuleInfo",
+        "inspect_capsule",
+    ),
+    "holdfast.capsules.signing": ("make_key_pair",),
     "holdfast.checkpoints": (
         "CheckpointConfig",
         "CheckpointData",
@@ -126,9 +164,17 @@ _NAMES = {
         "PlannedStep",
         "ResumePlan",
     ),
+    "holdfast.engine.travel.comparing": ("compare_runs",),
+    "holdfast.engine.travel.differing": ("diff_states",),
+    "holdfast.engine.travel.looking": (
+        "run_forks",
+        "run_history",
+    ),
     "holdfast.errors": (
         "AnswerRejected",
         "AnswerTimeout",
+        "CapsuleInvalid",
+        "CapsuleLocked",
         "CheckpointNotFound",
         "CodecError",
         "CommandRefused",
@@ -139,7 +185,9 @@ _NAMES = {
         "GraphInvalid",
         "HoldfastError",
         "MaxIterationsExceeded",
+        "MigrationFailed",
         "NotPaused",
+        "PlanOutdated",
         "RunConflict",
         "RunExists",
         "RunFinished",
@@ -183,6 +231,19 @@ _NAMES = {
         "Send",
     ),
     "holdfast.plan.retry": ("Retry",),
+    "holdfast.repair.repairing": (
+        "Repair",
+        "StoreRepair",
+        "repair_run",
+        "repair_store",
+    ),
+    "holdfast.repair.report": (
+        "Damage",
+        "RunReport",
+        "StoreReport",
+    ),
+    "holdfast.repair.store_check": ("check_store",),
+    "holdfast.tracing": ("TraceObserver",),
     "holdfast.stores.base": ("RunInfo",),
     "holdfast.stores": (
         "get_store",
@@ -194,6 +255,19 @@ _NAMES = {
         "RunStatus",
         "START",
     ),
+    "holdfast.views.comparison": ("Comparison",),
+    "holdfast.views.diff.applying": ("apply_difference",),
+    "holdfast.views.diff.changes": ("Difference",),
+    "holdfast.views.diff.differing": ("difference",),
+    "holdfast.views.diff.patching": (
+        "apply_patch",
+        "json_patch",
+    ),
+    "holdfast.views.diff.pointers": ("PatchError",),
+    "holdfast.views.diff.states": ("StateDifference",),
+    "holdfast.views.family": ("Family",),
+    "holdfast.views.history": ("History",),
+    "holdfast.views.ledger": ("RunLedger",),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
@@ -221,6 +295,9 @@ __all__ = [
     "AnswerTimeout",
     "App",
     "CallbackObserver",
+    "CapsuleInfo",
+    "CapsuleInvalid",
+    "CapsuleLocked",
     "Catalog",
     "Checkpoint",
     "CheckpointConfig",
@@ -231,33 +308,44 @@ __all__ = [
     "CodecError",
     "Command",
     "CommandRefused",
+    "Comparison",
     "ConfiguredGraph",
     "Context",
     "CopyReport",
     "CorruptJournal",
     "Cron",
+    "Damage",
+    "Difference",
     "Event",
     "ExecutionError",
     "ExecutorLost",
+    "ExportedRun",
+    "Family",
     "Figures",
     "Flow",
     "FlowInvalid",
     "GraphChanged",
     "GraphConfig",
     "GraphInvalid",
+    "History",
     "HoldfastError",
+    "ImportedRun",
     "Limits",
     "LoggingObserver",
     "MaxIterationsExceeded",
+    "MigrationFailed",
     "MultiObserver",
     "NoOpObserver",
     "NotPaused",
     "Observer",
     "Outcome",
+    "PatchError",
     "Pause",
     "PauseMetadata",
+    "PlanOutdated",
     "PlannedStep",
     "Rate",
+    "Repair",
     "ResumePlan",
     "Retention",
     "Retry",
@@ -266,29 +354,46 @@ __all__ = [
     "RunFinished",
     "RunInfo",
     "RunInterrupted",
+    "RunLedger",
     "RunNotFound",
+    "RunReport",
     "RunStatus",
     "RunTerminated",
     "Schedule",
     "Schedules",
     "Send",
     "State",
+    "StateDifference",
     "StateGraph",
     "StateInvalid",
     "StepTimeout",
     "StoreError",
+    "StoreRepair",
+    "StoreReport",
     "TaskResult",
+    "TraceObserver",
     "Unknown",
     "Worker",
     "WorkerEvent",
     "WorkflowState",
     "add",
     "append",
+    "apply_difference",
+    "apply_patch",
+    "check_store",
+    "compare_runs",
     "copy_runs",
+    "diff_states",
+    "difference",
+    "export_run",
     "get_observer",
     "get_store",
+    "import_run",
+    "inspect_capsule",
+    "json_patch",
     "keep_last",
     "load_flow",
+    "make_key_pair",
     "merge",
     "open_store",
     "pause_workflow",
@@ -296,6 +401,10 @@ __all__ = [
     "register_observer",
     "register_store",
     "register_type",
+    "repair_run",
+    "repair_store",
     "resume_workflow",
+    "run_forks",
+    "run_history",
     "union",
 ]

@@ -50,6 +50,14 @@ class CorruptJournal(StoreError):
         super().__init__(message)
 
 
+class CapsuleInvalid(HoldfastError):
+    """A file is not a capsule, not what was written, not signed as demanded, or more than is read from strangers."""
+
+
+class CapsuleLocked(CapsuleInvalid):
+    """A capsule is encrypted, and the passphrase that opens it was not given."""
+
+
 class RunConflict(HoldfastError):
     """Another driver advanced, or is driving, the same run; this one stopped before its next step."""
 
@@ -88,6 +96,27 @@ class AnswerTimeout(HoldfastError):
 
 class GraphChanged(HoldfastError):
     """The graph differs from the one the run started with in a way that stops the resume."""
+
+
+class MigrationFailed(GraphChanged):
+    """The state of a run cannot be brought to the version that the graph has; the run is as it was."""
+
+
+class PlanOutdated(HoldfastError):
+    """A resume would no longer do what was planned; `moved` says, in words, what is different now."""
+
+    def __init__(self, run: str, moved: Sequence[str]) -> None:
+        self.run, self.moved = run, tuple(moved)
+        told = "; ".join(self.moved)
+        super().__init__(f"the plan for run {run!r} no longer holds: {told}. Plan the resume again")
+
+
+class CannotRerun(HoldfastError):
+    """What should run again cannot: it is not known, or the run cannot be taken back that far."""
+
+
+class CannotReuse(HoldfastError):
+    """A new run cannot take over what another has finished."""
 
 
 class StepTimeout(HoldfastError):

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
 from typing import Any, Literal, NoReturn
 
@@ -105,11 +105,11 @@ class CrashingStore:
             parent=parent,
         )
 
-    def prune(self, run: str, horizon: Snapshot) -> int:
-        return self.inner.prune(run, horizon)
+    def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
+        return self.inner.prune(run, horizon, forks=forks)
 
-    def delete(self, run: str) -> bool:
-        return self.inner.delete(run)
+    def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
+        return self.inner.delete(run, forks=forks)
 
     def post(self, run: str, body: bytes) -> int:
         return self.inner.post(run, body)

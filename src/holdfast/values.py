@@ -31,7 +31,10 @@ def moment(at: float) -> dt.datetime:
 
 
 class RunStatus(StrEnum):
-    """How a run stands. Every status but `completed` can be resumed; a `queued` run waits for a worker."""
+    """How a run stands. Every status but `completed` and `damaged` can be resumed; a `queued` run waits for a worker.
+
+    A `damaged` run is one that was repaired: a new run has what could be read of it.
+    """
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -40,3 +43,4 @@ class RunStatus(StrEnum):
     INTERRUPTED = "interrupted"
     CANCELLED = "cancelled"
     COMPLETED = "completed"
+    DAMAGED = "damaged"

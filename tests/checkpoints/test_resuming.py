@@ -510,7 +510,7 @@ def test_a_failing_pruning_is_only_logged(caplog):
     """S0.16."""
 
     class Unprunable(MemoryStore):
-        def prune(self, run: str, horizon: Any) -> int:
+        def prune(self, run: str, horizon: Any, **known: Any) -> int:
             raise OSError("read-only file system")
 
     app = chain(*"abcdefgh").compile(Unprunable(), retention=Retention.recent(2))

@@ -108,7 +108,9 @@ def test_steps_of_a_nested_workflow_stand_below_it() -> None:
 def test_the_cost_so_far_is_shown() -> None:
     live, _ = view("draft")
     tell(live, "node.start", "draft", attempt=1)
-    tell(live, "node.complete", "draft", error=False, update={"ledger": [{"cost": 0.4}, {"cost": 0.02}, {}]})
+    for cost in (0.4, 0.02, None):
+        tell(live, "node.spend", "draft", cost=cost)
+    tell(live, "node.complete", "draft", error=False, update={})
 
     assert "$0.42" in drawn(live)
 

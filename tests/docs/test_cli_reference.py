@@ -70,6 +70,8 @@ def test_every_command_has_a_page_with_its_options() -> None:
         (["status", "asked"], "status"),
         (["checkpoints", "list"], "checkpoints"),
         (["checkpoints", "prune", "--keep", "1", "--dry-run"], "checkpoints"),
+        (["diff", "good"], "diff"),
+        (["diff", "bad", "asked@0"], "diff"),
         (["inspect", "good"], "inspect"),
         (["doctor"], "doctor"),
         (["store", "stats"], "store"),

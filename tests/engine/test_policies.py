@@ -530,10 +530,10 @@ class SlowToPrune(MemoryStore):
         super().__init__()
         self.asked, self.allowed = threading.Event(), threading.Event()
 
-    def prune(self, run: str, horizon: Snapshot) -> int:
+    def prune(self, run: str, horizon: Snapshot, **known: Any) -> int:
         self.asked.set()
         assert self.allowed.wait(30)
-        return super().prune(run, horizon)
+        return super().prune(run, horizon, **known)
 
 
 def test_pruning_never_holds_a_run_up() -> None:
@@ -552,7 +552,7 @@ def test_pruning_never_holds_a_run_up() -> None:
 
 def test_pruning_that_fails_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     class Unprunable(MemoryStore):
-        def prune(self, run: str, horizon: Snapshot) -> int:
+        def prune(self, run: str, horizon: Snapshot, **known: Any) -> int:
             raise StoreError("not now")
 
     store = Unprunable()

@@ -170,6 +170,48 @@ def steered(store: Store) -> None:
     app.resume("r")
 
 
+def spending(store: Store) -> None:
+    def asks(state: Any, ctx: Any) -> dict[str, Any]:
+        ctx.spend("model-a", input_tokens=10, output_tokens=2, cost=0.5)
+        ctx.once("reply", lambda: ctx.spend("model-b", input_tokens=3))
+        if ctx.attempt == 1:
+            raise ValueError("not yet")
+        return {"n": 1}
+
+    graph = StateGraph(dict)
+    graph.add_node("ask", asks, retry=Retry(attempts=2, delay=0))
+    graph.add_node("then", lambda state: {"n": 2})
+    graph.add_edge(START, "ask")
+    graph.add_edge("ask", "then")
+    graph.compile(store, facts={"team": "blue"}).invoke({}, run_id="r")
+
+
+def remarked(store: Store) -> None:
+    app = chain("a", "b", "c").compile(store)
+    app.invoke({"n": 1}, run_id="r")
+    app.tag("r", "good", "odd", by="ann")
+    app.tag("r", remove=["odd"])
+    app.note("r@1", "here it was fine", by="bob")
+    app.keep("r@1")
+
+
+def migrated(store: Store) -> None:
+    def graph(last: Callable[..., Any], version: str, inner: str) -> StateGraph:
+        within = StateGraph(dict, name="within", version=inner).add_node("x", lambda s: {"old": [1], "n": 1})
+        within.add_node("last", last).add_edge(START, "x").add_edge("x", "last")
+        made = StateGraph(dict, name="w", version=version)
+        if version:
+            within.migrate("1", "2")(lambda state: state.update(new=state.pop("old")))
+            made.migrate("", "1")(lambda state: state.update(papers=state.pop("docs")))
+            made.migrate("1", "2")(lambda state: state.update(n=7))
+        made.add_node("a", lambda s: {"big": "b" * 900, "docs": [1]}).add_node("in", within)
+        return made.add_edge(START, "a").add_edge("a", "in")
+
+    with contextlib.suppress(ExecutionError):
+        graph(lambda s: s["gone"], "", "1").compile(store).invoke({"n": 0}, run_id="r")
+    graph(lambda s: {"n": 2}, "2", "2").compile(store).resume("r")
+
+
 KINDS: dict[str, Callable[[Store], None]] = {
     function.__name__: function
     for function in (
@@ -185,6 +227,9 @@ KINDS: dict[str, Callable[[Store], None]] = {
         cancelled,
         forked,
         steered,
+        spending,
+        migrated,
+        remarked,
     )
 }
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
 import textwrap
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import StateGraph
-from holdfast.plan.fingerprint import fingerprint, same_code
+from holdfast.plan.fingerprint import definition_fingerprint, fingerprint, same_code
 from tests.graphs import Log, chain, says
 
 
@@ -103,3 +110,263 @@ def test_a_sub_graphs_fingerprint_changes_with_its_nodes() -> None:
         return graph.build().outline()["nodes"]["sub"]["fingerprint"]
 
     assert mark(chain("a")) == mark(chain("a")) != mark(chain("b"))
+
+
+# Functions of files: their source tells.
+
+Loader = Callable[[str], Any]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Loader:
+    """Writes a module and gives its function `f`."""
+    numbers = itertools.count()
+
+    def loaded(source: str) -> Any:
+        file = tmp_path / str(next(numbers)) / "module.py"
+        file.parent.mkdir()
+        file.write_text(textwrap.dedent(source))
+        spec = importlib.util.spec_from_file_location("module", file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.f
+
+    return loaded
+
+
+WHOLE = """
+import functools
+PROMPT = "write about {}"
+LIMITS = {"words": 100, "tags": {"b", "a", "c"}}
+counter = {"runs": 0}
+
+def helper(text):
+    return inner(text).strip()
+
+def inner(text):
+    return text.upper()
+
+def unused(text):
+    return text
+
+def f(state, by=1, *, sep="-"):
+    def twice(x):
+        return [y for y in (x, x)]
+    counter["runs"] += 1
+    return {"n": sep.join(twice(helper(PROMPT.format(state["topic"])))), "k": LIMITS["words"], "in": state in {1, 2}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("def f(state", "# why\n\n\ndef f(state"),
+        ("    counter", "    # more\n    counter"),
+        ("    def twice", '    """What it does."""\n    def twice'),
+        ("        return [y", '        """Inner words."""\n        return [y'),
+        ('sep="-"):', 'sep: str = "-") -> dict:'),
+        ('{"n": sep', '{\n        "n": sep'),
+        ("def unused(text):\n    return text", "def unused(text):\n    return None"),
+        ('counter = {"runs": 0}', 'counter = {"runs": 7}'),
+        ('{"b", "a", "c"}', '{"c", "b", "a"}'),
+        ("import functools", "import functools\nimport json"),
+    ],
+)
+def test_what_does_not_change_what_a_function_does_does_not_show(load: Loader, old: str, new: str) -> None:
+    """S0.15: comments, layout, docstrings, annotations, places, and whatever it does not use."""
+    assert old in WHOLE
+    one, other = load(WHOLE), load(WHOLE.replace(old, new))
+
+    assert fingerprint(one).startswith("src:")
+    assert same_code(fingerprint(one), fingerprint(other))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("by=1", "by=2"),
+        ('sep="-"', 'sep="+"'),
+        ("(x, x)", "(x, x, x)"),
+        ("return text.upper()", "return text.lower()"),
+        ("inner(text).strip()", "inner(text)"),
+        ("write about", "sing about"),
+        ('"words": 100', '"words": 200'),
+        ("in {1, 2}", "in {1, 3}"),
+        ("def f(", "async def f("),
+    ],
+)
+def test_what_changes_what_a_function_does_shows(load: Loader, old: str, new: str) -> None:
+    """S0.15: defaults, inner functions, helpers of its module however indirectly, constants."""
+    assert old in WHOLE
+
+    assert not same_code(fingerprint(load(WHOLE)), fingerprint(load(WHOLE.replace(old, new))))
+
+
+SHAPES = {
+    "a closure": """
+        def make(n):
+            def f(state):
+                return n
+            return f
+        f = make({'a': [1]})
+        """,
+    "a deep closure": """
+        def make(g):
+            return lambda state: g(state)
+        f = make(lambda state: [1])
+        """,
+    "a partial": """
+        import functools
+        def g(n, state):
+            return n
+        f = functools.partial(g, [1])
+        """,
+    "a method": """
+        class A:
+            def __init__(self):
+                self.n = [1]
+            def g(self, state):
+                return self.n
+        f = A().g
+        """,
+    "a method that calls another": """
+        class A:
+            def h(self):
+                return [1]
+            def g(self, state):
+                return self.h()
+        f = A().g
+        """,
+    "a callable object": """
+        class A:
+            def __init__(self):
+                self.n = [1]
+            def __call__(self, state):
+                return self.n
+        f = A()
+        """,
+    "a callable dataclass": """
+        import dataclasses
+        @dataclasses.dataclass
+        class A:
+            n: list
+            def __call__(self, state):
+                return self.n
+        f = A([1])
+        """,
+    "a decorated function": """
+        import functools
+        def deco(g):
+            @functools.wraps(g)
+            def w(state):
+                return g(state)
+            return w
+        @deco
+        def f(state):
+            return [1]
+        """,
+    "a decorator with options": """
+        import functools
+        def deco(n):
+            def around(g):
+                @functools.wraps(g)
+                def w(state):
+                    return g(state) * n
+                return w
+            return around
+        @deco([1])
+        def f(state):
+            return 2
+        """,
+    "one of two lambdas in a line": "g, f = (lambda state: [2]), (lambda state: [1])",
+    "a cached function": """
+        import functools
+        @functools.lru_cache
+        def f(state):
+            return [1]
+        """,
+    "a cached helper": """
+        import functools
+        @functools.lru_cache
+        def helper():
+            return [1]
+        def f(state):
+            return helper()
+        """,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_functions_of_all_shapes_are_told_apart(load: Loader, shape: str) -> None:
+    source = SHAPES[shape]
+    one, same, other = (
+        load(source),
+        load(f"# moved\n\n{textwrap.dedent(source)}"),
+        load(source.replace("[1]", "[3]")),
+    )
+
+    assert same_code(fingerprint(one), fingerprint(same))
+    assert not same_code(fingerprint(one), fingerprint(other))
+    assert " at 0x" not in fingerprint(one)
+
+
+def test_another_process_with_another_hash_seed_and_folder_finds_the_same(tmp_path: Path) -> None:
+    """Fingerprints are stored: they may not depend on where and when they are made."""
+    told = set()
+    for seed in ("1", "2"):
+        folder = tmp_path / seed
+        folder.mkdir()
+        (folder / "module.py").write_text(WHOLE)
+        code = (
+            "import module; from holdfast.plan.fingerprint import fingerprint; print(fingerprint(module.f))"
+        )
+        told.add(
+            subprocess.run(
+                [sys.executable, "-c", code],
+                cwd=folder,
+                env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+
+    assert len(told) == 1
+
+
+def test_a_file_that_was_edited_since_it_was_loaded_is_not_believed(load: Loader) -> None:
+    source = WHOLE.replace("def f(", "\n\n\n\ndef f(")
+    function = load(source)
+    Path(function.__code__.co_filename).write_text(source.replace("by=1", "by=1, more=2"))
+
+    edited = fingerprint(function)
+
+    assert edited.startswith("code3") and same_code(edited, fingerprint(load(WHOLE)))
+
+
+def test_fingerprints_of_older_journals_are_compared_with_what_they_were_made_of(load: Loader) -> None:
+    """A run that was saved by an earlier version is not called changed because fingerprints are made otherwise."""
+    one, other = load(WHOLE), load(WHOLE.replace("(x, x)", "(x, x, x)"))
+    older = fingerprint(one).split(" ")[1]
+
+    assert (
+        older.startswith("py3.") and same_code(older, fingerprint(one)) and same_code(fingerprint(one), older)
+    )
+    assert not same_code(older, fingerprint(other))
+    assert same_code("py2.7:aa", fingerprint(one)), "byte code of another Python says nothing"
+    assert not same_code("src:aa py2.7:aa", fingerprint(one)), "source does"
+
+
+def test_versions_of_older_flows_are_still_the_same() -> None:
+    """What steps of workflow files were known by, made as it was before."""
+    text = '{"name": "a", "set": {"n": 1}}'
+    was = fingerprint(fingerprint(text + ""))
+
+    now = definition_fingerprint('{"set": {"n": 1}}', [], text)
+
+    assert was.startswith("data:") and same_code(was, now) and same_code(now, was)
+    assert not same_code(was, definition_fingerprint('{"set": {"n": 2}}', [], text.replace("1", "2")))
+    assert same_code(now, definition_fingerprint('{"set": {"n": 1}}', [], text.replace('"a"', '"b"'))), (
+        "renamed"
+    )

@@ -162,17 +162,17 @@ class Mortal:
         self.lives.spend()
         return self.inner.commit(appends)
 
-    def delete(self, run: str) -> bool:
+    def delete(self, run: str, **known: Any) -> bool:
         self.lives.spend()
-        return self.inner.delete(run)
+        return self.inner.delete(run, **known)
 
     def post(self, run: str, body: bytes) -> int:
         self.lives.spend()
         return self.inner.post(run, body)
 
-    def prune(self, run: str, horizon: Snapshot) -> int:
+    def prune(self, run: str, horizon: Snapshot, **known: Any) -> int:
         self.lives.spend()
-        return self.inner.prune(run, horizon)
+        return self.inner.prune(run, horizon, **known)
 
     def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
         return self.inner.read(run, after, upto)

@@ -229,8 +229,8 @@ def many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestTravels(Travels.TestCase):  # type: ignore[name-defined,misc]
-    settings = settings(max_examples=60, stateful_step_count=25, **COMMON)
+    settings = settings(max_examples=30, stateful_step_count=20, **COMMON)
 
 
 class TestOnSqlite(OnSqlite.TestCase):  # type: ignore[name-defined,misc]
-    settings = settings(max_examples=8, stateful_step_count=20, **COMMON)
+    settings = settings(max_examples=5, stateful_step_count=15, **COMMON)

@@ -28,6 +28,7 @@ from holdfast.cli.wishes import Wishes
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.commands.control import answer
 from holdfast.engine.driving.results import StepInterrupted
+from holdfast.engine.surroundings import settle
 from holdfast.errors import AnswerRejected, ExecutionError, HoldfastError, StateInvalid
 from holdfast.events import Observer
 from holdfast.flows.flow import flow_of_run
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from holdfast.flows.flow import Flow
 
 Begin = Callable[[Observer | None], "Outcome"]
+
+PATIENCE = 0.3
+"""How long, in seconds, git may take to say whether the working copy has changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +74,18 @@ class Driving:
         self._flow, self._app, self._url, self._manners, self._before = flow, app, url, manners, before
         self._began = time.monotonic()
         self._terminal = Terminal(manners.display.out)
+        self._progress = Progress()
         self._replanned: Any = None
         """When somebody last wanted the run to go on with another version of its file, as far as is known."""
 
     def drive(self, begin: Begin, run_id: str = "") -> int:
         """Begin, go on past every gate that somebody opens, tell how it ended; answer the exit code."""
         check_conditions(self._manners.fail_on_state, self._flow.definition)
-        progress = Progress(rows_of(self._flow.definition.steps), self._flow.scrub)
+        settle(PATIENCE)
+        self._progress = progress = Progress(rows_of(self._flow.definition.steps), self._flow.scrub)
         if self._before is not None:
             progress.keep(dict(self._before.statuses))
-            progress.cost = self._before.cost
+            progress.cost = self._before.spent
         display = self._manners.display
         self._replanned = self._config(run_id).get(REPLANNED)
         with watching(display, progress, self._flow.name, run_id, self._url, self._flow.scrub) as watch:
@@ -199,8 +205,9 @@ class Driving:
             self._ending(outcome.status, outcome.run_id),
             output=self._flow.scrub(self._flow.output(state)) if completed else None,
             figures=outcome.figures,
-            steps_run=max(0, steps_in(state) - (self._before.steps if self._before is not None else 0)),
-            cost=cost_of(state.get("ledger")),
+            steps_run=max(0, steps_in(state) - (self._before.steps if self._before else 0) - self._adopted()),
+            adopted=self._adopted(),
+            cost=outcome.figures.cost + cost_of(state.get("ledger")),
             pauses=self._pauses(outcome),
             kept=None if completed else kept_of(self._app, outcome.run_id),
             warnings=tuple(errors.worded(self._scrubbed(text)) for text in outcome.warnings),
@@ -236,14 +243,14 @@ class Driving:
             place=self._scrubbed(place_in_code(cause)) if not isinstance(cause, HoldfastError) else "",
             trace=self._scrubbed("".join(traceback.format_exception(cause))) if cause and is_debug() else "",
             node=(error.node or "").partition(":")[0],
-            cost=cost_of((error.state or {}).get("ledger")),
+            cost=kept.spent if kept is not None else 0.0,
             kept=kept,
             steps_run=self._steps_run(kept),
         )
 
     def _stopped(self, run_id: str, reason: str) -> Ending:
         kept = kept_of(self._app, run_id)
-        cost = kept.cost if kept is not None else 0.0
+        cost = kept.spent if kept is not None else 0.0
         return replace(
             self._ending(RunStatus.INTERRUPTED, run_id),
             reason=reason,
@@ -254,7 +261,11 @@ class Driving:
 
     def _steps_run(self, kept: Kept | None) -> int:
         before = 0 if self._before is None else self._before.steps
-        return 0 if kept is None else max(0, kept.steps - before)
+        return 0 if kept is None else max(0, kept.steps - before - self._adopted())
+
+    def _adopted(self) -> int:
+        """How many steps of the workflow itself were given the results of an earlier run."""
+        return sum(len(path) == 1 for path in self._progress.adopted)
 
     def _ending(self, status: RunStatus, run_id: str) -> Ending:
         seconds = time.monotonic() - self._began

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from keyword import iskeyword
 from typing import Any, NamedTuple
 
 import click
@@ -24,7 +25,8 @@ class Entry(NamedTuple):
     help: str
 
 
-RUN, STEER, FLEET, LOOK, WRITE, KEEP = "Run", "Steer", "Fleet", "Look", "Write", "House-keeping"
+RUN, STEER, FLEET, LOOK = "Run", "Steer", "Fleet", "Look"
+TRAVEL, WRITE, KEEP = "Travel", "Write", "House-keeping"
 
 ENTRIES = {
     "run": Entry(RUN, "run", "Run a workflow file."),
@@ -45,13 +47,28 @@ ENTRIES = {
     "show": Entry(LOOK, "look", "Show all about a run."),
     "status": Entry(LOOK, "look", "Say how a run stands, in words and as the exit code."),
     "events": Entry(LOOK, "events", "Tell what happened in a run, and follow it."),
+    "cost": Entry(LOOK, "cost", "Tell what runs used up: tokens, money, time."),
     "checkpoints": Entry(LOOK, "checkpoints", "List, show, prune and clear checkpoints."),
+    "history": Entry(TRAVEL, "history", "List a run's checkpoints, what happened between them, and forks."),
+    "rerun": Entry(TRAVEL, "rerun", "Run a step and what follows it again; keep everything else."),
+    "fork": Entry(TRAVEL, "fork", "Begin a new run where another stood."),
+    "compare": Entry(TRAVEL, "compare", "Tell what two runs did differently."),
+    "adopt": Entry(TRAVEL, "fork", "Make what a fork came to the outcome of its run."),
+    "rollback": Entry(TRAVEL, "fork", "Let a run stand where it once stood."),
+    "diff": Entry(TRAVEL, "diff", "Tell what differs between two moments of runs."),
+    "export": Entry(TRAVEL, "capsule", "Write a run into one file."),
+    "import": Entry(TRAVEL, "capsule", "Read a run from a file, or look into it."),
+    "keygen": Entry(TRAVEL, "capsule", "Make keys for signing such files."),
     "init": Entry(WRITE, "write", "Write a first workflow file."),
     "validate": Entry(WRITE, "write", "Check workflow files and tell every problem."),
     "inspect": Entry(WRITE, "write", "Describe the steps of a workflow or a run."),
     "draw": Entry(WRITE, "write", "Draw a workflow or a run."),
     "schema": Entry(WRITE, "write", "Print the JSON Schema of workflow files."),
+    "tag": Entry(KEEP, "note", "Tag a run or a checkpoint."),
+    "note": Entry(KEEP, "note", "Write a note to a run or a checkpoint."),
+    "keep": Entry(KEEP, "note", "Keep a checkpoint from being pruned."),
     "store": Entry(KEEP, "store", "Copy runs between stores; measure and migrate a store."),
+    "fsck": Entry(KEEP, "fsck", "Verify every run of a store, and repair what is damaged."),
     "doctor": Entry(KEEP, "doctor", "Check the installation and the store."),
     "demo": Entry(KEEP, "demo_command", "Watch ten steps hit a rate limit and resume; needs no key."),
 }
@@ -77,7 +94,7 @@ class Commands(click.Group):
             return None
         with loading():
             module = importlib.import_module(f"holdfast.cli.commands.{entry.module}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name)
         return command
 
     def resolve_command(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.engine.driver import is_driven
-from holdfast.engine.housekeeping import last_successful
+from holdfast.engine.housekeeping import kept_checkpoints, last_successful
 from holdfast.journal.journal import Journal
 from holdfast.journal.pruning import delete_run, prune_run
 from holdfast.stores.base import Mark, RunInfo
@@ -36,19 +36,21 @@ def planned(
     """What goes if runs not touched since `before` are dropped and each workflow keeps `keep` checkpoints.
 
     A workflow's last successful run stays, and so does the newest checkpoint of a run that can be resumed,
-    unless it is too old.
+    unless it is too old. Checkpoints that somebody wants kept stay in any case, and their runs with them.
     """
     found: list[Removal] = []
     runs = journal.store.runs(workflow=workflow, before=before if keep is None else None)
     for name in dict.fromkeys(info.workflow for info in runs):
         of_name = [info for info in runs if info.workflow == name]
-        marks = {info.run: journal.store.marks(info.run) for info in of_name}
+        marks = {info.run: _marks(journal, info) for info in of_name}
         last_good = {info.run for info in last_successful(journal.store, name)}
         kept = _newest(marks, keep)
         for info in of_name:
             if is_driven(journal.store, info):
                 continue
             removal = _removal(info, marks[info.run], kept, before, info.run in last_good)
+            if removal is not None:
+                removal = _without_kept(journal, removal, marks[info.run])
             found += [removal] if removal else []
     return found
 
@@ -76,12 +78,27 @@ def _removal(
     return Removal(info, older, False, horizon) if older else None
 
 
+def _without_kept(journal: Journal, removal: Removal, marks: list[Mark]) -> Removal | None:
+    """What may go of a run of which somebody wants checkpoints kept for good."""
+    held = kept_checkpoints(journal, removal.info)
+    if not held:
+        return removal
+    horizon = min([*held, *([removal.horizon] if removal.horizon else [])])
+    older = sum(mark.seq < horizon for mark in marks)
+    return Removal(removal.info, older, False, horizon) if older else None
+
+
 def whole_runs(journal: Journal, workflow: str) -> tuple[list[Removal], list[RunInfo]]:
     """The removal of every run of a workflow, and the runs that stay because a live process drives them."""
     runs = journal.store.runs(workflow=workflow)
     going = [info for info in runs if not is_driven(journal.store, info)]
     staying = [info for info in runs if is_driven(journal.store, info)]
-    return [Removal(info, len(journal.store.marks(info.run)), True) for info in going], staying
+    return [Removal(info, len(_marks(journal, info)), True) for info in going], staying
+
+
+def _marks(journal: Journal, info: RunInfo) -> list[Mark]:
+    """The checkpoints of a run; those of one whose journal is damaged do not count."""
+    return [] if info.status == RunStatus.DAMAGED else journal.store.marks(info.run)
 
 
 def carry_out(journal: Journal, removals: Iterable[Removal]) -> list[Removal]:

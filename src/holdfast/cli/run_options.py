@@ -32,6 +32,16 @@ def flow_options(command: Decorated) -> Decorated:
     )
 
 
+def reuse_option(command: Decorated) -> Decorated:
+    """Add `--reuse` to a command."""
+    return click.option(
+        "--reuse",
+        metavar="RUN",
+        help="Take over every step that this run has finished with the same definition and the same inputs. Inputs "
+        "that are not given are that run's.",
+    )(command)
+
+
 def wish_options(command: Decorated) -> Decorated:
     """Add what `Wishes` holds: `--skip-gates`, `--interrupt-before`, `--interrupt-after`, `--durability`."""
     return _with(

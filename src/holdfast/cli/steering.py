@@ -175,6 +175,10 @@ class Steering:
 
     # What people write.
 
+    def changes(self, pairs: Sequence[str], step: str = "") -> dict[tuple[str, ...], Any]:
+        """Changes of the run's state, or of what a step is given, as people write them, by their places in it."""
+        return self._changes(pairs, step)
+
     def _changes(self, pairs: Sequence[str], step: str = "") -> dict[tuple[str, ...], Any]:
         typed, text = read_inputs(None, pairs)
         values = {**typed, **{name: value_of(given) for name, given in text.items()}}

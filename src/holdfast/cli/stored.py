@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.display.progress import place_of
-from holdfast.cli.display.text import cost_of
 from holdfast.errors import HoldfastError
 from holdfast.views.counts import NOTHING, Counts, counted, statuses, steps_in
+from holdfast.views.state_ledger import spent_by
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
@@ -33,6 +33,8 @@ class Kept:
     """The finished steps of the workflow itself."""
     seconds: float = 0.0
     cost: float = 0.0
+    spent: float = 0.0
+    """US dollars that the run has spent, in vain too."""
     failed_step: str = ""
     failed_attempt: int = 0
     statuses: tuple[tuple[str, str], ...] = ()
@@ -49,11 +51,14 @@ def kept_of(app: App, run_id: str) -> Kept | None:
         loaded = settings.journal.load(settings.journal.info(run_id), settings.codec)
         state = state_of(loaded, settings)
         failed = next((step for step in loaded.run.active() if step.status == FAILED), None)
+        spent = spent_by(loaded.run, settings.codec).cost
+        seconds, cost = _kept(settings, loaded, spent)
         return Kept(
             counts=counted(loaded.run),
             steps=steps_in(state),
-            seconds=_seconds(settings, loaded),
-            cost=cost_of(state.get("ledger")),
+            seconds=seconds,
+            cost=cost,
+            spent=spent,
             failed_step="" if failed is None else place_of(failed.id, failed.node).label,
             failed_attempt=0 if failed is None else failed.attempt,
             statuses=tuple(statuses(state)),
@@ -62,27 +67,36 @@ def kept_of(app: App, run_id: str) -> Kept | None:
         return None
 
 
+def kept_at(app: App, info: RunInfo, seq: int | None) -> Kept | None:
+    """What of a run is kept that goes on from where it, or another, stood at an entry; `None` if nothing is."""
+    from holdfast.engine.runner import state_of
+
+    settings = app.settings
+    if not seq:
+        return None
+    try:
+        loaded = settings.journal.load(info, settings.codec, seq)
+    except HoldfastError:
+        return None
+    state, spent = state_of(loaded, settings), spent_by(loaded.run, settings.codec).cost
+    kept = Kept(counted(loaded.run), steps_in(state), loaded.run.seconds, spent, spent)
+    return replace(kept, statuses=tuple(statuses(state))) if kept.steps else None
+
+
 def counts_of(app: App, run_id: str) -> Counts:
     """How many steps and items of a run are finished."""
     settings = app.settings
     return counted(settings.journal.load(settings.journal.info(run_id), settings.codec).run)
 
 
-def _seconds(settings: Settings, loaded: Loaded) -> float:
-    """The time that the finished steps took; of a very long journal that of failed attempts is in it."""
-    from holdfast.journal.records import MovedOn, StepFinished
+def _kept(settings: Settings, loaded: Loaded, spent: float) -> tuple[float, float]:
+    """The time and the money that went into the finished steps; of a very long journal with what was in vain."""
+    from holdfast.views.ledger import ledger
 
     if loaded.seq > MANY_ENTRIES:
-        return loaded.run.seconds
-    start, history = settings.journal.history(loaded.info, settings.codec)
-    finished = start.seconds
-    for _, records in history:
-        for record in records:
-            parts = record.parts() if isinstance(record, MovedOn) else (record,)
-            finished += sum(
-                part.seconds for part in parts if isinstance(part, StepFinished) and not part.skipped
-            )
-    return min(finished, loaded.run.seconds)
+        return loaded.run.seconds, spent
+    kept = ledger(settings.journal, loaded.info.run).kept
+    return min(kept.seconds, loaded.run.seconds), kept.cost
 
 
 def config_of(journal: Journal, info: RunInfo) -> dict[str, Any]:

@@ -42,15 +42,26 @@ class Target:
         return wishes.open(self.flow, self.store, interactive=interactive, stored=True)
 
 
+def find_moment_of(target: str, store_url: str | None, workflow: Path | None) -> Target:
+    """The run, completed or not, or the moment of it that is meant, and the workflow to go on with."""
+    return _found(target, None, store_url, workflow, "rerun")
+
+
 def find_target(
     target: str | None, checkpoint: str | None, store_url: str | None, workflow: Path | None
 ) -> Target:
     """The run, checkpoint or file that is meant, and the workflow to go on with."""
+    if target is not None and target.endswith(".pkl"):
+        return _from_file(Path(target), store_url, workflow)
+    return _found(target, checkpoint, store_url, workflow, "resume")
+
+
+def _found(
+    target: str | None, checkpoint: str | None, store_url: str | None, workflow: Path | None, command: str
+) -> Target:
     with loading():
         from holdfast.flows.flow import flow_of_run, load_flow
 
-    if target is not None and target.endswith(".pkl"):
-        return _from_file(Path(target), store_url, workflow)
     if target is not None and _is_workflow_file(target):
         workflow = workflow or Path(target)
         target = load_flow(Path(target)).name
@@ -58,9 +69,9 @@ def find_target(
     url = chosen_url(store_url, of_flow)
     store = open_existing(url)
     try:
-        info, what = _find(store, target, checkpoint)
+        info, what = _find(store, target, checkpoint) if command == "resume" else _find_any(store, target or "")
         config = config_of(open_journal(store), info)
-        _refuse_python(info, config, workflow)
+        _refuse_python(info, config, workflow, command)
         return Target(
             flow_of_run(config, file=workflow), store, url, what, info.run, wishes=Wishes.of(config)
         )
@@ -90,6 +101,16 @@ def _find(store: Store, target: str | None, checkpoint: str | None) -> tuple[Run
     return info, info.run if seq is None else target
 
 
+def _find_any(store: Store, target: str) -> tuple[RunInfo, str]:
+    """The run that is meant, completed or not, and the moment of it."""
+    from holdfast.cli.moments import meant_moment
+    from holdfast.engine.travel.moments import find_moment
+
+    text = meant_moment(store, target)
+    moment = find_moment(store, text)
+    return moment.info, moment.info.run if moment.seq is None else text
+
+
 def latest_unfinished(store: Store) -> RunInfo:
     """The run that was touched last of those that are not over and that nobody drives."""
     from holdfast.engine.driver import is_alive
@@ -105,10 +126,11 @@ def latest_unfinished(store: Store) -> RunInfo:
     raise RunNotFound(f"no run in {store.url} is unfinished; `holdfast runs` lists them all")
 
 
-def _refuse_python(info: RunInfo, config: dict[str, Any], workflow: Path | None) -> None:
+def _refuse_python(info: RunInfo, config: dict[str, Any], workflow: Path | None, command: str) -> None:
     if "flow" not in config and workflow is None:
+        call = f"app.resume({info.run!r})" if command == "resume" else f"app.{command}({info.run!r}, …)"
         raise click.UsageError(
-            f"run {info.run!r} was not started from a workflow file; resume it with app.resume({info.run!r}) in "
+            f"run {info.run!r} was not started from a workflow file; {command} it with {call} in "
             "Python, or give --workflow FILE"
         )
 

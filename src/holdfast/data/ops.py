@@ -98,6 +98,18 @@ class Slot:
             return op.raw
         return codec.encode(self.get(), plain=self.care == PLAIN)
 
+    def written(self) -> list[tuple[str, bytes, int]] | None:
+        """The changes that make up the value, as stored, the first one first; `None` once it was put together."""
+        changes: list[tuple[str, bytes, int]] = []
+        slot: Slot | None = self
+        while slot is not None:
+            prev, op = slot._prev, slot._op
+            if op is None:
+                return None
+            changes.append((op.kind, op.raw, op.limit))
+            slot = None if op.kind == "set" else prev
+        return changes[::-1]
+
     def _settle(self) -> None:
         # Another thread may settle the same slot meanwhile: it clears `_op` before `_prev`, so reading
         # them in the other order never loses a part of the chain.
@@ -112,7 +124,10 @@ class Slot:
         known = slot is not None
         value = slot._value if slot is not None else None
         care = slot.care if slot is not None else PLAIN
-        self._value, self.care = settle(known, value, care, reversed(ops))
+        try:
+            self._value, self.care = settle(known, value, care, reversed(ops))
+        except (TypeError, AttributeError) as error:
+            raise CodecError(f"state key {ops[0].key!r}: its changes do not fit: {error}") from error
         self._op = None
         self._prev = None
 
@@ -168,7 +183,7 @@ def advance(cells: Mapping[str, Slot], ops: Iterable[Op]) -> Cells:
         elif kind == "set" and op._value is not UNREAD:
             result[op.key] = Slot(None, None, op._value, op.care)
         elif kind != "reduce":
-            result[op.key] = Slot(op, result.get(op.key))
+            result[op.key] = Slot(op, None if kind == "set" else result.get(op.key))
     return result
 
 

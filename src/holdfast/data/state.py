@@ -6,11 +6,12 @@ import datetime as dt
 import difflib
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from holdfast.data.codec import Codec
 from holdfast.data.frozen import GUARDED, ReadOnly, freeze, thaw
+from holdfast.data.limited_cells import LimitedCells
 from holdfast.data.ops import Slot
 from holdfast.errors import CodecError
 from holdfast.events import Event, Observer, tell
@@ -136,6 +137,9 @@ class State(_Core, Mapping[str, Any]):
             raise AttributeError(self._lacks(name)) from None
 
     def _lacks(self, key: object) -> str:
+        hidden = self._cells.why_hidden(key) if isinstance(self._cells, LimitedCells) else ""
+        if hidden:
+            return hidden
         close = difflib.get_close_matches(str(key), self._cells, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         return f"the state has no key {key!r}{hint}"
@@ -205,6 +209,10 @@ class State(_Core, Mapping[str, Any]):
     def overlaid(self, item: Mapping[str, Slot]) -> State:
         """A new state with an item's cells over these."""
         return self._with({**self._cells, **item})
+
+    def limited(self, reads: Collection[str], node: str, extra: Collection[str] = ()) -> State:
+        """The same state, of which `node` sees the keys that it has declared to read, and `extra` ones."""
+        return self._with(LimitedCells(self._cells, reads, node, extra))
 
     def changed_since(self, other: State) -> dict[str, Any]:
         """The keys and values that are not the very same in `other`."""

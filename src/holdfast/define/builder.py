@@ -19,11 +19,12 @@ from holdfast.engine.app import App
 from holdfast.engine.driving.decide import Rules
 from holdfast.engine.policy import ON_CHANGE, CheckpointPolicy, Retention, one_of
 from holdfast.engine.settings import Settings
+from holdfast.engine.surroundings import checked_facts
 from holdfast.errors import GraphInvalid, HoldfastError
 from holdfast.events import Event, Observer, resolve_observer
 from holdfast.journal.journal import Journal
 from holdfast.plan.check import check, suggestion
-from holdfast.plan.graph import Edge, Graph, Join, Node, Reconcile, Route
+from holdfast.plan.graph import Edge, Graph, Join, Migration, Node, Reconcile, Route
 from holdfast.plan.retry import Retry
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
@@ -36,7 +37,8 @@ class StateGraph:
     """A graph of nodes over one state. Add nodes and edges, then `compile`.
 
     `schema` is a TypedDict, a dataclass, a pydantic model, a mapping of annotations, or `dict` for any
-    keys. Problems are collected and reported together by `compile`.
+    keys. Problems are collected and reported together by `compile`. `version` names the shape of the state;
+    `migrate` says how a run that was saved under another version comes to it.
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class StateGraph:
         name: str = "graph",
         max_iterations: int = 1000,
         checkpoint_dir: str | Path | None = None,
+        version: str = "",
     ) -> None:
-        self.name, self.max_iterations = name, max_iterations
+        self.name, self.max_iterations, self.version = name, max_iterations, version
+        self._migrations: dict[tuple[str, str], Migration] = {}
         self._schema = Schema.of(schema)
         self._nodes: dict[str, Node] = {}
         self._edges: list[Edge] = []
@@ -75,6 +79,7 @@ class StateGraph:
         on_skip: Callable[[Any, str], Any] | None = None,
         max_parallel: int | None = None,
         executor: str | Executor | None = None,
+        reads: Iterable[str] | None = None,
     ) -> StateGraph:
         """Add a node: a function, sync or async, or another graph.
 
@@ -97,6 +102,8 @@ class StateGraph:
         - `executor`: where its function is run: "threads", "processes" (as many as there are processors, or
           "processes:4"), "dask:tcp://host:port", or a `concurrent.futures.Executor`, which is yours to shut
           down. By default a sync function runs in the caller's thread, or in another beside siblings.
+        - `reads`: the keys of the state that it looks at. It is given no others (asking for one raises
+          `KeyError`), so that a change of any other key is known not to concern it.
         """
         if callable(name) and not isinstance(name, str):
             function = name
@@ -116,11 +123,12 @@ class StateGraph:
             "on_skip": on_skip,
             "max_parallel": max_parallel,
             "executor": executor,
+            "reads": None if reads is None else self._reads(name, reads),
         }
         if isinstance(function, (StateGraph, App)):
             graph = function.graph if isinstance(function, App) else function.build()
             self._nodes[name] = Node(name, graph=graph, **options)
-            for option in ("retry", "timeout", "on_error", "executor"):
+            for option in ("retry", "timeout", "on_error", "executor", "reads"):
                 if options[option] is not None:
                     self._problems.append(
                         f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes"
@@ -137,6 +145,38 @@ class StateGraph:
             self._is_dag = True
             self._add_after(name, [after] if isinstance(after, str) else list(after))
         return self
+
+    def _reads(self, name: str, reads: Iterable[str]) -> tuple[str, ...]:
+        keys = (reads,) if isinstance(reads, str) else tuple(dict.fromkeys(reads))
+        known = self._schema.channels
+        for key in keys:
+            if not self._schema.is_open and key not in known:
+                self._problems.append(
+                    f"node {name!r} reads {key!r}, which is no key of the state{suggestion(key, known)}"
+                )
+        return keys
+
+    def migrate(self, since: str, until: str) -> Callable[[Migration], Migration]:
+        """A decorator: this function brings a state of version `since` to version `until`.
+
+        It gets the state as a plain `dict` of its own, and returns the new state, or changes the one that it was
+        given. A run that was saved under another `version` than the graph has now is brought to it, by as few
+        migrations as lead there, when it is resumed; runs of graphs without a version have the version `""`.
+        """
+
+        def taken(function: Migration) -> Migration:
+            if (since, until) in self._migrations:
+                self._problems.append(f"there are two migrations from version {since!r} to {until!r}")
+            elif since == until:
+                self._problems.append(f"a migration leads from version {since!r} to itself")
+            elif not self.version:
+                self._problems.append(
+                    f"there is a migration to version {until!r}, and the graph has none: StateGraph(…, version=…)"
+                )
+            self._migrations[since, until] = function
+            return function
+
+        return taken
 
     def _add_after(self, name: str, sources: list[str]) -> None:
         if not sources:
@@ -235,6 +275,8 @@ class StateGraph:
             exits=frozenset(self._exits),
             max_iterations=self.max_iterations,
             last=self._last,
+            version=self.version,
+            migrations=dict(self._migrations),
         )
 
     def problems(self) -> list[str]:
@@ -258,6 +300,7 @@ class StateGraph:
         time_limit: float | dt.timedelta | None = None,
         observer: Observer | str | Callable[[Event], object] | None = None,
         encryption_key: str | bytes | None = None,
+        facts: bool | Mapping[str, Any] = True,
     ) -> App:
         """Check the graph and bind it to a store. Every problem is reported in one `GraphInvalid`.
 
@@ -271,6 +314,8 @@ class StateGraph:
         - `checkpoint_dir`: where a checkpoint file is written at every interrupt.
         - `time_limit`: seconds that one drive of a run may take; then it fails, and a resume has them anew.
         - `encryption_key`: encrypts everything but ids, kinds, names and times; by default `HOLDFAST_KEY`.
+        - `facts`: what a run's journal says of where it is driven: by default host, versions and git commit; a mapping
+          is added to these; `False`, like `HOLDFAST_FACTS=0`, notes nothing.
         """
         graph = self.build()
         problems = [*self._problems, *check(graph)]
@@ -294,11 +339,13 @@ class StateGraph:
             raise HoldfastError(
                 "checkpoint files are not encrypted: give either an encryption key or checkpoint_dir"
             )
+        codec = Codec(_types(graph))
+        noted = checked_facts(facts, codec)
         return App(
             Settings(
                 graph=graph,
                 journal=Journal(open_store(store), seal),
-                codec=Codec(_types(graph)),
+                codec=codec,
                 policy=policy,
                 retention=retention,
                 rules=Rules(frozenset(interrupt_before), barrier, max_parallel),
@@ -309,6 +356,7 @@ class StateGraph:
                 on_change=on_change,
                 time_limit=limit,
                 outline=graph.outline(),
+                facts=noted,
             )
         )
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast.data.state import State
 from holdfast.engine import files
 from holdfast.engine.blocking import Blocking, StreamQueue, run_blocking
-from holdfast.engine.commands import control
+from holdfast.engine.commands import control, remarks
 from holdfast.engine.commands.phrasing import Step, Update
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.outcome import Outcome, Pause, public_pauses
@@ -21,6 +21,12 @@ from holdfast.engine.resume import ResumeOptions, find_checkpoint
 from holdfast.engine.resume_plan import ResumePlan, plan_resume
 from holdfast.engine.runner import Caller, Runner, state_of
 from holdfast.engine.settings import Settings
+from holdfast.engine.travel.differing import diff_moments
+from holdfast.engine.travel.travelling import Travelling
+from holdfast.engine.travel.repeating import RerunOptions
+from holdfast.engine.travel.rerunning import Given, Rerun
+from holdfast.engine.travel.looking import Place
+from holdfast.engine.travel.moments import find_moment
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event, MultiObserver, Observer, resolve_observer
 from holdfast.journal.checkpoints import Checkpoint, read_mark
@@ -30,12 +36,14 @@ from holdfast.plan.draw import mermaid
 from holdfast.plan.graph import Graph
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus
+from holdfast.views.diff.states import StateDifference
+from holdfast.views.ledger import RunLedger, ledger
 
 Input = Mapping[str, Any] | Any | None
 ObserverLike = Observer | str | Callable[[Event], object] | None
 
 
-class App:
+class App(Travelling):
     """A compiled graph on a store. It holds no run: one app may drive any number of them at once."""
 
     def __init__(self, settings: Settings) -> None:
@@ -51,16 +59,20 @@ class App:
         run_id: str | None = None,
         config: Mapping[str, Any] | None = None,
         checkpoint: str | Path | None = None,
+        reuse: str | None = None,
         observer: ObserverLike = None,
     ) -> Outcome:
         """Start a run and drive it until it completes, pauses or is cancelled.
 
         `checkpoint` resumes instead: a file of `save_checkpoint`, or whatever `resume` takes. A failure
         raises `ExecutionError`, Ctrl+C and SIGTERM save the run first. Works inside a running event loop.
+
+        `reuse` names another run of this workflow: what it has finished is not run again where the node's code and
+        its inputs are the same. Without an input that run's own is taken; its config holds where none is given.
         """
         return Blocking(
             lambda private, hold: self._runner.invoke(
-                input, run_id, config, checkpoint, self._caller(observer, private, hold)
+                input, run_id, config, checkpoint, self._caller(observer, private, hold), reuse=reuse
             )
         ).run()
 
@@ -71,10 +83,11 @@ class App:
         run_id: str | None = None,
         config: Mapping[str, Any] | None = None,
         checkpoint: str | Path | None = None,
+        reuse: str | None = None,
         observer: ObserverLike = None,
     ) -> Outcome:
         """As `invoke`. Sync nodes and the store's syncs run in worker threads, so the loop is never blocked."""
-        return await self._runner.invoke(input, run_id, config, checkpoint, self._caller(observer))
+        return await self._runner.invoke(input, run_id, config, checkpoint, self._caller(observer), reuse=reuse)
 
     def resume(
         self,
@@ -88,6 +101,9 @@ class App:
         on_change: str | None = None,
         remap: Mapping[str, str] | None = None,
         takeover: bool = False,
+        rerun_changed: bool = False,
+        rename_keys: Mapping[str, str] | None = None,
+        plan: ResumePlan | str | None = None,
         observer: ObserverLike = None,
     ) -> Outcome:
         """Take a run up where it stopped. Finished steps do not run again.
@@ -100,8 +116,26 @@ class App:
         that were running when the process died. `on_change` and `remap` say what to do about a graph that
         changed. `takeover` takes a run from a driver that is known to be dead or to hang; if it is alive
         after all, its next save is refused and it stops.
+
+        `remap` renames nodes, `outer/old` in a sub-graph; `rename_keys` renames keys of the state. With `plan`, one of
+        `plan_resume` or its id, exactly that is done, or, if it no longer holds, nothing: `PlanOutdated` says why.
+
+        With `rerun_changed` the run, even a completed one, is taken back to before the first finished step that the
+        graph at hand does otherwise; that step and what comes after it run again, and everything else is kept.
         """
-        options = ResumeOptions(answer, answers, config, update, if_interrupted, on_change, remap, takeover)
+        options = ResumeOptions(
+            answer,
+            answers,
+            config,
+            update,
+            if_interrupted,
+            on_change,
+            remap,
+            takeover,
+            rerun_changed=rerun_changed,
+            rename_keys=rename_keys,
+            plan=plan,
+        )
         return Blocking(
             lambda private, hold: self._runner.resume(target, options, self._caller(observer, private, hold))
         ).run()
@@ -118,11 +152,80 @@ class App:
         on_change: str | None = None,
         remap: Mapping[str, str] | None = None,
         takeover: bool = False,
+        rerun_changed: bool = False,
+        rename_keys: Mapping[str, str] | None = None,
+        plan: ResumePlan | str | None = None,
         observer: ObserverLike = None,
     ) -> Outcome:
         """As `resume`, in the running event loop."""
-        options = ResumeOptions(answer, answers, config, update, if_interrupted, on_change, remap, takeover)
+        options = ResumeOptions(
+            answer,
+            answers,
+            config,
+            update,
+            if_interrupted,
+            on_change,
+            remap,
+            takeover,
+            rerun_changed=rerun_changed,
+            rename_keys=rename_keys,
+            plan=plan,
+        )
         return await self._runner.resume(target, options, self._caller(observer))
+
+    def rerun(
+        self,
+        run: str,
+        step: str,
+        *,
+        input: Update | None = None,
+        output: Any = ...,
+        update: Update | None = None,
+        config: Mapping[str, Any] | None = None,
+        in_place: bool = False,
+        run_id: str | None = None,
+        by: str = "",
+        observer: ObserverLike = None,
+    ) -> Outcome:
+        """Run a step of a run, and all that comes after it, again; everything else that was finished is kept.
+
+        This is a new run, which begins at the checkpoint before the step; with `in_place` the run itself is taken
+        back there. `step` is a step's id, such as `draft#2` or `work#1[key]`, or a node's name for its last visit.
+
+        `input` lets this step see other values than the state has, as `modify` does. `output` is taken for what it
+        returned, instead of running it; a function is given the state. `update` changes the state first, as `edit`
+        does, and `config` is laid over the config.
+        """
+        options = RerunOptions(Given(input, output, update, by), config, in_place, run_id)
+        return Blocking(
+            lambda private, hold: self._runner.rerun(run, step, options, self._caller(observer, private, hold))
+        ).run()
+
+    async def arerun(
+        self,
+        run: str,
+        step: str,
+        *,
+        input: Update | None = None,
+        output: Any = ...,
+        update: Update | None = None,
+        config: Mapping[str, Any] | None = None,
+        in_place: bool = False,
+        run_id: str | None = None,
+        by: str = "",
+        observer: ObserverLike = None,
+    ) -> Outcome:
+        """As `rerun`, in the running event loop."""
+        options = RerunOptions(Given(input, output, update, by), config, in_place, run_id)
+        return await self._runner.rerun(run, step, options, self._caller(observer))
+
+    def plan_changes(self, run: str, remap: Mapping[str, str] | None = None) -> Rerun | None:
+        """What `resume(run, rerun_changed=True)` would take the run back for; `None` if it would not; it touches nothing."""
+        return self._runner.plan_changes(run, ResumeOptions(remap=remap, rerun_changed=True))
+
+    def plan_rerun(self, run: str, step: str) -> Rerun:
+        """What `rerun` would keep and what it would run again, and why; it touches nothing."""
+        return self._runner.plan_rerun(run, step, RerunOptions())[1]
 
     def stream(
         self,
@@ -173,12 +276,13 @@ class App:
         priority: int = 0,
         when: When = None,
         config: Mapping[str, Any] | None = None,
+        reuse: str | None = None,
     ) -> str:
         """Store a new run for workers to drive, and answer its id at once.
 
         Of the runs of a `queue` those of a higher `priority` begin first. `when` is a time, or a delay as
         `timedelta` or in seconds, before which it does not begin. Submitting again under the same `key`
-        answers the id of the run that is there, whatever the input.
+        answers the id of the run that is there, whatever the input. For `reuse` see `invoke`.
         """
         place = Place.of(queue, priority, when)
         if key is None:
@@ -190,7 +294,7 @@ class App:
         if key is not None and self.store.runs(run=name):
             return name
         try:
-            run_blocking(lambda: self._runner.submit(input, name, dict(config or {}), place))
+            run_blocking(lambda: self._runner.submit(input, name, dict(config or {}), place, reuse))
         except RunExists:
             if key is None:
                 raise
@@ -324,6 +428,42 @@ class App:
         options = self._steering(by, reason, patience)
         return control.replan(*self._steered(run_id), steps, frame=frame, follow=follow, **options)
 
+    def tag(
+        self,
+        run: str,
+        *tags: str,
+        remove: Iterable[str] = (),
+        checkpoint: Place | None = None,
+        by: str = "",
+        patience: float = 0.0,
+    ) -> str:
+        """Add tags to a run, or to a checkpoint, and remove others; the tags of a run find it again.
+
+        `run` is a run id, or a moment as `RUN@3` or a checkpoint's id, which is that checkpoint; so is `checkpoint`, a
+        place as in `state_at`. Whatever is said of a run, completed ones included, is in its journal, with who said
+        it. Answers as `edit` does.
+        """
+        options = {"checkpoint": checkpoint, **self._remarking(run, by, patience)}
+        return remarks.tag(self._settings.journal, run, tags, remove, **options)
+
+    def note(
+        self, run: str, text: str, *, checkpoint: Place | None = None, by: str = "", patience: float = 0.0
+    ) -> str:
+        """Write a note to a run, or to a checkpoint; see `tag`."""
+        options = {"checkpoint": checkpoint, **self._remarking(run, by, patience)}
+        return remarks.note(self._settings.journal, run, text, **options)
+
+    def keep(
+        self, run: str, checkpoint: Place | None = None, *, keep: bool = True, by: str = "", patience: float = 0.0
+    ) -> str:
+        """Have retention and pruning leave a checkpoint alone, by default the newest, and its run with it; see `tag`."""
+        options = self._remarking(run, by, patience)
+        return remarks.keep(self._settings.journal, run, checkpoint, keep=keep, **options)
+
+    def _remarking(self, run: str, by: str, patience: float) -> dict[str, Any]:
+        self._runner.refuse_foreign(find_moment(self.store, run).info)
+        return {"by": by, "codec": self._settings.codec, "patience": patience}
+
     def _steered(self, run_id: str) -> tuple[Journal, str]:
         self._refuse_foreign(run_id)
         return self._settings.journal, run_id
@@ -338,10 +478,34 @@ class App:
             self._runner.refuse_foreign(info)
 
     def plan_resume(
-        self, target: str, *, if_interrupted: str | None = None, remap: Mapping[str, str] | None = None
+        self,
+        target: str,
+        answer: Any = None,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        update: Mapping[str, Any] | None = None,
+        if_interrupted: str | None = None,
+        on_change: str | None = None,
+        remap: Mapping[str, str] | None = None,
+        takeover: bool = False,
+        rerun_changed: bool = False,
+        rename_keys: Mapping[str, str] | None = None,
     ) -> ResumePlan:
-        """What `resume(target, …)` would do with every step, and why; it touches nothing."""
-        return plan_resume(self._settings, target, if_interrupted, remap)
+        """What `resume(target, …)` with these options would do with every step, and why; it touches nothing."""
+        options = ResumeOptions(
+            answer,
+            answers,
+            config,
+            update,
+            if_interrupted,
+            on_change,
+            remap,
+            takeover,
+            rerun_changed=rerun_changed,
+            rename_keys=rename_keys,
+        )
+        return plan_resume(self._settings, target, options)
 
     # Looking.
 
@@ -373,12 +537,25 @@ class App:
         """The graph as Mermaid text."""
         return mermaid(self.outline())
 
-    def runs(self, *, status: str | None = None, limit: int | None = None) -> list[RunInfo]:
-        """This workflow's runs, last touched first."""
+    def runs(
+        self, *, status: str | None = None, tag: str | None = None, limit: int | None = None
+    ) -> list[RunInfo]:
+        """This workflow's runs, last touched first; with `tag` those that are tagged with it."""
         if status is not None:
             one_of("status", status, tuple(RunStatus))
         wanted = None if status is None else [status]
-        return self.store.runs(workflow=self.name, status=wanted, limit=limit)
+        if tag is None:
+            return self.store.runs(workflow=self.name, status=wanted, limit=limit)
+        found = self.store.runs(workflow=self.name, status=wanted)
+        return [info for info in found if tag in info.tags][:limit]
+
+    def cost(self, run: str) -> RunLedger:
+        """What a run has used up, over all its drives: tokens, money and time, by step and by model.
+
+        `run` may also be a checkpoint, or a moment as `RUN@3`: what it had used up by then.
+        """
+        moment = find_moment(self.store, run)
+        return ledger(self._settings.journal, moment.info.run, upto=moment.seq)
 
     def get_state(self, run_id: str, *, checkpoint_id: str | None = None) -> State:
         """A run's state, now or as it was at a checkpoint."""
@@ -397,6 +574,13 @@ class App:
         """A run's checkpoints, oldest first."""
         info = self._settings.journal.info(run_id)
         return [read_mark(info.key, mark, run_id) for mark in reversed(self.store.marks(run_id))]
+
+    def diff(self, one: str, other: str | None = None, *, keys: Sequence[str] = ()) -> StateDifference:
+        """What differs between two moments of any runs of the store, or between one and the checkpoint before it.
+
+        A moment is a run id, a checkpoint id, a workflow's name, `RUN@3`, `RUN@-1` or `RUN@NODE`; see `diff_states`.
+        """
+        return diff_moments(self._settings.journal, one, other, keys)
 
     def pauses(self, run_id: str) -> tuple[Pause, ...]:
         """What a run waits for."""

@@ -8,13 +8,15 @@ import os
 import threading
 import time
 
+from holdfast.data.codec import TolerantCodec
 from holdfast.data.seal import Seal
 from holdfast.engine.driver import is_driven
 from holdfast.engine.policy import Retention
 from holdfast.engine.settings import Settings
-from holdfast.errors import HoldfastError
+from holdfast.errors import CodecError, CorruptJournal, HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.journal.pruning import delete_run, prune_run
+from holdfast.journal.run_state import RunState
 from holdfast.stores.base import Mark, RunInfo, Store
 from holdfast.values import RunStatus
 
@@ -23,12 +25,26 @@ logger = logging.getLogger("holdfast")
 _HOUR = 3600.0
 
 
+def has_kept(run: RunState) -> bool:
+    """Whether somebody wants a checkpoint of a run kept for good."""
+    return any(remark.keep for remark in run.remarks.values()) if run.remarks else False
+
+
+def kept_checkpoints(journal: Journal, info: RunInfo) -> set[int]:
+    """The entries of a run's checkpoints that somebody wants kept for good; none of one that cannot be read."""
+    try:
+        run = journal.load(info, TolerantCodec()).run
+    except CorruptJournal:
+        return set()
+    return {seq for seq, remark in run.remarks.items() if remark.keep}
+
+
 def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int:
     """Drop the checkpoints of a workflow that exceed the retention's count; answer how many went."""
     keep = retention.max_checkpoints
     if keep is None:
         return 0
-    runs = journal.store.runs(workflow=workflow)
+    runs = [info for info in journal.store.runs(workflow=workflow) if info.status != RunStatus.DAMAGED]
     marks = {info.run: journal.store.marks(info.run) for info in runs}
     if retention.per == "run":
         kept = {run: found[:keep] for run, found in marks.items()}
@@ -45,6 +61,11 @@ def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int
         found = marks[info.run]
         resumable = info.status != RunStatus.COMPLETED
         wanted = kept[info.run] or (found[:1] if resumable or info.run in staying else [])
+        if wanted and wanted[-1] is found[-1]:
+            continue
+        if held := kept_checkpoints(journal, info) if found else set[int]():
+            staying_seqs = held.union(mark.seq for mark in wanted)
+            wanted = [mark for mark in found if mark.seq in staying_seqs]
         if wanted:
             dropped += _prune_run(journal, info, found, wanted[-1].seq)
         elif not resumable and found:
@@ -71,8 +92,8 @@ def expire_runs(
 ) -> int:
     """Delete the runs that were not touched for `max_age`; answer how many went.
 
-    A run that is being driven, or waits for a worker or its time, is never deleted, nor, with
-    `keep_successful`, a workflow's last successful run.
+    A run that is being driven, or waits for a worker or its time, or has a checkpoint that somebody wants kept, is never
+    deleted, nor, with `keep_successful`, a workflow's last successful run.
     """
     horizon = time.time() - max_age.total_seconds()
     runs = store.runs(workflow=workflow, before=horizon)
@@ -84,9 +105,18 @@ def expire_runs(
     for info in runs:
         if info.run in kept or _has_yet_to_run(info) or _last_touched(store, info) >= horizon:
             continue
-        if not is_driven(store, info):
+        if not is_driven(store, info) and not _is_held(journal, info):
             expired += delete_run(journal, info.run)
     return expired
+
+
+def _is_held(journal: Journal, info: RunInfo) -> bool:
+    """Whether a run has a checkpoint to keep, or is sealed with a key that is not here, so that nobody knows."""
+    try:
+        return bool(kept_checkpoints(journal, info))
+    except CodecError as error:
+        logger.warning("run %s is left alone: %s", info.run, error)
+        return True
 
 
 def _has_yet_to_run(info: RunInfo) -> bool:

@@ -49,6 +49,14 @@ class Figures:
     commits: int = 0
     bytes_written: int = 0
     save_errors: int = 0
+    cost: float = 0.0
+    """US dollars that the run is known to have spent, over all its drives."""
+    steps_adopted: int = 0
+    """Steps that this drive was given the results of, instead of running them."""
+    seconds_saved: float = 0.0
+    """How long they took where they ran."""
+    cost_saved: float = 0.0
+    """US dollars that they are known to have cost there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Taking a run up again: finding it, checking the graph against it, and taking answers."""
+"""Taking a run up again: finding it, taking answers, and what a caller may say."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 
 from holdfast.data.codec import Codec
 from holdfast.engine.answers import misfit
-from holdfast.engine.driving.decide import qualified
 from holdfast.engine.policy import ON_CHANGE, Retention, one_of
+from holdfast.engine.settings import Settings
 from holdfast.errors import (
     AnswerRejected,
     CheckpointNotFound,
-    GraphChanged,
     NotPaused,
     RunFinished,
     RunNotFound,
@@ -23,14 +22,23 @@ from holdfast.errors import (
 from holdfast.journal import records
 from holdfast.journal.checkpoints import is_checkpoint_id, locate_checkpoint
 from holdfast.journal.journal import Loaded
-from holdfast.journal.run_state import EVERY_KEY, EXPIRED, NO_ANSWER, SLEEP, Pause, RunState
+from holdfast.journal.run_state import (
+    EVERY_KEY,
+    EXPIRED,
+    IN_DOUBT,
+    NO_ANSWER,
+    READY,
+    SLEEP,
+    Pause,
+    RunState,
+    Step,
+)
 from holdfast.plan.check import suggestion
-from holdfast.plan.fingerprint import same_code
-from holdfast.plan.graph import IF_INTERRUPTED, Edge, Graph, Join, Node
+from holdfast.plan.graph import IF_INTERRUPTED, Graph
 from holdfast.stores.base import RunInfo, Store
-from holdfast.values import START, RunStatus, moment
+from holdfast.values import RunStatus, moment
 
-_NOT_COMPLETED = [status for status in RunStatus if status != RunStatus.COMPLETED]
+_NOT_COMPLETED = [status for status in RunStatus if status not in (RunStatus.COMPLETED, RunStatus.DAMAGED)]
 
 
 def find_run(store: Store, target: str) -> tuple[RunInfo, int | None]:
@@ -134,6 +142,30 @@ def settled_doubts(
     return [records.Answered(pause.id, wish.encode()) for pause in doubts if pause.id not in known]
 
 
+def answered_now(
+    info: RunInfo, run: RunState, options: ResumeOptions, settings: Settings, now: float, *, sleeps: bool
+) -> list[records.Answered]:
+    """All that is answered when a run is taken up: by the caller, by `if_interrupted`, and by time."""
+    answered = take_answers(info, run, options.answer, options.answers, settings.codec, settings.retention)
+    answered += settled_doubts(run, options.if_interrupted, answered)
+    known = {record.pause for record in answered}
+    return answered + [record for record in elapsed(run, now, sleeps=sleeps) if record.pause not in known]
+
+
+def is_at_rest(
+    info: RunInfo, run: RunState, options: ResumeOptions, answered: list[records.Answered], barrier: bool
+) -> bool:
+    """Whether a resume would leave a paused run as it is: nothing was answered, changed or passed."""
+    gated = options.approve and any(pause.kind in ("before", "after") for pause in run.pauses.values())
+    stirred = not run.pauses or any(_is_stirred(step, barrier) for step in run.active())
+    return info.status == RunStatus.PAUSED and not (answered or stirred or gated or options.update)
+
+
+def _is_stirred(step: Step, barrier: bool) -> bool:
+    """Whether something was done about a step that a paused run had left."""
+    return step.status in (READY, IN_DOUBT) or (bool(step.skipped) and not barrier)
+
+
 def _which(run: str, waiting: list[Pause]) -> str:
     if not waiting:
         return f"run {run!r} waits at a gate, which takes no answer: resume it without one"
@@ -184,112 +216,6 @@ def refuse_finished(info: RunInfo) -> None:
         )
 
 
-def changes_between(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What differs between two outlines, in words."""
-    changes = []
-    old, new = saved.get("nodes", {}), now["nodes"]
-    changes += [f"node {prefix + name!r} was removed" for name in old if name not in new]
-    changes += [f"node {prefix + name!r} was added" for name in new if name not in old]
-    for name in old:
-        if name not in new:
-            continue
-        if "graph" in old[name] and "graph" in new[name]:
-            changes += changes_between(old[name]["graph"], new[name]["graph"], f"{prefix}{name}/")
-        elif not same_code(old[name]["fingerprint"], new[name]["fingerprint"]):
-            changes.append(f"the code of node {prefix + name!r} changed")
-    for part in ("edges", "routes", "joins", "exits", "last"):
-        if saved.get(part) != now.get(part):
-            changes.append(f"the {part} {'of ' + prefix.rstrip('/') + ' ' if prefix else ''}changed")
-    return changes
-
-
-def check_nodes(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, str]) -> None:
-    """Refuse a graph that lacks a node which the run is to run, or to follow the edges of, next."""
-    saved = run.outline.get("nodes", {})
-    for old, new in remap.items():
-        if new not in graph.nodes:
-            raise GraphChanged(f"remap leads to {new!r}, which is not a node{suggestion(new, graph.nodes)}")
-        if saved and old not in saved:
-            raise GraphChanged(f"remap renames {old!r}, which run {run_id!r} has not{suggestion(old, saved)}")
-    missing: dict[str, Graph] = {}
-    for step in run.active():
-        if step.node == START or (step.status == "done" and step.goto is not None):
-            continue
-        try:
-            inner = graph.at(step.frame)
-        except KeyError:
-            missing[qualified(step)] = graph
-            continue
-        if remap.get(step.node, step.node) not in inner.nodes:
-            missing[qualified(step)] = inner
-    for frame in run.frames.values():
-        for join in frame.waiting:
-            _check_join(run_id, graph, frame.path, join, remap)
-    if missing:
-        names = ", ".join(f"{name!r}{suggestion(name, inner.nodes)}" for name, inner in missing.items())
-        raise GraphChanged(
-            f"run {run_id!r} is to go on with node {names}, which the graph no longer has; "
-            "put it back, or resume with remap={'old': 'new'}"
-        )
-
-
-def _check_join(run_id: str, graph: Graph, path: str, join: str, remap: Mapping[str, str]) -> None:
-    target, *sources = (remap.get(node, node) for node in join.split("/"))
-    try:
-        joins = graph.at(path).joins
-    except KeyError:
-        return
-    if not any(known.target == target and sorted(known.sources) == sorted(sources) for known in joins):
-        raise GraphChanged(
-            f"run {run_id!r} waits at the join of {', '.join(map(repr, sources))} before {target!r}, which the "
-            "graph no longer has; put it back, or resume with remap={'old': 'new'}"
-        )
-
-
-def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:
-    """The graph with the saved structure and the present functions."""
-    lost = [name for name in outline["nodes"] if name not in graph.nodes]
-    if lost:
-        raise GraphChanged(
-            f"the saved graph needs nodes {', '.join(map(repr, lost))} that the graph no longer has"
-        )
-    edges = []
-    for source, target, label, conditional in outline["edges"]:
-        when = None
-        if conditional:
-            matching = [
-                e for e in graph.edges if (e.source, e.target) == (source, target) and e.when is not None
-            ]
-            if not matching:
-                raise GraphChanged(
-                    f"the saved graph has a condition on {source!r} -> {target!r} that the graph no longer has"
-                )
-            when = matching[0].when
-        edges.append(Edge(source, target, when, label))
-    routes = []
-    for source, _ in outline["routes"]:
-        if source not in graph.route_from:
-            raise GraphChanged(
-                f"the saved graph has a routing function on {source!r} that the graph no longer has"
-            )
-        routes.append(graph.route_from[source])
-    return dataclasses.replace(
-        graph,
-        nodes={name: _node_as_saved(graph.nodes[name], saved) for name, saved in outline["nodes"].items()},
-        edges=tuple(edges),
-        routes=tuple(routes),
-        joins=tuple(Join(tuple(sources), target) for sources, target in outline["joins"]),
-        exits=frozenset(outline["exits"]),
-        last=outline.get("last"),
-    )
-
-
-def _node_as_saved(node: Node, saved: Mapping[str, Any]) -> Node:
-    if node.graph is None or "graph" not in saved:
-        return node
-    return dataclasses.replace(node, graph=as_saved(node.graph, saved["graph"]))
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResumeOptions:
     """What a caller of `resume` may say."""
@@ -302,12 +228,18 @@ class ResumeOptions:
     on_change: str | None = None
     remap: Mapping[str, str] | None = None
     takeover: bool = False
+    rename_keys: Mapping[str, str] | None = None
+    """The new names of keys of the state, with what belongs to them (`old:…`, `old/…`)."""
+    plan: Any = None
+    """A `ResumePlan`, or the id of one, that has to hold still."""
     approve: bool = True
     """Whether gates that the run waits at are passed."""
+    rerun_changed: bool = False
+    """Whether the run is taken back to before what the graph at hand does otherwise now."""
 
     def check(self) -> None:
         """Refuse values that mean nothing."""
-        for name in ("answers", "config", "update", "remap"):
+        for name in ("answers", "config", "update", "remap", "rename_keys"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
                 raise StateInvalid(f"{name} must be a mapping such as {{'name': value}}, not {value!r:.80}")
@@ -315,6 +247,13 @@ class ResumeOptions:
             one_of("if_interrupted", self.if_interrupted, IF_INTERRUPTED)
         if self.on_change is not None:
             one_of("on_change", self.on_change, ON_CHANGE)
+
+    def refuse_rerun(self) -> None:
+        """Refuse to take back what begins at an older checkpoint."""
+        if self.rerun_changed:
+            raise StateInvalid(
+                "rerun_changed is for a run, and not an older checkpoint, from which all that follows runs anew"
+            )
 
     def refuse_answers(self, what: str) -> None:
         """Refuse answers where there is nothing to answer."""

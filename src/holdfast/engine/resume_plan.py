@@ -2,58 +2,65 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.engine.driving.decide import MAX_CRASHES, qualified
-from holdfast.engine.resume import changes_between, find_run, refuse_finished
+from holdfast.engine.blocking import run_blocking
+from holdfast.engine.changes import NEW_NODE, changed_nodes, changes_between, name_now
+from holdfast.engine.driver import describe, is_driven
+from holdfast.engine.fates import ASKED, KEPT, NEXT, ORPHANED, RERUN, Fates
+from holdfast.engine.migrating import planned_migrations
+from holdfast.engine.plan_identity import identity_of, what_moved
+from holdfast.engine.reconciling import reconcile
+from holdfast.engine.resume import (
+    ResumeOptions,
+    answered_now,
+    as_journalled,
+    find_run,
+    is_at_rest,
+    refuse_finished,
+)
 from holdfast.engine.settings import Settings
+from holdfast.engine.travel.past import Finish, Past, past_of
+from holdfast.engine.travel.repeating import rerun_of_changes
+from holdfast.engine.travel.rerunning import Rerun, begun_anew, taken_back
+from holdfast.errors import GraphChanged, HoldfastError, PlanOutdated, RunFinished
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Loaded
-from holdfast.journal.records import Forked, GraphChanged, StepFinished
-from holdfast.journal.run_state import (
-    DONE,
-    FAILED,
-    GATED,
-    IN_DOUBT,
-    RETRYING,
-    RUNNING,
-    STILL_IN_DOUBT,
-    WAITING,
-    RunState,
-    Step,
-    node_of,
-)
-from holdfast.plan.fingerprint import same_code
-from holdfast.plan.graph import Graph
-from holdfast.values import START
+from holdfast.journal.records import GraphChanged as Changed
+from holdfast.journal.records import Resumed
+from holdfast.journal.run_state import RunState, at_checkpoint, copy_run
+from holdfast.plan.naming import outline_names
+from holdfast.values import RunStatus
 
-KEPT, RERUN, IN_QUESTION, ASKED, NEXT, ORPHANED, NEW = (
-    "kept",
-    "rerun",
-    "in_doubt",
-    "asked",
-    "next",
-    "orphaned",
-    "new",
-)
+IN_QUESTION, NEW = "in_doubt", "new"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """One step and what becomes of it: kept, rerun, in_doubt, asked, next, orphaned or new."""
+    """One step and what becomes of it: kept, rerun, in_doubt, asked, next, orphaned or new.
+
+    `seconds` and `cost` are what a finished step took; `expected_seconds` and `expected_cost` what one that is to
+    run may take, by earlier steps of its node, or `None` if there were none. Of nodes that are new or gone, and of
+    what finished before all that is stored, there is no step.
+    """
 
     step: str
     node: str
     what: str
     reason: str
     seconds: float = 0.0
+    cost: float = 0.0
+    expected_seconds: float | None = None
+    expected_cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePlan:
-    """What a resume would do. `seconds_saved` is the time that the kept steps took."""
+    """What a resume would do. Hand it to `resume(…, plan=…)` to have exactly this done, or nothing."""
 
     run_id: str
     workflow: str
@@ -62,127 +69,283 @@ class ResumePlan:
     changes: tuple[str, ...]
     """How the graph differs from the one that the run was saved with."""
     seconds_saved: float
+    """The time that the kept steps took."""
+    cost_saved: float = 0.0
+    """US dollars that the kept steps cost."""
+    seconds_to_come: float | None = None
+    """What the steps that are about to run may take; `None` if that is not known of all of them."""
+    cost_to_come: float | None = None
+    migrations: tuple[str, ...] = ()
+    """How the state is brought to the version that the graph has now."""
+    back_to: int | None = None
+    """The entry that the run is taken back to, to run again what changed."""
+    refused: str = ""
+    """Why the resume would be refused; empty if it would not."""
+    id: str = ""
+    head: int = 0
+    """The last entry of the run."""
+    outline: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def of(self, what: str) -> tuple[PlannedStep, ...]:
         """The steps that this becomes of."""
         return tuple(step for step in self.steps if step.what == what)
 
 
-def plan_resume(
-    settings: Settings,
-    target: str,
-    if_interrupted: str | None = None,
-    remap: Mapping[str, str] | None = None,
-) -> ResumePlan:
+def plan_resume(settings: Settings, target: str, options: ResumeOptions | None = None) -> ResumePlan:
     """The plan for what `target` names; a run that is completed, or not there, is refused."""
-    journal = settings.journal
-    info, seq = find_run(journal.store, target)
-    loaded = journal.load(info, settings.codec, seq)
-    if seq is None:
-        refuse_finished(info)
-    run = loaded.run
-    if remap:
-        apply(run, GraphChanged(run.outline, tuple(remap.items())), run.updated_at)
-    changes = changes_between(run.outline, settings.outline) if run.outline else []
-    kept = list(_kept(settings, loaded, seq))
-    kept_ids = {step.step for step in kept}
-    active = [
-        _planned(settings.graph, step, run, if_interrupted)
-        for step in run.active()
-        if step.node != START and step.id not in run.frames and step.id not in kept_ids
-    ]
-    steps = (*kept, *active, *_new(run, settings.graph))
-    saved = sum(step.seconds for step in kept)
-    return ResumePlan(info.run, info.workflow, str(run.status), steps, tuple(changes), saved)
+    options = options or ResumeOptions()
+    options.check()
+    return _Planning(settings, target, options).plan()
 
 
-def _kept(settings: Settings, loaded: Loaded, seq: int | None) -> Iterator[PlannedStep]:
-    """The finished steps, in order; of those before a pruned horizon or a fork only the node is known."""
-    start, history = settings.journal.history(loaded.info, settings.codec, seq)
-    for node in start.path:
-        yield PlannedStep("", node, KEPT, "finished")
-    for _, records in history:
-        for record in records:
-            if isinstance(record, Forked):
-                for node in record.run.path:
-                    yield PlannedStep("", node, KEPT, "finished before the fork")
-            elif isinstance(record, StepFinished):
-                node = node_of(record.step)
+def refuse_outdated(settings: Settings, target: str, options: ResumeOptions) -> None:
+    """Raise `PlanOutdated` if a resume would not do what was planned."""
+    planned, now = options.plan, plan_resume(settings, target, dataclasses.replace(options, plan=None))
+    given = planned.id if isinstance(planned, ResumePlan) else str(planned)
+    moved = what_moved(settings.journal, settings.codec, now.run_id, given, now.id)
+    if not moved:
+        return
+    if isinstance(planned, ResumePlan):
+        if planned.run_id != now.run_id:
+            moved = [f"it was made for run {planned.run_id!r}"]
+        again = changed_nodes(planned.outline, now.outline)
+        moved += [f"{node!r} is another since: {reason}" for node, reason in again.items()]
+    raise PlanOutdated(now.run_id, moved)
+
+
+class _Planning:
+    """One look at a run and at the graph to go on with."""
+
+    def __init__(self, settings: Settings, target: str, options: ResumeOptions) -> None:
+        self._settings, self._options = settings, options
+        journal, codec = settings.journal, settings.codec
+        info, seq = find_run(journal.store, target)
+        self._loaded = as_journalled(journal.load(info, codec))
+        self._forks = seq is not None and seq != self._loaded.run.saved_seq
+        if self._forks:
+            place = journal.load(info, codec, seq)
+            self._loaded = dataclasses.replace(place, run=at_checkpoint(place.run))
+        self._info, self._run = self._loaded.info, self._loaded.run
+        self._now = settings
+        self._refused = ""
+        self._past = past_of(journal, codec, info, self._loaded.seq)
+        self._remap = dict(options.remap or {})
+
+    def plan(self) -> ResumePlan:
+        run, settings = self._run, self._settings
+        saved, differs = run.outline, bool(run.outline)
+        back = self._back()
+        prepared = self._prepared(back)
+        changes = changes_between(saved, self._now.outline, self._remap) if differs else []
+        changed = changed_nodes(saved, self._now.outline, self._remap) if differs else {}
+        steps = [*self._finished(back, changed), *self._active(back, prepared, changed)]
+        known = {step.node for step in steps}
+        known |= {step.node.rpartition("/")[0] for step in steps}
+        steps += [step for step in self._nodes(changed) if step.node not in known]
+        running = [step for step in steps if step.what in (RERUN, NEXT)]
+        kept = [step for step in steps if step.what == KEPT]
+        plan = ResumePlan(
+            self._info.run,
+            self._info.workflow,
+            str(run.status),
+            tuple(steps),
+            tuple(changes),
+            sum(step.seconds for step in kept),
+            sum(step.cost for step in kept),
+            _total([step.expected_seconds for step in running]),
+            _total([step.expected_cost for step in running]),
+            tuple(self._migrations(back)),
+            None if back is None else back.seq,
+            self._refused,
+            "",
+            self._loaded.seq,
+            settings.outline,
+        )
+        fates = [(step.step, step.node, step.what) for step in steps] + [self._refused]
+        identity = identity_of(self._loaded, self._options, settings.outline, fates)
+        return dataclasses.replace(plan, id=identity)
+
+    def _back(self) -> Rerun | None:
+        """How far the run is taken back, if that is wished and something changed."""
+        back = None
+        if self._options.rerun_changed and not self._forks:
+            try:
+                back = rerun_of_changes(self._settings, self._loaded, self._options)
+            except RunFinished:
+                raise
+            except HoldfastError as error:
+                self._refused = str(error)
+                return None
+        if back is None and not self._forks:
+            refuse_finished(self._info)
+        return back
+
+    # What is recorded before anything runs.
+
+    def _prepared(self, back: Rerun | None) -> RunState:
+        """The run as it will stand when it is driven on."""
+        settings, run = self._settings, copy_run(self._run)
+        if is_driven(settings.journal.store, self._info) and not self._options.takeover and not self._forks:
+            self._refused = self._refused or f"it is being driven by {describe(self._info.driver)}"
+        try:
+            self._refuse_foreign()
+            self._prepare(run, back)
+        except HoldfastError as error:
+            self._refused = self._refused or str(error)
+            now = set(outline_names(settings.outline))
+            self._remap = {old: new for old, new in self._remap.items() if new in now}
+            run = self._renamed()
+        return run
+
+    def _renamed(self) -> RunState:
+        """The run as it was saved, with the names that its nodes have now."""
+        run = copy_run(self._run)
+        apply(run, Changed(run.outline, tuple(self._remap.items())), run.updated_at)
+        return run
+
+    def _refuse_foreign(self) -> None:
+        own, other = self._settings.graph.name, self._info.workflow
+        if own != other and self._run.outline:
+            raise GraphChanged(f"run {self._info.run!r} is of workflow {other!r}, and this graph is {own!r}")
+
+    def _prepare(self, run: RunState, back: Rerun | None) -> None:
+        settings, options, info, now = self._settings, self._options, self._info, time.time()
+        if back is not None or self._forks:
+            options.refuse_answers("a run that is taken back, and asks again what it comes to,")
+            found: list[Any] = list(taken_back(settings.journal, settings.codec, back, "")) if back else []
+        else:
+            found = list(answered_now(info, run, options, settings, now, sleeps=True))
+            if is_at_rest(info, run, options, found, settings.rules.barrier):
+                return
+        for record in found:
+            apply(run, record, now)
+        if back is not None:
+            for record in run_blocking(lambda: begun_anew(settings, run, info.run, self._remap)):
+                apply(run, record, now)
+        reconciled = reconcile(settings, run, info.run, options)
+        self._now = reconciled.settings
+        for record in reconciled.records:
+            apply(run, record, now)
+        approve = options.approve and info.status == RunStatus.PAUSED
+        apply(run, Resumed("", approve), now)
+
+    def _migrations(self, back: Rerun | None) -> list[str]:
+        try:
+            return planned_migrations(self._run, self._now.graph, self._remap)
+        except (HoldfastError, KeyError):
+            return []
+
+    # Steps.
+
+    def _finished(self, back: Rerun | None, changed: Mapping[str, str]) -> Iterator[PlannedStep]:
+        """The finished steps, in order; of those before what is stored only the node is known."""
+        again = {step.step: step for step in back.steps} if back is not None else {}
+        for node in self._past.forgotten:
+            yield PlannedStep("", node, KEPT, "finished")
+        for name, found in {**self._past.finishes, **self._past.spare}.items():
+            seconds, cost = found.record.seconds, found.cost
+            if name in again and again[name].what == RERUN:
+                expected = self._expected(found.node)
+                yield PlannedStep(name, found.node, RERUN, again[name].reason, seconds, cost, *expected)
+            else:
+                yield PlannedStep(name, found.node, KEPT, self._why_kept(found, changed), seconds, cost)
+
+    def _why_kept(self, found: Finish, changed: Mapping[str, str]) -> str:
+        record, node = found.record, found.node
+        if record.skipped:
+            return f"passed over: {record.skipped}"
+        why = "finished" if not record.origin else f"adopted from {record.origin!r}"
+        new = name_now(node, self._remap)
+        if not self._run.outline:
+            return why
+        if new != node:
+            why += f"; it is called {new!r} now"
+        if node in outline_names(self._run.outline) and new not in outline_names(self._now.outline):
+            return f"{why}; the graph no longer has it"
+        return f"{why}; {changed[new]}" if new in changed and changed[new] != NEW_NODE else why
+
+    def _active(self, back: Rerun | None, run: RunState, changed: Mapping[str, str]) -> Iterator[PlannedStep]:
+        """The steps that were not finished, and those that come next otherwise."""
+        rules = self._now.rules
+        if self._options.if_interrupted is not None:
+            rules = dataclasses.replace(rules, if_interrupted=self._options.if_interrupted)
+        finished = {**self._past.finishes, **self._past.spare}
+        before = self._renamed()
+        fates = Fates(self._now, rules, before, run, self._info.run, refused=bool(self._refused))
+        for fate in fates.told():
+            if fate.step in finished:
+                continue
+            reason = fate.reason
+            why = changed.get(fate.node, "")
+            if fate.what in (RERUN, NEXT):
+                if why and why != NEW_NODE:
+                    reason = f"{reason}; {why}"
+                touched = sorted(set(self._options.update or ()) & self._reads(fate.node))
+                if touched:
+                    reason = f"{reason}; input changed: {', '.join(map(repr, touched))}"
                 yield PlannedStep(
-                    record.step, node, KEPT, _why_kept(settings, loaded.run, node, record), record.seconds
+                    fate.step, fate.node, fate.what, reason, 0.0, 0.0, *self._expected(fate.node)
+                )
+            else:
+                yield PlannedStep(fate.step, fate.node, fate.what, reason, fate.seconds, fate.cost)
+        if back is not None:
+            yield from self._left(back, {fate.step for fate in fates.told()} | set(finished))
+
+    def _left(self, back: Rerun, known: set[str]) -> Iterator[PlannedStep]:
+        """The steps that were under way, which the run comes to again after it was taken back."""
+        for step, node, reason in Fates.under_way(self._renamed()):
+            if step not in known:
+                why = back.nodes.get(node, reason)
+                yield PlannedStep(step, node, RERUN, why, 0.0, 0.0, *self._expected(node))
+
+    def _reads(self, node: str) -> set[str]:
+        outline: Any = {"graph": self._now.outline}
+        for part in node.split("/"):
+            outline = outline.get("graph", {}).get("nodes", {}).get(part, {})
+        return set(outline.get("reads") or self._options.update or ())
+
+    def _nodes(self, changed: Mapping[str, str]) -> Iterator[PlannedStep]:
+        """The nodes that the graph has now, and those that it no longer has and that did not run."""
+        for node, reason in changed.items():
+            if reason == NEW_NODE:
+                yield PlannedStep("", node, NEW, "the graph has it now", 0.0, 0.0, *self._expected(node))
+        now = set(outline_names(self._now.outline))
+        for node in outline_names(self._run.outline):
+            if name_now(node, self._remap) not in now:
+                yield PlannedStep(
+                    "", node, ORPHANED, "removed: the graph no longer has it, and it has not run"
                 )
 
-
-def _why_kept(settings: Settings, run: RunState, node: str, record: StepFinished) -> str:
-    if record.skipped:
-        return f"passed over: {record.skipped}"
-    saved, now = _facts(run.outline, node), _facts(settings.outline, node)
-    if run.outline and saved is not None and now is None:
-        return "finished; the graph no longer has it"
-    if saved and now and not same_code(saved["fingerprint"], now["fingerprint"]):
-        return "finished; its code changed since"
-    return "finished"
-
-
-def _facts(outline: Any, node: str) -> dict[str, Any] | None:
-    found: Any = {"graph": outline}
-    for part in node.split("/"):
-        found = (found.get("graph") or {}).get("nodes", {}).get(part)
-        if found is None:
-            return None
-    return dict(found)
-
-
-def _planned(graph: Graph, step: Step, run: RunState, wish: str | None) -> PlannedStep:
-    what, reason = _fate(graph, step, run, wish)
-    return PlannedStep(step.id, qualified(step), what, reason)
-
-
-def _fate(graph: Graph, step: Step, run: RunState, wish: str | None) -> tuple[str, str]:
-    try:
-        node = graph.at(step.frame).nodes.get(step.node)
-    except KeyError:
-        node = None
-    if node is None:
-        return ORPHANED, "the graph no longer has its node; put it back, or resume with remap"
-    if step.status == DONE:
-        return KEPT, "finished"
-    if step.status == FAILED and STILL_IN_DOUBT in step.notes:
-        return _doubt(step, wish or node.if_interrupted)
-    if step.status == FAILED:
-        return RERUN, f"it failed: {step.fault}"
-    if step.status == RETRYING:
-        return RERUN, f"attempt {step.attempt} failed: {step.fault}"
-    if step.status in (WAITING, GATED):
-        prompts = [pause.prompt or pause.kind for pause in run.pauses.values() if pause.step == step.id]
-        return (
-            ASKED,
-            f"it waits for an answer: {'; '.join(prompts)}"
-            if step.status == WAITING
-            else "it waits at a gate",
+    def _expected(self, node: str) -> tuple[float | None, float | None]:
+        """What a step of a node may take, by the mean of those before."""
+        ran = [
+            found
+            for found in self._past.finishes.values()
+            if name_now(found.node, self._remap) == node
+            and not found.record.skipped
+            and not found.record.origin
+        ]
+        if not ran:
+            return None, None
+        return sum(found.record.seconds for found in ran) / len(ran), sum(found.cost for found in ran) / len(
+            ran
         )
-    if step.status in (RUNNING, IN_DOUBT):
-        return _doubt(step, wish or node.if_interrupted)
-    return NEXT, "it comes next"
 
 
-def _doubt(step: Step, wish: Any) -> tuple[str, str]:
-    cause = "it was running when its process stopped"
-    if step.crashes + 1 >= MAX_CRASHES and step.status == RUNNING:
-        return ASKED, f"{cause}, {MAX_CRASHES} times by now: somebody has to say what to do with it"
-    if callable(wish):
-        return IN_QUESTION, f"{cause}; its own function looks whether it was done"
-    fates = {
-        "rerun": (RERUN, f"{cause}; it runs again"),
-        "skip": (IN_QUESTION, f"{cause}; it is skipped"),
-        "ask": (ASKED, f"{cause}; somebody is asked what to do with it"),
-        "fail": (IN_QUESTION, f"{cause} and may not be repeated unasked: the run fails"),
-    }
-    return fates[str(wish)]
+def _total(expected: list[float | None]) -> float | None:
+    known = [value for value in expected if value is not None]
+    return sum(known) if len(known) == len(expected) else None
 
 
-def _new(run: RunState, graph: Graph) -> Iterator[PlannedStep]:
-    known = run.outline.get("nodes", {})
-    for name in graph.nodes:
-        if run.outline and name not in known:
-            yield PlannedStep("", name, NEW, "the graph has it now")
+__all__ = [
+    "ASKED",
+    "KEPT",
+    "NEXT",
+    "ORPHANED",
+    "RERUN",
+    "Loaded",
+    "Past",
+    "PlannedStep",
+    "ResumePlan",
+    "plan_resume",
+]

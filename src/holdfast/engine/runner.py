@@ -20,24 +20,27 @@ from holdfast.engine.commands.wishing import see_to
 from holdfast.engine.driver import active_runs, describe, is_alive, is_here, this_driver
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.driving.route import first_targets
-from holdfast.engine.housekeeping import janitor
+from holdfast.engine.housekeeping import has_kept, janitor
 from holdfast.engine.outcome import Figures, Outcome, public_pauses
 from holdfast.engine.queueing import Place
+from holdfast.engine.reconciling import Reconciled, reconcile
 from holdfast.engine.resume import (
     ResumeOptions,
+    answered_now,
     as_journalled,
-    as_saved,
-    changes_between,
-    check_nodes,
     edits,
-    elapsed,
     find_run,
+    is_at_rest,
     refuse_finished,
-    settled_doubts,
-    take_answers,
 )
+from holdfast.engine.resume_plan import refuse_outdated
 from holdfast.engine.settings import Settings
-from holdfast.engine.travel.forking import begin_fork, store_fork
+from holdfast.engine.surroundings import Surroundings
+from holdfast.engine.travel.editing import checkpoint_of
+from holdfast.engine.travel.forking import Fork, begin_fork, store_fork
+from holdfast.engine.travel.moments import find_moment
+from holdfast.engine.travel.repeating import RerunOptions, Source, begin_again, rerun_of_changes
+from holdfast.engine.travel.rerunning import Given, Rerun, begun_anew, plan_rerun_from, reused, taken_back
 from holdfast.errors import (
     CodecError,
     ExecutionError,
@@ -54,7 +57,7 @@ from holdfast.journal.checkpoints import checkpoint_id, encode_mark, new_run_key
 from holdfast.journal.journal import Loaded
 from holdfast.journal.pruning import delete_run
 from holdfast.journal.records import Target
-from holdfast.journal.run_state import DONE, IN_DOUBT, READY, RunState, Step
+from holdfast.journal.run_state import DONE, RunState
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
 from holdfast.values import END, RunStatus
@@ -95,6 +98,7 @@ class Runner:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._journal, self._codec, self._store = settings.journal, settings.codec, settings.journal.store
+        self._surroundings = Surroundings(settings.graph, settings.codec, settings.facts)
 
     async def invoke(
         self,
@@ -104,14 +108,22 @@ class Runner:
         checkpoint: str | Path | None,
         caller: Caller,
         answers: Mapping[str, Any] | None = None,
+        reuse: str | None = None,
     ) -> Outcome:
-        """Start a run of an input, or go on from a checkpoint, with answers to what it waits for."""
+        """Start a run of an input, or go on from a checkpoint, with answers to what it waits for.
+
+        A new run is given what run `reuse` has finished, as far as it is the same.
+        """
         options = ResumeOptions(answers=answers, config=config)
         options.check()
         if checkpoint is None:
             options.refuse_answers("a new run")
-            values = as_mapping(input, "the input")
-            return await self._start(values, run_id, dict(config or {}), caller)
+            source = None if reuse is None else Source.find(self._settings, reuse)
+            values = as_mapping(input, "the input") if source is None else source.input(input)
+            config = dict(config or {}) if source is None else source.config(config)
+            return await self._start(values, run_id, config, caller, source=source)
+        if reuse is not None:
+            raise StateInvalid("give either reuse= or checkpoint=, not both: reuse= is for a new run")
         if input is not None:
             raise StateInvalid("give either an input or checkpoint=, not both; use resume(…, update=…)")
         if files.is_file(checkpoint):
@@ -132,34 +144,32 @@ class Runner:
         info, run = loaded.info, loaded.run
         if run.outline:
             self.refuse_foreign(info)
+        if options.plan is not None:
+            refuse_outdated(self._settings, str(target), options)
         if seq is not None and seq != run.saved_seq:
+            options.refuse_rerun()
             return await self._fork(info, seq, options, caller)
-        refuse_finished(info)
+        back = rerun_of_changes(self._settings, loaded, options) if options.rerun_changed else None
+        if back is None or back.seq is None:
+            refuse_finished(info)
         if caller.linger is not None:
             _refuse_unqueued(facts, info)
         self.refuse_driven(info, options.takeover)
-        answered = take_answers(
-            info, run, options.answer, options.answers, self._codec, self._settings.retention
+        if back is not None and back.seq is not None:
+            return await self._go_back(loaded, back, options, caller, "it is done otherwise now")
+        answered = answered_now(
+            info, run, options, self._settings, time.time(), sleeps=caller.linger is None
         )
-        answered += settled_doubts(run, options.if_interrupted, answered)
-        known = {record.pause for record in answered}
-        over = elapsed(run, time.time(), sleeps=caller.linger is None)
-        answered += [record for record in over if record.pause not in known]
-        gated = options.approve and any(p.kind in ("before", "after") for p in run.pauses.values())
-        answered_before = not run.pauses or any(self._is_stirred(step) for step in run.active())
-        moved = answered or answered_before or gated or options.update or self._has_messages(info.run, run)
-        if info.status == RunStatus.PAUSED and not moved:
+        at_rest = is_at_rest(info, run, options, answered, self._settings.rules.barrier)
+        if at_rest and not self._has_messages(info.run, run):
             return self._as_it_stands(loaded)
-        settings = self._reconciled(loaded, options, caller.observer)
+        reconciled = self._reconciled(loaded, options, caller.observer)
         writer = self.writer(loaded)
+        if back is not None:
+            writer.record(reused(back))
         for record in answered:
             writer.record(record)
-        return await self._go_on(loaded, writer, settings, options, caller)
-
-    def _is_stirred(self, step: Step) -> bool:
-        """Whether something was done about a step that a paused run had left."""
-        passed_over = bool(step.skipped) and not self._settings.rules.barrier
-        return step.status in (READY, IN_DOUBT) or passed_over
+        return await self._go_on(loaded, writer, reconciled, options, caller)
 
     def _has_messages(self, name: str, run: RunState) -> bool:
         return bool(self._store.inbox(name, run.inbox_seen))
@@ -203,10 +213,13 @@ class Runner:
         caller: Caller,
         nodes: tuple[str, ...] | None = None,
         gate: str = "",
+        source: Source | None = None,
     ) -> Outcome:
         """Begin a new run: where the graph begins, or with `nodes`, past the gate before `gate`."""
         run, driver = self.new_run_id(run_id), this_driver(self._store)
         writer = await self._begun(values, run, config, driver, nodes)
+        if source is not None:
+            writer.record(source.reusing)
         if gate:
             _pass_gate(writer, gate, driver)
         if caller.observer is not None:
@@ -215,9 +228,16 @@ class Runner:
             tell(caller.observer, Event("graph.start", run, data={"workflow": self._settings.graph.name}))
         return await self._drive(writer, self._settings, config, caller)
 
-    async def submit(self, input: Any, run_id: str, config: dict[str, Any], place: Place) -> None:
+    async def submit(
+        self, input: Any, run_id: str, config: dict[str, Any], place: Place, reuse: str | None = None
+    ) -> None:
         """Store a new run for workers to drive."""
-        writer = await self._begun(as_mapping(input, "the input"), run_id, config, "", None)
+        source = None if reuse is None else Source.find(self._settings, reuse)
+        values = as_mapping(input, "the input") if source is None else source.input(input)
+        config = config if source is None else source.config(config)
+        writer = await self._begun(values, run_id, config, "", None)
+        if source is not None:
+            writer.record(source.reusing)
         upcoming = [step.node for step in writer.run.active()]
         writer.record(records.RunEnded(RunStatus.QUEUED))
         writer.mark(encode_mark(0, [], list(dict.fromkeys(upcoming)), ""))
@@ -301,22 +321,87 @@ class Runner:
         )
         writer = fork.writer
         forked = dataclasses.replace(fork.base, info=writer.info, run=writer.run)
-        settings = self._reconciled(forked, options, caller.observer)
+        reconciled = self._reconciled(forked, options, caller.observer)
         await store_fork(fork)
-        return await self._go_on(forked, writer, settings, options, caller)
+        return await self._go_on(forked, writer, reconciled, options, caller)
+
+    async def _go_back(
+        self,
+        loaded: Loaded,
+        back: Rerun,
+        options: ResumeOptions,
+        caller: Caller,
+        why: str,
+        given: Given | None = None,
+    ) -> Outcome:
+        """Take a run back to an earlier entry, and go on from there; what is not affected is kept."""
+        options.refuse_answers("a run that is taken back, and asks again what it comes to,")
+        writer = self.writer(loaded)
+        for record in taken_back(self._journal, self._codec, back, why, given.by if given else ""):
+            writer.record(record)
+        return await self._go_again(loaded, writer, back, options, caller, given)
+
+    async def _go_again(
+        self,
+        loaded: Loaded,
+        writer: Writer,
+        back: Rerun,
+        options: ResumeOptions,
+        caller: Caller,
+        given: Given | None,
+        fork: Fork | None = None,
+    ) -> Outcome:
+        """Record what is to be otherwise this time, before anything runs, and go on."""
+        run, name = writer.run, writer.info.run
+        for steered in await begun_anew(self._settings, run, name, options.remap or {}):
+            writer.record(steered)
+        reconciled = self._reconciled(loaded, options, caller.observer)
+        for record in reconciled.records:
+            writer.record(record)
+        if given is not None:
+            given.take(writer, reconciled.settings, back.step)
+        writer.mark(checkpoint_of(writer))
+        if fork is not None:
+            await store_fork(fork)
+        return await self._go_on(loaded, writer, reconciled._replace(records=()), options, caller)
+
+    async def rerun(self, target: str, step: str, options: RerunOptions, caller: Caller) -> Outcome:
+        """Run a step of a run, and what follows it, again: in a new run, or in that run itself."""
+        loaded, back = self.plan_rerun(target, step, options)
+        resuming = ResumeOptions(config=options.config)
+        resuming.check()
+        if options.in_place:
+            self.refuse_driven(loaded.info)
+            return await self._go_back(loaded, back, resuming, caller, f"{step} is to run again", options.given)
+        driver, run = this_driver(self._store), self.new_run_id(options.run_id)
+        fork = begin_again(self._settings, back, run, driver)
+        forked = dataclasses.replace(fork.base, info=fork.writer.info, run=fork.writer.run)
+        return await self._go_again(forked, fork.writer, back, resuming, caller, options.given, fork)
+
+    def plan_changes(self, run: str, options: ResumeOptions) -> Rerun | None:
+        """What a run is taken back for to do again what the graph at hand does otherwise."""
+        options.check()
+        loaded = self._journal.load(self._journal.info(run), self._codec)
+        back = rerun_of_changes(self._settings, loaded, options)
+        return back if back is not None and back.seq is not None else None
+
+    def plan_rerun(self, target: str, step: str, options: RerunOptions) -> tuple[Loaded, Rerun]:
+        """A run, and what becomes of its steps if one of them is run again."""
+        moment = find_moment(self._store, target)
+        loaded = as_journalled(self._journal.load(moment.info, self._codec, moment.seq))
+        if loaded.run.outline:
+            self.refuse_foreign(loaded.info)
+        back = plan_rerun_from(self._settings, loaded, step)
+        options.check(back, step, moment)
+        return loaded, back
 
     async def _go_on(
-        self, loaded: Loaded, writer: Writer, settings: Settings, options: ResumeOptions, caller: Caller
+        self, loaded: Loaded, writer: Writer, reconciled: Reconciled, options: ResumeOptions, caller: Caller
     ) -> Outcome:
-        codec, run, info = self._codec, loaded.run, loaded.info
+        codec, run, info, settings = self._codec, loaded.run, loaded.info, reconciled.settings
         config, driver = {**codec.decode(run.config), **(options.config or {})}, this_driver(self._store)
-        if settings.outline != run.outline or options.remap:
-            writer.record(records.GraphChanged(settings.outline, tuple((options.remap or {}).items())))
-        fresh = [op for op in settings.graph.schema.initial(codec, {}) if op.key not in run.root.cells]
-        if fresh and run.outline:
-            writer.record(records.StateEdited("", tuple(fresh)))
-        for edit in edits(settings.graph, run, options.update or {}, codec):
-            writer.record(edit)
+        for record in reconciled.records:
+            writer.record(record)
         approve = options.approve and info.status == RunStatus.PAUSED
         encoded = self._encoded_config(config) if options.config else b""
         writer.record(records.Resumed(driver, approve, encoded))
@@ -336,23 +421,16 @@ class Runner:
             writer, settings, config, caller, run.steps_done, options.if_interrupted, True
         )
 
-    def _reconciled(self, loaded: Loaded, options: ResumeOptions, observer: Observer | None) -> Settings:
-        """The settings to go on with, after comparing the graph with the one that the run started with."""
-        settings, run, name = self._settings, loaded.run, loaded.info.run
-        on_change = options.on_change or settings.on_change
-        known = run.outline and run.outline != settings.outline
-        changes = changes_between(run.outline, settings.outline) if known else []
-        if changes and on_change == "fail":
-            raise GraphChanged(f"the graph changed since run {name!r} was saved: {'; '.join(changes)}")
-        if changes and on_change == "use_saved":
-            saved = as_saved(settings.graph, run.outline)
-            return dataclasses.replace(settings, graph=saved, outline=run.outline)
-        check_nodes(name, run, settings.graph, options.remap or {})
+    def _reconciled(self, loaded: Loaded, options: ResumeOptions, observer: Observer | None) -> Reconciled:
+        """What to go on with, after comparing the graph with the one that the run started with."""
+        name = loaded.info.run
+        reconciled = reconcile(self._settings, loaded.run, name, options)
+        changes = list(reconciled.changes)
         if changes:
             logger.warning("run %s goes on with a changed graph: %s", name, "; ".join(changes))
             if observer is not None:
                 tell(observer, Event("graph.changed", name, data={"changes": changes}))
-        return settings
+        return reconciled
 
     async def _drive(
         self,
@@ -378,14 +456,18 @@ class Runner:
         if not active_runs.enter(self._store, run, drive):
             raise RunConflict(f"run {run!r} is being driven by this process already")
         caller.hold(drive)
+        unfollow = self._surroundings.follow(writer) if self._surroundings.is_wanted else None
         try:
             status = await drive.drive()
         finally:
             active_runs.leave(self._store, run)
+            if unfollow is not None:
+                unfollow()
             janitor.ran(settings, writer.info.workflow)
         await self._see_to_messages(drive, status)
         unwanted = status == RunStatus.COMPLETED and settings.policy.preserve == "none"
-        if unwanted or (status == RunStatus.FAILED and settings.policy.on_failure == "rollback"):
+        unwanted = unwanted or (status == RunStatus.FAILED and settings.policy.on_failure == "rollback")
+        if unwanted and not has_kept(drive.run):
             delete_run(self._journal, run)
         if drive.failure is not None:
             raise drive.failure
@@ -418,6 +500,7 @@ class Runner:
             warnings.append(f"{saving.errors} checkpoint(s) could not be saved when they were due")
         if saving.writer.has_unsaved and saving.writer.stored:
             warnings.append("the end of this run could not be saved; a resume would repeat its last steps")
+        adoption = drive.adoption
         figures = Figures(
             steps_run=drive.steps_run,
             steps_kept=kept,
@@ -427,6 +510,10 @@ class Runner:
             commits=saving.writer.commits,
             bytes_written=saving.writer.bytes_written,
             save_errors=saving.errors,
+            cost=drive.spent(),
+            steps_adopted=len(adoption.steps) if adoption is not None else 0,
+            seconds_saved=adoption.seconds if adoption is not None else 0.0,
+            cost_saved=adoption.cost if adoption is not None else 0.0,
         )
         pauses = public_pauses(run, self._codec)
         ident = saving.checkpoint_id
@@ -434,7 +521,8 @@ class Runner:
 
     def _as_it_stands(self, loaded: Loaded) -> Outcome:
         run, state = loaded.run, state_of(loaded, self._settings)
-        figures = Figures(steps_kept=run.steps_done, waves=run.root.waves, seconds=run.seconds)
+        cost = sum(spending.cost for spending in run.spending.values())
+        figures = Figures(steps_kept=run.steps_done, waves=run.root.waves, seconds=run.seconds, cost=cost)
         pauses = public_pauses(run, self._codec)
         return Outcome(RunStatus(run.status), state, loaded.info.run, state.checkpoint_id, pauses, figures)
 

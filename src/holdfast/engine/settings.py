@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from holdfast.data.codec import Codec
 from holdfast.engine.driving.decide import Rules
@@ -31,3 +33,5 @@ class Settings:
     time_limit: float | None = None
     """Seconds that one drive may take."""
     outline: dict[str, object] = field(default_factory=dict)
+    facts: Mapping[str, Any] | None = field(default_factory=dict)
+    """What is noted of where runs are driven, beside what is found out; `None` if nothing is to be."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from holdfast.data.reducers import append, merge
+from holdfast.data.reducers import merge
 from holdfast.define.builder import StateGraph
 from holdfast.errors import HoldfastError
 from holdfast.flows.ending import OUTPUT, Ending, ended_early
@@ -26,7 +26,7 @@ from holdfast.flows.ways import Ways, follow_by_order
 from holdfast.flows.work import Work, never_skipped, work_of
 from holdfast.flows.world import World
 from holdfast.plan.executor_choice import THREADS
-from holdfast.plan.fingerprint import fingerprint
+from holdfast.plan.fingerprint import Fingerprint, definition_fingerprint
 
 MAX_DEPTH = 10
 """How deep sub-workflows may be nested."""
@@ -83,8 +83,6 @@ class _Compiler:
             for each, group in [(step, None), *((member, step) for member in members(step))]:
                 if each.workflow is not None:
                     self._inner[each.name] = self._nested(each, group)
-        own = any(step.agent is not None for step in layout.steps.values())
-        self.pays: bool = own or any(inner.pays for _, inner in self._inner.values())
         limit = definition.workflow.limits.max_iterations or max(100, 10 * len(layout.steps))
         self._graph = StateGraph(self._schema(), name=definition.workflow.name, max_iterations=limit)
         self._result = Compiled(self._graph)
@@ -102,7 +100,7 @@ class _Compiler:
     def _schema(self) -> dict[str, Any]:
         """The state's keys. Those with reducers, which cost every step something, only where they are needed."""
         layout = self.layout
-        keys: dict[str, Any] = {"ledger": Annotated[list, append]} if self.pays else {}
+        keys: dict[str, Any] = {}
         if layout.shared:
             keys |= {layout.shared: dict, layout.failure_key: dict}
             if layout.is_item:
@@ -157,6 +155,7 @@ class _Compiler:
             on_skip=work.skipped,
             max_parallel=_max_parallel(step),
             executor=step.executor if step.executor == THREADS else None,  # Any other the step uses itself.
+            reads=work.reads,
         )
 
     def _if_interrupted(self, step: Step) -> str:
@@ -317,7 +316,9 @@ def _max_parallel(step: Step) -> int | None:
 _NO_PART_OF_THE_WORK = {"description", "routes", "after", "retry", "timeout", "parallel", "executor"}
 
 
-def _version(step: Step, kind: Kind) -> str:
-    """What tells whether a step is still the same: what it does, not how it is routed or described."""
+def _version(step: Step, kind: Kind) -> Fingerprint:
+    """What tells whether a step is still the same: what it does, not how it is called, routed or described."""
     own = step.model_dump(mode="json", by_alias=True, exclude=_NO_PART_OF_THE_WORK)
-    return fingerprint(json.dumps(own, sort_keys=True, default=str) + kind.code())
+    named = json.dumps(own, sort_keys=True, default=str)
+    del own["name"]
+    return definition_fingerprint(json.dumps(own, sort_keys=True, default=str), kind.functions(), named)

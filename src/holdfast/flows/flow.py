@@ -21,16 +21,17 @@ from holdfast.flows.files import FlowFiles
 from holdfast.flows.hooks import Announcer
 from holdfast.flows.inputs import read_inputs
 from holdfast.flows.model import Definition, Parallel
-from holdfast.flows.purse import Purse, entries_of
+from holdfast.flows.purse import Purse
 from holdfast.flows.reading.parse import parse
 from holdfast.flows.reading.problems import FlowInvalid, Problem, did_you_mean, listed
 from holdfast.flows.reading.source import Source
-from holdfast.flows.renaming import renamed_nodes, renamed_results
 from holdfast.flows.scope import Layout, members
 from holdfast.flows.secrets import Scrubber, Secrets
 from holdfast.flows.ways import follow_by_order
 from holdfast.flows.world import World
+from holdfast.plan.naming import base_name, outline_names, renamed_nodes
 from holdfast.stores.base import Store
+from holdfast.views.state_ledger import lines_of, spending_of
 
 _FILES = {"sqlite": ("sqlite:///", "runs.db"), "files": ("file:///", "runs")}
 
@@ -110,13 +111,17 @@ class Flow:
         """A value without the secrets that were used so far."""
         return self._scrubber.scrub(value)
 
-    def renaming(
-        self, app: App, run_id: str, names: Mapping[str, str]
-    ) -> tuple[dict[str, str], dict[str, Any]]:
-        """What `App.resume` takes for renamed steps of a run: `remap` and `update`."""
+    def renamed_nodes(self, app: App, run_id: str, names: Mapping[str, str]) -> dict[str, str]:
+        """What `App.resume` takes as `remap` for renamed steps of a run; its `rename_keys` are the names themselves.
+
+        What names no step is left for the engine to refuse.
+        """
         journal, codec = app.settings.journal, app.settings.codec
-        run = journal.load(journal.info(run_id), codec).run
-        return renamed_nodes(names, run.outline.get("nodes", {})), renamed_results(names, run)
+        outline = journal.load(journal.info(run_id), codec).run.outline
+        unknown = {
+            old: new for old, new in names.items() if old not in map(base_name, outline_names(outline))
+        }
+        return unknown | renamed_nodes(names, outline)
 
     def announcer(self) -> Announcer:
         """Tells the file's hooks how a run goes."""
@@ -175,7 +180,7 @@ class Flow:
             raise FlowInvalid(
                 [self._source.problem(("steps",), problem) for problem in error.problems]
             ) from error
-        world.purse.look = functools.partial(_spent_before, app)
+        world.purse.look = functools.partial(_spent_in_state, app)
         return app
 
     def _problem(self, error: StepInvalid) -> Problem:
@@ -230,9 +235,9 @@ class Flow:
         )
 
 
-def _spent_before(app: App, run_id: str) -> list[Mapping[str, Any]]:
-    """What the agents of a run have spent by its journal."""
+def _spent_in_state(app: App, run_id: str) -> float:
+    """What the agents of a run have spent by the lines that the first versions kept in its state."""
     journal, codec = app.settings.journal, app.settings.codec
     if not journal.store.runs(run=run_id):
-        return []
-    return list(entries_of(journal.load(journal.info(run_id), codec).run, codec))
+        return 0.0
+    return spending_of(lines_of(journal.load(journal.info(run_id), codec).run, codec)).cost

@@ -57,6 +57,22 @@ class Layout:
         holder = state[f"{self.shared}:each"] if self.is_item else state[self.shared]
         return holder.get("inputs") or {}
 
+    @property
+    def inputs_key(self) -> str:
+        """The state key that the inputs of this workflow are under."""
+        if not self.shared:
+            return "inputs"
+        return f"{self.shared}:each" if self.is_item else self.shared
+
+    def keys_of(self, name: str) -> Iterator[str]:
+        """The state keys that a step as templates see it is made of."""
+        step = self.steps[name]
+        yield self.key(name)
+        if step.for_each is not None:
+            yield self.items_key(name)
+        for member in members(step):
+            yield from self.keys_of(member.name)
+
     def record(self, state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         """What a step has left in the state."""
         return state.get(self.key(name)) or {}

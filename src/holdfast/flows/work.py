@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.data.frozen import thaw
@@ -11,7 +11,7 @@ from holdfast.data.state import State
 from holdfast.engine.driving.context import Context
 from holdfast.errors import HoldfastError
 from holdfast.flows.errors import BudgetExceeded, StepFailed
-from holdfast.flows.kinds.kind import Kind
+from holdfast.flows.kinds.kind import Kind, Paths
 from holdfast.flows.language.expressions import Expression, ExpressionError, compile_expression
 from holdfast.flows.model import After, Step
 from holdfast.flows.retrying import is_timeout, is_transient
@@ -37,6 +37,23 @@ class Work:
         self._needed = required(step)
         self._may_skip = step.for_each is None and bool(self._needed or self._when)
         world.recognise(self._secrets)
+        self.reads = None if self._names is None or kind.takes_state else tuple(self._read(paths))
+
+    def _read(self, paths: Paths) -> Iterator[str]:
+        """The state keys that the step looks at."""
+        layout, own, known = self.layout, self.step.name, self.layout.steps
+        yield self._key
+        if self.group:
+            yield layout.key(self.group)
+        if layout.shared:
+            yield layout.failure_key
+        if self.step.for_each is not None:
+            yield layout.each_key(own)
+        names = set() if self._when is None else self._when.names()
+        if any(path[0] == "inputs" for path in paths | names):
+            yield layout.inputs_key
+        for name in sorted({*(self._names or ()), *self._needed}):
+            yield from layout.keys_of(name) if name in known else ()
 
     def __call__(self, state: State, ctx: Context) -> Update:
         """Do the step's work, for one item if it is done for each; answer the update of the state."""
@@ -98,14 +115,12 @@ class Work:
 
     def update(self, state: State, record: dict[str, Any]) -> Update:
         """What the step leaves in the state, without secrets."""
-        ledger = record.pop("ledger", None)
-        update: Update = {"ledger": ledger} if ledger else {}
         record = self.world.hide(record)
         each = self.each(state)
         if each is None:
-            return {**update, **self.begun(state, record)}
+            return self.begun(state, record)
         found = {"index": each["index"], "visit": each["visit"], **record}
-        return {**update, self.layout.items_key(self.step.name): {each["key"]: found}}
+        return {self.layout.items_key(self.step.name): {each["key"]: found}}
 
     def begun(self, state: State, record: Mapping[str, Any]) -> Update:
         """The step's own record, of another visit unless the last one is still under way."""
@@ -141,8 +156,7 @@ class Work:
         each = self.each(state)
         if each is not None:
             record |= {name: each[name] for name in ("item", "inputs") if name in each}
-        spent = getattr(error, "spent", None)
-        return self.update(state, {**record, **({"ledger": spent} if spent else {})})
+        return self.update(state, record)
 
 
 def _passed_over(reason: str) -> dict[str, str]:
@@ -216,6 +230,4 @@ def clean(error: Exception, world: World) -> Exception:
         retry_after=getattr(error, "retry_after", None),
     )
     replaced.timed_out = is_timeout(error)  # type: ignore[attr-defined]
-    if hasattr(error, "spent"):
-        replaced.spent = world.hide(error.spent)  # type: ignore[attr-defined]
     return replaced

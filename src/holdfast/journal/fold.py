@@ -59,7 +59,9 @@ from holdfast.journal.run_state import (
     Spending,
     Step,
     copy_run,
+    names_within,
     node_of,
+    renamed_path,
     step_id,
 )
 from holdfast.values import RunStatus
@@ -118,7 +120,25 @@ def _remark(run: RunState, record: Remarked, at: float) -> None:
 
 
 def _migrate(run: RunState, record: Migrated, at: float) -> None:
-    _edit(run, StateEdited(record.frame, record.ops), at)
+    """What finished steps of an unfinished wave did to the keys that are brought over is a part of that already."""
+    frame, changed = run.frames[record.frame], {op.key for op in record.ops}
+    frame.cells = advance(frame.cells, record.ops)
+    for step in frame.active.values():
+        if step.ops:
+            step.ops = tuple(op for op in step.ops if op.key not in changed)
+    log = frame.log
+    if log is None:
+        return
+    dropped = {op.key for op in record.ops if op.kind == "drop"}
+    if frame.shared != EVERY_KEY and dropped.intersection(frame.shared):
+        kept = [key for key in frame.shared if key not in dropped]
+        frame.shared = tuple(dict.fromkeys([*kept, *sorted(changed - dropped)]))
+    touched = any(key in log for key in changed)
+    for op in record.ops:
+        if op.kind == "drop":
+            log.pop(op.key, None)
+        elif touched and (frame.shared == EVERY_KEY or op.key in frame.shared):
+            log[op.key] = [op]
 
 
 def _edit(run: RunState, record: StateEdited, at: float) -> None:
@@ -161,7 +181,7 @@ def _fork(run: RunState, record: Forked, at: float) -> None:
     run.inherited = dict(run.spending)
 
 
-_OF_THE_PLACE = ("frames", "pauses", "config", "outline", "path", "fault", "fault_node", "faults", "steps_done")
+_OF_THE_PLACE = ("frames", "pauses", "config", "outline", "path", "fault", "fault_node", "faults", "steps_done", "reuse")
 """What a run takes over from where it is reset to. What it used up, and what was said of it, stays."""
 
 
@@ -193,6 +213,8 @@ def _steer(run: RunState, record: Steered, at: float) -> None:
     for name in record.drop:
         del frame.active[name]
         _drop_pauses(run, name)
+        if name in run.frames:
+            _drop_frames(run, name)
     if record.replan:
         frame.waiting = {}
         for step in frame.active.values():
@@ -334,7 +356,7 @@ def _pause(run: RunState, record: Paused, at: float) -> None:
         record.name,
         record.prompt,
         record.schema,
-        record.since,
+        record.since or at,
         record.expires_at,
     )
     if record.kind == "after":
@@ -359,6 +381,13 @@ def _answer(run: RunState, record: Answered, at: float) -> None:
 def _drop_pauses(run: RunState, step: str) -> None:
     for pause_id in [pause.id for pause in run.pauses.values() if pause.step == step]:
         del run.pauses[pause_id]
+
+
+def _drop_frames(run: RunState, step: str) -> None:
+    """Forget a sub-graph that is under way, and all that is nested in it."""
+    for path in [path for path in run.frames if path == step or path.startswith(f"{step}/")]:
+        for name in run.frames.pop(path).active:
+            _drop_pauses(run, name)
 
 
 def _resume(run: RunState, record: Resumed, at: float) -> None:
@@ -386,8 +415,11 @@ def _resume(run: RunState, record: Resumed, at: float) -> None:
 
 def _change_graph(run: RunState, record: GraphChanged, at: float) -> None:
     run.outline, run.config = record.outline, record.config or run.config
-    renamed = dict(record.remap)
+    if not record.remap:
+        return
+    remap = dict(record.remap)
     for frame in run.frames.values():
+        renamed = names_within(frame.path, remap)
         for step in frame.active.values():
             step.node = renamed.get(step.node, step.node)
         for old, new in renamed.items():
@@ -397,6 +429,24 @@ def _change_graph(run: RunState, record: GraphChanged, at: float) -> None:
             _renamed_join(join, renamed): tuple(renamed.get(node, node) for node in arrived)
             for join, arrived in frame.waiting.items()
         }
+    _move_frames(run, {path: renamed_path(path, remap) for path in run.frames})
+
+
+def _move_frames(run: RunState, moved: dict[str, str]) -> None:
+    """Let open sub-graphs whose nodes were renamed, and their steps, be known by the new names."""
+    if all(old == new for old, new in moved.items()):
+        return
+    steps: dict[str, str] = {}
+    for frame in run.frames.values():
+        frame.path = moved[frame.path]
+        for step in frame.active.values():
+            own = step.id.rpartition("/")[2]
+            name = moved.get(step.id) or (f"{frame.path}/{own}" if frame.path else own)
+            steps[step.id], step.id, step.frame = name, name, frame.path
+        frame.active = {step.id: step for step in frame.active.values()}
+    run.frames = {frame.path: frame for frame in run.frames.values()}
+    for pause in run.pauses.values():
+        pause.step = steps.get(pause.step, pause.step)
 
 
 def _renamed_join(join: str, renamed: dict[str, str]) -> str:

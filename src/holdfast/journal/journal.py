@@ -120,9 +120,16 @@ class Journal:
         try:
             return self._load(info, codec, upto, snapshot)
         except CorruptJournal as error:
+            if snapshot is None and info.parent and self._became_whole(info.run):
+                return self._load(info, codec, upto, self.store.snapshot(info.run, upto))
             if snapshot is None or error.seq != snapshot.seq:
                 raise
             return self._load_without(error, info, codec, upto)
+
+    def _became_whole(self, run: str) -> bool:
+        """Whether a fork, whose parent went while it was read, has a snapshot to begin with by now."""
+        first = next(iter(self.store.read(run)), None)
+        return first is not None and self.store.snapshot(run, first.seq) is not None
 
     def _load_without(self, error: CorruptJournal, info: RunInfo, codec: Codec, upto: int | None) -> Loaded:
         """A run whose snapshot is damaged, if its journal is enough."""
@@ -142,7 +149,7 @@ class Journal:
         else:
             run = self._read_snapshot(name, snapshot, track, codec)
             seq, chain = snapshot.seq, snapshot.chain
-        entries = verified(self.store, name, seq, chain, upto) if snapshot is None else self._after(info, snapshot, upto)
+        entries = self._after(name, snapshot, upto) if snapshot else verified(self.store, name, seq, chain, upto)
         weight, size, base = 0, len(snapshot.body) if snapshot else 0, _Base(self, info, codec)
         for entry in entries:
             self._take(run, entry, name, track, codec, base)
@@ -150,19 +157,20 @@ class Journal:
             weight += len(entry.body)
         if seq == 0:
             raise CorruptJournal(f"run {name!r} has no entries", run=name, seq=1)
+        if upto is not None and seq < upto and any(True for _ in self.store.read(name, seq)):
+            raise CorruptJournal(f"run {name!r}: entry {seq + 1} is missing", run=name, seq=seq + 1)
         if (parent := base.found) is not None:
             weight, size = weight + parent.weight, parent.snapshot_size
         return Loaded(info, run, track, seq, chain, weight, size, parent.depth + 1 if parent else 0)
 
-    def _after(self, info: RunInfo, snapshot: Snapshot, upto: int | None) -> Iterator[Entry]:
+    def _after(self, run: str, snapshot: Snapshot, upto: int | None) -> Iterator[Entry]:
         """The entries that follow a snapshot, which has to be one of the entry that it says."""
-        entries = self.store.read(info.run, snapshot.seq - 1, upto)
+        entries = self.store.read(run, snapshot.seq - 1, upto)
         own = next(iter(entries), None)
         if own is None or (own.seq, own.chain) != (snapshot.seq, snapshot.chain):
-            raise CorruptJournal(
-                f"run {info.run!r}: the snapshot at {snapshot.seq} does not belong there", run=info.run, seq=snapshot.seq
-            )
-        return verified_entries(entries, info.run, snapshot.seq, snapshot.chain)
+            where = f"the snapshot at {snapshot.seq} does not belong there"
+            raise CorruptJournal(f"run {run!r}: {where}", run=run, seq=snapshot.seq)
+        return verified_entries(entries, run, snapshot.seq, snapshot.chain)
 
     def base(self, info: RunInfo, fork: Forked, codec: Codec) -> Loaded:
         """The run that a fork began as, where it began; `CorruptJournal` if its parent is not what it was."""
@@ -218,7 +226,7 @@ class Journal:
         if first is None or (first.seq == 1 and not self._needs_snapshot(info, first, codec)):
             return RunState(), self._read_history(info, 0, genesis(name, info.key), upto, Track(), codec)
         snapshot, track = self.store.snapshot(name, first.seq), Track()
-        if snapshot is None or snapshot.seq != first.seq:
+        if snapshot is None or (snapshot.seq, snapshot.chain) != (first.seq, first.chain):
             raise CorruptJournal(f"run {name!r}: entry 1 is missing", run=name, seq=1)
         run = self._read_snapshot(name, snapshot, track, codec)
         later = self._read_history(info, first.seq, snapshot.chain, upto, track, codec)
@@ -244,6 +252,10 @@ class Journal:
         """The records of an entry, those of a fork's first entry included."""
         body = self.open_body(info.run, entry.seq, entry.body)
         return decode_records(body, track, codec, _Base(self, info, codec))
+
+    def skimmed(self, info: RunInfo, entry: Entry, codec: Codec) -> list[Record]:
+        """The records of an entry, read without those before: large values are not put together, forks not followed."""
+        return decode_records(self.open_body(info.run, entry.seq, entry.body), Track(skims=True), codec)
 
     def _take(
         self, run: RunState, entry: Entry, name: str, track: Track, codec: Codec, base: _Base

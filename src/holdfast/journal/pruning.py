@@ -10,23 +10,32 @@ from holdfast.stores.base import Append, RunInfo, Snapshot
 
 def prune_run(journal: Journal, info: RunInfo, horizon: int) -> int:
     """Keep a run's journal from the checkpoint at `horizon` on; answer how many entries went."""
-    codec = TolerantCodec()
-    loaded = journal.load(info, codec, horizon)
-    free_forks(journal, info, horizon)
-    return journal.store.prune(info.run, journal.make_snapshot(loaded, codec))
+    codec, store = TolerantCodec(), journal.store
+    snapshot = journal.make_snapshot(journal.load(info, codec, horizon), codec)
+    while True:
+        forks = free_forks(journal, info, horizon)
+        dropped = store.prune(info.run, snapshot, forks=forks)
+        if dropped or all(fork.key in forks for fork in store.runs(parent=info.key)):
+            return dropped
 
 
 def delete_run(journal: Journal, run: str) -> bool:
     """Remove a run and all that belongs to it; `False` if there was none."""
-    for info in journal.store.runs(run=run):
-        free_forks(journal, info)
-    return journal.store.delete(run)
+    store = journal.store
+    while found := store.runs(run=run):
+        if store.delete(run, forks=free_forks(journal, found[0])):
+            return True
+    return False
 
 
-def free_forks(journal: Journal, parent: RunInfo, below: int | None = None) -> None:
-    """Give every fork of a run, or those from before entry `below`, a snapshot of its own to begin with."""
-    store, codec = journal.store, TolerantCodec()
+def free_forks(journal: Journal, parent: RunInfo, below: int | None = None) -> set[bytes]:
+    """Give every fork of a run, or those from before entry `below`, a snapshot of its own to begin with.
+
+    Answers the keys of all forks there were.
+    """
+    store, codec, keys = journal.store, TolerantCodec(), set[bytes]()
     for info in store.runs(parent=parent.key):
+        keys.add(info.key)
         first = next(iter(store.read(info.run, 0, 1)), None)
         fork = None if first is None else journal.fork_of(info, first, codec)
         if fork is None or (below is not None and fork.seq >= below):
@@ -40,6 +49,7 @@ def free_forks(journal: Journal, parent: RunInfo, below: int | None = None) -> N
             continue  # It could not be read before, either; there is nothing left to save.
         if snapshot is not None:
             add_snapshot(journal, info.run, snapshot)
+    return keys
 
 
 def add_snapshot(journal: Journal, run: str, snapshot: Snapshot) -> None:

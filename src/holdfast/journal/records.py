@@ -82,6 +82,8 @@ class Reusing(NamedTuple):
     after: int
     upto: int
     rerun: tuple[str, ...] | None = None
+    remap: tuple[tuple[str, str], ...] = ()
+    """What nodes of that run are called by now, if they were renamed."""
 
 
 class StepStarted(NamedTuple):

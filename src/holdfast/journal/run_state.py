@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -157,6 +157,7 @@ class Reuse(NamedTuple):
     after: int
     upto: int
     rerun: tuple[str, ...] | None
+    remap: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -225,6 +226,23 @@ def frame_of(step: str) -> str:
 def node_of(step: str) -> str:
     """The node of a step with the nodes that it is nested in: `outer/inner` for `outer#1/inner#2[a]`."""
     return "/".join(part.rpartition("#")[0] for part in step.split("/"))
+
+
+def names_within(frame: str, remap: Mapping[str, str]) -> dict[str, str]:
+    """Of renamed nodes such as `outer/old` those of the (sub-)graph that a frame runs, without the outer names."""
+    place = node_of(frame) if frame else ""
+    found = ((old.rpartition("/"), new) for old, new in remap.items())
+    return {name: new.rpartition("/")[2] for (where, _, name), new in found if where == place}
+
+
+def renamed_path(path: str, remap: Mapping[str, str]) -> str:
+    """The path that a frame, or a step in it, has after nodes were renamed."""
+    place, parts = "", []
+    for part in path.split("/"):
+        node, mark, visit = part.rpartition("#")
+        place = f"{place}/{node}" if place else node
+        parts.append(f"{remap[place].rpartition('/')[2]}{mark}{visit}" if place in remap else part)
+    return "/".join(parts)
 
 
 def copy_run(run: RunState) -> RunState:

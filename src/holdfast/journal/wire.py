@@ -27,9 +27,11 @@ _LARGE = 1024
 class Track:
     """What reading and writing a journal keep in step: the last versions of large values, and sizes."""
 
-    __slots__ = ("_items", "_sizes", "bases", "live", "work")
+    __slots__ = ("_items", "_sizes", "bases", "live", "skims", "work")
 
-    def __init__(self) -> None:
+    def __init__(self, *, skims: bool = False) -> None:
+        self.skims = skims
+        """Whether large values are left as they are stored, so that an entry can be read without those before."""
         self.bases: dict[tuple[str, str], bytes] = {}
         self._sizes: dict[tuple[str, str], int] = {}
         self._items: dict[str, int] = {}
@@ -127,7 +129,9 @@ def read_ops(wires: list[Any], frame: str, track: Track, codec: Codec) -> tuple[
     ops = []
     for wire in wires:
         kind, key, how, data = KINDS[wire[0]], wire[1], wire[2], wire[3]
-        raw = unpack(how, data, track.bases.get((frame, key)) if how == 2 else None) if how else data
+        raw = data
+        if how and not track.skims:
+            raw = unpack(how, data, track.bases.get((frame, key)) if how == 2 else None)
         if how == 2:
             track.work += len(raw)
         op = Op(kind, key, raw, limit=wire[4] if len(wire) > 4 else 0, codec=codec)

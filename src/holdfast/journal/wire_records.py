@@ -249,7 +249,8 @@ def _read_reset(w: list[Any], track: Track, codec: Codec) -> Record:
 
 
 def _read_reusing(w: list[Any], track: Track, codec: Codec) -> Record:
-    return Reusing(w[1], w[2], w[3], w[4], None if w[5] is None else tuple(w[5]))
+    remap = tuple((old, new) for old, new in w[6]) if len(w) > 6 else ()
+    return Reusing(w[1], w[2], w[3], w[4], None if w[5] is None else tuple(w[5]), remap)
 
 
 def _read_migrated(w: list[Any], track: Track, codec: Codec) -> Record:

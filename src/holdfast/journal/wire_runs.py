@@ -78,7 +78,7 @@ def encode_run(run: RunState, track: Track, codec: Codec) -> bytes:
         "inherited": _spending_to_wire(run.inherited),
         "facts": run.facts,
         "remarks": [_remark_to_wire(seq, remark) for seq, remark in run.remarks.items()],
-        "reuse": run.reuse,
+        "reuse": None if run.reuse is None else list(run.reuse),
     }
     return HEAD + ormsgpack.packb(wire)
 
@@ -143,8 +143,9 @@ def _remark_from_wire(notes: list[Any], tags: list[str], keep: bool) -> Remark:
 def _reuse_from_wire(wire: list[Any] | None) -> Reuse | None:
     if wire is None:
         return None
-    source, key, after, upto, rerun = wire
-    return Reuse(source, key, after, upto, None if rerun is None else tuple(rerun))
+    source, key, after, upto, rerun, *more = wire
+    remap = tuple((old, new) for old, new in more[0]) if more else ()
+    return Reuse(source, key, after, upto, None if rerun is None else tuple(rerun), remap)
 
 
 def _frame_to_wire(frame: Frame, track: Track, codec: Codec, sizes: dict[tuple[str, str], int]) -> list[Any]:

@@ -101,6 +101,17 @@ class Writer:
         facts = self._new_info
         return Append(self.info.run, self.stored, self._unsent, facts, snapshots, self.durable, self._link)
 
+    def seal_part(self) -> bool:
+        """Make an entry of its own of what was recorded up to a checkpoint, or of how a new run began.
+
+        It is stored, with what follows it, at the next flush. `False` if there is no checkpoint to make one of.
+        """
+        with self.lock:
+            if not self._pending or (self._mark is None and self.seq > 0):
+                return False
+            self._seal_entry(self.run.updated_at)
+            return True
+
     def _is_heavy(self) -> bool:
         """Whether the journal since the last snapshot seems, or may well be, to outweigh what the run holds."""
         seems = self.weight > SNAPSHOT_FLOOR + 2 * max(self.track.live, self.snapshot_size)

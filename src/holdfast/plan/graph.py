@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.data.schema import Schema
-from holdfast.plan.fingerprint import fingerprint
+from holdfast.plan.fingerprint import Fingerprint, fingerprint
 from holdfast.plan.retry import Retry
 from holdfast.values import END, START
 
 Reconcile = Callable[..., Any]
+Migration = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 IF_INTERRUPTED = ("rerun", "skip", "ask", "fail")
+_SHORT = 60
+"""Versions of more letters than this are not told, only compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class Node:
     """How many of its steps run at once."""
     executor: str | Executor | None = None
     """Where its function is run; that is no part of what it does."""
+    reads: tuple[str, ...] | None = None
+    """The keys of the state that it looks at, if that is declared; it is given no others."""
     wants_state_only: bool = field(init=False, default=False)
     wants_context: bool = field(init=False, default=False)
     runs_inline: bool = field(init=False, default=False)
@@ -77,6 +82,22 @@ class Node:
     def fingerprint(self) -> str:
         """Changes when what the node does changes, as far as can be told."""
         return fingerprint(self.version if self.version is not None else self.function)
+
+    def facts(self) -> dict[str, Any]:
+        """The node as plain data."""
+        if self.graph is not None:
+            inner = self.graph.outline()
+            facts: dict[str, Any] = {"fingerprint": fingerprint(inner), "graph": inner}
+        else:
+            facts = {"fingerprint": self.fingerprint()}
+            version = self.version
+            if version is not None and not isinstance(version, Fingerprint) and len(version) <= _SHORT:
+                facts["version"] = version
+        if self.on_skip is not None:
+            facts["on_skip"] = True
+        if self.reads is not None:
+            facts["reads"] = list(self.reads)
+        return facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +145,10 @@ class Graph:
     max_iterations: int = 1000
     last: str | None = None
     """The node that runs when nothing else is left to run."""
+    version: str = ""
+    """Names the shape of its state."""
+    migrations: Mapping[tuple[str, str], Migration] = field(default_factory=dict)
+    """How a state of one version becomes one of another."""
     order: Mapping[str, int] = field(init=False, default_factory=dict)
     edges_from: Mapping[str, tuple[Edge, ...]] = field(init=False, default_factory=dict)
     route_from: Mapping[str, Route] = field(init=False, default_factory=dict)
@@ -175,24 +200,16 @@ class Graph:
 
     def outline(self) -> dict[str, Any]:
         """The graph as plain data: what a run needs to be drawn and compared where its code is not installed."""
-        nodes: dict[str, Any] = {}
-        for name, node in self.nodes.items():
-            if node.graph is None:
-                nodes[name] = {"fingerprint": node.fingerprint()}
-            else:
-                inner = node.graph.outline()
-                nodes[name] = {"fingerprint": fingerprint(inner), "graph": inner}
-            if node.on_skip is not None:
-                nodes[name]["on_skip"] = True
         return {
             "name": self.name,
-            "nodes": nodes,
+            "nodes": {name: node.facts() for name, node in self.nodes.items()},
             "edges": [[edge.source, edge.target, edge.label, edge.when is not None] for edge in self.edges],
             "routes": [[route.source, sorted(set((route.mapping or {}).values()))] for route in self.routes],
             "joins": [[list(join.sources), join.target] for join in self.joins],
             "exits": sorted(self.exits),
             "max_iterations": self.max_iterations,
             **({"last": self.last} if self.last else {}),
+            **({"version": self.version} if self.version else {}),
         }
 
 

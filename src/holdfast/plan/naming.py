@@ -30,8 +30,23 @@ def renamed(names: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
         name: f"{new}{name.removeprefix(old)}"
         for name in known
         for old, new in names.items()
-        if name == old or name.startswith(f"{old}:")
+        if name == old or name.startswith((f"{old}:", f"{old}/"))
     }
+
+
+def renamed_nodes(names: Mapping[str, str], outline: Mapping[str, Any]) -> dict[str, str]:
+    """The new names of all nodes of steps that were renamed, those in sub-graphs included; steps are `outer/inner`."""
+    found: dict[str, str] = {}
+    for node in outline_names(outline):
+        home, _, own = node.rpartition("/")
+        step, new_home = base_name(node), found.get(home, home)
+        if step in names:
+            part = own.removeprefix(step.rpartition("/")[2])
+            own = names[step].rpartition("/")[2] + part
+        new = f"{new_home}/{own}" if new_home else own
+        if new != node:
+            found[node] = new
+    return found
 
 
 def outline_names(outline: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -166,16 +166,18 @@ class Store(Protocol):
         """
         ...
 
-    def prune(self, run: str, horizon: Snapshot) -> int:
+    def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
         """Keep `horizon`, drop every entry and snapshot before its seq; answer how many entries went.
 
         The entry at the horizon stays, so a run never loses its head. If the run has no entry of
-        that seq (unknown run, beyond the head, below an earlier horizon), nothing changes: 0.
+        that seq (unknown run, beyond the head, below an earlier horizon), nothing changes: 0. Nor does it if
+        `forks` is given and the run is the parent of others than those with these keys: whoever creates a run
+        with a parent either comes before, and is seen here, or comes after, and sees what is gone.
         """
         ...
 
-    def delete(self, run: str) -> bool:
-        """Remove a run and all that belongs to it; `False` if there was none."""
+    def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
+        """Remove a run and all that belongs to it; `False` if there was none, or, as in `prune`, other `forks`."""
         ...
 
     def post(self, run: str, body: bytes) -> int:

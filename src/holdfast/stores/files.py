@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -33,8 +33,18 @@ from holdfast.stores.base import (
 )
 from holdfast.stores.disk import in_plain_words, sync_folder, write_whole
 from holdfast.stores.memory import select
+from holdfast.stores.mending import Mender
 from holdfast.stores.namespaces import check_namespace, folder_of, own_url
-from holdfast.stores.run_folder import Access, RunFolder, State, folder_name, load_state, open_folder
+from holdfast.stores.run_folder import (
+    Access,
+    RunFolder,
+    State,
+    folder_name,
+    is_folder_name,
+    load_state,
+    open_folder,
+    remove_folder,
+)
 from holdfast.stores.usage import Footprint, RunSize
 
 Answer = TypeVar("Answer")
@@ -67,6 +77,10 @@ class FileStore:
         durable = any(append.durable for append in appends)
         creating = {append.run for append in appends if append.after == 0}
         names = {folder_name(append.run): append.run in creating for append in appends}
+        for append in appends:
+            if append.after == 0 and append.info is not None and append.info.parent:
+                # Whoever deletes or prunes the parent meanwhile waits, and then sees the fork.
+                names.setdefault(self._owner(append.info.parent) or folder_name(append.run), False)
         with self._usable(), ExitStack() as stack:
             folders: dict[str, RunFolder | None] = {}
             for name, create in sorted(names.items()):
@@ -117,6 +131,8 @@ class FileStore:
             else:
                 names = self._names()
             infos = [info for info in map(self._facts, names) if info is not None]
+            if owner is not None and run is None and all(info.key != key for info in infos):
+                infos = [info for info in map(self._facts, self._names()) if info is not None]
         return select(
             infos,
             run=run,
@@ -129,18 +145,26 @@ class FileStore:
             parent=parent,
         )
 
-    def prune(self, run: str, horizon: Snapshot) -> int:
+    def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
         with self._writing(run) as folder:
-            return folder.prune(horizon) if folder else 0
+            return folder.prune(horizon) if folder and not self._has_other_forks(folder, forks) else 0
 
-    def delete(self, run: str) -> bool:
+    def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
+        try:
+            return self._delete(run, forks)
+        except CorruptJournal:
+            with self._usable():
+                return remove_folder(self.directory / folder_name(run), self._states)
+
+    def _delete(self, run: str, forks: Collection[bytes] | None) -> bool:
         with self._writing(run) as folder:
-            if folder is None or folder.state is None:
+            if folder is None or folder.state is None or self._has_other_forks(folder, forks):
                 return False
             key = folder.state.info.key
+            # First the folder: as long as it is there, its key leads whoever forks the run to its lock.
+            folder.remove()
             if self._owner(key) == folder.name:
                 self._key_path(key).unlink(missing_ok=True)
-            folder.remove()
             return True
 
     def post(self, run: str, body: bytes) -> int:
@@ -169,6 +193,13 @@ class FileStore:
                 with suppress(CorruptJournal):
                     found.append(self._ask_folder(name, RunFolder.size))
         return [size for size in found if size is not None]
+
+    def mender(self) -> Mender:
+        """What looks at the folders whatever is damaged in them."""
+        from holdfast.stores.files_mending import FileMender
+
+        with self._usable():
+            return FileMender(self)
 
     def _names(self) -> list[str]:
         """The folders of the runs."""
@@ -212,6 +243,23 @@ class FileStore:
             return Conflict(append.run, 0, None)
         return folder.append(append)
 
+    def _has_other_forks(self, parent: RunFolder, forks: Collection[bytes] | None) -> bool:
+        """Whether others than those with these keys were forked from a run, whose lock keeps further ones away."""
+        if forks is None or parent.state is None:
+            return False
+        key, others = parent.state.info.key, (name for name in self._names() if name != parent.name)
+        found = (info for info in map(self._glance, others) if info is not None)
+        return any(info.parent == key and info.key not in forks for info in found)
+
+    def _glance(self, name: str) -> RunInfo | None:
+        """The facts of a run as they are, without waiting for anybody's lock."""
+        with suppress(CorruptJournal, FileNotFoundError):
+            with open_folder(self.directory, name, Access.LOOK, self._states) as folder:
+                return folder.state.info if folder and folder.state else None
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            return frames.parse_facts((self.directory / name / "run.json").read_bytes())
+        return None
+
     def _facts(self, name: str) -> RunInfo | None:
         try:
             return self._ask_folder(name, lambda folder: folder.state.info if folder.state else None)
@@ -228,9 +276,10 @@ class FileStore:
     def _owner(self, key: bytes) -> str | None:
         """The folder that claimed `key`; whether it became a run is another question."""
         try:
-            return self._key_path(key).read_text("utf-8")
+            name = self._key_path(key).read_bytes()
         except FileNotFoundError:
             return None
+        return name.decode() if is_folder_name(name) else None
 
     def _claim(self, key: bytes, name: str) -> bool:
         """Whether `name` may have `key`: nobody else does, or not any more."""
@@ -260,11 +309,9 @@ class FileStore:
 def _page(folder: RunFolder, after: int, upto: int | None) -> tuple[list[Entry], bool]:
     entries: list[Entry] = []
     size = 0
-    for frame in folder.frames():
+    for frame in folder.frames_from(after + 1):
         if upto is not None and frame.after >= upto:
             break
-        if frame.head <= after:
-            continue
         if size >= PAGE_BYTES or len(entries) >= PAGE_ENTRIES:
             return entries, True
         for entry in folder.entries(frame):
@@ -275,8 +322,9 @@ def _page(folder: RunFolder, after: int, upto: int | None) -> tuple[list[Entry],
 
 
 def _marks(folder: RunFolder, before: int | None) -> Iterator[Mark]:
-    for frame in reversed(folder.frames()):
-        if before is None or frame.after + 1 < before:
-            for entry in reversed(folder.entries(frame)):
-                if entry.mark is not None and (before is None or entry.seq < before):
-                    yield Mark(entry.seq, entry.at, entry.mark, len(entry.body))
+    head = folder.state.head if folder.state else 0
+    last = head if before is None else min(before - 1, head)
+    for frame in folder.frames_back(last):
+        for entry in reversed(folder.entries(frame)):
+            if entry.mark is not None and entry.seq <= last:
+                yield Mark(entry.seq, entry.at, entry.mark, len(entry.body))

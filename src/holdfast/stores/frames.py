@@ -24,6 +24,8 @@ _ENTRY = struct.Struct(">QdHQq")
 """Seq, time, sizes of chain, body and mark (-1: no mark)."""
 
 HEADER_SIZE = _HEADER.size + _CHECK.size
+_CHUNK = 1 << 14
+"""How much of a journal is looked at at once: most frames are small, and their headers close together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,12 @@ def scan(fd: int, start: int, size: int, run: str) -> Iterator[Frame]:
     Stops before a torn tail: a last frame of which the file holds only the beginning, or only the
     zeros that a power loss leaves. Anything else that is no frame raises `CorruptJournal`.
     """
+    known, begin = b"", start
     while start < size:
-        header = os.pread(fd, HEADER_SIZE, start)
+        place = start - begin
+        if place + HEADER_SIZE > len(known):
+            known, begin, place = os.pread(fd, _CHUNK, start), start, 0
+        header = known[place : place + HEADER_SIZE]
         if len(header) < HEADER_SIZE:
             return
         if not any(header) and not any(os.pread(fd, size - start, start)):
@@ -92,6 +98,21 @@ def read_entries(fd: int, frame: Frame, run: str) -> list[Entry]:
     body = os.pread(fd, frame.entries_size, frame.start + HEADER_SIZE + frame.facts_size)
     if len(body) != frame.entries_size or crc32(body) != frame.entries_crc:
         raise corrupt(run, frame.start, frame.after + 1)
+    return _parse_entries(frame, body)
+
+
+def salvage_entries(fd: int, frame: Frame) -> list[Entry]:
+    """The entries of a frame whatever their checksum says; none if their sizes do not add up."""
+    body = os.pread(fd, frame.entries_size, frame.start + HEADER_SIZE + frame.facts_size)
+    try:
+        entries = _parse_entries(frame, body)
+    except struct.error:
+        return []
+    size = sum(_ENTRY.size + len(e.chain) + len(e.body) + len(e.mark or b"") for e in entries)
+    return entries if size == frame.entries_size else []
+
+
+def _parse_entries(frame: Frame, body: bytes) -> list[Entry]:
     entries, position = [], 0
     for _ in range(frame.count):
         seq, at, *sizes = _ENTRY.unpack_from(body, position)

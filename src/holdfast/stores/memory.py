@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -22,6 +22,7 @@ from holdfast.stores.base import (
     check,
     pruned_before,
 )
+from holdfast.stores.mending import Mender
 from holdfast.stores.namespaces import check_namespace, own_url
 from holdfast.stores.usage import Footprint, RunSize
 
@@ -128,10 +129,12 @@ class MemoryStore:
             parent=parent,
         )
 
-    def prune(self, run: str, horizon: Snapshot) -> int:
+    def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
         with self._lock:
             found = self._find(run)
             if found is None or not found.first <= horizon.seq <= found.head:
+                return 0
+            if self._has_other_forks(found, forks):
                 return 0
             dropped = horizon.seq - found.first
             del found.entries[:dropped]
@@ -140,10 +143,10 @@ class MemoryStore:
             found.snapshots = {horizon.seq: horizon, **kept}
             return dropped
 
-    def delete(self, run: str) -> bool:
+    def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
         with self._lock:
             found = self._find(run)
-            if found is None:
+            if found is None or self._has_other_forks(found, forks):
                 return False
             del self._runs[run], self._keys[found.info.key]
             return True
@@ -172,6 +175,16 @@ class MemoryStore:
             self._check_open()
             return [run.size() for run in self._runs.values()]
 
+    def mender(self) -> Mender:
+        """What looks at the runs, whatever is wrong with them."""
+        return _MemoryMender(self)
+
+    def drop_snapshot(self, run: str, seq: int) -> None:
+        """Remove a snapshot."""
+        with self._lock:
+            if (found := self._find(run)) is not None:
+                found.snapshots.pop(seq, None)
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -181,6 +194,10 @@ class MemoryStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError("this memory store is closed; open a new one")
+
+    def _has_other_forks(self, found: _Run, forks: Collection[bytes] | None) -> bool:
+        infos = () if forks is None else (run.info for run in self._runs.values())
+        return any(info.parent == found.info.key and info.key not in (forks or ()) for info in infos)
 
     def _find(self, run: str) -> _Run | None:
         self._check_open()
@@ -201,6 +218,17 @@ class MemoryStore:
         found.entries.extend(append.entries)
         found.snapshots.update((snapshot.seq, snapshot) for snapshot in append.snapshots)
         return None
+
+
+class _MemoryMender(Mender):
+    """Memory has no medium that could be damaged."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self._memory = store
+
+    def drop_snapshot(self, run: str, number: int) -> None:
+        self._memory.drop_snapshot(run, number)
 
 
 def select(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import shutil
 import uuid
+from bisect import bisect_left
 from collections.abc import Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
+from holdfast.errors import CorruptJournal
 from holdfast.stores import frames
 from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot, pruned_before
 from holdfast.stores.disk import lock_file, replacing, sync, sync_folder, write_at, write_whole
@@ -19,8 +22,11 @@ from holdfast.stores.frames import Frame
 from holdfast.stores.usage import RunSize
 
 _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
+_IN_NAMES = _SAFE | frozenset(b"%~")
 _LONGEST_NAME = 120
 _COPY_BYTES = 1 << 20
+_APART = 16
+"""How many entries lie between two frames whose place is remembered."""
 
 
 def folder_name(run: str) -> str:
@@ -38,6 +44,11 @@ def folder_name(run: str) -> str:
     return encoded
 
 
+def is_folder_name(name: bytes) -> bool:
+    """Whether that may be the name of a run's folder."""
+    return bool(name) and not name.startswith(b".") and _IN_NAMES.issuperset(name)
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """What a journal says as a whole: its first and last seq, and the newest facts."""
@@ -46,10 +57,31 @@ class State:
     last: Frame
     first: int
     info: RunInfo
+    places: Places = field(default_factory=lambda: Places(), compare=False)
 
     @property
     def head(self) -> int:
         return self.last.head
+
+
+class Places:
+    """Where some of the frames of a journal begin, so that one in the middle is found without reading all before.
+
+    What it says may be outdated: a frame's own header tells whether it is there.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[int, int]] = []
+
+    def note(self, frame: Frame) -> None:
+        """Remember a frame, if none was for a while."""
+        if not self._known or frame.after - self._known[-1][0] >= _APART:
+            self._known.append((frame.after, frame.start))
+
+    def before(self, seq: int) -> tuple[int, int]:
+        """The last frame known that begins at or before an entry: the seq that it follows, and where it is."""
+        index = bisect_left(self._known, (max(1, seq), 0)) - 1
+        return self._known[index] if index >= 0 else (0, 0)
 
 
 States = MutableMapping[str, State]
@@ -90,7 +122,7 @@ def open_folder(root: Path, name: str, access: Access, states: States) -> Iterat
 def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
     """What the open journal says, reading only what follows `seen`; `None` if it says nothing yet."""
     stat = os.fstat(fd)
-    last, first, info, inode = None, 0, None, stat.st_ino
+    last, first, info, inode, places = None, 0, None, stat.st_ino, Places()
     if (
         seen is not None
         and seen.inode == inode
@@ -99,13 +131,14 @@ def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
     ):
         if seen.last.end == stat.st_size:
             return seen
-        last, first, info = seen.last, seen.first, seen.info
+        last, first, info, places = seen.last, seen.first, seen.info, seen.places
     for frame in frames.scan(fd, last.end if last else 0, stat.st_size, name):
         info = frames.read_facts(fd, frame, name) or info
         if info is None or folder_name(info.run) != name or (last and last.head != frame.after):
             raise frames.corrupt(name, frame.start, frame.after + 1)
         last, first = frame, first or frame.after + 1
-    return State(inode, last, first, info) if last and info else None
+        places.note(frame)
+    return State(inode, last, first, info, places) if last and info else None
 
 
 class RunFolder:
@@ -129,6 +162,35 @@ class RunFolder:
         """The complete frames of the journal, in order."""
         return list(frames.scan(self._journal, 0, self.state.last.end if self.state else 0, self.name))
 
+    def frames_from(self, seq: int) -> Iterator[Frame]:
+        """The frames from the one with entry `seq` on."""
+        if self.state is None:
+            return
+        _, start = self._known_place(seq)
+        for frame in frames.scan(self._journal, start, self.state.last.end, self.name):
+            if frame.head >= seq:
+                yield frame
+
+    def frames_back(self, seq: int) -> Iterator[Frame]:
+        """The frames that begin at or before entry `seq`, the last one first."""
+        end = self.state.last.end if self.state else 0
+        while end:
+            after, start = self._known_place(seq)
+            scanned = frames.scan(self._journal, start, end, self.name)
+            found = list(itertools.takewhile(lambda frame, last=seq: frame.after < last, scanned))
+            yield from reversed(found)
+            end, seq = start, after
+
+    def _known_place(self, seq: int) -> tuple[int, int]:
+        """As `Places.before`; the beginning of the journal, if there is no such frame any more."""
+        assert self.state is not None
+        after, start = self.state.places.before(seq)
+        with suppress(CorruptJournal):
+            header = os.pread(self._journal, frames.HEADER_SIZE, start)
+            if len(header) == frames.HEADER_SIZE and frames.parse(header, start, self.name).after == after:
+                return after, start
+        return 0, 0
+
     def entries(self, frame: Frame) -> list[Entry]:
         return frames.read_entries(self._journal, frame, self.name)
 
@@ -147,6 +209,7 @@ class RunFolder:
         write_at(self._journal, data, start)
         frame = frames.parse(data[: frames.HEADER_SIZE], start, self.name)
         if state is not None:
+            state.places.note(frame)
             self.state = replace(state, last=frame, info=info or state.info)
         elif info is not None:
             self.state = State(os.fstat(self._journal).st_ino, frame, before + 1, info)
@@ -232,11 +295,7 @@ class RunFolder:
 
         What cannot be removed now is swept away when the store is next opened.
         """
-        trash = self.path.parent / f".trash-{uuid.uuid4().hex}"
-        self.path.rename(trash)
-        sync_folder(trash.parent)
-        self._states.pop(self.name, None)
-        shutil.rmtree(trash, ignore_errors=True)
+        _remove(self.path, self._states)
 
     def _rewrite(self, first: int, state: State) -> None:
         kept = [frame for frame in self.frames() if frame.head >= first]
@@ -289,3 +348,23 @@ class RunFolder:
         finally:
             os.close(fd)
         raise frames.corrupt(label, 0, number)
+
+
+def remove_folder(path: Path, states: States) -> bool:
+    """Remove the folder of a run whose journal is damaged; `False` if there is none."""
+    lock = lock_file(path / "lock", create=False)
+    if lock is None:
+        return False
+    try:
+        _remove(path, states)
+    finally:
+        os.close(lock)
+    return True
+
+
+def _remove(path: Path, states: States) -> None:
+    trash = path.parent / f".trash-{uuid.uuid4().hex}"
+    path.rename(trash)
+    sync_folder(trash.parent)
+    states.pop(path.name, None)
+    shutil.rmtree(trash, ignore_errors=True)

@@ -6,14 +6,14 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
 
-from holdfast.errors import StoreError
+from holdfast.errors import CorruptJournal, StoreError
 from holdfast.stores.base import (
     DEFAULT_NAMESPACE,
     PAGE_BYTES,
@@ -29,6 +29,7 @@ from holdfast.stores.base import (
     end_of_prefix,
     paged,
 )
+from holdfast.stores.mending import Mender
 from holdfast.stores.namespaces import check_namespace, file_of, own_url
 from holdfast.stores.sqlite_file import connect, failure
 from holdfast.stores.sqlite_rows import FACTS, entry_of, facts_of, mark_of, message_of, snapshot_of
@@ -146,19 +147,19 @@ class SqliteStore:
         # The plus keeps SQLite from walking through all runs in the order of time to find a few.
         latest = "updated_at" if prefix is None and parent is None else "+updated_at"
         rows = self._rows(
-            f"SELECT {', '.join(FACTS)}, sum FROM runs "
+            f"SELECT {', '.join(FACTS)}, head, sum FROM runs "
             f"{'WHERE ' if where else ''}{' AND '.join(where)} ORDER BY {latest} DESC, run LIMIT ?",
             (*values, -1 if limit is None else limit),
         )
         return [facts_of(row) for row in rows]
 
-    def prune(self, run: str, horizon: Snapshot) -> int:
+    def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
         with self._writing() as writer:
-            return writer.prune(run, horizon)
+            return 0 if writer.has_other_forks(run, forks) else writer.prune(run, horizon)
 
-    def delete(self, run: str) -> bool:
+    def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
         with self._writing() as writer:
-            return writer.delete(run)
+            return not writer.has_other_forks(run, forks) and writer.delete(run)
 
     def post(self, run: str, body: bytes) -> int:
         with self._writing() as writer:
@@ -185,6 +186,13 @@ class SqliteStore:
     def sizes(self) -> list[RunSize]:
         """How much each run holds. `length` of a body does not read it."""
         return [RunSize(*row) for row in self._rows(_SIZES, ())]
+
+    def mender(self) -> Mender:
+        """What looks at the file whatever is damaged in it."""
+        from holdfast.stores.sqlite_mending import SqliteMender
+
+        self._check_open()
+        return SqliteMender(self, self._patience, self._writing)
 
     def close(self) -> None:
         with self._write_lock, self._read_lock:
@@ -253,6 +261,20 @@ class SqliteStore:
 
 
 def _page(connection: apsw.Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
+    entries, is_full = _rows_of_page(connection, run, after, last)
+    if is_full:
+        return entries, True
+    newest = _newest(connection, run, last)
+    if not entries and newest > after:
+        # Somebody may have appended, or deleted the run, between the two looks.
+        entries, _ = _rows_of_page(connection, run, after, last)
+        newest = _newest(connection, run, last)
+        if not entries and newest > after:
+            raise CorruptJournal(f"run {run!r}: entry {after + 1} is missing", run=run, seq=after + 1)
+    return entries, newest > (entries[-1].seq if entries else after)
+
+
+def _rows_of_page(connection: apsw.Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
     cursor = connection.execute(
         "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
         f"SELECT id & {_SEQ}, at, chain, body, mark FROM entries "
@@ -269,6 +291,17 @@ def _page(connection: apsw.Connection, run: str, after: int, last: int) -> tuple
             break
     cursor.close(True)
     return entries, size >= PAGE_BYTES or len(entries) == PAGE_ENTRIES
+
+
+def _newest(connection: apsw.Connection, run: str, last: int) -> int:
+    """The last entry up to `last` that a run is known to have: a page that lost some does not end its journal."""
+    rows = connection.execute(
+        "SELECT head, (SELECT id & ?2 FROM entries WHERE id > no << 32 AND id <= (no << 32) + ?3 "
+        "ORDER BY id DESC LIMIT 1) FROM runs WHERE run = ?1",
+        (run, _SEQ, last),
+    ).fetchall()
+    # Up to a `last` before the head there may be nothing: the run was pruned.
+    return max([0, *(seq for seq in rows[0] if isinstance(seq, int) and seq <= last)]) if rows else 0
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()

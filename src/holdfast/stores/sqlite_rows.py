@@ -53,28 +53,30 @@ def message_of(row: Row, run: str) -> Message:
 
 
 def facts_of(row: Row) -> RunInfo:
-    """The facts of a row with the columns `FACTS` and their checksum, which earlier versions did not write."""
-    *values, sum_ = row
+    """The facts of a row with the columns `FACTS`, the head and a checksum, which earlier versions did not write."""
+    *values, head, sum_ = row
     facts = dict(zip(FACTS, values, strict=True))
     run = facts["run"]
-    if sum_ is not None and sum_ != sum_of(run, values[2:]):
-        raise _unlike(run)
-    try:
-        info = RunInfo(**{**facts, "tags": tuple(json.loads(facts["tags"])) if facts["tags"] else ()})
-    except (ValueError, TypeError):
-        raise _unlike(run) from None
     if not all(isinstance(value, kinds) for value, kinds in zip(values, _KINDS, strict=True)):
         raise _unlike(run)
-    return info
+    if sum_ is not None and sum_ != sum_of(run, values[2:], head):
+        raise _unlike(run)
+    try:
+        return RunInfo(**{**facts, "tags": tuple(json.loads(facts["tags"])) if facts["tags"] else ()})
+    except (ValueError, TypeError):
+        raise _unlike(run) from None
 
 
 _KINDS: tuple[Any, ...] = (str, bytes, str, str, float, float, str, str, str, int, (float, type(None)), bytes)
 
 
-def sum_of(run: str, values: Sequence[Any]) -> bytes:
-    """The checksum of a run's facts, which are in the order of `FACTS`, without its id and its key."""
-    plain = [float(value) if name in _TIMES and value is not None else value for name, value in zip(FACTS[2:], values)]
-    text = repr((run, *plain)).encode("utf-8", "surrogatepass")
+def sum_of(run: str, values: Sequence[Any], head: int) -> bytes:
+    """The checksum of a run's facts, which are in the order of `FACTS`, without its id and its key, and its head."""
+    plain = [
+        float(value) if name in _TIMES and value is not None else value
+        for name, value in zip(FACTS[2:], values, strict=True)
+    ]
+    text = repr((run, *plain, head)).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=8).digest()
 
 

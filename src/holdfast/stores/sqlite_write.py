@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -29,12 +29,13 @@ _IS_HEAD = (
 )
 _NEW_RUN = (
     "INSERT INTO runs (run, key, workflow, status, created_at, updated_at, driver, tags, queue, priority, due_at, "
-    "parent, sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    "parent, head, sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 _FACTS = (
     "UPDATE runs SET workflow = ?, status = ?, created_at = ?, updated_at = ?, driver = ?, tags = ?, queue = ?, "
-    "priority = ?, due_at = ?, parent = ?, sum = ? WHERE no = ?"
+    "priority = ?, due_at = ?, parent = ?, head = ?, sum = ? WHERE no = ?"
 )
+_FORKS = "SELECT key FROM runs WHERE parent <> x'' AND parent = (SELECT key FROM runs WHERE run = ?)"
 _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (id, at, chain, body) VALUES (?, ?, ?, ?)"
 
 
@@ -83,6 +84,13 @@ class Writer:
         self._keep_snapshot(number, horizon)
         return dropped
 
+    def has_other_forks(self, run: str, forks: Collection[bytes] | None) -> bool:
+        """Whether others than those with these keys were forked from a run; of `None` nobody asks."""
+        if forks is None:
+            return False
+        children = self._execute(_FORKS, (run,)).fetchall()
+        return any(bytes(cast(bytes, row[0])) not in forks for row in children)
+
     def delete(self, run: str) -> bool:
         number = self._look_up(run)
         if number is None:
@@ -114,9 +122,10 @@ class Writer:
         return self._fenced(number, after, entries[0])
 
     def _apply(self, append: Append) -> Conflict | None:
+        head = append.entries[-1].seq if append.entries else append.after
         if append.after == 0:
             assert append.info is not None
-            number = self._create(append.info)
+            number = self._create(append.info, head)
             entries = append.entries
         else:
             number = self._numbers.get(append.run)
@@ -130,7 +139,7 @@ class Writer:
         for entry in entries:
             self._execute(_ENTRY, _row(number, entry))
         if append.after and (info := append.info) is not None:
-            self._execute(_FACTS, (*_facts(info), number))
+            self._execute(_FACTS, (*facts_row(info, head), number))
         for snapshot in append.snapshots:
             self._keep_snapshot(number, snapshot)
         return None
@@ -148,8 +157,8 @@ class Writer:
         self._execute(_FENCED_ENTRY, (base | seq, at, chain, mark, body, base | after))
         return self._changes() == 1
 
-    def _create(self, info: RunInfo) -> int | None:
-        self._execute(_NEW_RUN, (info.run, info.key, *_facts(info)))
+    def _create(self, info: RunInfo, head: int) -> int | None:
+        self._execute(_NEW_RUN, (info.run, info.key, *facts_row(info, head)))
         return self._look_up(info.run) if self._changes() else None
 
     def _keep_snapshot(self, number: int, snapshot: Snapshot) -> None:
@@ -188,13 +197,13 @@ class Writer:
             self._durable = durable
 
 
-def _facts(info: RunInfo) -> tuple[Any, ...]:
-    """The values of all of `FACTS` but the id and the key, and their checksum."""
+def facts_row(info: RunInfo, head: int) -> tuple[Any, ...]:
+    """The values of all of `FACTS` but the id and the key, the last entry that there is, and their checksum."""
     tags = json.dumps(info.tags, ensure_ascii=False) if info.tags else ""
     times = (info.created_at, info.updated_at)
     place = (info.queue, info.priority, info.due_at)
     values = (info.workflow, info.status, *times, info.driver, tags, *place, info.parent)
-    return (*values, sum_of(info.run, values))
+    return (*values, head, sum_of(info.run, values, head))
 
 
 def _row(number: int, entry: Entry) -> tuple[int, float, bytes, bytes | None, bytes]:

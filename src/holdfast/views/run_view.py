@@ -5,16 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.data.state import State
-from holdfast.journal.run_state import Refusal
+from holdfast.journal.run_state import Refusal, Spending
 from holdfast.values import RunStatus
 from holdfast.views.counts import Counts
 from holdfast.views.flow_values import members_of, step_output
 from holdfast.views.pause_view import PauseView
 from holdfast.views.plain import iso, plain
+from holdfast.views.remarks import RemarkView
 from holdfast.views.step_view import FaultView, StepView
 
 
@@ -98,7 +99,7 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a run's agents used; `cost` is in US dollars, `unpriced` counts calls of models without a price."""
+    """What a run's steps used up; `cost` is in US dollars, `unpriced` counts calls whose price is not known."""
 
     calls: int = 0
     input_tokens: int = 0
@@ -107,29 +108,14 @@ class Ledger:
     unpriced: int = 0
 
     @classmethod
-    def of(cls, lines: Any) -> Ledger:
-        """The sums of a state's `ledger`; what is not a line of one is passed over."""
-        found = [line for line in lines or () if isinstance(line, Mapping)] if _is_list(lines) else []
-        return cls(
-            len(found),
-            int(sum(_number(line.get("input_tokens")) for line in found)),
-            int(sum(_number(line.get("output_tokens")) for line in found)),
-            float(sum(_number(line.get("cost")) for line in found)),
-            sum(line.get("cost") is None for line in found),
-        )
+    def of(cls, spending: Spending) -> Ledger:
+        """What a run has spent."""
+        return cls(*spending)
 
     def as_json(self) -> dict[str, Any]:
         """Keys: calls, input_tokens, output_tokens, cost, unpriced."""
         names = ("calls", "input_tokens", "output_tokens", "cost", "unpriced")
         return {name: getattr(self, name) for name in names}
-
-
-def _is_list(lines: Any) -> bool:
-    return isinstance(lines, (list, tuple))
-
-
-def _number(value: Any) -> float:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +148,10 @@ class RunView:
     """How many of the commands that it was given were refused."""
     refusals: tuple[Refusal, ...] = ()
     """The last of them, each with its reason."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Where it was last driven: host, platform, python, holdfast, packages, git, and what was added."""
+    remarks: tuple[RemarkView, ...] = ()
+    """What was said of it and of its checkpoints."""
 
     @property
     def steps_done(self) -> int:
@@ -187,9 +177,8 @@ class RunView:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What its config is tagged with."""
-        found = self.config.get("tags")
-        return tuple(str(tag) for tag in found) if isinstance(found, (list, tuple)) else ()
+        """What it is tagged with: by its config, and since."""
+        return self.line.tags
 
     @property
     def output(self) -> Any:
@@ -209,8 +198,8 @@ class RunView:
 
     def as_json(self, *, state: bool = False) -> dict[str, Any]:
         """The keys of its line, and: driver, flow, parent, inputs, output, steps, steps_done,
-        items_done, seconds, pauses, ledger, checkpoints, checkpoint_id, bytes, commands_refused, refusals, error;
-        with `state` also state."""
+        items_done, seconds, pauses, ledger, checkpoints, checkpoint_id, bytes, commands_refused, refusals, facts,
+        remarks, error; with `state` also state."""
         flow = None if self.flow is None else {key: plain(self.flow.get(key)) for key in ("path", "digest")}
         facts = {
             **self.line.as_json(),
@@ -234,6 +223,8 @@ class RunView:
                 {"command": plain(told.command), "reason": plain(told.reason), "by": plain(told.by)}
                 for told in self.refusals
             ],
+            "facts": plain(self.facts),
+            "remarks": [remark.as_json() for remark in self.remarks],
             "error": None if self.fault is None else self.fault.as_json(),
         }
         return {**facts, "state": plain(self.visible_state)} if state else facts

@@ -8,19 +8,29 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.data.state import State
-from holdfast.errors import CheckpointNotFound, CodecError, RunNotFound
-from holdfast.journal.checkpoints import checkpoint_id, is_checkpoint_id, locate_checkpoint, read_mark
+from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, RunNotFound
+from holdfast.journal.checkpoints import (
+    Checkpoint,
+    checkpoint_id,
+    is_checkpoint_id,
+    locate_checkpoint,
+    read_mark,
+)
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import RunStarted
 from holdfast.journal.run_state import Pause, RunState
 from holdfast.plan.naming import base_name
 from holdfast.stores.base import Mark, RunInfo, newest_marks
 from holdfast.values import RunStatus
+from holdfast.views.amounts import total
 from holdfast.views.counts import Counts, counted
+from holdfast.views.facts import read_facts
 from holdfast.views.flow_values import members_of
 from holdfast.views.pause_view import PauseView, told_apart
 from holdfast.views.plain import CODEC, when
+from holdfast.views.remarks import remark_views
 from holdfast.views.run_view import Driver, Ledger, RunLine, RunView
+from holdfast.views.state_ledger import spent_by
 from holdfast.views.step_view import FaultView, StepView
 from holdfast.views.tally import Tallies, step_views
 
@@ -45,7 +55,7 @@ def run_list(
         every = journal.store.runs(workflow=workflow, status=status)
         found = [info for info in every if queue in (None, info.queue) and (tag is None or tag in info.tags)]
         found = found[:limit]
-    marks = newest_marks(journal.store, [info.run for info in found])
+    marks = newest_marks(journal.store, [info.run for info in found if info.status != RunStatus.DAMAGED])
     asked_once = None if is_alive is None else functools.cache(is_alive)
     looked_after = [(info, *_looked_after(journal, info, asked_once)) for info in found]
     return [
@@ -57,12 +67,19 @@ def run_list(
 def run_line(journal: Journal, info: RunInfo, is_alive: IsAlive | None = None) -> RunLine:
     """One run as a line of a list."""
     info, alive = _looked_after(journal, info, is_alive)
-    marks = journal.store.marks(info.run, limit=1)
+    marks = journal.store.marks(info.run, limit=1) if info.status != RunStatus.DAMAGED else []
     return _line(info, marks[0] if marks else None, alive)
 
 
 def _line(info: RunInfo, mark: Mark | None, alive: bool | None) -> RunLine:
-    newest = None if mark is None else read_mark(info.key, mark, info.run)
+    try:
+        return _readable_line(info, None if mark is None else read_mark(info.key, mark, info.run), alive)
+    except (ValueError, OverflowError, OSError) as error:
+        text = f"the facts of run {info.run!r} are damaged ({error}); `holdfast fsck` tells more"
+        raise CorruptJournal(text, run=info.run) from None
+
+
+def _readable_line(info: RunInfo, newest: Checkpoint | None, alive: bool | None) -> RunLine:
     return RunLine(
         run_id=info.run,
         workflow=info.workflow,
@@ -147,7 +164,7 @@ def run_view(
         state=state,
         config=config,
         outline=run.outline,
-        ledger=Ledger.of(state.get("ledger") if is_flow else None),
+        ledger=Ledger.of(spent_by(run, CODEC) if is_flow else total(*run.spending.values())),
         fault=_fault(run),
         done=counted(run) if is_flow else Counts(run.steps_done),
         seconds=run.seconds,
@@ -157,6 +174,8 @@ def run_view(
         parent=run.parent,
         commands_refused=run.refused,
         refusals=tuple(run.refusals),
+        facts=read_facts(run.facts),
+        remarks=remark_views(info, run),
     )
 
 

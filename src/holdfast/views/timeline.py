@@ -43,6 +43,7 @@ from holdfast.journal.run_state import RunState
 from holdfast.journal.wire import Track
 from holdfast.stores.base import Entry, Mark
 from holdfast.values import START, RunStatus
+from holdfast.views.facts import changes_told, facts_told, read_facts
 from holdfast.views.plain import CODEC, TOO_BIG_TO_PREVIEW, iso, plain, preview_raw, when
 
 ENDINGS = {
@@ -157,6 +158,9 @@ class Timeline:
     def _tell(self, record: Record) -> Told | None:
         if isinstance(record, StepStarted | StepFinished | StepFailed | FrameOpened):
             return None if _is_start(record.step) else _tell_step(record)
+        if isinstance(record, Reset):
+            where = {"source": record.source, "seq": record.seq, "by": record.by, "why": record.why}
+            return "state.reset", "", reset_told(record, self._info.run), where
         if isinstance(record, Answered):
             pause = self._run.pauses.get(record.pause)
             name, kind = (pause.name, pause.kind) if pause else (record.pause, "ask")
@@ -168,7 +172,9 @@ class Timeline:
             answer = shown if kind in ("in_doubt", "poison") else _value(raw)
             data = {"pause": record.pause, "name": name, "answer": answer, "by": record.by}
             return "answer", pause.step if pause else "", f"{name} was answered{by}: {shown}", data
-        return _tell_run(record)
+        if isinstance(record, Described):
+            return _tell_described(record, read_facts(self._run.facts))
+        return tell_run(record)
 
 
 Told = tuple[str, str, str, dict[str, Any]]
@@ -206,7 +212,8 @@ def _tell_failure(record: StepFailed) -> Told:
     return "node.retry", record.step, text, {**data, "retry_at": iso(again)}
 
 
-def _tell_run(record: Record) -> Told | None:
+def tell_run(record: Record) -> Told | None:
+    """What a record that concerns the whole run tells: type, step, text, data; `None` if nothing to people."""
     match record:
         case RunStarted():
             data = {"workflow": record.workflow, "input": _values(record.ops)}
@@ -228,8 +235,7 @@ def _tell_run(record: Record) -> Told | None:
             return _tell_steered(record)
         case Reset():
             where = {"source": record.source, "seq": record.seq, "by": record.by, "why": record.why}
-            why = f": {record.why}" if record.why else ""
-            return "state.reset", "", f"run set to entry {record.seq} of {record.source}{_by(record)}{why}", where
+            return "state.reset", "", reset_told(record), where
         case Reusing():
             source = {"source": record.source, "seq": record.upto, "rerun": record.rerun}
             return "steps.reuse", "", f"finished steps of {record.source} are taken over", source
@@ -237,9 +243,9 @@ def _tell_run(record: Record) -> Told | None:
             data = {"from": record.since, "to": record.until, "update": _values(record.ops)}
             return "state.migrate", "", f"state brought from version {record.since} to {record.until}", data
         case Spent():
-            return "step.spend", record.step, f"{record.step} called {record.model}", record._asdict()
+            return _tell_spent(record)
         case Described():
-            return "run.describe", "", "where it runs was noted", {"facts": plain(_value(record.facts))}
+            return _tell_described(record, {})
         case Remarked():
             return _tell_remark(record)
         case GraphChanged():
@@ -252,6 +258,32 @@ def _tell_run(record: Record) -> Told | None:
         case WaveFinished() | Noted():
             return None
     raise AssertionError(record)
+
+
+def reset_told(record: Reset, run: str | None = None) -> str:
+    """A reset in words, to whoever knows of which run it is."""
+    why = f": {record.why}" if record.why else ""
+    if run is None:
+        return f"run set to where {record.source} stood at entry {record.seq}{_by(record)}{why}"
+    if record.source == run:
+        return f"rolled back to entry {record.seq}{_by(record)}{why}"
+    return f"what {record.source} came to (entry {record.seq}) was adopted{_by(record)}{why}"
+
+
+def _tell_spent(record: Spent) -> Told:
+    tokens = f"{record.input_tokens} tokens in, {record.output_tokens} out"
+    what = [record.model, tokens if record.input_tokens or record.output_tokens else ""]
+    what.append("of unknown price" if record.cost is None else f"${record.cost:.6g}")
+    text = f"{record.step} spent: {', '.join(part for part in what if part)}"
+    return "node.spend", record.step, text, record._asdict()
+
+
+def _tell_described(record: Described, before: dict[str, Any]) -> Told:
+    """Where a run is driven now; if it is known where it was before, only what is different."""
+    facts = read_facts(record.facts)
+    changes = changes_told(before, facts) if before else []
+    text = "; ".join(changes) if before else f"driven on {facts_told(facts)}"
+    return "run.describe", "", text or "driven on the same", {"facts": facts, "changes": changes}
 
 
 def _tell_remark(record: Remarked) -> Told:

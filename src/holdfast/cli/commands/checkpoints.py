@@ -13,9 +13,10 @@ import click
 
 from holdfast.cli.display.tables import print_facts, print_json, print_table
 from holdfast.cli.display.text import count, moment, one_line
+from holdfast.cli.moments import reading_moments
 from holdfast.cli.reading import json_option, reading
 from holdfast.cli.store_option import chosen_url, meant_run, store_option
-from holdfast.errors import RunNotFound
+from holdfast.errors import CheckpointNotFound, RunNotFound
 
 if TYPE_CHECKING:
     from holdfast.cli.pruning import Removal
@@ -95,7 +96,8 @@ def _touched_last(store: Store, workflow: str | None, limit: int) -> list[RunInf
     """The runs that the newest checkpoints are of: a run that is not running was touched with its newest."""
     running = store.runs(workflow=workflow, status=["running"])
     others = {info.run: info for info in store.runs(workflow=workflow, limit=limit)}
-    return list({**others, **{info.run: info for info in running}}.values())
+    found = {**others, **{info.run: info for info in running}}.values()
+    return [info for info in found if info.status != "damaged"]
 
 
 def _facts(run_id: str, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -127,25 +129,28 @@ def _steps(nodes: tuple[str, ...]) -> str:
 
 
 @checkpoints.command()
-@click.argument("checkpoint", metavar="ID")
+@click.argument("checkpoint", metavar="ID|RUN@PLACE")
 @store_option
 @json_option
 def show(checkpoint: str, store: str | None, as_json: bool) -> int:
     """Show a run as it stood at a checkpoint: its state, and the steps that were next.
 
+    RUN@3 is after wave 3, RUN@-1 one checkpoint before the newest, RUN@STEP after the last time that a step finished.
+
     \b
     Example:
       holdfast checkpoints show 6eca4c13-89b6-47b8-9f78-4c0b03999354
+      holdfast checkpoints show research@3
     """
     from holdfast.cli.display.closing import command
     from holdfast.cli.display.show_text import shortened
     from holdfast.data.state import State
     from holdfast.journal.checkpoints import read_mark
-    from holdfast.views import find_checkpoint_info, plain
+    from holdfast.views import plain
     from holdfast.views.plain import CODEC
 
-    journal = reading(store)
-    info, seq = find_checkpoint_info(journal, checkpoint)
+    journal, (meant,) = reading_moments(store, checkpoint)
+    info, seq = _meant(journal, meant)
     mark = read_mark(info.key, journal.store.marks(info.run, before=seq + 1, limit=1)[0], info.run)
     run = journal.load(info, CODEC, seq).run
     state = plain(State.view(run.root.cells, CODEC, info.run, mark.id, run.root.last_node, run.updated_at))
@@ -169,6 +174,20 @@ def show(checkpoint: str, store: str | None, as_json: bool) -> int:
     click.echo("\nstate")
     click.echo(shortened(state, "--json"))
     return 0
+
+
+def _meant(journal: Journal, text: str) -> tuple[RunInfo, int]:
+    """The run and the position of the checkpoint that somebody means."""
+    from holdfast.engine.travel.moments import checkpoint_at, find_moment
+    from holdfast.views import find_checkpoint_info
+
+    if "@" not in text:
+        return find_checkpoint_info(journal, text)
+    moment = find_moment(journal.store, text)
+    point = checkpoint_at(journal.store, moment)
+    if point is None:
+        raise CheckpointNotFound(f"run {moment.info.run!r} has no checkpoint there; `show {text}` shows its state")
+    return moment.info, point.seq
 
 
 @checkpoints.command()

@@ -10,6 +10,7 @@ import click
 from holdfast.cli.display.tables import print_json, print_table, terminal_width
 from holdfast.cli.display.text import moment, one_line
 from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, PAUSED, worded
+from holdfast.cli.moments import viewing
 from holdfast.cli.reading import (
     held_reason,
     json_option,
@@ -19,7 +20,6 @@ from holdfast.cli.reading import (
     reading_run,
     resume_command,
     standing,
-    view_of,
 )
 from holdfast.cli.store_option import chosen_url, store_option
 from holdfast.errors import RunNotFound
@@ -166,11 +166,13 @@ def show(
     """Show all about a run: its steps, what it waits for, what came of it.
 
     RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its
-    latest run.
+    latest run. RUN@3 is the run as it stood after wave 3, RUN@-1 one checkpoint before the newest, RUN@STEP
+    after the last time that a step finished.
 
     \b
     Example:
       holdfast show research
+      holdfast show research@2 --state
       holdfast show research --step search
       holdfast show research --output | jq .title
     """
@@ -179,8 +181,7 @@ def show(
 
     if sum((state, step_name is not None, only_output)) > 1:
         raise click.UsageError("give only one of --state, --step and --output")
-    journal, run = reading_run(store, run)
-    view = view_of(journal, run)
+    journal, view, past = viewing(store, run)
     if only_output:
         print_json(plain(view.output))
     elif step_name is not None:
@@ -188,12 +189,14 @@ def show(
     elif as_json:
         facts = view.as_json(state=state)
         pauses = pauses_as_json(view.pauses, journal.store.url, view.line.queue)
-        held = held_reason(journal, view.line)
-        print_json({**facts, "pauses": pauses, "held": held, "store": journal.store.url})
+        held = None if past else held_reason(journal, view.line)
+        print_json({**facts, "pauses": pauses, "held": held, "store": journal.store.url, "as_of": past or None})
     elif state:
         print_json(plain(view.visible_state))
     else:
-        show_text.print_run(view, journal.store.url, held_reason(journal, view.line))
+        if past:
+            click.echo(f"as it stood {past}\n")
+        show_text.print_run(view, journal.store.url, None if past else held_reason(journal, view.line))
     return 0
 
 

@@ -43,6 +43,16 @@ ON_CHANGE = ("warn", "fail", "use_saved")
 )
 @click.option("--plan", is_flag=True, help="Show what a resume would do with every step; do nothing.")
 @click.option(
+    "--as-planned",
+    metavar="ID",
+    help="Go on only if exactly what --plan showed under this id, with the same options, would still be done.",
+)
+@click.option(
+    "--rerun-changed",
+    is_flag=True,
+    help="Run finished steps again that the workflow does otherwise now, and what comes after them.",
+)
+@click.option(
     "--workflow",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Go on with this workflow file instead of the one that the run was started with.",
@@ -52,7 +62,12 @@ ON_CHANGE = ("warn", "fail", "use_saved")
     type=click.Choice(ON_CHANGE),
     help="What to do if the workflow changed since the run was saved.",
 )
-@click.option("--remap", multiple=True, metavar="OLD=NEW", help="A step was renamed. May be repeated.")
+@click.option(
+    "--remap",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="A step was renamed; in a sub-workflow it is OUTER/OLD=OUTER/NEW. May be repeated.",
+)
 @click.option("--takeover", is_flag=True, help="Take the run from a process that hangs.")
 @click.option("--detach", is_flag=True, help="Let workers go on with the run, instead of driving it here.")
 @queue_option
@@ -66,6 +81,8 @@ def resume(
     if_interrupted: str | None,
     pairs: tuple[str, ...],
     plan: bool,
+    as_planned: str | None,
+    rerun_changed: bool,
     workflow: Path | None,
     on_change: str | None,
     remap: tuple[str, ...],
@@ -86,32 +103,36 @@ def resume(
       holdfast resume
       holdfast resume report --answer yes
       holdfast resume 3f2a --plan
+      holdfast resume 3f2a --rerun-changed --plan
       holdfast resume 3f2a --answer yes --detach
     """
     from holdfast.cli.targets import find_target
 
     polite = manners(**how)
     if detach:
-        here = (checkpoint_id, if_interrupted, pairs, plan, workflow, on_change, remap, takeover)
-        return _detached(target, answers, store, queue, priority, any(here), polite)
+        here = any((checkpoint_id, if_interrupted, pairs, plan, workflow, on_change, remap, takeover))
+        others = here or bool(as_planned) or rerun_changed
+        return _detached(target, answers, store, queue, priority, others, polite)
     if queue is not None or priority is not None:
         raise click.UsageError("--queue and --priority are for workers; add --detach to let them go on")
     renamed = read_pairs(remap, "--remap")
     found = find_target(target, checkpoint_id, store, workflow)
     try:
         app = found.open(interactive=polite.asks, renamed=renamed)
-        nodes, results = _renamed(app, found, renamed)
-        if plan:
-            _show_plan(app, found, if_interrupted, nodes, polite.display.as_json)
-            return 0
         options: dict[str, Any] = {
             "answers": _answers(app, found, answers),
-            "update": {**results, **_changed_inputs(app, found, pairs)} or None,
+            "update": _changed_inputs(app, found, pairs) or None,
             "if_interrupted": if_interrupted,
             "on_change": on_change,
-            "remap": nodes or None,
+            "remap": _renamed(app, found, renamed) or None,
+            "rename_keys": renamed or None,
             "takeover": takeover,
+            "rerun_changed": rerun_changed,
         }
+        if plan:
+            _show_plan(app, found, options, polite.display.as_json)
+            return 0
+        options["plan"] = as_planned
         if found.file is not None and any(options.values()):
             raise click.UsageError("a checkpoint file starts a new run, which takes none of these options")
         return resume_run(found, app, polite, options)
@@ -142,9 +163,11 @@ def _detached(
 def resume_run(found: Target, app: App, polite: Any, options: dict[str, Any]) -> int:
     """Go on with what was found, and tell how it went; answer the exit code."""
     from holdfast.cli.driving import Driving
-    from holdfast.cli.stored import kept_of
+    from holdfast.cli.stored import kept_at, kept_of
 
     before = kept_of(app, found.run_id) if found.run_id else None
+    if options.get("rerun_changed") and (back := app.plan_changes(found.run_id, options.get("remap"))) is not None:
+        before = kept_at(app, back.base, back.seq)
     return Driving(found.flow, app, found.url, polite, before).drive(
         lambda observer: app.resume(found.what, observer=observer, **options), found.run_id
     )
@@ -158,11 +181,9 @@ def _answers(app: App, found: Target, texts: tuple[str, ...]) -> dict[str, Any] 
     return read_answers(texts, app.pauses(found.run_id), lambda: question_names(found.flow.definition))
 
 
-def _renamed(app: App, found: Target, names: dict[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """The nodes of renamed steps, and what those steps have left, under their new names."""
-    if not names or not found.run_id:
-        return names, {}
-    return found.flow.renaming(app, found.run_id, names)
+def _renamed(app: App, found: Target, names: dict[str, str]) -> dict[str, str]:
+    """The nodes of renamed steps."""
+    return found.flow.renamed_nodes(app, found.run_id, names) if names and found.run_id else names
 
 
 def _changed_inputs(app: App, found: Target, pairs: tuple[str, ...]) -> dict[str, Any]:
@@ -179,15 +200,12 @@ def _changed_inputs(app: App, found: Target, pairs: tuple[str, ...]) -> dict[str
     return {"inputs": found.flow.read_inputs({**saved, **typed}, text)}
 
 
-def _show_plan(
-    app: App, found: Target, if_interrupted: str | None, remap: dict[str, str], json: bool
-) -> None:
+def _show_plan(app: App, found: Target, options: dict[str, Any], json: bool) -> None:
     from holdfast.cli.display.resume_table import plan_as_json, plan_lines
     from holdfast.cli.stored import counts_of
-    from holdfast.engine.resume_plan import plan_resume
 
     if found.file is not None:
         raise click.UsageError("a checkpoint file starts a new run; there is nothing to plan")
-    plan = plan_resume(app.settings, str(found.what), if_interrupted, remap)
-    shown = (plan, counts_of(app, found.run_id), app.settings.graph.nodes, if_interrupted)
+    plan = app.plan_resume(str(found.what), **options)
+    shown = (plan, counts_of(app, found.run_id), app.settings.graph.nodes, options["if_interrupted"])
     click.echo(as_json(plan_as_json(*shown)) if json else "\n".join(plan_lines(*shown)))

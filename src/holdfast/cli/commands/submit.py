@@ -12,7 +12,7 @@ from holdfast.cli.display.tables import print_json
 from holdfast.cli.loading import loading
 from holdfast.cli.place_options import priority_option, queue_option, read_when, when_options
 from holdfast.cli.reading import json_option
-from holdfast.cli.run_options import flow_options, wish_options
+from holdfast.cli.run_options import flow_options, reuse_option, wish_options
 from holdfast.cli.store_option import chosen_url, lasting_url, store_option
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @flow_options
+@reuse_option
 @click.option(
     "--key",
     metavar="TEXT",
@@ -37,6 +38,7 @@ def submit(
     pairs: tuple[str, ...],
     inputs_file: str | None,
     run_id: str | None,
+    reuse: str | None,
     key: str | None,
     queue: str | None,
     priority: int | None,
@@ -61,6 +63,7 @@ def submit(
     """
     with loading():
         from holdfast.cli.handing_over import queued_as_json
+        from holdfast.cli.reused import Reused
         from holdfast.cli.wishes import Wishes
         from holdfast.engine.queueing import DEFAULT_QUEUE, id_of_key
         from holdfast.flows.flow import load_flow
@@ -69,8 +72,9 @@ def submit(
         raise click.UsageError("give either --run-id or --key")
     when = read_when(delay, at)
     loaded = load_flow(flow)
-    inputs = loaded.read_inputs(*read_inputs(inputs_file, pairs))
     url = lasting_url(chosen_url(store, loaded.store_url()))
+    source = Reused.find(reuse, url, loaded)
+    inputs = source.inputs(*read_inputs(inputs_file, pairs))
     wishes = Wishes(interrupt_before, interrupt_after, skip_gates, durability)
     app = wishes.open(loaded, url, interactive=False)
     try:
@@ -83,6 +87,7 @@ def submit(
             priority=priority or 0,
             when=when,
             config=wishes.config(loaded),
+            reuse=source.moment,
         )
         [info] = app.store.runs(run=name)
     finally:

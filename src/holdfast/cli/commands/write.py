@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -161,12 +162,21 @@ def _outline_of_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     from holdfast.flows.flow import load_flow
     from holdfast.flows.scope import Layout
 
+    _refuse_capsule(path)
     flow = load_flow(path)
     app = flow.open("memory://")
     app.store.close()
     steps = Layout(flow.definition).steps
     outline = with_conditions(folded(app.outline(), is_flow=True), _routes(steps))
     return outline, {name: _kind(step) for name, step in steps.items()}
+
+
+def _refuse_capsule(path: Path) -> None:
+    from holdfast.capsules.sections import MAGIC
+
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(len(MAGIC)) == MAGIC:
+            raise click.UsageError(f"{path} is a capsule; look into it with: holdfast import --inspect FILE")
 
 
 def _routes(steps: Mapping[str, Step]) -> dict[str, list[tuple[str, str]]]:

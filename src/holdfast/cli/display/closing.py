@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import errors
-from holdfast.cli.display.text import as_json, duration, moment, money, one_line, plain, visible
+from holdfast.cli.display.text import as_json, count, duration, moment, money, one_line, plain, visible
 from holdfast.cli.reading import pauses_as_json
 from holdfast.cli.store_option import absolute_url, default_url, same_store
 from holdfast.cli.stored import Kept
@@ -63,6 +63,8 @@ class Ending:
     """Where the user's own code failed."""
     trace: str = ""
     """The traceback of a failed step, if it is wanted."""
+    adopted: int = 0
+    """How many steps were given the results of an earlier run."""
     is_in_doubt: bool = False
     """Whether it failed at an interrupted step that may not be repeated unasked."""
 
@@ -81,7 +83,8 @@ class Ending:
         return command("resume", self.run_id, *asking, store=self.store)
 
     def as_json(self) -> dict[str, Any]:
-        """Keys: status, run_id, workflow, store, output, figures, steps_run, cost, pauses, error, warnings, resume."""
+        """Keys: status, run_id, workflow, store, output, figures, steps_run, steps_adopted, cost, pauses, error,
+        warnings, resume."""
         figures = None if self.figures is None else dataclasses.asdict(self.figures)
         return {
             "status": str(self.status),
@@ -91,6 +94,7 @@ class Ending:
             "output": plain(self.output),
             "figures": figures,
             "steps_run": self.steps_run,
+            "steps_adopted": self.adopted,
             "cost": self.cost,
             "pauses": pauses_as_json(self.pauses, self.store),
             "error": self._error(),
@@ -118,11 +122,13 @@ class Ending:
         return [*self._saved_line(), *told(), *(f"warning: {one_line(text)}" for text in self.warnings)]
 
     def _saved_line(self) -> list[str]:
-        before = self.before
-        if before is None or (self.status != RunStatus.COMPLETED and not self.steps_run):
-            return []
-        cost = f", {money(before.cost)}" if before.cost else ""
-        return [f"kept {before.counts} ({before.seconds:.1f} s{cost} saved), ran {self.steps_run}"]
+        before, figures, parts = self.before, self.figures, []
+        if before is not None and (self.status == RunStatus.COMPLETED or self.steps_run):
+            parts.append(f"kept {before.counts} ({_saved(before.seconds, before.cost)})")
+        if figures is not None and figures.steps_adopted:
+            saved = _saved(figures.seconds_saved, figures.cost_saved)
+            parts.append(f"took over {count(self.adopted, 'step')} ({saved})")
+        return [f"{', '.join(parts)}, ran {self.steps_run}"] if parts else []
 
     def _completed(self) -> list[str]:
         cost = f", {money(self.cost)}" if self.cost else ""
@@ -182,6 +188,10 @@ class Ending:
         questions = [pause for pause in self.pauses if not pause.is_gate]
         named = len(questions) > 1
         return [f"{pause.handle}={pause.example}" if named else pause.example for pause in questions]
+
+
+def _saved(seconds: float, cost: float) -> str:
+    return f"{seconds:.1f} s{f', {money(cost)}' if cost else ''} saved"
 
 
 def _pause_lines(pause: PauseView) -> list[str]:

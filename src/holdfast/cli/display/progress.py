@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from holdfast.cli.display.text import cost_of
 from holdfast.cli.errors import worded
 from holdfast.events import Event
 
@@ -52,7 +51,9 @@ class Place(NamedTuple):
 def place_of(step: str, node: str = "") -> Place:
     """The place that a step id (`outer#1/publish:item#2[key]`) names."""
     if not step:
-        return Place((node.partition(":")[0],), node.partition(":")[2] or HELPERS.get(node, ""))
+        parts = node.split("/")
+        role = parts[-1].partition(":")[2] or HELPERS.get(parts[-1], "")
+        return Place(tuple(part.partition(":")[0] for part in parts), role)
     *around, own = step.split("/")
     name, _, rest = own.partition("#")
     visit, bracket, key = rest.partition("[")
@@ -102,10 +103,14 @@ class Progress:
         }
         self.lock = threading.Lock()
         self.cost = 0.0
+        self.adopted: set[tuple[str, ...]] = set()
+        """The steps that were given the results of an earlier run, and have run nothing."""
         self._scrub: Callable[[Any], Any] = scrub or (lambda value: value)
         self._handlers = {
             "node.start": self._started,
             "node.complete": self._completed,
+            "node.adopt": self._adopted,
+            "node.spend": self._spent,
             "node.error": self._erred,
             "node.retry": self._retried,
             "node.message": self._said,
@@ -150,9 +155,19 @@ class Progress:
             paths.insert(around[-1] + 1, path)
             self.rows = {known: self.rows[known] for known in paths}
 
+    def _adopted(self, event: Event) -> None:
+        """A part of a step did not run; it is kept if none of it does."""
+        place = place_of(event.data.get("step", ""), event.node)
+        row = self.row(place)
+        status = _status_in(event.data.get("update") or {}, row.name)
+        if row.status in (PENDING, KEPT):
+            row.status, row.visits = {DONE: KEPT, RUNNING: KEPT}.get(status, status), max(row.visits, place.visit)
+            self.adopted.add(place.path)
+
     def _started(self, event: Event) -> None:
         place = place_of(event.data.get("step", ""), event.node)
         row = self.row(place)
+        self.adopted.discard(place.path)
         if place.role == ITEM or place.key is not None:
             if event.data.get("attempt", 1) <= 1:
                 row.begun += 1
@@ -167,7 +182,6 @@ class Progress:
         place = place_of(data.get("step", ""), event.node)
         row = self.row(place)
         failed, update = bool(data.get("error")), data.get("update") or {}
-        self.cost += cost_of(update.get("ledger"))
         status = FAILED if failed else _status_in(update, row.name)
         if place.role == ITEM or place.key is not None:
             row.done, row.failed = row.done + (not failed), row.failed + failed
@@ -176,6 +190,9 @@ class Progress:
         if status != RUNNING:
             row.seconds, row.began = row.elapsed(time.time()), 0.0
         row.status = status
+
+    def _spent(self, event: Event) -> None:
+        self.cost += event.data.get("cost") or 0.0
 
     def _erred(self, event: Event) -> None:
         self.row(place_of(event.data.get("step", ""), event.node)).error = self._text(event.data.get("error"))

@@ -41,6 +41,9 @@ class Row(NamedTuple):
     reason: str
     items: int = 0
     """How many items of the step are meant; 0 for the step itself."""
+    seconds: float = 0.0
+    """How long what is finished took."""
+    cost: float = 0.0
 
 
 def plan_lines(
@@ -48,28 +51,58 @@ def plan_lines(
 ) -> list[str]:
     """The plan for people: a line per step, with the reason."""
     rows = [(row.step, _WORDS.get(row.what, row.what), row.reason) for row in plan_rows(plan, nodes, wish)]
+    kept = finished if plan.back_to is None else _kept_steps(plan)
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     return [
         f"run {plan.run_id} of {plan.workflow!r} is {plan.status}; a resume would do this:",
         *(f"  {name:<{widths[0]}}  {what:<{widths[1]}}  {reason}" for name, what, reason in rows),
         *(f"changed: {change}" for change in _changes(plan)),
-        f"{finished} kept, {plan.seconds_saved:.1f} s saved; nothing was touched",
+        *(f"migrated: {migration}" for migration in plan.migrations),
+        *([f"the run goes back to its entry {plan.back_to}"] if plan.back_to is not None else []),
+        f"{kept} kept, {_saved(plan)} saved; to come: {_to_come(plan)}",
+        *([f"REFUSED: {one_line(worded(plan.refused), 200)}"] if plan.refused else []),
+        f"plan {plan.id}; nothing was touched",
     ]
+
+
+def _kept_steps(plan: ResumePlan) -> str:
+    return count(len({place_of(step.step, step.node).path for step in plan.of("kept")}), "step")
+
+
+def _saved(plan: ResumePlan) -> str:
+    return f"{plan.seconds_saved:.1f} s" + (f" and ${plan.cost_saved:.4f}" if plan.cost_saved else "")
+
+
+def _to_come(plan: ResumePlan) -> str:
+    """What the steps that are about to run may take, by those before; what comes after them is not known."""
+    if plan.seconds_to_come is None:
+        return "unknown"
+    cost = f" and ${plan.cost_to_come:.4f}" if plan.cost_to_come else ""
+    return f"about {plan.seconds_to_come:.1f} s{cost}"
 
 
 def plan_as_json(
     plan: ResumePlan, finished: Counts, nodes: Collection[str] = (), wish: str | None = None
 ) -> dict[str, Any]:
-    """Keys: run_id, workflow, status, steps, changes, steps_kept, items_kept, seconds_saved."""
+    """Keys: id, run_id, workflow, status, refused, steps, changes, migrations, back_to, steps_kept, items_kept,
+    seconds_saved, cost_saved, seconds_to_come, cost_to_come.
+    """
     return {
+        "id": plan.id,
         "run_id": plan.run_id,
         "workflow": plan.workflow,
         "status": plan.status,
+        "refused": worded(plan.refused),
         "steps": [row._asdict() for row in plan_rows(plan, nodes, wish)],
         "changes": _changes(plan),
+        "migrations": list(plan.migrations),
+        "back_to": plan.back_to,
         "steps_kept": finished.steps,
         "items_kept": finished.items,
         "seconds_saved": plan.seconds_saved,
+        "cost_saved": plan.cost_saved,
+        "seconds_to_come": plan.seconds_to_come,
+        "cost_to_come": plan.cost_to_come,
     }
 
 
@@ -100,7 +133,7 @@ def _rows(name: str, found: Sequence[Found], nodes: Collection[str], wish: str |
             not whole and step.what not in ("kept", "new")
         ):
             what, reason = _fate(step, wish)
-            yield Row(place.label, what, reason)
+            yield Row(place.label, what, reason, 0, step.seconds, step.cost)
 
 
 def _item_rows(

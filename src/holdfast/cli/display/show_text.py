@@ -16,10 +16,12 @@ from holdfast.cli.errors import worded
 from holdfast.cli.reading import answer_command, resume_command, standing
 from holdfast.values import RunStatus
 from holdfast.views import plain, preview
+from holdfast.views.facts import code_told, others_told, place_told
 from holdfast.views.plain import size_text
 
 if TYPE_CHECKING:
     from holdfast.views import Items, Ledger, PauseView, RunLine, RunView, StepView
+    from holdfast.views.remarks import RemarkView
 
 MOST = 4000
 """How many characters of an output are shown."""
@@ -28,6 +30,8 @@ MOST = 4000
 def print_run(view: RunView, url: str, held: str | None = None) -> None:
     """Print all about a run; `held` is why workers leave it alone, if they do."""
     print_facts([*_facts(view, url), ("held back", one_line(worded(held or ""), 500))])
+    for said in view.remarks:
+        _print_remark(said)
     if view.steps:
         click.echo()
         print_table(("step", "status", "visits", "time", "output"), [_row(step) for step in view.steps])
@@ -53,6 +57,18 @@ def print_run(view: RunView, url: str, held: str | None = None) -> None:
         )
     ):
         click.echo(f"\ngo on with: {resume_command(view.run_id, url, view.line.queue)}")
+
+
+def _print_remark(said: RemarkView) -> None:
+    """Print the notes to a run or a checkpoint, and the tags of a checkpoint; those of a run are among its facts."""
+    where = f"checkpoint {said.checkpoint_id}" if said.checkpoint_id else "run"
+    if said.checkpoint_id and said.tags:
+        click.echo(f"\n{where} is tagged {one_line(', '.join(said.tags))}")
+    for note in said.notes:
+        by = f" by {one_line(note.by)}" if note.by else ""
+        click.echo(f"\nnote to the {where}{by}, {moment(note.at)}")
+        for line in visible(note.text).splitlines():
+            click.echo(f"  {line}")
 
 
 def _is_to_be_resumed(view: RunView) -> bool:
@@ -84,6 +100,10 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("refused", _refused(view)),
         ("forked from", f"{view.parent[0]} at entry {view.parent[1]}" if view.parent else ""),
         ("tags", one_line(", ".join(view.tags))),
+        ("kept", one_line(", ".join(said.checkpoint_id for said in view.remarks if said.keep), 500)),
+        ("driven on", one_line(place_told(view.facts), 300)),
+        ("code", one_line(code_told(view.facts), 300)),
+        ("with", one_line(others_told(view.facts), 500)),
         ("inputs", one_line(preview(view.inputs, 300)) if view.inputs else ""),
     ]
 

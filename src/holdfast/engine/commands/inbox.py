@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,11 @@ from holdfast.stores.base import Message
 
 CANCEL, PAUSE, ANSWER = "cancel", "pause", "answer"
 EDIT, SKIP, MODIFY, INJECT, REPLAN = "edit", "skip", "modify", "inject", "replan"
+REMARK = "remark"
+"""Says something of the run; the only command that a completed run still takes."""
+
+UNREADABLE = "unreadable"
+"""The command of a message that is not what was sent, or is sealed with a key that is not here."""
 
 STOPS = (CANCEL, PAUSE)
 OF_WHAT_IS_NEXT = (SKIP, MODIFY, INJECT, REPLAN)
@@ -58,6 +64,9 @@ class Wish(NamedTuple):
     definition: Mapping[str, Any] | None = None
     """Of a workflow that the run is to go on with: its name, its outline, its part of the config, renamed steps."""
 
+    remark: Mapping[str, Any] | None = None
+    """What is said of the run, or of one of its checkpoints: at, text, add, remove, keep."""
+
     @property
     def redefines(self) -> bool:
         """Whether the run is to go on with another definition of its workflow."""
@@ -70,7 +79,16 @@ def write_message(wish: Wish) -> bytes:
     message["reason"], message["by"] = safe_text(wish.reason), safe_text(wish.by)
     message["changes"] = _plain(wish.changes)
     message["additions"] = [[node, key, _plain(item)] for node, key, item in wish.additions]
-    return ormsgpack.packb({key: value for key, value in message.items() if value})
+    body = ormsgpack.packb({key: value for key, value in message.items() if value})
+    return _HEAD + _digest(body) + body
+
+
+_HEAD, _DIGEST_BYTES = b"\x01", 8
+"""What the first versions wrote had no checksum, and begins with the byte of a MessagePack map."""
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
 
 
 def _plain(changes: Sequence[Change]) -> list[tuple[tuple[str, ...], bytes]]:
@@ -79,10 +97,14 @@ def _plain(changes: Sequence[Change]) -> list[tuple[tuple[str, ...], bytes]]:
 
 def read_message(body: bytes) -> Wish:
     """A message; what cannot be read becomes an unknown command."""
+    if body[:1] == _HEAD:
+        digest, body = body[1 : 1 + _DIGEST_BYTES], body[1 + _DIGEST_BYTES :]
+        if digest != _digest(body):
+            return Wish(UNREADABLE)
     try:
         return _wish(ormsgpack.unpackb(body))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Wish("unreadable")
+        return Wish(UNREADABLE)
 
 
 def open_message(journal: Journal, run_id: str, message: Message) -> Wish:
@@ -90,12 +112,12 @@ def open_message(journal: Journal, run_id: str, message: Message) -> Wish:
     try:
         return read_message(journal.open_body(run_id, 0, message.body))
     except CodecError:
-        return Wish("unreadable")
+        return Wish(UNREADABLE)
 
 
 def _wish(message: Mapping[str, Any]) -> Wish:
     value = message.get("value", b"")
-    definition = message.get("definition")
+    definition, remark = message.get("definition"), message.get("remark")
     return Wish(
         command=str(message["command"]),
         reason=str(message.get("reason", "")),
@@ -108,6 +130,7 @@ def _wish(message: Mapping[str, Any]) -> Wish:
         frame=str(message.get("frame", "")),
         follow=message.get("follow") is True,
         definition=definition if isinstance(definition, dict) else None,
+        remark=remark if isinstance(remark, dict) else None,
     )
 
 

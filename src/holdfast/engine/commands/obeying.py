@@ -6,15 +6,27 @@ import logging
 from collections.abc import Callable
 
 from holdfast.engine.commands.ground import Ground, NeedsGraph
-from holdfast.engine.commands.inbox import ANSWER, CANCEL, EDIT, INJECT, MODIFY, PAUSE, REPLAN, SKIP, Wish
+from holdfast.engine.commands.inbox import (
+    ANSWER,
+    CANCEL,
+    EDIT,
+    INJECT,
+    MODIFY,
+    PAUSE,
+    REMARK,
+    REPLAN,
+    SKIP,
+    Wish,
+)
 from holdfast.engine.commands.meant import Refused
 from holdfast.engine.commands.redefining import redefine
+from holdfast.engine.commands.remarking import remarked, tags_after
 from holdfast.engine.commands.replanning import inject, replan
 from holdfast.engine.commands.steering import modify, skip, told
 from holdfast.engine.driving.saving import Saving
 from holdfast.engine.resume import edits
 from holdfast.errors import HoldfastError
-from holdfast.journal.records import Answered, Record, StepFinished
+from holdfast.journal.records import Answered, Record, Remarked, StepFinished
 from holdfast.plan.graph import Graph
 
 logger = logging.getLogger("holdfast")
@@ -35,6 +47,8 @@ def obey(saving: Saving, graph: Graph, wish: Wish) -> str:
             update = {op.key: op.value for op in record.ops}
             saving.say("node.complete", saving.run.step(record.step).node, **facts, update=update)
         saving.record(record)
+        if isinstance(record, Remarked):
+            saving.writer.set_info(tags_after(saving.writer.info, record))
     return ""
 
 
@@ -103,6 +117,10 @@ def _replan(ground: Ground, wish: Wish) -> list[Record]:
     return replan(ground, wish.additions, wish.frame, wish.follow, wish.by, wish.reason)
 
 
+def _remark(ground: Ground, wish: Wish) -> list[Record]:
+    return [remarked(wish)]
+
+
 def _stop(ground: Ground, wish: Wish) -> list[Record]:
     """What stops a drive is heeded by the drive itself."""
     return []
@@ -117,4 +135,5 @@ _HANDLERS: dict[str, Callable[[Ground, Wish], list[Record]]] = {
     MODIFY: _modify,
     INJECT: _inject,
     REPLAN: _replan,
+    REMARK: _remark,
 }

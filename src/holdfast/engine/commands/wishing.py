@@ -11,6 +11,7 @@ from holdfast.engine.commands.ground import Ground, NeedsGraph
 from holdfast.engine.commands.inbox import (
     CANCEL,
     OF_WHAT_IS_NEXT,
+    REMARK,
     REPLAN,
     STALE,
     STOPS,
@@ -20,11 +21,12 @@ from holdfast.engine.commands.inbox import (
 )
 from holdfast.engine.commands.meant import Refused
 from holdfast.engine.commands.obeying import decided
+from holdfast.engine.commands.remarking import tags_after
 from holdfast.engine.driver import active_runs, is_driven
 from holdfast.engine.resume import as_journalled, refuse_finished
 from holdfast.errors import CommandRefused, RunConflict
 from holdfast.journal.journal import Journal, Loaded
-from holdfast.journal.records import Commanded, RunEnded
+from holdfast.journal.records import Commanded, Remarked, RunEnded
 from holdfast.journal.run_state import DONE, RunState
 from holdfast.journal.writer import Writer
 from holdfast.plan.graph import Graph
@@ -56,20 +58,22 @@ def ask(
 ) -> str:
     """Ask something of a run: the status that it has when it is done, or `asked` if that comes later.
 
-    A refusal is raised, if it is known within `patience` seconds; the run's journal tells it in any case.
+    A refusal is raised, if it is known within `patience` seconds; the run's journal tells it in any case. A remark is
+    taken by completed runs, too.
     """
+    refuse = refuse_finished if wish.command != REMARK else _refuse_nothing
     if active_runs.find(journal.store, run_id) is not None and not journal.store.runs(run=run_id):
         raise CommandRefused(
             f"run {run_id!r} is stored only when it stops; until then it can be paused or cancelled"
         )
-    refuse_finished(journal.info(run_id))
+    refuse(journal.info(run_id))
     number = post(journal, run_id, wish)
     end, conflicts = time.monotonic() + patience, 0
     while True:
         loaded = as_journalled(journal.load(journal.info(run_id), codec))
         if loaded.run.inbox_seen >= number:
             return _verdict(loaded, number)
-        refuse_finished(loaded.info)
+        refuse(loaded.info)
         if is_driven(journal.store, loaded.info):
             passing = 0.0 if loaded.run.status == RunStatus.RUNNING else _PASSING
             if time.monotonic() >= end + passing:
@@ -83,6 +87,10 @@ def ask(
             conflicts += 1  # Somebody recorded something, or took the run up, at this very moment.
             if conflicts == TRIES:
                 raise
+
+
+def _refuse_nothing(info: RunInfo) -> None:
+    return None
 
 
 def see_to(journal: Journal, run_id: str, codec: Codec, graph: Graph | None = None) -> None:
@@ -143,10 +151,13 @@ def obey_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | No
     """
     name, run = loaded.info.run, loaded.run
     writer, seen = Writer(journal, loaded, codec, durable=True), run.inbox_seen
-    stirred, stop = False, None
+    stirred, stop, facts = False, None, loaded.info
+    is_over = run.status == RunStatus.COMPLETED
     for message in journal.store.inbox(name, run.inbox_seen):
         wish, refused = open_message(journal, name, message), ""
         try:
+            if is_over and wish.command != REMARK:
+                raise Refused("the run is completed")
             if wish.command in STOPS:
                 stop = stopping(wish.command, run.status, loaded.info)
                 if stop is None:
@@ -157,7 +168,9 @@ def obey_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | No
                 () if wish.command in STOPS else decided(Ground(name, run, codec, graph, driven=False), wish)
             ):
                 writer.record(record)
-                stirred = True
+                if isinstance(record, Remarked):
+                    facts = tags_after(facts, record)
+                stirred = stirred or wish.command != REMARK
         except NeedsGraph:
             stirred = True
             break
@@ -165,8 +178,9 @@ def obey_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | No
             refused = str(refusal)
             logger.info("run %s: %r is refused: %s", name, wish.command, refused)
         writer.record(Commanded(message.number, wish.command, refused, wish.by, wish.reason))
+        if wish.command != REMARK:  # To say something of a run does not touch it.
+            facts = dataclasses.replace(facts, updated_at=time.time())
         graph = None if wish.redefines and not refused else graph
-    facts = dataclasses.replace(loaded.info, updated_at=time.time())
     if stop is None and stirred and waits_for_worker(run.status, facts):
         stop = RunStatus.QUEUED  # A worker looks what there is to do now.
     if stop is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from holdfast.data.codec import Codec
@@ -23,6 +24,9 @@ def meaning(graph: Graph, codec: Codec, frame: Frame, step: Step, value: Any, gi
     `given` is the state that the step received.
     """
     cells, certain = frame.cells, _certain(frame)
+    reads = graph.nodes[step.node].reads
+    if reads is not None:
+        certain = certain_of(reads, certain)
     if type(value) is dict:
         return tuple(graph.schema.resolve(codec, cells, value, certain)), None
     if isinstance(value, Send):
@@ -53,6 +57,15 @@ def _certain(frame: Frame) -> Certain:
     if frame.log is None:
         return EVERYWHERE
     return Certain({key for key, ops in frame.log.items() if ops[0].kind == "set"})
+
+
+def certain_of(reads: Collection[str], certain: Certain = EVERYWHERE) -> Certain:
+    """Of what is certain only that which a node declares to read.
+
+    Whatever else it sets is recorded as it is, even if the state held just that: where the node's result is taken over
+    in a run that differs only in what the node does not read, it comes to the same.
+    """
+    return Certain(reads if certain.keys is None else {key for key in certain.keys if key in reads})
 
 
 _SIBLINGS, _NOWHERE = Certain((), passed_on=True), Certain(())

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import decimal
 import inspect
 import logging
+import math
 import re
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.data.codec import Codec
 from holdfast.engine.answers import answer_schema
 from holdfast.errors import AnswerTimeout, CodecError, StateInvalid
-from holdfast.journal.records import Noted, Paused
+from holdfast.journal.records import Noted, Paused, Spent
 from holdfast.journal.run_state import EXPIRED, INTERRUPTED, SLEEP, Step
 
 logger = logging.getLogger("holdfast.nodes")
@@ -44,6 +46,8 @@ class Host(Protocol):
 
     def note(self, record: Noted) -> None: ...
     async def note_async(self, record: Noted) -> None: ...
+    def spend(self, record: Spent, store: bool) -> None: ...
+    def spent(self) -> float: ...
     def emit(self, type: str, node: str = "", /, **data: Any) -> None: ...
     def stop_wanted(self) -> bool: ...
 
@@ -51,11 +55,22 @@ class Host(Protocol):
 class Context:
     """One attempt of one step, as its node sees it."""
 
-    __slots__ = ("_asked", "_beat", "_host", "_is_async", "_sleeps", "_step", "attempt", "config", "left")
+    __slots__ = (
+        "_asked",
+        "_beat",
+        "_host",
+        "_is_async",
+        "_once",
+        "_sleeps",
+        "_step",
+        "attempt",
+        "config",
+        "left",
+    )
 
     def __init__(self, host: Host, step: Step, config: Mapping[str, Any], is_async: bool) -> None:
         self._host, self._step, self._is_async, self.config = host, step, is_async, config
-        self.attempt, self._beat, self._sleeps = step.attempt, time.monotonic(), 0
+        self.attempt, self._beat, self._sleeps, self._once = step.attempt, time.monotonic(), 0, 0
         self._asked: dict[str, int] | None = None
         self.left: PauseSignal | None = None
         """The pause that left the node, which it must not swallow."""
@@ -107,6 +122,35 @@ class Context:
         elif message is not None:
             data = {"message": message, **data}
         self._host.emit("node.message", self.node, step=self.step, **data)
+
+    def spend(
+        self,
+        model: str = "",
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cost: float | None = None,
+        calls: int = 1,
+    ) -> None:
+        """Write into the run's ledger what this attempt has just used up; `cost` is in US dollars, if it is known.
+
+        It counts whatever becomes of the attempt, and is stored before this returns, so that it is known even if
+        the process dies; on an event loop that others share, it is stored with what the run stores next. Inside a
+        function given to `once` it is stored together with that function's result, and, like that, never
+        twice: this is the place for calls that cost money.
+        """
+        record = ledger_line(self.step, self.attempt, model, input_tokens, output_tokens, cost, calls)
+        self._host.spend(record, not self._once)
+
+    def take_spent(self, lines: Iterable[Spent]) -> None:
+        """Take in what this attempt used up in another process; it is stored with its outcome."""
+        for line in lines:
+            self._host.spend(line, False)
+
+    @property
+    def spent(self) -> float:
+        """US dollars that the steps of this run, over all its resumes, are known to have spent."""
+        return self._host.spent()
 
     def heartbeat(self) -> None:
         """Say that the step is alive: its timeout counts from now."""
@@ -226,7 +270,11 @@ class Context:
         known, value = self._remembered(f"awaited:{key}")
         if known:
             return _ready(value)
-        value = function(*args, **kwargs)
+        self._once += 1
+        try:
+            value = function(*args, **kwargs)
+        finally:
+            self._once -= 1
         if inspect.isawaitable(value):
             return self._remember_async(f"awaited:{key}", value)
         return self._remember(f"once:{key}", value)
@@ -246,7 +294,11 @@ class Context:
         return await self._remember_async(f"once:{key}", function(*args, **kwargs))
 
     async def _remember_async(self, key: str, awaitable: Any) -> Any:
-        value = await awaitable
+        self._once += 1
+        try:
+            value = await awaitable
+        finally:
+            self._once -= 1
         await self._host.note_async(self._noted(key, value))
         return value
 
@@ -315,6 +367,28 @@ class Context:
 
 
 _NUMBERED = re.compile(r"#\d+$")
+
+MOST_TOKENS = 1 << 53
+"""More than anybody ever spent at once; larger numbers are mistakes."""
+
+
+def ledger_line(
+    step: str, attempt: int, model: str, input_tokens: int, output_tokens: int, cost: float | None, calls: int
+) -> Spent:
+    """A line of the ledger; numbers that cannot be are refused."""
+    if not isinstance(model, str):
+        raise StateInvalid(f"ctx.spend of step {step!r}: model is a name, not {model!r:.80}")
+    for name, number in (("input_tokens", input_tokens), ("output_tokens", output_tokens), ("calls", calls)):
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST_TOKENS:
+            raise StateInvalid(
+                f"ctx.spend of step {step!r}: {name} is a whole number, 0 or more, not {number!r:.80}"
+            )
+    if cost is not None and (isinstance(cost, bool) or not isinstance(cost, (int, float, decimal.Decimal))):
+        raise StateInvalid(f"ctx.spend of step {step!r}: cost is US dollars as a number, not {cost!r:.80}")
+    dollars = None if cost is None else float(cost)
+    if dollars is not None and not (math.isfinite(dollars) and dollars >= 0):
+        raise StateInvalid(f"ctx.spend of step {step!r}: cost is finite and 0 or more, not {cost!r}")
+    return Spent(step, attempt, model, input_tokens, output_tokens, dollars, calls)
 
 
 def _text(name: str) -> str:

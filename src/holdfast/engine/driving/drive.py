@@ -42,13 +42,15 @@ from holdfast.engine.driving.saving import Saving
 from holdfast.engine.elsewhere.main_program import refuse_while_loading
 from holdfast.engine.resume import elapsed
 from holdfast.engine.settings import Settings
+from holdfast.engine.travel.reusing import Adoption
 from holdfast.errors import ExecutionError, RunConflict
 from holdfast.events import Observer
-from holdfast.journal.records import Noted, StepFinished, StepStarted
+from holdfast.journal.records import Noted, Spent, StepFinished, StepStarted
 from holdfast.journal.run_state import (
     INTERRUPTED,
     RunState,
     Step,
+    node_of,
 )
 from holdfast.journal.writer import Writer
 from holdfast.plan.graph import Node
@@ -103,7 +105,10 @@ class Drive:
         self._results = Results(self.graph, self.rules, self.saving)
         self._record, self._say = self.saving.record, self.saving.say
         gated = self.rules.interrupt_before or settings.interrupt_after
-        self._glide = Glide(self, self.graph, self.saving, config) if private and not gated else None
+        looks_up = gated or self.run.reuse is not None
+        self._glide = Glide(self, self.graph, self.saving, config) if private and not looks_up else None
+        self.adoption: Adoption | None = None
+        """What steps are given instead of being run, if the run reuses what another has finished."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._finished: list[Result] = []
         self._wake: asyncio.Event | None = None
@@ -153,6 +158,27 @@ class Drive:
         self._record(record)
         if self.settings.policy.saves_wave(0):
             await self.saving.flush_async()
+
+    def spend(self, record: Spent, store: bool) -> None:
+        """Record what a step used up; with `store` it is stored before returning, wherever that blocks nobody."""
+        if self.run.status != RunStatus.RUNNING:
+            logger.warning("run %s: step %s spent something after the run had stopped", self.run_id, record.step)
+            return
+        self._record(record)
+        self.saving.emit("node.spend", node_of(record.step).rpartition("/")[2], **record._asdict())
+        blocks = not self.private and self._loop is not None and asyncio._get_running_loop() is self._loop
+        if not store or blocks or not self.settings.policy.saves_wave(0):
+            return
+        # A signal must not part a commit from its acknowledgement. What was paid for is not thrown away for one either.
+        inline, self.inline = self.inline, False
+        try:
+            self.saving.flush()
+        finally:
+            self.inline = inline
+
+    def spent(self) -> float:
+        """US dollars that the run's steps are known to have spent."""
+        return sum(spending.cost for spending in list(self.run.spending.values()))
 
     def emit(self, type: str, node: str = "", /, **data: Any) -> None:
         """Tell the observers, if there are any."""
@@ -278,6 +304,8 @@ class Drive:
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
         timer = self._timer()
         try:
+            if self.run.reuse is not None:
+                await self._look_back()
             while True:
                 launches = await self._advance()
                 if self.private:
@@ -348,7 +376,9 @@ class Drive:
             progress = False
             for decision in decide(self.graph, self.run, self.rules):
                 kind = type(decision)
-                if kind is Start:
+                if self.adoption is not None and isinstance(decision, Start | Gate) and self._adopts(decision.step):
+                    progress = True
+                elif kind is Start:
                     if self._begin(decision.step, decision.at):  # type: ignore[union-attr]
                         launches.append(decision.step)  # type: ignore[union-attr]
                         progress = progress or len(launches) > 1 or bool(self._tasks)
@@ -395,6 +425,26 @@ class Drive:
 
     def _is_long(self, until: float) -> bool:
         return self.linger is not None and until - time.time() > self.linger
+
+    async def _look_back(self) -> None:
+        """Learn what the run may be given of what another, or it itself, has finished."""
+        look = partial(Adoption.of, self.settings.journal, self.graph, self.codec, self.run, self.run_id)
+        self.adoption = look() if self.private else await asyncio.to_thread(look)
+        if self.adoption is not None:
+            self._moves.adopted = self.adoption.steps
+
+    def _adopts(self, step: Step) -> bool:
+        """Let a step that is about to begin have the result that it is given; `False` if it has to run."""
+        assert self.adoption is not None
+        finished = self.adoption.taken(step)
+        if finished is None:
+            return False
+        self.saving.part()
+        self._record(finished)
+        if self.saving.observer is not None:
+            update = {op.key: op.value for op in finished.ops if op.kind != "drop"}
+            self._say("node.adopt", step.node, step=step.id, origin=finished.origin, update=update)
+        return True
 
     def _begin(self, step: Step, at: float | None) -> bool:
         """Record the intent to run a step, unless it is to wait until `at`."""
@@ -510,6 +560,8 @@ class Drive:
         self.steps_run += 1
         node = graph_of(self.graph, step).nodes[step.node]
         state = state_for(self.saving, step)
+        if node.reads is not None:
+            state = state.limited(node.reads, node.name, [op.key for op in step.item])
         context = Context(self, step, self.config, node.is_async) if node.wants_context else None
         return node, state, context
 

@@ -7,9 +7,11 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from holdfast.data.schema import EVERYWHERE
 from holdfast.data.state import State
 from holdfast.engine.commands.mailbox import POLL, Mailbox
 from holdfast.engine.driving.attempt import Result, attempt_inline
+from holdfast.engine.driving.changes import certain_of
 from holdfast.engine.driving.context import Context, Host, StopSignal
 from holdfast.engine.driving.saving import Saving
 from holdfast.journal.records import MovedOn
@@ -101,9 +103,10 @@ class Glide:
         return node if self._run.frames[""].waves + 1 < graph.max_iterations else None
 
     def _moved_on(self, step: Step, result: Result, node: str) -> bool:
-        root = self._run.frames[""]
+        root, reads = self._run.frames[""], self._graph.nodes[step.node].reads
         try:
-            ops = self._graph.schema.resolve(self._codec, root.cells, result.value)
+            certain = EVERYWHERE if reads is None else certain_of(reads)
+            ops = self._graph.schema.resolve(self._codec, root.cells, result.value, certain)
         except Exception:
             return False  # Whoever takes the result finds the same, and says so.
         name, saving = f"{node}#{root.visits.get(node, 0) + 1}", self._saving

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from holdfast.data.ops import Op, advance
 from holdfast.data.state import State
@@ -24,6 +25,8 @@ class Moves:
         self._graph, self._saving, self._gates = graph, saving, gates
         self._codec = saving.settings.codec
         self._interrupt_after = saving.settings.interrupt_after
+        self.adopted: Collection[str] = ()
+        """The steps that did not run, so that nobody is asked what to do after them."""
 
     def plainly(self, frame: Frame) -> bool:
         """Record the end of a wave of one step after which there is no choice; `False` if this is none."""
@@ -106,7 +109,7 @@ class Moves:
     def _after_wave(self, frame: Frame, steps: list[Step], targets: tuple[Target, ...]) -> None:
         if self._interrupt_after:
             for step in steps:
-                if qualified(step) in self._interrupt_after:
+                if qualified(step) in self._interrupt_after and step.id not in self.adopted:
                     self._gates.after(step)
         if self._saving.observer is not None:
             self._say_wave(frame, steps, targets)

@@ -120,6 +120,13 @@ class Saving:
         self.writer.mark(encode_mark(frame.waves, nodes, next_, frame.path))
         self.marked, self._mark_place = True, len(self._events)
 
+    def part(self) -> None:
+        """Make what was recorded up to the last checkpoint an entry of its own, stored with what follows it."""
+        if self.writer.seal_part() and self.marked:
+            self.marked = False
+            if self.observer is not None and self.hears("checkpoint.save"):
+                self._tell_checkpoint()
+
     def save_move(self, left: str, node: str) -> None:
         """Save a lone step's way from node `left` to `node` as a checkpoint of its own."""
         self.writer.mark(encode_mark(self.run.frames[""].waves, [left], [node], ""))
@@ -139,16 +146,19 @@ class Saving:
                 self.writer.last_size // 1024,
             )
         if self.observer is not None and self.hears("checkpoint.save"):
-            node = self.run.root.last_node
-            facts = {
-                "node": node,
-                "checkpoint_id": self.checkpoint_id,
-                "timestamp": time.time(),
-                "run_id": self.run_id,
-                "size": self.writer.last_size,
-            }
-            # Told where it was marked: after the wave that it saves, before what follows.
-            self._events.insert(self._mark_place, ("checkpoint.save", node, facts))
+            self._tell_checkpoint()
+
+    def _tell_checkpoint(self) -> None:
+        node = self.run.root.last_node
+        facts = {
+            "node": node,
+            "checkpoint_id": self.checkpoint_id,
+            "timestamp": time.time(),
+            "run_id": self.run_id,
+            "size": self.writer.last_size,
+        }
+        # Told where it was marked: after the wave that it saves, before what follows.
+        self._events.insert(self._mark_place, ("checkpoint.save", node, facts))
 
     def failed(self, error: StoreError) -> None:
         """A save failed: stop the run, or go on and save later, as the policy says."""

@@ -22,6 +22,7 @@ from holdfast.engine.elsewhere.remote import Reply, SentState, Task, perform
 from holdfast.engine.elsewhere.remote_context import Facts
 from holdfast.engine.elsewhere.shared_executors import shared
 from holdfast.errors import ExecutorLost, HoldfastError
+from holdfast.journal.records import Spent
 from holdfast.plan.executor_choice import ExecutorChoice, choice_of
 from holdfast.plan.graph import Node
 
@@ -64,7 +65,7 @@ async def done_elsewhere(
     timed: Context | None = None,
     state: State | None = None,
 ) -> Any:
-    """What a task comes to in another process. What it logs is told to `context`.
+    """What a task comes to in another process. What it logs and spends is told to `context`.
 
     If the step has a timeout, `timed` is its context. `state` is the one that the task was given.
     """
@@ -77,6 +78,7 @@ async def done_elsewhere(
     if context is not None:
         for level, text in reply.log:
             context.log.log(level, "%s", text)
+        context.take_spent(Spent(*line) for line in reply.spent)
     return reply.settled(task, state)
 
 

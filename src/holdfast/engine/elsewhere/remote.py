@@ -151,12 +151,13 @@ class Task(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What came of a task: its value, or its error with the traceback as text; and what was logged meanwhile."""
+    """What came of a task: its value, or its error with the traceback as text; what was logged, and what was spent."""
 
     value: bytes
     error: bytes
     trace: str
     log: list[tuple[int, str]]
+    spent: list[tuple[Any, ...]]
 
     def settled(self, task: Task, given: State | None) -> Any:
         """The value, or the error raised."""
@@ -197,10 +198,10 @@ def perform(data: bytes, loads: Loads = pickle.loads) -> bytes:
             raise _NotLoaded(_told(error)) from error
         assert task is not None
         value = _packed_value(task, task.done(kept, loads))
-        reply = Reply(value, b"", "", kept.lines())
+        reply = Reply(value, b"", "", kept.lines(), kept.spent)
     except BaseException as error:
         trace = "".join(traceback.format_exception(error))
-        reply = Reply(b"", _packed_error(task, error), trace, kept.lines())
+        reply = Reply(b"", _packed_error(task, error), trace, kept.lines(), kept.spent)
     return pickle.dumps(tuple(reply))
 
 

@@ -7,11 +7,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from holdfast.engine.driving.context import Context, logger
+from holdfast.engine.driving.context import Context, ledger_line, logger
 from holdfast.errors import HoldfastError
 
 MOST_LINES = 1000
 """How many log messages of one step are brought back, the last ones."""
+
+MOST_SPENT = 10_000
+"""How many lines of the ledger one step may bring back."""
 
 _ELSEWHERE = "put it into a node of its own without that executor"
 _WAYS_OUT = {
@@ -23,6 +26,7 @@ _WAYS_OUT = {
     "emit": "return what is to be told, or use ctx.log",
     "heartbeat": "give the node a longer timeout",
     "cancelled": "a run that stops does not wait for it",
+    "spent": "look at it in a node of its own without that executor",
 }
 
 
@@ -61,10 +65,11 @@ class Facts(NamedTuple):
 
 
 class Kept(logging.Handler):
-    """Log messages that are brought back with the step's result."""
+    """Log messages, and lines of the ledger, that are brought back with the step's result."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.spent: list[tuple[Any, ...]] = []
         self._lines: collections.deque[tuple[int, str]] = collections.deque(maxlen=MOST_LINES)
         self._count = 0
 
@@ -86,7 +91,7 @@ class RemoteContext:
     """
 
     def __init__(self, facts: Facts, kept: Kept) -> None:
-        self._facts = facts
+        self._facts, self._kept = facts, kept
         # Of its own: what is logged is told where the run is driven, not here.
         self._logger = logging.Logger(logger.name, facts.log_level)
         self._logger.addHandler(kept)
@@ -102,6 +107,27 @@ class RemoteContext:
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger; its messages are told where the run is driven, when the step is over."""
         return logging.LoggerAdapter(self._logger, {"run_id": self.run_id, "step": self.step})
+
+    def spend(
+        self,
+        model: str = "",
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cost: float | None = None,
+        calls: int = 1,
+    ) -> None:
+        """Write into the run's ledger what this attempt has used up; it is stored when the step is over.
+
+        If this process dies before that, nobody knows of it.
+        """
+        facts, spent = self._facts, self._kept.spent
+        line = ledger_line(facts.step, facts.attempt, model, input_tokens, output_tokens, cost, calls)
+        if len(spent) == MOST_SPENT:
+            raise Unavailable(
+                f"ctx.spend was called {MOST_SPENT} times in {facts.where}; add up what was spent, and say it at once"
+            )
+        spent.append(tuple(line))
 
     def _refuse(self, name: str) -> NoReturn:
         raise Unavailable(

@@ -9,7 +9,7 @@ from holdfast.data.seal import Seal
 from holdfast.engine.travel.moments import Moment, find_moment
 from holdfast.errors import CheckpointNotFound
 from holdfast.journal.journal import Journal
-from holdfast.stores.base import Store
+from holdfast.stores.base import RunInfo, Store
 from holdfast.views.diff.states import StateDifference, load_plainly, state_difference
 
 
@@ -41,9 +41,19 @@ def _pair(store: Store, one: str, other: str | None) -> tuple[Moment, Moment]:
         return moment, find_moment(store, other)
     info = moment.info
     found = store.marks(info.run, None if moment.seq is None else moment.seq + 1, 2)
-    if len(found) < 2:
+    if len(found) == 2:
+        return Moment(info, found[1].seq), Moment(info, found[0].seq)
+    start = _start(store, info) if found else None
+    if start is None or start >= found[0].seq:
         raise CheckpointNotFound(
-            f"run {info.run!r} has no checkpoint before {'it' if moment.seq is None else 'that one'} to compare "
-            "with; give two moments"
+            f"run {info.run!r} has nothing saved before that to compare with; give two moments"
         )
-    return Moment(info, found[1].seq), Moment(info, found[0].seq)
+    return Moment(info, start), Moment(info, found[0].seq)
+
+
+def _start(store: Store, info: RunInfo) -> int | None:
+    """The entry before a run's first step, if it is still there."""
+    try:
+        return find_moment(store, f"{info.run}@0").seq
+    except CheckpointNotFound:
+        return None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.data.codec import Codec
-from holdfast.errors import CheckpointNotFound
+from holdfast.engine.travel.editing import Edit, Hands, checkpoint_of, edited
+from holdfast.engine.travel.moments import Moment
+from holdfast.errors import CheckpointNotFound, StateInvalid
 from holdfast.journal.checkpoints import new_run_key
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.pruning import add_snapshot
-from holdfast.journal.records import Forked
+from holdfast.journal.records import Forked, RunEnded
 from holdfast.journal.run_state import at_checkpoint
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
@@ -28,30 +32,72 @@ class Fork(NamedTuple):
 
 
 def begin_fork(
-    journal: Journal, codec: Codec, parent: RunInfo, seq: int, run: str, *, driver: str = "", durable: bool = True
+    journal: Journal,
+    codec: Codec,
+    parent: RunInfo,
+    seq: int | None,
+    run: str,
+    *,
+    driver: str = "",
+    durable: bool = True,
 ) -> Fork:
-    """A new run that begins where `parent` stood at its entry `seq`; nothing is stored yet."""
+    """A new run that begins where `parent` stood at its entry `seq`, or stands now; nothing is stored yet."""
     base = journal.load(parent, codec, seq)
-    if base.seq != seq:
+    if seq is not None and base.seq != seq:
         raise CheckpointNotFound(f"run {parent.run!r} has no entry {seq}; its last is {base.seq}")
     now = time.time()
     status = RunStatus.RUNNING.value
     info = RunInfo(run, new_run_key(), parent.workflow, status, now, now, driver, parent.tags, parent=parent.key)
     writer = Writer.create(journal, info, codec, durable=durable, base=base)
     start = at_checkpoint(base.run)
-    writer.record(Forked(parent.run, seq, b"", start, driver, b"", parent.key, base.chain))
-    found = journal.store.marks(parent.run, seq + 1, 1)
-    if found and found[0].seq == seq:
-        writer.mark(found[0].mark)
+    writer.record(Forked(parent.run, base.seq, b"", start, driver, b"", parent.key, base.chain))
+    found = journal.store.marks(parent.run, base.seq + 1, 1)
+    writer.mark(found[0].mark if found and found[0].seq == base.seq else checkpoint_of(writer))
     return Fork(writer, base)
 
 
 async def store_fork(fork: Fork) -> None:
     """Store a fork, and see to it that it can be read whatever became of its parent meanwhile."""
+    await fork.writer.flush_async()
+    _make_safe(fork)
+
+
+def _make_safe(fork: Fork) -> None:
+    """Give a fork that was just stored a snapshot, if its parent is gone by now, or far away.
+
+    Whoever prunes or deletes the parent later finds the fork, and does the same.
+    """
     writer, base = fork
-    await writer.flush_async()
     journal = writer.journal
     there = next(iter(journal.store.read(base.info.run, base.seq - 1, base.seq)), None)
     if base.depth >= _DEEP or there is None or there.chain != base.chain:
         loaded = Loaded(writer.info, writer.run, writer.track, writer.seq, writer.chain, writer.weight)
         add_snapshot(journal, writer.info.run, journal.make_snapshot(loaded, writer.codec))
+
+
+def fork_run(
+    hands: Hands,
+    moment: Moment,
+    run: str,
+    edit: Edit | None = None,
+    *,
+    tags: Sequence[str] | None = None,
+) -> str:
+    """Store a new run, called `run`, that begins at a moment of another, and is not driven; answer its id."""
+    fork = begin_fork(hands.journal, hands.codec, moment.info, moment.seq, run, durable=hands.durable)
+    writer = fork.writer
+    place = edited(writer, hands, edit or Edit())
+    if place is not None:
+        writer.mark(place)
+    writer.record(RunEnded(RunStatus.INTERRUPTED))
+    facts = dataclasses.replace(writer.info, status=RunStatus.INTERRUPTED.value, updated_at=time.time())
+    writer.set_info(facts if tags is None else dataclasses.replace(facts, tags=_checked(tags)))
+    writer.flush()
+    _make_safe(fork)
+    return run
+
+
+def _checked(tags: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(tags, str) or not all(isinstance(tag, str) and tag and tag.isprintable() for tag in tags):
+        raise StateInvalid(f"tags are a list of printable texts, not {tags!r:.80}")
+    return tuple(dict.fromkeys(tags))

@@ -94,6 +94,9 @@ def _is_wave(point: Checkpoint, wave: int) -> bool:
 
 def _searched(store: Store, info: RunInfo, wave: int) -> int | None:
     """The checkpoint after a wave, found by halving; `None` where the waves do not simply count up."""
+    guess = store.marks(info.run, wave + 2, 1)
+    if guess and guess[0].seq == wave + 1 and _is_wave(_read(info, guess[0]), wave):
+        return guess[0].seq  # Each step was alone in its wave, and each wave was saved.
     newest = store.marks(info.run, None, 1)
     low, high = 0, newest[0].seq if newest else 0
     while low < high:
@@ -103,8 +106,7 @@ def _searched(store: Store, info: RunInfo, wave: int) -> int | None:
             low = middle
         else:
             high = min(middle - 1, found[0].seq - 1)
-    found = [mark for mark in store.marks(info.run, low + 2, 1) if mark.seq > low] if newest else []
-    found = found or _next_mark(store, info, low, newest)
+    found = _next_mark(store, info, low, newest)
     return found[0].seq if found and _is_wave(_read(info, found[0]), wave) else None
 
 
@@ -129,7 +131,9 @@ def _after_node(store: Store, info: RunInfo, place: str) -> int:
     seen: dict[str, None] = {}
     finishes = []
     for point in checkpoints_back(store, info):
-        prefix = "/".join(part.rpartition("#")[0] for part in point.frame.split("/")) + "/" if point.frame else ""
+        prefix = (
+            "/".join(part.rpartition("#")[0] for part in point.frame.split("/")) + "/" if point.frame else ""
+        )
         names = [prefix + name for name in point.nodes]
         seen |= dict.fromkeys(names)
         if node in names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from holdfast.agents.prices import cost
@@ -24,8 +24,8 @@ from holdfast.flows.errors import StepFailed
 from holdfast.flows.kinds.kind import Plain, Result
 from holdfast.flows.kinds.python_target import find_function
 from holdfast.flows.model import Step
+from holdfast.flows.purse import count_earlier_lines
 from holdfast.flows.world import World
-from holdfast.plan.fingerprint import fingerprint
 
 logger = logging.getLogger("holdfast")
 
@@ -47,25 +47,23 @@ class CallAgent(Plain):
         self._tools = tuple(_tool(target, world) for target in agent.tools)
         self._price = None if agent.price is None else agent.price.model_dump()
 
-    def code(self) -> str:
-        return " ".join(fingerprint(tool.function) for tool in self._tools)
+    def functions(self) -> Sequence[Callable[..., Any]]:
+        return [tool.function for tool in self._tools]
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
-        spent, begun = _spent_before(ctx), time.monotonic()
+        begun = time.monotonic()
+        count_earlier_lines(ctx)
         try:
-            reply = ctx.recall("reply") or self._paid(scope, state, ctx, spent)
+            reply = ctx.recall("reply") or self._paid(scope, ctx)
         except AgentError as error:
-            raise self._failure(error, scope, ctx, spent, begun) from error.__cause__
-        spent.append(reply["entry"])
-        self._world.purse.note(ctx.run_id, spent)
-        usage = {key: reply["entry"][key] for key in ("model", "input_tokens", "output_tokens", "cost")}
-        return {"output": reply["output"], "usage": usage, "ledger": spent}
+            raise self._failure(error, scope, ctx, begun) from error.__cause__
+        usage = reply["usage"] if "usage" in reply else {key: reply["entry"][key] for key in _USAGE}
+        return {"output": reply["output"], "usage": usage}
 
-    def _paid(self, scope: Mapping[str, Any], state: State, ctx: Context, spent: list[Any]) -> dict[str, Any]:
+    def _paid(self, scope: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
         """A reply that is paid for now, if there is money left."""
-        request, purse = self._request(scope), self._world.purse
-        purse.note(ctx.run_id, [*(state.get("ledger") or ()), *spent])
-        purse.refuse_if_empty(ctx.run_id)
+        request = self._request(scope)
+        self._world.purse.refuse_if_empty(ctx)
         self._check_price(request.model)
         return ctx.once("reply", self._call, request, ctx)  # type: ignore[no-any-return]
 
@@ -83,20 +81,16 @@ class CallAgent(Plain):
         told = _Telling(self._world, ctx.emit)
         reply = provider_for(request.model).complete(request, told.piece)
         told.rest()
-        entry = self._entry(ctx, request.model, reply.usage, reply)
-        return self._world.hide({"output": reply.output, "entry": entry})  # type: ignore[no-any-return]
+        usage = self._spend(ctx, request.model, reply.usage, reply)
+        return self._world.hide({"output": reply.output, "usage": usage})  # type: ignore[no-any-return]
 
     def _failure(
-        self, error: AgentError, scope: Mapping[str, Any], ctx: Context, spent: list[Any], begun: float
+        self, error: AgentError, scope: Mapping[str, Any], ctx: Context, begun: float
     ) -> AgentError:
-        """The error with what is known of it: what was spent in vain, and whether another attempt may help."""
+        """The error with what is known of it: whether another attempt may help. What was spent in vain counts."""
         if error.usage.requests or error.usage.input_tokens:
-            entry = self._world.hide(self._entry(ctx, self._model.render(scope), error.usage))
-            ctx.once(f"spent:{ctx.attempt}", lambda: entry)
-            spent.append(entry)
-        self._world.purse.note(ctx.run_id, spent)
+            self._spend(ctx, self._model.render(scope), error.usage)
         facts = {
-            "spent": spent,
             "transient": isinstance(error, TransientAgentError),
             "timed_out": self._timeout is not None and time.monotonic() - begun >= self._timeout,
         }
@@ -120,20 +114,20 @@ class CallAgent(Plain):
             max_turns=agent.max_turns,
         )
 
-    def _entry(
+    def _spend(
         self, ctx: Context, model: str, usage: Usage, reply: AgentReply | None = None
     ) -> dict[str, Any]:
+        """Write a call into the ledger; what it used."""
         price = cost(model, usage, self._price)
         if price is None and reply is not None:
             price = reply.cost
-        return {
-            "id": f"{ctx.step}@{ctx.attempt}",
-            "step": self._name,
-            "model": model if reply is None else reply.model,
-            "input_tokens": usage.input_tokens,
-            "output_tokens": usage.output_tokens,
-            "cost": price,
-        }
+        model = str(self._world.hide(model if reply is None else reply.model))
+        tokens = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+        ctx.spend(model, **tokens, cost=price, calls=max(1, usage.requests))
+        return {"model": model, **tokens, "cost": price}
+
+
+_USAGE = ("model", "input_tokens", "output_tokens", "cost")
 
 
 class _Telling:
@@ -155,12 +149,6 @@ class _Telling:
     def rest(self) -> None:
         if self._line:
             self._emit(self._world.hide(self._line))
-
-
-def _spent_before(ctx: Context) -> list[dict[str, Any]]:
-    """What earlier attempts of this step spent in vain."""
-    found = (ctx.recall(f"spent:{attempt}") for attempt in range(1, ctx.attempt + 1))
-    return [entry for entry in found if entry is not None]
 
 
 def _tool(target: str, world: World) -> Tool:

@@ -17,6 +17,8 @@ from holdfast.flows.world import World
 class UseCheckpointFile(Plain):
     """Writes or reads a checkpoint file; nothing that a file names is ever imported or run."""
 
+    takes_state = True
+
     def __init__(self, step: Step, world: World) -> None:
         super().__init__()
         assert isinstance(step.checkpoint, CheckpointFile)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from holdfast.data.state import State
@@ -38,12 +38,17 @@ class Kind(Protocol):
         """Whether `run` needs a context; what does without one costs less."""
         ...
 
+    @property
+    def takes_state(self) -> bool:
+        """Whether `run` looks at the state itself, beside the scope."""
+        ...
+
     def paths(self) -> Paths:
         """The places of the scope that the work reads."""
         ...
 
-    def code(self) -> str:
-        """What, beside the definition, makes it other work when it changes."""
+    def functions(self) -> Sequence[Callable[..., Any]]:
+        """The functions that, beside the definition, make it other work when they change."""
         ...
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
@@ -118,6 +123,7 @@ class Plain:
     transient_only: ClassVar[bool] = False
     is_async = False
     asks_engine = True
+    takes_state = False
 
     def __init__(self) -> None:
         self.texts = Texts()
@@ -125,8 +131,8 @@ class Plain:
     def paths(self) -> Paths:
         return self.texts.paths()
 
-    def code(self) -> str:
-        return ""
+    def functions(self) -> Sequence[Callable[..., Any]]:
+        return ()
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
         raise AssertionError("other nodes do the work")

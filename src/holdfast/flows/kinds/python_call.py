@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from holdfast.flows.kinds.python_target import Target, by_value, find_function
 from holdfast.flows.model import Step
 from holdfast.flows.world import World
 from holdfast.plan.executor_choice import THREADS, ExecutorChoice, choice_of, missing_package
-from holdfast.plan.fingerprint import fingerprint
 
 _GIVEN = ("inputs", "steps", "visits", "vars", "workflow", "state", "ctx")
 _OURS = str(Path(__file__).parents[2])
@@ -48,7 +47,7 @@ class CallPython(Plain):
         given = step.with_ if step.with_ else dict.fromkeys((*_GIVEN, *item))
         self._check(given, [*_GIVEN, *item])
         self._named = [name for name in self._parameters if name in given or name in ("state", "ctx")]
-        self.asks_engine = "ctx" in self._named
+        self.asks_engine, self.takes_state = "ctx" in self._named, "state" in self._named
         self._discreet = any(path[0] == "secrets" for path in self.texts.paths())
 
     def _check(self, given: Mapping[str, Any], scope: list[str]) -> None:
@@ -69,10 +68,12 @@ class CallPython(Plain):
         found = self.texts.paths()
         if self._with is None and {"steps", "visits"} & set(self._named):
             found = found | {("steps",)}
+        if self._with is None and "inputs" in self._named:
+            found = found | {("inputs",)}
         return found
 
-    def code(self) -> str:
-        return fingerprint(self._function)
+    def functions(self) -> Sequence[Callable[..., Any]]:
+        return (self._function,)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
         if self.asks_engine and (self._discreet or self._world.secrets.remembered()):

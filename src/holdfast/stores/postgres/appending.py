@@ -33,6 +33,9 @@ _NEW_RUN = (
     "ON CONFLICT DO NOTHING"
 )
 
+# Whoever deletes or prunes the parent meanwhile waits, and then sees the fork.
+_KEEP_PARENT = "SELECT 1 FROM run WHERE namespace = %(namespace)s AND key = %(parent)b FOR KEY SHARE"
+
 # A run that others created under this id has another key, and one that has entries is not new.
 _NEW = (
     f"SELECT no AS run_no FROM run WHERE {_THE_RUN} AND key = %(key)b "
@@ -105,7 +108,8 @@ def steps_of(append: Append, namespace: str) -> Steps:
     text = _statement(
         after == 0, single is not None, bool(first), info is not None and after > 0, bool(snapshots)
     )
-    before = [(_NEW_RUN, values)] if after == 0 else [] if single is not None else [(LOCK, common)]
+    creating = [(_NEW_RUN, values)] if info is None or not info.parent else [(_KEEP_PARENT, values), (_NEW_RUN, values)]
+    before = creating if after == 0 else [] if single is not None else [(LOCK, common)]
     return Steps([*before, (text, values)], [(_FURTHER, {**common, **_columns(piece)}) for piece in more])
 
 

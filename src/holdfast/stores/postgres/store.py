@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import psycopg
 
 from holdfast.errors import StoreError
 from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, check, paged
+from holdfast.stores.mending import Mender
 from holdfast.stores.postgres.announcing import Announcer
 from holdfast.stores.postgres.connecting import Connection, Connections, Server
 from holdfast.stores.postgres.leases import LeaseKeeper
@@ -105,11 +106,11 @@ class PostgresStore:
             )
         )
 
-    def prune(self, run: str, horizon: Snapshot) -> int:
-        return self._desk.write(lambda writer: writer.prune(run, horizon))
+    def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
+        return self._desk.write(lambda writer: writer.prune(run, horizon, forks))
 
-    def delete(self, run: str) -> bool:
-        is_gone = self._desk.write(lambda writer: writer.delete(run))
+    def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
+        is_gone = self._desk.write(lambda writer: writer.delete(run, forks))
         self._tell_of(run)
         return is_gone
 
@@ -165,6 +166,12 @@ class PostgresStore:
     def sizes(self) -> list[RunSize]:
         """How much each run of the namespace holds."""
         return self._connections.run(lambda connection: sizes(connection, self.namespace))
+
+    def mender(self) -> Mender:
+        """What looks at the tables, whatever is wrong with what they hold."""
+        from holdfast.stores.postgres.mending import PostgresMender
+
+        return PostgresMender(self)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -21,12 +21,18 @@ Cursor = psycopg.Cursor[tuple[Any, ...]]
 
 _THE_RUN = "namespace = %(namespace)s AND run = %(run)s"
 
+_NO_OTHER_FORKS = (
+    "(%(any_fork)s OR NOT EXISTS (SELECT FROM run AS fork WHERE fork.namespace = run.namespace "
+    "AND fork.parent = run.key AND fork.parent <> '' AND fork.key <> ALL(%(forks)b::bytea[])))"
+)
+
 _HEADS = (
     "SELECT run, (SELECT max(seq) FROM entry WHERE run_no = no) FROM run "
     "WHERE namespace = %s AND run = ANY(%s::text[])"
 )
 _PRUNE = (
-    f"WITH horizon AS (SELECT run_no FROM run JOIN entry ON run_no = no WHERE {_THE_RUN} AND seq = %(seq)s), "
+    f"WITH horizon AS (SELECT run_no FROM run JOIN entry ON run_no = no WHERE {_THE_RUN} AND seq = %(seq)s "
+    f"AND {_NO_OTHER_FORKS}), "
     "dropped AS (DELETE FROM entry USING horizon WHERE entry.run_no = horizon.run_no AND seq < %(seq)s RETURNING 1), "
     "older AS (DELETE FROM snapshot USING horizon WHERE snapshot.run_no = horizon.run_no AND seq < %(seq)s), "
     "kept AS (INSERT INTO snapshot (run_no, seq, at, chain, body) "
@@ -34,7 +40,7 @@ _PRUNE = (
     "DO UPDATE SET at = excluded.at, chain = excluded.chain, body = excluded.body) SELECT count(*) FROM dropped"
 )
 _DELETE = (
-    f"WITH gone AS (DELETE FROM run WHERE {_THE_RUN} RETURNING no), "
+    f"WITH gone AS (DELETE FROM run WHERE {_THE_RUN} AND {_NO_OTHER_FORKS} RETURNING no), "
     "entries AS (DELETE FROM entry USING gone WHERE run_no = no), "
     "snapshots AS (DELETE FROM snapshot USING gone WHERE run_no = no), "
     "messages AS (DELETE FROM inbox USING gone WHERE run_no = no) SELECT count(*) FROM gone"
@@ -49,6 +55,10 @@ _POSTED = f"SELECT number FROM inbox JOIN run ON run_no = no WHERE {_THE_RUN} AN
 
 
 Result = TypeVar("Result")
+
+
+def _known(forks: Collection[bytes] | None) -> Values:
+    return {"any_fork": forks is None, "forks": list(forks or ())}
 
 
 class Desk:
@@ -119,14 +129,14 @@ class Writer:
             for place, append in enumerate(appends)
         ]
 
-    def prune(self, run: str, horizon: Snapshot) -> int:
+    def prune(self, run: str, horizon: Snapshot, forks: Collection[bytes] | None) -> int:
         """Drop what lies before the horizon; answer how many entries went."""
         values = {"seq": Int8(horizon.seq), "at": horizon.at, "chain": horizon.chain, "body": horizon.body}
-        return int(self._changed(run, (_PRUNE,), values) or 0)
+        return int(self._changed(run, (_PRUNE,), {**values, **_known(forks)}) or 0)
 
-    def delete(self, run: str) -> bool:
+    def delete(self, run: str, forks: Collection[bytes] | None) -> bool:
         """Remove a run and all that belongs to it."""
-        return bool(self._changed(run, (_DELETE,), {}))
+        return bool(self._changed(run, (_DELETE,), _known(forks)))
 
     def post(self, run: str, body: bytes, token: uuid.UUID, notice: tuple[str, str]) -> int | None:
         """The number of the message with this token, which is new, or was posted before its receipt got lost."""

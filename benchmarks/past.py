@@ -1,0 +1,67 @@
+"""The past of a long run: its first page of history and its first step, against those of a short run.
+
+The quickest of many tries is taken: what takes a millisecond is at the mercy of whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from figures import ROUNDS, Holding, Row, loop
+from on_postgres import opened, url_of
+
+from holdfast import App, open_store
+from holdfast.stores.base import Store
+
+PAGE = 20
+HELD = 100_000
+"""Bytes that the state of either run holds."""
+
+
+def bench_history(folder: Path, tiny: bool) -> Iterator[Row]:
+    """Listing the newest checkpoints, and the state after the first step: of 10,000 steps against 100."""
+    long, short = (300, 30) if tiny else (10_000, 100)
+    for kind in ("memory", "sqlite", "file"):
+        urls = {"memory": "memory://", "sqlite": f"sqlite:///{folder / 'runs.db'}", "file": f"file://{folder / 'runs'}"}
+        store = open_store(urls[kind])
+        yield from measured(kind, store, long, short)
+        if kind == "file":
+            yield from measured("file, opened anew", store, long, short, anew=lambda: open_store(urls["file"]))
+        store.close()
+    with opened(url_of(folder)) as server:
+        yield from measured("postgres", server, long, short)
+
+
+def measured(
+    kind: str, store: Store, long: int, short: int, anew: Callable[[], Store] | None = None
+) -> Iterator[Row]:
+    """The two figures of one store; with `anew` each time in a store that has seen nothing of the runs yet."""
+    blob = os.urandom(HELD)
+    for steps in (long, short):
+        if not store.runs(run=str(steps)):
+            counting(steps).compile(store, durability="process").invoke({"n": 0, "blob": blob}, run_id=str(steps))
+    asked: dict[str, Callable[[App, str], Any]] = {
+        f"first page of history, {long:,} v {short} steps": lambda app, run: app.history(run, limit=PAGE),
+        f"state after step 1, {long:,} v {short} steps": lambda app, run: dict(app.state_at(run, 1)),
+    }
+    for name, question in asked.items():
+        times: dict[int, list[float]] = {long: [], short: []}
+        for _ in range(3 * ROUNDS):
+            for steps, found in times.items():
+                app = counting(steps).compile(anew() if anew is not None else store)
+                begun = time.perf_counter()
+                question(app, str(steps))
+                found.append(time.perf_counter() - begun)
+        late, early = min(times[long]), min(times[short])
+        target = None if anew is not None else 2.0
+        label = f"{name.partition(',')[0]}, {kind}"
+        yield Row(label, f"{late * 1e3:.2f} ms", f"{early * 1e3:.2f} ms", late / early, target)
+
+
+def counting(steps: int) -> Any:
+    """A graph that counts to a number, with something in its state that nobody touches."""
+    return loop(lambda state: {"n": state["n"] + 1}, steps, Holding)

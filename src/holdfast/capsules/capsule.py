@@ -1,0 +1,276 @@
+"""A capsule that was opened: every byte verified, and then a store of one run that can only be read."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from holdfast.capsules.contents import (
+    Facts,
+    read_canonical,
+    read_entry,
+    read_facts,
+    read_message,
+    read_snapshot,
+)
+from holdfast.capsules.locking import Unlocked
+from holdfast.capsules.sections import (
+    ENCRYPTED,
+    HEAD,
+    Kind,
+    Origin,
+    Section,
+    read_head,
+    read_section,
+    read_sections,
+)
+from holdfast.capsules.signing import verify
+from holdfast.errors import CapsuleInvalid, CapsuleLocked, CorruptJournal, StoreError
+from holdfast.journal.checkpoints import read_mark
+from holdfast.journal.journal import follows, genesis, is_whole
+from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot
+
+SEALED = 0xFF
+"""How the body of an entry begins that is encrypted with the key of a store."""
+
+
+class FileOrigin:
+    """The bytes of a file."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = path.open("rb")
+            self.size = os.fstat(self._file.fileno()).st_size
+        except OSError as error:
+            raise CapsuleInvalid(f"it cannot be read: {error.strerror}") from None
+        if not path.is_file():
+            self._file.close()
+            raise CapsuleInvalid("it is not a file")
+
+    def read_at(self, place: int, length: int) -> bytes:
+        """The bytes there; fewer at the end."""
+        try:
+            self._file.seek(place)
+            return self._file.read(length)
+        except OSError as error:
+            raise CapsuleInvalid(f"it cannot be read: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._file.close()
+
+
+class Capsule:
+    """One run in one file, read as any store is read; what would change it is refused.
+
+    Opening reads the file once, to the end: checksums, chain, digest and signature are then known to be right.
+    """
+
+    def __init__(self, path: str | Path, passphrase: str | None = None) -> None:
+        self.path = Path(path)
+        self.url = f"capsule:{self.path}"
+        self._file = FileOrigin(self.path)
+        try:
+            self.size = self._file.size
+            self.is_encrypted = read_head(self._file.read_at(0, HEAD.size)) == ENCRYPTED
+            if self.is_encrypted and passphrase is None:
+                raise CapsuleLocked("it is encrypted; give its passphrase")
+            self._origin: Origin = Unlocked(self._file, passphrase or "") if self.is_encrypted else self._file
+            self._index()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Capsule:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _index(self) -> None:
+        self._entries, self._marked, self._messages = array("Q"), array("Q"), array("Q")
+        self.summary: Any = None
+        self.signed_by: bytes | None = None
+        self.digest = b""
+        self.sealed = 0
+        """How many entries, snapshots and messages are encrypted with the key of a store."""
+        self.body_bytes = 0
+        self._snapshot: Snapshot | None = None
+        chain: bytes | None = None
+        for section in read_sections(self._origin):
+            match section.kind:
+                case Kind.FACTS:
+                    self.facts: Facts = read_facts(section.payload)
+                case Kind.SUMMARY:
+                    self.summary = read_canonical(section.payload)
+                case Kind.SNAPSHOT:
+                    self._take_snapshot(read_snapshot(section.payload))
+                case Kind.ENTRY:
+                    chain = self._take_entry(section, chain)
+                case Kind.MESSAGE:
+                    self._take_message(section)
+                case Kind.END:
+                    self.digest = section.payload
+                case Kind.SIGNATURE:
+                    self.signed_by = verify(section.payload, self.digest)
+        if self.facts.first + len(self._entries) - 1 != self.facts.last:
+            raise CapsuleInvalid("entries of its journal are missing")
+
+    def _take_snapshot(self, snapshot: Snapshot) -> None:
+        if snapshot.seq != self.facts.first or not is_whole(snapshot):
+            raise CapsuleInvalid("the snapshot that its journal begins with is not one of this run")
+        self._snapshot = snapshot
+        self.sealed += snapshot.body[16:17] == bytes([SEALED])
+
+    def _take_entry(self, section: Section, chain: bytes | None) -> bytes:
+        entry = read_entry(section.payload)
+        seq, snapshot = self.facts.first + len(self._entries), self._snapshot
+        if entry.seq != seq or seq > self.facts.last:
+            raise CapsuleInvalid(f"entry {seq} of its journal is missing")
+        if chain is None and seq > 1:
+            found = None if snapshot is None else snapshot.chain
+        else:
+            before = genesis(self.facts.run, self.facts.key) if chain is None else chain
+            found = entry.chain if follows(before, entry) else None
+        if found != entry.chain or (chain is None and snapshot is not None and snapshot.chain != found):
+            raise CapsuleInvalid(f"entry {seq} of its journal does not follow from what came before")
+        if entry.mark is not None:
+            self._check_mark(entry)
+            self._marked.append(seq)
+        self._entries.append(section.place)
+        self.sealed += entry.body[:1] == bytes([SEALED])
+        self.body_bytes += len(entry.body)
+        return entry.chain
+
+    def _check_mark(self, entry: Entry) -> None:
+        """Refuse the mark of a checkpoint that those who list checkpoints could not read."""
+        mark = Mark(entry.seq, entry.at, entry.mark or b"", len(entry.body))
+        try:
+            read_mark(self.facts.key, mark, self.facts.run)
+        except CorruptJournal as error:
+            raise CapsuleInvalid(str(error)) from None
+
+    def _take_message(self, section: Section) -> None:
+        self._messages.append(section.place)
+        message = read_message(section.payload)
+        if message.number != len(self._messages):
+            raise CapsuleInvalid("messages in it are missing")
+        self.sealed += message.body[:1] == bytes([SEALED])
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries its journal has."""
+        return len(self._entries)
+
+    @property
+    def checkpoint_count(self) -> int:
+        """How many of them end in a checkpoint."""
+        return len(self._marked)
+
+    @property
+    def message_count(self) -> int:
+        """How many messages its inbox has."""
+        return len(self._messages)
+
+    @property
+    def info(self) -> RunInfo:
+        """The facts of its run."""
+        return self.facts.info()
+
+    @property
+    def last(self) -> Entry:
+        """The newest entry of its journal."""
+        return self._entry(self.facts.last)
+
+    @property
+    def beginning(self) -> Snapshot | None:
+        """The snapshot without which its journal cannot be read."""
+        return self._snapshot
+
+    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+        """As any store."""
+        if run != self.facts.run:
+            return
+        last = self.facts.last if upto is None else min(upto, self.facts.last)
+        for seq in range(max(after + 1, self.facts.first), last + 1):
+            yield self._entry(seq)
+
+    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+        """As any store."""
+        if run != self.facts.run:
+            return []
+        wanted = [seq for seq in reversed(self._marked) if before is None or seq < before][:limit]
+        entries = map(self._entry, wanted)
+        return [Mark(entry.seq, entry.at, entry.mark or b"", len(entry.body)) for entry in entries]
+
+    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
+        """As any store."""
+        own = self._snapshot
+        fits = run == self.facts.run and own is not None and (upto is None or own.seq <= upto)
+        return own if fits else None
+
+    def runs(
+        self,
+        *,
+        run: str | None = None,
+        key: bytes | None = None,
+        workflow: str | None = None,
+        status: Sequence[str] | None = None,
+        limit: int | None = None,
+        prefix: str | None = None,
+        before: float | None = None,
+        parent: bytes | None = None,
+    ) -> list[RunInfo]:
+        """As any store."""
+        own = self.info
+        fits = (
+            run in (None, own.run)
+            and key in (None, own.key)
+            and workflow in (None, own.workflow)
+            and (status is None or own.status in status)
+            and (prefix is None or own.run.startswith(prefix))
+            and (before is None or own.updated_at < before)
+            and parent in (None, own.parent)
+        )
+        return [own][:limit] if fits else []
+
+    def inbox(self, run: str, after: int = 0) -> list[Message]:
+        """As any store."""
+        if run != self.facts.run:
+            return []
+        return [read_message(read_section(self._origin, place).payload) for place in self._messages[after:]]
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._file.close()
+
+    def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        """Refused."""
+        self._refuse()
+
+    def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
+        """Refused."""
+        self._refuse()
+
+    def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
+        """Refused."""
+        self._refuse()
+
+    def post(self, run: str, body: bytes) -> int:
+        """Refused."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise StoreError(f"{self.path} is a capsule, which can only be read; import it into a store")
+
+    def _entry(self, seq: int) -> Entry:
+        entry = read_entry(read_section(self._origin, self._entries[seq - self.facts.first]).payload)
+        if entry.seq != seq:
+            raise CapsuleInvalid("it was changed while it was read")
+        return entry

@@ -1,0 +1,195 @@
+"""Reading a capsule into a store: nothing is written before all of it is known to be right."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.capsules.capsule import Capsule
+from holdfast.capsules.contents import LONGEST_NAME
+from holdfast.capsules.folding import LIMIT, fold_capsule
+from holdfast.capsules.opening import open_capsule, told
+from holdfast.capsules.renaming import write_renamed
+from holdfast.capsules.signing import fingerprint
+from holdfast.capsules.summary import flow_of
+from holdfast.data.seal import Seal
+from holdfast.engine.driver import describe, is_driven
+from holdfast.engine.moving.copy_report import CopyOutcome
+from holdfast.errors import CapsuleInvalid, RunConflict, RunExists, StoreError
+from holdfast.journal.copying import (
+    COPIED,
+    Brought,
+    Standing,
+    bring,
+    bring_messages,
+    close_run,
+    compare,
+)
+from holdfast.journal.journal import Journal
+from holdfast.journal.pruning import delete_run
+from holdfast.stores.base import Conflict, Entry, Store
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedRun:
+    """A run that came out of a capsule. `outcome` is copied, updated (the store had its beginning) or unchanged."""
+
+    run: str
+    workflow: str
+    status: str
+    outcome: CopyOutcome
+    entries: int
+    size: int
+    signed_by: str = ""
+    notes: tuple[str, ...] = ()
+    flow: Mapping[str, Any] | None = field(default=None, repr=False)
+    """The workflow file that came with it: path, source, included files; what resuming the run would run."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: run_id, workflow, status, outcome, entries, bytes, signed_by, notes."""
+        return {
+            "run_id": self.run,
+            "workflow": self.workflow,
+            "status": self.status,
+            "outcome": str(self.outcome),
+            "entries": self.entries,
+            "bytes": self.size,
+            "signed_by": self.signed_by or None,
+            "notes": list(self.notes),
+        }
+
+
+def import_run(
+    store: Store,
+    path: str | Path,
+    *,
+    run_id: str | None = None,
+    passphrase: str | None = None,
+    trust: Sequence[str | Path] = (),
+    max_state: int = LIMIT,
+    seal: Seal | None = None,
+) -> ImportedRun:
+    """Read a capsule into a store; the run can then be looked at, and resumed, as any other.
+
+    All of the capsule is verified first: checksums, chain, signature, and that its journal can be read. With `trust`,
+    files or folders of public keys, one of them has to have signed it. A run that the store has is brought up to date;
+    one of the same id with another history is refused, unless `run_id` gives it another id. `max_state` bounds the
+    memory that reading it may take, in bytes. `seal` is the key that the journal is encrypted with, if it is, by
+    default that of HOLDFAST_KEY.
+    """
+    own = seal if seal is not None else Seal.from_environment(os.environ)
+    with told(path), open_capsule(path, passphrase, trust) as capsule:
+        _check_name(capsule.facts.run if run_id is None else run_id)
+        tallies = fold_capsule(capsule, own, max_state)
+        notes, flow = ((_UNREAD,), None) if tallies is None else ((), flow_of(tallies.run))
+        with _renamed(capsule, run_id, own) as source:
+            outcome, brought = _Import(source, store, own).bring()
+        signed = "" if capsule.signed_by is None else fingerprint(capsule.signed_by)
+    (info,) = store.runs(run=source.facts.run)
+    entries, size = (0, 0) if brought is None else (brought.entries, brought.size)
+    return ImportedRun(info.run, info.workflow, info.status, outcome, entries, size, signed, notes, flow)
+
+
+_UNREAD = "its journal is encrypted with the key of the store that it is from; set HOLDFAST_KEY to that key to read it"
+
+
+def _check_name(run: str) -> None:
+    """Refuse an id that no run here could be started with."""
+    if not run.isprintable() or not run.strip() or len(run) > LONGEST_NAME:
+        raise CapsuleInvalid(
+            f"{run[:100]!a} is not taken as a run id (control characters, or too long); choose another with --as ID "
+            "(run_id=…)"
+        )
+
+
+@contextlib.contextmanager
+def _renamed(capsule: Capsule, run: str | None, seal: Seal | None) -> Iterator[Capsule]:
+    if run is None or run == capsule.facts.run:
+        yield capsule
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        path = Path(folder) / "renamed"
+        with path.open("wb") as file:
+            write_renamed(capsule, run, file, seal)
+        with Capsule(path) as renamed:
+            yield renamed
+
+
+class _Import:
+    """Brings the run of one capsule into one store."""
+
+    def __init__(self, source: Capsule, target: Store, seal: Seal | None) -> None:
+        self._source, self._target, self._seal = source, target, seal
+        self._info = source.info
+
+    def bring(self) -> tuple[CopyOutcome, Brought | None]:
+        """Bring what the store lacks; what became of it."""
+        last = self._source.last
+        standing, theirs = self._compare(last)
+        if standing is Standing.OTHER:
+            raise self._other()
+        if standing is Standing.MARKED and theirs is not None and theirs.seq - 1 != last.seq:
+            self._refuse_driven()
+            self._remove(theirs)
+            standing, theirs = Standing.ABSENT, None
+        if standing in (Standing.SAME, Standing.MARKED, Standing.AHEAD):
+            self._bring_messages(standing)
+            return CopyOutcome.UNCHANGED, None
+        self._refuse_driven()
+        brought = self._bring(theirs)
+        outcome = CopyOutcome.COPIED if standing is Standing.ABSENT else CopyOutcome.UPDATED
+        return outcome, brought
+
+    def _bring(self, theirs: Entry | None) -> Brought:
+        end = COPIED if self._source.facts.under_way else None
+        facts = self._info
+        if theirs is not None:
+            (known,) = self._target.runs(run=facts.run)
+            facts = dataclasses.replace(facts, tags=tuple(dict.fromkeys((*known.tags, *facts.tags))))
+        try:
+            brought = bring(self._source, self._target, self._info, theirs, facts, end)
+        except Conflict:
+            raise RunConflict(
+                f"run {facts.run!r} was changed in {self._target.url} while it was imported; import it again"
+            ) from None
+        bring_messages(self._source, self._target, facts.run)
+        return brought
+
+    def _bring_messages(self, standing: Standing) -> None:
+        if standing is not Standing.AHEAD:
+            bring_messages(self._source, self._target, self._info.run)
+
+    def _compare(self, last: Entry) -> tuple[Standing, Entry | None]:
+        return compare(self._source, self._target, self._info, last)
+
+    def _remove(self, theirs: Entry) -> None:
+        """Make room where only a copy is that holds less and that nobody has taken up."""
+        (known,) = self._target.runs(run=self._info.run)
+        close_run(self._target, known, theirs)
+        delete_run(Journal(self._target, self._seal), known.run)
+
+    def _refuse_driven(self) -> None:
+        for known in self._target.runs(run=self._info.run):
+            if is_driven(self._target, known):
+                raise RunConflict(
+                    f"run {known.run!r} in {self._target.url} is being driven by {describe(known.driver)}; import it "
+                    "when that has stopped"
+                )
+
+    def _other(self) -> RunExists | StoreError:
+        url, run = self._target.url, self._info.run
+        if self._target.runs(run=run):
+            return RunExists(
+                f"{url} has a run {run!r} with another history; import this one under another id with --as ID "
+                "(run_id=…)"
+            )
+        (other,) = self._target.runs(key=self._info.key)
+        return RunExists(
+            f"{url} has this run under the id {other.run!r}; import it under an id of its own with --as ID (run_id=…)"
+        )

@@ -1,0 +1,262 @@
+"""`holdfast fork`, `adopt` and `rollback`: other ways for a run to go on from where it once stood."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.display.tables import print_json
+from holdfast.cli.display.text import one_line
+from holdfast.cli.reading import json_option
+from holdfast.cli.speaking import by_option, me, reason_option
+from holdfast.cli.store_option import close_store, store_option
+
+if TYPE_CHECKING:
+    from holdfast.engine.travel.editing import Hands
+    from holdfast.engine.travel.moments import Moment
+    from holdfast.journal.journal import Journal
+    from holdfast.stores.base import RunInfo
+
+
+@click.command()
+@click.argument("run", metavar="RUN[@PLACE]")
+@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Change the state of the fork, as `edit` does.")
+@click.option("--as-node", metavar="STEP", help="Let the changes be what this step came to; what follows it comes next.")
+@click.option("--run-id", metavar="ID", help="The id of the new run; by default a random one.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Tag the new run; by default it has the tags of the old.")
+@click.option("--run", "go_on", is_flag=True, help="Go on with the new run here and now.")
+@reason_option
+@by_option
+@store_option
+@json_option
+def fork(
+    run: str,
+    pairs: tuple[str, ...],
+    as_node: str | None,
+    run_id: str | None,
+    tags: tuple[str, ...],
+    go_on: bool,
+    reason: str,
+    by: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Begin a new run where another stood; that one stays as it is.
+
+    RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its latest
+    run. PLACE is 3 for after wave 3, -1 for one checkpoint before the newest, or a step's name for after its last finish;
+    without it the run as it stands is meant. A checkpoint's id will do for both. The fork shares the journal of the old run
+    and costs next to nothing; pruning or deleting the old run does it no harm.
+
+    NAME and VALUE are as for `edit`. With --as-node STEP of a workflow file, steps.STEP.output is what the step came to.
+
+    \b
+    Example:
+      holdfast fork research@2 --set inputs.topic=tides --run
+      holdfast fork research@draft --as-node draft --set 'steps.draft.output=@better.md'
+    """
+    from holdfast.cli.moments import reading_moments
+    from holdfast.engine.travel.editing import Edit
+    from holdfast.engine.travel.forking import fork_run
+    from holdfast.engine.travel.moments import find_moment
+
+    journal, (text,) = reading_moments(store, run)
+    try:
+        moment = find_moment(journal.store, text)
+        hands, update = _prepared(journal, moment, pairs, as_node, go_on)
+        name = _free_id(journal, run_id)
+        fork_run(hands, moment, name, Edit(update, as_node, by or me(), reason), tags=tags or None)
+        url = journal.store.url
+        parent = moment.info.run
+    finally:
+        journal.store.close()
+    if go_on:
+        return _go_on(name, url, as_json)
+    if as_json:
+        print_json({"run_id": name, "parent": parent, "status": "interrupted", "store": url})
+    else:
+        click.echo(f"run {one_line(name)} begins where {one_line(text)} stood")
+        click.echo(f"go on with: {_resume(name, url)}")
+    return 0
+
+
+def _prepared(
+    journal: Journal, moment: Moment, pairs: tuple[str, ...], as_node: str | None, go_on: bool
+) -> tuple[Hands, dict[tuple[str, ...], Any] | None]:
+    """What it takes to change the run, and the changes; only a workflow file's graph can be had here."""
+    from holdfast.cli.steering import Speaker, Steering
+    from holdfast.cli.stored import config_of
+    from holdfast.cli.wishes import Wishes
+    from holdfast.data.codec import Codec, TolerantCodec
+    from holdfast.engine.travel.editing import Hands
+    from holdfast.flows.flow import flow_of_run
+
+    info = moment.info
+    config = config_of(journal, info)
+    if "flow" not in config:
+        if go_on:
+            raise click.UsageError(
+                f"run {info.run!r} was not started from a workflow file; fork it without --run, and resume the fork in Python"
+            )
+        if pairs or as_node is not None:
+            raise click.UsageError(
+                f"run {info.run!r} was not started from a workflow file; change it in Python: app.fork({info.run!r}, …)"
+            )
+        return Hands(journal, TolerantCodec()), None
+    if not (pairs or as_node is not None):
+        return Hands(journal, TolerantCodec()), None
+    flow = flow_of_run(config)
+    app = Wishes.of(config).open(flow, journal.store, interactive=False, stored=True)
+    run = journal.load(info, Codec(), moment.seq).run
+    speaker = Speaker("fork", "", "", False, "", "")
+    update = Steering(speaker, journal, info.run, run, flow, True).changes(pairs)
+    if as_node is not None:
+        update = _as_result(update, as_node, run.root.cells)
+    return Hands.of(app.settings), update
+
+
+def _as_result(update: dict[tuple[str, ...], Any], step: str, cells: Any) -> dict[tuple[str, ...], Any]:
+    """Changes with the record of a step that is to have come to them: of a workflow file's step its output."""
+    from holdfast.data.frozen import thaw
+
+    before = dict(thaw(cells[step].get()) or {}) if step in cells else {}
+    given = {path[1:]: value for path, value in update.items() if path[0] == step}
+    visits = before.get("visits", 0) + 1
+    record = {"output": None, **before, "status": "completed", "visits": visits}
+    for inside, value in given.items():
+        if inside != ("output",):
+            raise click.UsageError(f"give what {step} came to as a whole: steps.{step}.output=…")
+        record["output"] = value
+    return {**{path: value for path, value in update.items() if path[0] != step}, (step,): record}
+
+
+def _free_id(journal: Journal, run_id: str | None) -> str:
+    import uuid
+
+    from holdfast.errors import RunExists, StateInvalid
+
+    if run_id is None:
+        return str(uuid.uuid4())
+    if not run_id.strip() or not run_id.isprintable():
+        raise StateInvalid(f"a run id must be printable text, not {run_id!r}")
+    if journal.store.runs(run=run_id):
+        raise RunExists(f"run {run_id!r} exists in {journal.store.url}; choose another --run-id")
+    return run_id
+
+
+def _go_on(run_id: str, url: str, as_json: bool) -> int:
+    from holdfast.cli.commands.resume import resume_run
+    from holdfast.cli.display.watching import Display
+    from holdfast.cli.driving import Manners
+    from holdfast.cli.targets import find_target
+
+    found = find_target(run_id, None, url, None)
+    manners = Manners(Display(as_json=as_json))
+    try:
+        return resume_run(found, found.open(interactive=manners.asks), manners, {})
+    finally:
+        close_store(found.store)
+
+
+def _resume(run_id: str, url: str) -> str:
+    from holdfast.cli.reading import resume_command
+    from holdfast.cli.store_option import open_existing, open_journal
+
+    store = open_existing(url)
+    try:
+        return _how_to_resume(open_journal(store), store.runs(run=run_id)[0], resume_command(run_id, url, ""))
+    finally:
+        store.close()
+
+
+def _how_to_resume(journal: Journal, info: RunInfo, command: str) -> str:
+    from holdfast.cli.stored import config_of
+
+    return command if "flow" in config_of(journal, info) else f"app.resume({info.run!r}) in its program"
+
+
+@click.command()
+@click.argument("fork", metavar="FORK")
+@click.option("--into", metavar="RUN", help="An earlier ancestor, instead of the run that it was forked from.")
+@reason_option
+@by_option
+@store_option
+@json_option
+def adopt(
+    fork: str, into: str | None, reason: str, by: str | None, store: str | None, as_json: bool
+) -> int:
+    """Make what a fork came to the outcome of the run that it was forked from.
+
+    The run's own history stays, and `holdfast rollback` goes back to it; the fork stays, too. A fork that waits for an
+    answer makes the run wait for the same. Neither may be driven meanwhile.
+
+    \b
+    Example:
+      holdfast adopt 3f2a --reason "the shorter draft won"
+    """
+    from holdfast.cli.moments import reading_moments
+    from holdfast.data.codec import TolerantCodec
+    from holdfast.engine.travel.adopting import adopt_fork
+    from holdfast.engine.travel.editing import Hands
+    from holdfast.engine.travel.moments import find_moment
+
+    journal, texts = reading_moments(store, fork, *([] if into is None else [into]))
+    own, *target = [_whole_run(find_moment(journal.store, text), text) for text in texts]
+    who = {"by": by or me(), "reason": reason}
+    ident = adopt_fork(Hands(journal, TolerantCodec()), own, target[0] if target else None, **who)
+    from holdfast.engine.resume import find_checkpoint
+
+    info, _ = find_checkpoint(journal.store, ident)
+    return _told(journal, info, ident, f"it now stands where {one_line(own.run)} does: {info.status}", as_json)
+
+
+def _whole_run(moment: Moment, text: str) -> RunInfo:
+    if moment.seq is not None:
+        raise click.UsageError(f"a run is adopted as it stands; name it without a place, not {text}")
+    return moment.info
+
+
+@click.command()
+@click.argument("run", metavar="RUN@PLACE")
+@reason_option
+@by_option
+@store_option
+@json_option
+def rollback(run: str, reason: str, by: str | None, store: str | None, as_json: bool) -> int:
+    """Let a run stand where it once stood, so that `resume` goes on from there.
+
+    PLACE is as for `fork`; a checkpoint's id will do, too. The steps that came after it run again when the run is resumed;
+    that is what this is for. Questions are asked again, gates are closed again. Nothing is deleted: what came after stays in
+    the history, and a rollback to its checkpoints brings it back.
+
+    \b
+    Example:
+      holdfast rollback research@2 --reason "the source was wrong"
+    """
+    from holdfast.cli.moments import reading_moments
+    from holdfast.data.codec import TolerantCodec
+    from holdfast.engine.travel.adopting import roll_back
+    from holdfast.engine.travel.editing import Hands
+    from holdfast.engine.travel.moments import find_moment
+
+    journal, (text,) = reading_moments(store, run)
+    moment = find_moment(journal.store, text)
+    if moment.seq is None:
+        raise click.UsageError(f"say where run {moment.info.run} is to stand: {moment.info.run}@3, or a checkpoint's id")
+    ident = roll_back(Hands(journal, TolerantCodec()), moment, by=by or me(), reason=reason)
+    return _told(journal, journal.info(moment.info.run), ident, "it stands there again", as_json)
+
+
+def _told(journal: Journal, info: RunInfo, ident: str, what: str, as_json: bool) -> int:
+    from holdfast.cli.reading import resume_command
+    from holdfast.values import RunStatus
+
+    url = journal.store.url
+    if as_json:
+        print_json({"run_id": info.run, "checkpoint_id": ident, "status": info.status, "store": url})
+        return 0
+    click.echo(f"run {one_line(info.run)}: {what}")
+    if info.status != RunStatus.COMPLETED:
+        click.echo(f"go on with: {_how_to_resume(journal, info, resume_command(info.run, url, info.queue))}")
+    return 0

@@ -1,0 +1,131 @@
+"""How `holdfast history` looks: checkpoints as a table with what happened, forks as a tree."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.display.closing import command
+from holdfast.cli.display.tables import STATUS_STYLES, is_terminal, print_table
+from holdfast.cli.display.text import count, duration, moment, money, one_line, visible
+from holdfast.views.history import steps_told
+from holdfast.views.plain import size_text, when
+
+if TYPE_CHECKING:
+    from holdfast.views.family import Branch, Family, Member
+    from holdfast.views.happening import Happened, KeyChange
+    from holdfast.views.history import History, Point
+
+MOST_LINES = 100
+_DEEPEST = 12
+"""Runs that are nested deeper are not indented any further."""
+_MOST_KEYS = 6
+
+
+def print_history(page: History, url: str) -> None:
+    """Print a page of checkpoints, what happened after the newest, and how to see more."""
+    if page.since.told:
+        click.echo("since the newest checkpoint")
+        for text in page.since.told:
+            click.echo(f"  {one_line(text, 300)}")
+    if not page.points:
+        click.echo(f"run {one_line(page.run_id)} has no checkpoints here")
+        return
+    columns = ("checkpoint", "wave", "kind", "after", "next", "saved", "time", "size", "cost", "changed")
+    print_table(columns, [_row(point) for point in page.points])
+    noted = [point for point in page.points if _notes(point)]
+    if noted:
+        click.echo()
+    for point in noted:
+        click.echo(f"{point.id}")
+        for text in _notes(point):
+            click.echo(f"  {one_line(text, 300)}")
+    if page.more:
+        again = command("history", page.run_id, "--before", page[-1].id, store=url)
+        click.echo(f"\nthere are older ones: {again}")
+
+
+def _row(point: Point) -> list[str]:
+    happened = point.happened
+    inside = f"{point.frame}: " if point.frame else ""
+    time = duration(happened.seconds)
+    if happened.failed:
+        time += f" (+{duration(happened.failed_seconds)} in {count(happened.failed, 'failed attempt')})"
+    spent = happened.spending
+    cost = money(spent.cost) if spent.calls else ""
+    return [
+        point.id,
+        str(point.wave),
+        point.kind,
+        inside + steps_told(point.nodes),
+        steps_told(point.next),
+        moment(point.created_at),
+        time,
+        size_text(point.size),
+        cost + (f" ({spent.unpriced} unpriced)" if spent.unpriced else ""),
+        _changed(happened),
+    ]
+
+
+def _changed(happened: Happened) -> str:
+    shown = [_change(change) for change in happened.changes[:_MOST_KEYS]]
+    left = len(happened.changes) - len(shown)
+    return ", ".join(shown) + (f", … {left} more" if left else "")
+
+
+def _change(change: KeyChange) -> str:
+    kinds = "" if change.kinds == ("set",) else f" {'+'.join(change.kinds)}"
+    inside = f"{change.frame}: " if change.frame else ""
+    return f"{inside}{change.key}{kinds} ({size_text(change.size)})"
+
+
+def _notes(point: Point) -> list[str]:
+    said = [f"tags: {', '.join(point.tags)}"] if point.tags else []
+    said += [f"note{f' by {by}' if by else ''}: {text}" for _, by, text in point.remark.notes]
+    said += ["kept for good"] if point.remark.keep else []
+    return [*said, *point.told]
+
+
+def print_family(family: Family, show_all: bool) -> None:
+    """Print runs as a tree, those that others were forked from above them."""
+    shown = family.members if show_all else family.members[:MOST_LINES]
+    for member in shown:
+        _print_member(member, member.run_id == family.run_id)
+    left = len(family.members) - len(shown)
+    if left:
+        click.echo(f"… {count(left, 'more run')}; --all shows them")
+    elif family.more:
+        click.echo("… and more runs than can be shown")
+
+
+def _print_member(member: Member, is_asked_for: bool) -> None:
+    depth = min(member.depth, _DEEPEST)
+    indent = "  " * depth + (f"({member.depth}) " if member.depth > _DEEPEST else "")
+    parts = [_branched(member.branch)] if member.branch is not None else []
+    parts += [duration(member.seconds), moment(when(member.info.created_at))]
+    if member.spending.calls:
+        parts.insert(-1, money(member.spending.cost))
+    if member.problem:
+        parts = [one_line(member.problem, 200)]
+    name = f"{'* ' if is_asked_for else ''}{one_line(member.run_id)}"
+    told = one_line(", ".join(parts), 300)
+    if not is_terminal():
+        click.echo(f"{indent}{name}  {member.status}  {told}")
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    line = Text(f"{indent}{name}  ", "bold" if is_asked_for else "")
+    line.append(member.status, STATUS_STYLES.get(member.status, ""))
+    line.append(f"  {told}", "dim")
+    Console(file=sys.stdout, highlight=False, soft_wrap=True).print(line)
+
+
+def _branched(branch: Branch) -> str:
+    if not branch.is_there:
+        return f"forked from {visible(branch.run_id)} at entry {branch.seq}, which is gone"
+    if branch.wave is None:
+        return f"forked at entry {branch.seq}"
+    return f"forked after wave {branch.wave} ({steps_told(branch.nodes)})"

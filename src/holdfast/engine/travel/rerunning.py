@@ -1,0 +1,473 @@
+"""Running a part of a run again: what is kept, what is not and why, and the entry to go back to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.data.codec import Codec
+from holdfast.data.state import State
+from holdfast.engine.commands.ground import Ground, NeedsGraph
+from holdfast.engine.commands.meant import Refused
+from holdfast.engine.commands.phrasing import Update, changes_of
+from holdfast.engine.commands.steering import modify
+from holdfast.engine.driving.changes import meaning
+from holdfast.engine.driving.route import first_targets
+from holdfast.engine.settings import Settings
+from holdfast.engine.travel.cone import cone, leads_to, ways
+from holdfast.engine.travel.editing import Edit, Hands, edited
+from holdfast.engine.travel.past import Finish, Past, past_of, renamed_node
+from holdfast.errors import CannotRerun, CheckpointNotFound
+from holdfast.journal.fold import apply
+from holdfast.journal.journal import Journal, Loaded
+from holdfast.journal.records import Record, Reset, Reusing, Steered, StepFinished
+from holdfast.journal.run_state import (
+    DONE,
+    RunState,
+    at_checkpoint,
+    frame_of,
+    names_within,
+    node_of,
+    renamed_path,
+)
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_runs import encode_run
+from holdfast.journal.writer import Writer
+from holdfast.plan.check import suggestion
+from holdfast.plan.graph import Graph
+from holdfast.plan.naming import base_name, outline_at
+from holdfast.stores.base import RunInfo
+from holdfast.values import START
+
+KEPT, RERUN = "kept", "rerun"
+
+
+@dataclass(frozen=True, slots=True)
+class RerunStep:
+    """A finished step, and what becomes of it: it is kept, or runs again. `seconds` and `cost` are what it took."""
+
+    step: str
+    node: str
+    what: str
+    reason: str
+    seconds: float = 0.0
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """A part of a run that is to run again, from where run `base` stood at its entry `seq`.
+
+    Without a `seq` the run need not be taken back; but if it was before, and has not come to all that was to be kept
+    then, some of that may have to run again now. 0 is how the run began, before its first entry was whole.
+    """
+
+    run_id: str
+    seq: int | None
+    base: RunInfo
+    nodes: dict[str, str]
+    """Every affected node, with the reason."""
+    steps: tuple[RerunStep, ...] = ()
+    """The steps that were finished after that entry."""
+    again: tuple[str, ...] = ()
+    """The nodes, and the single steps, that are not kept if the run comes to them again."""
+    step: str = ""
+    """The step to begin with, if it is a single one."""
+    source: RunInfo | None = None
+    upto: int = 0
+    remap: tuple[tuple[str, str], ...] = ()
+
+    def of(self, what: str) -> tuple[RerunStep, ...]:
+        """The steps that are kept, or that run again."""
+        return tuple(step for step in self.steps if step.what == what)
+
+    @property
+    def seconds_saved(self) -> float:
+        """The time that the kept steps took."""
+        return sum(step.seconds for step in self.of(KEPT))
+
+    @property
+    def cost_saved(self) -> float:
+        """US dollars that the kept steps cost."""
+        return sum(step.cost for step in self.of(KEPT))
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: run_id, base, seq, nodes, steps, seconds_saved, cost_saved."""
+        names = RerunStep.__slots__
+        return {
+            "run_id": self.run_id,
+            "base": self.base.run,
+            "seq": self.seq,
+            "nodes": dict(self.nodes),
+            "steps": [{name: getattr(step, name) for name in names} for step in self.steps],
+            "seconds_saved": self.seconds_saved,
+            "cost_saved": self.cost_saved,
+        }
+
+
+def plan_rerun(
+    settings: Settings,
+    loaded: Loaded,
+    history: Past | None,
+    seeds: Mapping[str, str],
+    remap: Mapping[str, str] | None = None,
+) -> Rerun:
+    """What runs again if the nodes of `seeds` do, each of which has a reason in words.
+
+    `history` is the past of the run up to where it is loaded; without one it is read. `remap` says which nodes
+    were renamed since; steps are then known by the new names.
+    """
+    past = history or past_of(settings.journal, settings.codec, loaded.info, loaded.seq)
+    past = past.renamed(remap) if remap else past
+    nodes = cone(settings.graph, seeds, past.followed, past.written())
+    saved = _predecessors(loaded.run.outline, remap or {})
+    turns = _turns(settings.graph, saved, _predecessors(settings.outline, {}), seeds, past)
+    _refuse_forgotten(past, {*nodes, *turns})
+    affected = [found for found in past.finishes.values() if _is_affected(found, nodes, turns)]
+    if not affected and not (START in turns and not past.finishes and past.begun is not None):
+        steps = tuple(_fate(found, nodes, nodes) for found in past.spare.values())
+        is_stale = any(step.what == RERUN for step in steps)
+        again = tuple(nodes) if is_stale else ()
+        return Rerun(loaded.info.run, None, loaded.info, nodes, steps, again, "", loaded.info, loaded.seq)
+    planned = _from(settings, past, loaded, affected[0] if affected else None, nodes, tuple(nodes))
+    return replace(planned, remap=tuple((remap or {}).items()))
+
+
+def plan_rerun_from(settings: Settings, loaded: Loaded, step: str, history: Past | None = None) -> Rerun:
+    """What runs again if a step does, which is named by its id, or by its node for its last visit."""
+    past = history or past_of(settings.journal, settings.codec, loaded.info, loaded.seq)
+    meant = meant_finishes(past, loaded.run, step)
+    if not meant:
+        return _unfinished(settings, past, loaded, step)
+    single = meant[0].step == step or ("[" in step and len(meant) == 1)
+    seed = _seed(meant, step)
+    nodes = cone(settings.graph, {seed: "asked for"}, past.followed, past.written())
+    if not nodes:
+        raise CannotRerun(f"{step!r} cannot run again: the graph no longer has its node")
+    again = tuple(nodes) if not single else _but_later(past, meant[0], nodes)
+    planned = _from(settings, past, loaded, meant[0], nodes, again)
+    alone = single or (meant[0].node == seed and len([each for each in meant if each.node == seed]) == 1)
+    return replace(planned, step=meant[0].step) if alone else planned
+
+
+def _from(
+    settings: Settings,
+    past: Past,
+    loaded: Loaded,
+    first: Finish | None,
+    nodes: dict[str, str],
+    again: tuple[str, ...],
+) -> Rerun:
+    """What is to be done to have all from the step `first` on, or from the beginning, run anew or be kept."""
+    base, seq = _place_before(settings.journal, settings.codec, past, first) if first else (loaded.info, 1)
+    after = _finished_after(past, base, seq, first)
+    steps = [_fate(found, nodes, again) for found in [*after, *past.spare.values()]]
+    return Rerun(loaded.info.run, seq, base, nodes, tuple(steps), again, "", loaded.info, loaded.seq)
+
+
+def _fate(found: Finish, nodes: Mapping[str, str], again: Collection[str]) -> RerunStep:
+    record = found.record
+    seconds, cost = record.seconds, found.cost
+    if found.step in again or found.node in again:
+        reason = nodes.get(found.node, "asked for")
+        return RerunStep(found.step, found.node, RERUN, reason, seconds, cost)
+    reason = f"passed over: {record.skipped}" if record.skipped else "finished, and not affected"
+    return RerunStep(found.step, found.node, KEPT, reason, seconds, cost)
+
+
+# Where to go back to.
+
+
+def _turns(
+    graph: Graph,
+    before: Mapping[str, set[str]],
+    after: Mapping[str, set[str]],
+    seeds: Iterable[str],
+    past: Past,
+) -> set[str]:
+    """The nodes, `START` included, after which another way is to be taken: those before a node that has others now."""
+    leads = ways(graph, past.followed)
+    found: set[str] = set()
+    for name in seeds:
+        if before.get(name) is None or before[name] != after.get(name):
+            found |= before.get(name, set()) | leads_to(leads, name)
+    return found
+
+
+def _predecessors(
+    outline: Mapping[str, Any], remap: Mapping[str, str], prefix: str = ""
+) -> dict[str, set[str]]:
+    """What leads to each node, by the names that they have now."""
+
+    def called(name: str) -> str:
+        return renamed_node(prefix + name, remap)
+
+    found: dict[str, set[str]] = {called(name): set() for name in outline.get("nodes", {})}
+    ways_in = [([source], [target]) for source, target, *_ in outline.get("edges", ())]
+    ways_in += [([source], list(targets)) for source, targets in outline.get("routes", ())]
+    ways_in += [(list(sources), [target]) for sources, target in outline.get("joins", ())]
+    for sources, targets in ways_in:
+        for target in targets:
+            found.setdefault(called(target), set()).update(map(called, sources))
+    for name, node in outline.get("nodes", {}).items():
+        if "graph" in node:
+            found |= _predecessors(node["graph"], remap, f"{prefix}{name}/")
+    return found
+
+
+def _is_affected(found: Finish, nodes: Collection[str], turns: Collection[str]) -> bool:
+    node = found.node
+    if node in nodes or node in turns:
+        return True
+    place = node
+    while place:
+        place = place.rpartition("/")[0]
+        if (f"{place}/{START}" if place else START) in turns or (place and place in turns):
+            return True
+    return False
+
+
+def _refuse_forgotten(past: Past, nodes: Collection[str]) -> None:
+    """Refuse to run again what was finished before the first entry that is stored."""
+    parts = {part for node in nodes for part in node.split("/")}
+    lost = sorted(parts & set(past.forgotten))
+    if lost:
+        names = ", ".join(map(repr, lost))
+        raise CannotRerun(
+            f"run {past.info.run!r} was pruned, so that it cannot be taken back to before {names}; "
+            f"start a new run that reuses what is still the same: reuse={past.info.run!r}"
+        )
+
+
+def _place_before(journal: Journal, codec: Codec, past: Past, first: Finish) -> tuple[RunInfo, int]:
+    """The newest checkpoint before a step finished, or else the entry that its run began with."""
+    info, before, store = first.info, first.seq, journal.store
+    gone = past.gone.get(info.key, ())
+    while marks := store.marks(info.run, before, 1):
+        seq = marks[0].seq
+        low = next((low for low, high in gone if low < seq < high), None)
+        if low is None:
+            return info, seq
+        before = low + 1
+    entry = next(iter(store.read(info.run)), None)
+    if entry is None or entry.seq != 1:
+        raise CannotRerun(
+            f"run {info.run!r} was pruned, so that it cannot be taken back to before {first.step!r}"
+        )
+    if first.seq > 1:
+        return info, 1
+    fork = journal.fork_of(info, entry, codec)
+    parent = store.runs(key=fork.key) if fork is not None else []
+    return (parent[0], fork.seq) if fork is not None and parent else (info, 0)
+
+
+def _finished_after(past: Past, base: RunInfo, seq: int, first: Finish | None) -> list[Finish]:
+    found = list(past.finishes.values())
+    for place, each in enumerate(found):
+        if each is first or (each.info.key == base.key and each.seq > seq):
+            return found[place:]
+    return []
+
+
+# Which step is meant.
+
+
+def meant_finishes(past: Past, run: RunState, name: str) -> list[Finish]:
+    """The finished steps that a step's id, or a node's name for its last visit, means; the first one first."""
+    found = list(past.finishes.values())
+    if exact := [each for each in found if each.step == name]:
+        return exact
+    if inner := [each for each in found if each.step.startswith(f"{name}/")]:
+        return inner
+    plain, bracket, key = name.partition("[")
+    named = [each for each in found if plain in (each.node, base_name(each.node))]
+    if not named:
+        named = [each for each in found if _is_inside(each.node, plain)]
+    if bracket:
+        named = [each for each in named if each.step.endswith(f"[{key}")]
+    if not named:
+        return []
+    if own := [place for place, each in enumerate(named) if each.node == plain and not bracket]:
+        visit = _visit(named[own[-1]].step, plain.count("/"))
+        first = next(place for place in own if _visit(named[place].step, plain.count("/")) == visit)
+        return named[first:]
+    visit = _visit(named[-1].step, plain.count("/"))
+    return [each for each in named if _visit(each.step, plain.count("/")) == visit]
+
+
+def _is_inside(node: str, name: str) -> bool:
+    return node.startswith(f"{name}/") or base_name(node).startswith(f"{name}/")
+
+
+def _visit(step: str, level: int) -> tuple[str, ...]:
+    """Which time each of the outermost nodes of a step's place is visited."""
+    parts = [part.partition("[")[0] for part in step.split("/")[: level + 1]]
+    return tuple(part.rpartition("#")[2] for part in parts)
+
+
+def _seed(meant: list[Finish], name: str) -> str:
+    """The node that is to run again: that of the first step, or the sub-graph that all of them are in."""
+    node, level = meant[0].node, name.partition("[")[0].count("/")
+    if meant[0].step == name:
+        return node
+    return "/".join(node.split("/")[: level + 1])
+
+
+def _but_later(past: Past, meant: Finish, nodes: Mapping[str, str]) -> tuple[str, ...]:
+    """What runs again if one step does: it, the later visits of its node, and all that comes after it."""
+    frame, node = frame_of(meant.step), meant.node
+    visit = int(_visit(meant.step, meant.step.count("/"))[-1])
+    later = [
+        each.step
+        for each in past.finishes.values()
+        if each.node == node
+        and frame_of(each.step) == frame
+        and int(_visit(each.step, each.step.count("/"))[-1]) > visit
+    ]
+    return (meant.step, *later, *(name for name in nodes if name != node))
+
+
+def _unfinished(settings: Settings, past: Past, loaded: Loaded, name: str) -> Rerun:
+    """The same for a step that has not finished: it runs from the newest checkpoint on."""
+    active = [step for step in loaded.run.active() if step.node != START]
+    found = [step for step in active if name in (step.id, node_of(step.id), base_name(node_of(step.id)))]
+    if not found:
+        known = [*past.finishes, *dict.fromkeys(each.node for each in past.finishes.values())]
+        listed = ", ".join(dict.fromkeys(base_name(each.node) for each in past.finishes.values()))
+        raise CannotRerun(
+            f"run {loaded.info.run!r} has no step {name!r} that ran{suggestion(name, known)}; "
+            f"it ran {listed or 'nothing'}"
+        )
+    nodes = cone(settings.graph, {node_of(found[0].id): "asked for"}, past.followed, past.written())
+    seq = loaded.run.saved_seq or 1
+    after = _finished_after(past, loaded.info, seq, None)
+    again = (found[0].id, *(node for node in nodes if node != node_of(found[0].id)))
+    steps = [_fate(each, nodes, again) for each in [*after, *past.spare.values()]]
+    only = found[0].id if len(found) == 1 else ""
+    return Rerun(loaded.info.run, seq, loaded.info, nodes, tuple(steps), again, only, loaded.info, loaded.seq)
+
+
+# What is recorded.
+
+
+def standing_at(journal: Journal, codec: Codec, rerun: Rerun) -> tuple[RunState, Track]:
+    """The run as it stands where it is to go on from."""
+    info, seq = rerun.base, rerun.seq
+    if seq:
+        loaded = journal.load(info, codec, seq)
+        if loaded.seq != seq:
+            raise CheckpointNotFound(f"run {info.run!r} has no entry {seq}; its last is {loaded.seq}")
+        return at_checkpoint(loaded.run), loaded.track
+    return begun(journal, codec, info)
+
+
+def begun(journal: Journal, codec: Codec, info: RunInfo) -> tuple[RunState, Track]:
+    """A run as it was when nothing of it had run."""
+    entry = next(iter(journal.store.read(info.run, 0, 1)))
+    run = RunState()
+    apply(run, journal.records(info, entry, Track(), codec)[0], entry.at)
+    return run, Track()
+
+
+def taken_back(journal: Journal, codec: Codec, rerun: Rerun, why: str, by: str = "") -> tuple[Reset, Reusing]:
+    """What a run records that is itself taken back, to keep what is not affected."""
+    assert rerun.seq is not None
+    run, track = standing_at(journal, codec, rerun)
+    return Reset(rerun.base.run, rerun.seq, encode_run(run, track, codec), run, by, why), reused(rerun)
+
+
+def reused(rerun: Rerun) -> Reusing:
+    """What a run records that begins, or goes on, where another stood, to keep what is not affected."""
+    source = rerun.source
+    assert source is not None
+    after = rerun.seq or 0 if source.key == rerun.base.key else 0
+    return Reusing(source.run, source.key, after, rerun.upto, rerun.again, rerun.remap)
+
+
+async def begun_anew(
+    settings: Settings, run: RunState, run_id: str, remap: Mapping[str, str]
+) -> list[Steered]:
+    """What is to be changed so that graphs that have just begun begin with what they begin with now."""
+    found = []
+    for path, frame in run.frames.items():
+        now = renamed_path(path, remap) if path else path
+        ways_in = _ways_in(outline_at(run.outline, path)), _ways_in(outline_at(settings.outline, now))
+        done = any(step.status == DONE for step in frame.active.values())
+        if frame.waves or done or ways_in[0] == ways_in[1] or not run.outline:
+            continue
+        names = names_within(path, remap)
+        try:
+            state = State.view(frame.cells, settings.codec, run_id, "", "", run.updated_at)
+            targets = await first_targets(settings.graph.at(now), state, settings.codec)
+        except Exception as error:
+            raise CannotRerun(f"run {run_id!r}: what it begins with now cannot be told: {error}") from error
+        wanted = {(target.node, target.key) for target in targets}
+        known = {(names.get(step.node, step.node), step.key): step.id for step in frame.active.values()}
+        drop = tuple(name for place, name in known.items() if place not in wanted)
+        add = tuple(target for target in targets if (target.node, target.key) not in known)
+        if drop or add:
+            found.append(Steered(path, drop, (), add, why="the graph begins otherwise now"))
+    return found
+
+
+def _ways_in(outline: Mapping[str, Any]) -> list[Any]:
+    return [list(way) for part in ("edges", "routes") for way in outline.get(part, ()) if way[0] == START]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the step that is run again gets: other values than the state has, or, instead of being run, its result.
+
+    `output` is what it is to have returned, or a function of the state that says so.
+    """
+
+    input: Update | None = None
+    output: Any = ...
+    update: Update | None = None
+    """Changes of the state, for all."""
+    by: str = ""
+
+    @property
+    def is_for_one(self) -> bool:
+        """Whether anything is given to the step itself."""
+        return bool(self.input) or self.output is not ...
+
+    def check(self, step: str, name: str) -> None:
+        """Refuse what means nothing for the step that is meant."""
+        if self.input is not None and self.output is not ...:
+            raise CannotRerun(
+                "give either input= or output=: a step whose output is given does not look at its input"
+            )
+        if self.is_for_one and not step:
+            raise CannotRerun(
+                f"{name!r} stands for several steps; name one of them by its id, such as 'work#1[key]'"
+            )
+
+    def take(self, writer: Writer, settings: Settings, name: str) -> None:
+        """Record what is given to a run, and to its step of that id, which is about to run."""
+        if self.update:
+            edited(writer, Hands.of(settings), Edit(self.update, None, self.by, "rerun"))
+        for record in self._records(settings, writer.run, writer.info.run, name) if self.is_for_one else ():
+            writer.record(record)
+
+    def _records(self, settings: Settings, run: RunState, run_id: str, name: str) -> list[Record]:
+        frame = run.frames.get(frame_of(name))
+        step = frame.active.get(name) if frame is not None else None
+        if frame is None or step is None:
+            raise CannotRerun(
+                f"step {name!r} is not what comes next at the checkpoint before it, as not every wave was saved there; "
+                "change the state with update= instead"
+            )
+        ground = Ground(run_id, run, settings.codec, settings.graph, driven=False)
+        try:
+            if self.input:
+                return modify(ground, name, changes_of("rerun", self.input, settings.codec), self.by, "rerun")
+            state, graph = ground.state_for(step), ground.graph_at(step.frame)
+            value = self.output(state) if callable(self.output) else self.output
+            ops, goto = meaning(graph, settings.codec, frame, step, value, state)
+        except Refused as refusal:
+            raise CannotRerun(f"run {run_id!r}: {refusal}") from None
+        except NeedsGraph:
+            raise CannotRerun(f"the graph at hand has no step {name!r}") from None
+        return [StepFinished(name, ops, goto, skipped="its result was given")]

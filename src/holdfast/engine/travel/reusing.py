@@ -1,0 +1,217 @@
+"""Adoption: steps that another run, or this one earlier, has finished are given that result instead of being run."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.data.codec import Codec
+from holdfast.data.ops import Cells, Op, Slot
+from holdfast.data.reducers import Reducer
+from holdfast.data.schema import Schema
+from holdfast.engine.driving.decide import qualified
+from holdfast.engine.travel.past import Finish, Past, node_outline, past_of
+from holdfast.errors import HoldfastError
+from holdfast.journal.journal import Journal
+from holdfast.journal.records import StepFinished
+from holdfast.journal.run_state import READY, Frame, RunState, Step, renamed_path, step_id
+from holdfast.plan.fingerprint import same_code
+from holdfast.plan.graph import Graph, Node
+
+logger = logging.getLogger("holdfast")
+
+_NO_INPUT = ("flow", "run", "tags", "replanned")
+"""What a run's config holds for whoever begins and finds it, and not for its steps."""
+
+
+class Adoption:
+    """The finished steps that a run may be given, and how many it was given."""
+
+    def __init__(self, graph: Graph, codec: Codec, run: RunState, run_id: str, past: Past | None) -> None:
+        assert run.reuse is not None
+        self._graph, self._codec, self._run, self._run_id = graph, codec, run, run_id
+        self._source, self._rerun = run.reuse.source, run.reuse.rerun
+        self._again = frozenset(self._rerun or ())
+        self._known = _available(past, run.reuse.after, dict(run.reuse.remap)) if past is not None else {}
+        self._outline = graph.outline()
+        self._equality = _Equality(codec)
+        self.steps: set[str] = set()
+        """The steps that this drive was given."""
+        self.seconds = 0.0
+        """How long they took when they ran."""
+        self.cost = 0.0
+
+    @classmethod
+    def of(cls, journal: Journal, graph: Graph, codec: Codec, run: RunState, run_id: str) -> Adoption | None:
+        """What a run may be given; `None` if nothing. A source that is gone, or cannot be read, has nothing to give."""
+        reuse = run.reuse
+        if reuse is None:
+            return None
+        past = None
+        try:
+            for info in journal.store.runs(key=reuse.key):
+                past = past_of(journal, codec, info, reuse.upto, inputs=reuse.rerun is None)
+        except HoldfastError as error:
+            logger.warning("run %s: nothing is taken over from %s: %s", run_id, reuse.source, error)
+        return cls(graph, codec, run, run_id, past) if past is not None else None
+
+    def taken(self, step: Step) -> StepFinished | None:
+        """The end of a step that is about to begin, if it need not run."""
+        if step.status != READY or not self._known:
+            return None
+        name = step_id(step.frame, step.node, step.visit, step.key)  # Its own id may be of before it was renamed.
+        found = self._known.get(name)
+        if found is None or not self._may_take(step, found):
+            return None
+        del self._known[name]
+        self.steps.add(step.id)
+        record = found.record
+        self.seconds += record.seconds
+        self.cost += found.cost
+        origin = record.origin or found.info.run
+        return StepFinished(step.id, record.ops, record.goto, skipped=record.skipped, origin=origin)
+
+    def _may_take(self, step: Step, found: Finish) -> bool:
+        node = self._node(step)
+        if node is None or node.graph is not None:
+            return False
+        graph = self._graph.at(step.frame)
+        if any(target.node not in graph.nodes for target in found.record.goto or ()):
+            return False
+        if not graph.schema.is_open and any(op.key not in graph.schema.channels for op in found.record.ops):
+            return False
+        if self._rerun is not None:
+            return not {step.id, qualified(step)} & self._again
+        return not found.record.skipped and self._is_same(step, node, found)
+
+    def _node(self, step: Step) -> Node | None:
+        try:
+            return self._graph.at(step.frame).nodes.get(step.node)
+        except KeyError:
+            return None
+
+    # By content.
+
+    def _is_same(self, step: Step, node: Node, found: Finish) -> bool:
+        seen, now = found.seen, node_outline(self._outline, qualified(step))
+        if seen is None or not _is_same_code(seen.outline, now):
+            return False
+        if step.item != found.item or not _fits(self._graph.at(step.frame).schema, found.record.ops):
+            return False
+        if {"config", "ctx"} & {*node.wants, *node.named} and not self._is_same_config(seen.config):
+            return False
+        frame = self._run.frames[step.frame]
+        return all(
+            self._equality.holds((frame.path, key), frame.cells.get(key), seen.cells.get(key))
+            for key in _inputs(seen.outline, now, frame, seen.cells, step.item)
+        )
+
+    def _is_same_config(self, saved: bytes) -> bool:
+        if saved == self._run.config:
+            return True
+        one, other = (
+            self._codec.decode(raw, lenient=True) if raw else {} for raw in (saved, self._run.config)
+        )
+        encoded = [self._codec.encode(_without_places(config)) for config in (one, other)]
+        return encoded[0] == encoded[1]
+
+
+def _available(past: Past, after: int, remap: Mapping[str, str]) -> dict[str, Finish]:
+    """What can be taken over: with `after`, of what is not put aside only what the run finished after that entry."""
+    own, finishes = past.info.key, past.finishes.items()
+    late = {name: each for name, each in finishes if not after or (each.info.key == own and each.seq > after)}
+    found = {**past.spare, **late}
+    return {renamed_path(name, remap): each for name, each in found.items()} if remap else found
+
+
+def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in _NO_INPUT}
+
+
+def _is_same_code(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    if not saved or not now or "graph" in saved:
+        return False
+    if "version" in saved and "version" in now:
+        return bool(saved["version"] == now["version"])
+    return same_code(saved["fingerprint"], now["fingerprint"])
+
+
+def _inputs(
+    saved: Mapping[str, Any], now: Mapping[str, Any], frame: Frame, seen: Cells, item: Iterable[Op]
+) -> set[str]:
+    """The keys that a step may look at: those that its node declares to read, or all; not what its item lays over."""
+    declared = (saved.get("reads"), now.get("reads"))
+    keys = {*frame.cells, *seen} if None in declared else {key for reads in declared for key in reads or ()}
+    return keys - {op.key for op in item}
+
+
+def _fits(schema: Schema, ops: Iterable[Op]) -> bool:
+    """Whether changes are such as steps of this schema make."""
+    for op in ops:
+        channel = schema.channels.get(op.key)
+        reducer = channel.reducer if channel is not None else None
+        if reducer is None:
+            fits = op.kind in ("set", "append", "drop")
+        elif isinstance(reducer, Reducer):
+            fits = op.kind == "drop" or (op.kind == reducer.kind and op.limit == reducer.limit)
+        else:
+            fits = op.kind in ("reduce", "drop")
+        if not fits:
+            return False
+    return True
+
+
+class _Equality:
+    """Tells whether a key holds the same in two runs, without putting together what is made of many changes."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._digests: dict[int, tuple[Slot, bytes]] = {}
+        self._apart: set[tuple[str, str]] = set()
+        """The places that are known to have gone different ways."""
+
+    def holds(self, place: tuple[str, str], own: Slot | None, other: Slot | None) -> bool:
+        """Whether two slots hold the same value; `place` is the frame and the key."""
+        if own is None or other is None:
+            return own is other
+        wanted = self._digest(other)
+        if self._digest(own) == wanted:
+            self._apart.discard(place)
+            return True
+        grows = own._prev is not None and other._prev is not None
+        if grows and place in self._apart:
+            return False  # What grows on different ground stays different, as good as always.
+        if own.encoded(self._codec) != other.encoded(self._codec):
+            self._apart.add(place)
+            return False
+        self._digests[id(own)] = own, wanted
+        return True
+
+    def _digest(self, slot: Slot) -> bytes:
+        """The digest of a value, or, where it is made of changes, of all of them."""
+        chain: list[tuple[Slot, Op]] = []
+        found: bytes | None = None
+        current: Slot | None = slot
+        while current is not None:
+            known = self._digests.get(id(current))
+            if known is not None:
+                found = known[1]
+                break
+            prev, op = current._prev, current._op
+            if op is None or op.kind == "set":
+                found = _hashed(b"value", current.encoded(self._codec))
+                self._digests[id(current)] = current, found
+                break
+            chain.append((current, op))
+            current = prev
+        digest = found or b""
+        for each, op in reversed(chain):
+            digest = _hashed(f"{op.kind} {op.limit}".encode(), digest, op.raw)
+            self._digests[id(each)] = each, digest
+        return digest
+
+
+def _hashed(*parts: bytes) -> bytes:
+    return hashlib.blake2b(b"\n".join(parts), digest_size=16).digest()

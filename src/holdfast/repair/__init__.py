@@ -1,0 +1,1 @@
+"""Checking stores and repairing runs."""

@@ -1,0 +1,336 @@
+"""Checking one run: its chain, what its entries add up to, its snapshots, marks, facts and inbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from holdfast.data.codec import TolerantCodec
+from holdfast.engine.commands.inbox import UNREADABLE, open_message
+from holdfast.errors import CodecError, HoldfastError
+from holdfast.journal.checkpoints import Checkpoint, read_mark
+from holdfast.journal.fold import apply
+from holdfast.journal.journal import Journal, follows, genesis, is_whole
+from holdfast.journal.run_state import RunState
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_runs import decode_run
+from holdfast.repair.report import FACTS, INBOX, JOURNAL, MARK, SNAPSHOT, STORE, Damage, RunReport, Stretch
+from holdfast.repair.sameness import difference
+from holdfast.stores.base import Entry, Mark, Message, RunInfo, Snapshot
+from holdfast.stores.mending import Found, Mender
+from holdfast.values import RunStatus
+
+_WAITING_FOR_WORKERS = {RunStatus.QUEUED.value, RunStatus.INTERRUPTED.value}
+"""A run that was moved between stores is handed to workers by its facts alone."""
+
+REPAIRED_AS = "repaired-as:"
+"""How the tag of a damaged run begins that names the run with what could be read of it."""
+
+
+class _Damaged(Exception):
+    """An entry that cannot be taken in."""
+
+
+@dataclass
+class Fold:
+    """A stretch of a journal, folded."""
+
+    run: RunState
+    track: Track
+    start: int
+    end: int
+    chain: bytes
+    last_good: Checkpoint | None = None
+
+    @property
+    def stretch(self) -> Stretch:
+        return Stretch(self.start, self.end)
+
+
+@dataclass
+class RunCheck:
+    """Looks at all of a run, past every damage."""
+
+    journal: Journal
+    mender: Mender
+    info: RunInfo
+    codec: TolerantCodec = field(default_factory=TolerantCodec)
+    damages: list[Damage] = field(default_factory=list)
+    sealed: bool = False
+    entries: int = 0
+    head: int = 0
+    first: Entry | None = None
+    marks: list[int] = field(default_factory=list)
+    best: Fold | None = None
+    """The stretch that reaches furthest."""
+
+    def report(self) -> RunReport:
+        """Check everything."""
+        snapshots = self.mender.snapshots(self.info.run)
+        self._walk({found.number: found for found in snapshots})
+        self._check_snapshots(snapshots)
+        if not self.journal_is_damaged:
+            self._check_reading()
+        self._check_facts()
+        messages = self._check_inbox()
+        best = self.best
+        return RunReport(
+            run=self.info.run,
+            workflow=self.info.workflow,
+            status=self.info.status,
+            damages=tuple(self.damages),
+            entries=self.entries,
+            head=self.head,
+            checkpoints=len(self.marks),
+            snapshots=len(snapshots),
+            messages=messages,
+            intact=best.stretch if best else None,
+            last_good=best.last_good if best else None,
+            sealed=self.sealed,
+            repaired_as=self._repaired_as(),
+        )
+
+    @property
+    def journal_is_damaged(self) -> bool:
+        return any(damage.part == JOURNAL for damage in self.damages)
+
+    def _repaired_as(self) -> str:
+        if self.info.status != RunStatus.DAMAGED:
+            return ""
+        names = [tag.removeprefix(REPAIRED_AS) for tag in self.info.tags if tag.startswith(REPAIRED_AS)]
+        return names[-1] if names else ""
+
+    def _say(self, part: str, text: str, seq: int | None = None) -> None:
+        self.damages.append(Damage(part, text, seq))
+
+    def _walk(self, snapshots: dict[int, Found]) -> None:
+        """Take in entry after entry; after a damaged one go on from the next snapshot."""
+        fold: Fold | None = None
+        before: Entry | None = None
+        for entry in self._entries():
+            self.entries, self.head, self.first = self.entries + 1, entry.seq, self.first or entry
+            if entry.mark is not None:
+                self.marks.append(entry.seq)
+            try:
+                self._check_place(before, entry)
+                fold = self._begun(entry, snapshots) if before is None else self._taken(fold, entry)
+            except _Damaged as error:
+                self._say(JOURNAL, str(error), entry.seq)
+                fold = None
+            before = entry
+            if fold is None:
+                fold = self._based(entry, snapshots)
+            if fold is not None:
+                self._arrived(fold, entry, snapshots)
+        if before is None and not self.journal_is_damaged:
+            self._say(JOURNAL, "it has no entries", 1)
+
+    def _entries(self) -> Iterator[Entry]:
+        try:
+            yield from self.mender.entries(self.info.run)
+        except (HoldfastError, OSError, ValueError) as error:
+            self.head += 1
+            self._say(JOURNAL, f"entry {self.head} and what follows cannot be read: {error}", self.head)
+
+    def _check_place(self, before: Entry | None, entry: Entry) -> None:
+        if before is None:
+            if entry.seq == 1 and not follows(genesis(self.info.run, self.info.key), entry):
+                raise _Damaged("entry 1 is damaged, or the run's id or key is (its checksum does not match)")
+            return
+        if entry.seq != before.seq + 1:
+            raise _Damaged(f"entry {before.seq + 1} is missing")
+        if not follows(before.chain, entry):
+            raise _Damaged(f"entry {entry.seq} is damaged (its checksum does not match)")
+
+    def _begun(self, entry: Entry, snapshots: dict[int, Found]) -> Fold | None:
+        """What the first entry there is gives."""
+        if entry.seq > 1:
+            based = self._based(entry, snapshots)
+            if based is None:
+                raise _Damaged(
+                    f"the snapshot at {entry.seq}, before which it was pruned, is missing or damaged"
+                )
+            return based
+        fold = Fold(RunState(), Track(), 0, 0, genesis(self.info.run, self.info.key))
+        try:
+            return self._taken(fold, entry)
+        except _Damaged:
+            if (based := self._based(entry, snapshots)) is not None and self._is_fork(entry):
+                return based
+            raise
+
+    def _is_fork(self, entry: Entry) -> bool:
+        try:
+            return self.journal.fork_of(self.info, entry, self.codec) is not None
+        except HoldfastError:
+            return False
+
+    def _based(self, entry: Entry, snapshots: dict[int, Found]) -> Fold | None:
+        """The run at an entry by its snapshot, if that is whole."""
+        found = snapshots.get(entry.seq)
+        snapshot = found.content if found is not None else None
+        if not isinstance(snapshot, Snapshot) or snapshot.chain != entry.chain or not is_whole(snapshot):
+            return None
+        track = Track()
+        try:
+            run = self._decoded(snapshot, track)
+        except HoldfastError:
+            return None
+        return Fold(run, track, entry.seq, entry.seq, entry.chain)
+
+    def _decoded(self, snapshot: Snapshot, track: Track) -> RunState:
+        body = self.journal.open_body(self.info.run, -snapshot.seq, snapshot.body[16:])
+        return decode_run(body, track, self.codec)
+
+    def _taken(self, fold: Fold | None, entry: Entry) -> Fold | None:
+        if fold is None:
+            return None
+        if self._is_unreadable(entry):
+            fold.end, fold.chain = entry.seq, entry.chain
+            return fold
+        try:
+            for record in self.journal.records(self.info, entry, fold.track, self.codec):
+                apply(fold.run, record, entry.at)
+        except HoldfastError as error:
+            raise _Damaged(f"entry {entry.seq} cannot be read: {error}") from None
+        except Exception as error:
+            text = f"entry {entry.seq} does not follow from what came before ({error!r})"
+            raise _Damaged(text) from None
+        if entry.mark is not None:
+            fold.run.saved_seq = entry.seq
+        fold.end, fold.chain = entry.seq, entry.chain
+        return fold
+
+    def _is_unreadable(self, entry: Entry) -> bool:
+        """Whether a body is sealed with a key that is not here, so that only its checksum can be looked at."""
+        try:
+            self.journal.open_body(self.info.run, entry.seq, entry.body)
+        except CodecError:
+            self.sealed = True
+        return self.sealed
+
+    def _arrived(self, fold: Fold, entry: Entry, snapshots: dict[int, Found]) -> None:
+        """What is stored beside an entry has to agree with what the entries add up to."""
+        if self.best is None or fold.end >= self.best.end:
+            self.best = fold
+        if entry.mark is not None:
+            self._check_mark(fold, entry, entry.mark)
+        found = snapshots.get(entry.seq)
+        snapshot = found.content if found is not None else None
+        if isinstance(snapshot, Snapshot) and fold.start != entry.seq and not self.sealed:
+            self._compare(fold, snapshot, entry)
+
+    def _check_mark(self, fold: Fold, entry: Entry, mark: bytes) -> None:
+        try:
+            found = read_mark(self.info.key, Mark(entry.seq, entry.at, mark, len(entry.body)), self.info.run)
+        except HoldfastError as error:
+            self._say(MARK, str(error), entry.seq)
+            return
+        fold.last_good = found
+        frame = fold.run.frames.get(found.frame)
+        if frame is None or self.sealed:
+            return
+        if found.wave != frame.waves:
+            self._say(
+                MARK,
+                f"the checkpoint at {entry.seq} says wave {found.wave}, the journal {frame.waves}",
+                entry.seq,
+            )
+
+    def _compare(self, fold: Fold, snapshot: Snapshot, entry: Entry) -> None:
+        if snapshot.chain != entry.chain or not is_whole(snapshot):
+            return  # That is told with the snapshots.
+        try:
+            run = self._decoded(snapshot, Track())
+            what = difference(run, fold.run, self.codec)
+            what = what or ("" if run.updated_at == snapshot.at else "time")
+        except HoldfastError as error:
+            what = str(error)
+        if what:
+            text = f"the snapshot at {entry.seq} is not what the journal adds up to ({what})"
+            self._say(SNAPSHOT, text, entry.seq)
+
+    def _check_snapshots(self, snapshots: list[Found]) -> None:
+        chains = self._chains({found.number for found in snapshots}) if snapshots else {}
+        for number, _, snapshot, problem in snapshots:
+            if problem or not isinstance(snapshot, Snapshot):
+                self._say(SNAPSHOT, f"the snapshot at {number} cannot be read: {problem}", number)
+            elif not is_whole(snapshot):
+                self._say(
+                    SNAPSHOT, f"the snapshot at {number} is damaged (its checksum does not match)", number
+                )
+            elif chains.get(number) != snapshot.chain:
+                self._say(SNAPSHOT, f"the snapshot at {number} belongs to no entry of the journal", number)
+
+    def _chains(self, wanted: set[int]) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        try:
+            for entry in self.mender.entries(self.info.run):
+                if entry.seq in wanted:
+                    found[entry.seq] = entry.chain
+        except (HoldfastError, OSError, ValueError):
+            pass  # It was told of when the entries were read.
+        return found
+
+    def _check_reading(self) -> None:
+        """The store itself has to read what was found in it."""
+        best, run = self.best, self.info.run
+        if best is None:
+            return
+        try:
+            if not self.sealed:
+                loaded = self.journal.load(self.info, self.codec, best.end)
+                if what := difference(loaded.run, best.run, self.codec):
+                    self._say(STORE, f"it is read as another run than its journal tells ({what})", best.end)
+            listed = [mark.seq for mark in self.journal.store.marks(run, best.end + 1)]
+            if listed != [seq for seq in reversed(self.marks) if seq <= best.end]:
+                self._say(STORE, "its checkpoints are not listed as they are stored")
+        except HoldfastError as error:
+            self._say(STORE, f"the store cannot read it: {error}")
+
+    def _check_facts(self) -> None:
+        for problem in self._facts_problems():
+            self._say(FACTS, problem)
+        best, info = self.best, self.info
+        if best is None or self.journal_is_damaged or self.sealed or info.status == RunStatus.DAMAGED:
+            return
+        run = best.run
+        if info.workflow != run.workflow:
+            self._say(FACTS, f"its facts say workflow {info.workflow!r}, its journal {run.workflow!r}")
+        if info.status != run.status and not {info.status, str(run.status)} <= _WAITING_FOR_WORKERS:
+            self._say(FACTS, f"its facts say that it is {info.status}, its journal {run.status}")
+        elif info.status == RunStatus.RUNNING and info.driver != run.driver:
+            self._say(FACTS, "its facts name another driver than its journal")
+        if self.first is not None and self.first.seq == 1 and info.parent != self.parent_of(self.first):
+            self._say(FACTS, "its facts name another run that it was forked from than its journal")
+
+    def parent_of(self, first: Entry) -> bytes:
+        """The key of the run that this one is read through, by its first entry."""
+        fork = self.journal.fork_of(replace(self.info, parent=b"?"), first, self.codec)
+        return b"" if fork is None else fork.key
+
+    def _facts_problems(self) -> list[str]:
+        try:
+            return self.mender.facts_problems(self.info)
+        except HoldfastError as error:
+            return [str(error)]
+
+    def _check_inbox(self) -> int:
+        found = self.mender.messages(self.info.run)
+        seen = self.best.run.inbox_seen if self.best is not None and not self.sealed else 0
+        for place, (number, _, message, problem) in enumerate(found, 1):
+            if number != place and not problem:
+                self._say(INBOX, f"message {place} is missing", place)
+                break
+            if problem or not isinstance(message, Message):
+                self._say(INBOX, f"message {number} cannot be read: {problem}", number)
+            elif number > seen and message.body and self._is_garbled(message):
+                self._say(INBOX, f"message {number} is damaged; the run will refuse it", number)
+        return len(found)
+
+    def _is_garbled(self, message: Message) -> bool:
+        try:
+            self.journal.open_body(self.info.run, 0, message.body)
+        except CodecError:
+            return not self.sealed and self.journal.seal is not None
+        return open_message(self.journal, self.info.run, message).command == UNREADABLE

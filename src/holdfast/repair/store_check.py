@@ -1,0 +1,85 @@
+"""Checking a whole store: its medium, then every run; nothing stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.data.seal import Seal
+from holdfast.errors import HoldfastError, RunNotFound
+from holdfast.journal.journal import Journal
+from holdfast.repair.report import STORE, Damage, Progress, RunReport, StoreReport
+from holdfast.repair.run_check import RunCheck
+from holdfast.stores.base import RunInfo, Store
+from holdfast.stores.mending import Mender, mending
+
+_TRIES = 3
+
+
+def check_store(
+    store: Store,
+    runs: Sequence[str] | None = None,
+    *,
+    seal: Seal | None = None,
+    progress: Progress | None = None,
+) -> StoreReport:
+    """Verify every run, or those that are named: chains, snapshots, checkpoints, facts, inboxes, and the medium.
+
+    Nothing is changed, and no damage stops it. `seal` holds the key of encrypted runs; without it only their
+    chains are verified. `progress` is told how far it is. A run that is not there raises `RunNotFound`.
+    """
+    journal = Journal(store, seal)
+    with mending(store) as mender:
+        infos, problems = mender.runs()
+        wanted = _wanted(infos, runs, store)
+        medium = [*problems, *_asked(mender)] if runs is None else problems
+        found = []
+        for number, info in enumerate(wanted):
+            if progress is not None:
+                progress(number, len(wanted), info.run)
+            found.append(check_run(journal, mender, info))
+        leftovers = tuple(mender.leftovers()) if runs is None else ()
+    return StoreReport(store.url, tuple(found), tuple(dict.fromkeys(medium)), leftovers)
+
+
+def _wanted(infos: list[RunInfo], runs: Sequence[str] | None, store: Store) -> list[RunInfo]:
+    ordered = sorted(infos, key=lambda info: (-info.updated_at, info.run))
+    if runs is None:
+        return ordered
+    known = {info.run: info for info in ordered}
+    for run in runs:
+        if run not in known:
+            raise RunNotFound(f"no run {run!r} in {store.url}; `holdfast runs` lists those that are there")
+    return [known[run] for run in dict.fromkeys(runs)]
+
+
+def _asked(mender: Mender) -> list[str]:
+    try:
+        return mender.problems()
+    except HoldfastError as error:
+        return [str(error)]
+
+
+def check_run(journal: Journal, mender: Mender, info: RunInfo) -> RunReport:
+    """One run; one that somebody advances meanwhile is looked at again."""
+    report = _checked(journal, mender, info)
+    for _ in range(_TRIES):
+        now = _facts(journal, info)
+        if report.is_fine or now is None or now == info:
+            break
+        info, report = now, _checked(journal, mender, now)
+    return report
+
+
+def _facts(journal: Journal, info: RunInfo) -> RunInfo | None:
+    try:
+        return next(iter(journal.store.runs(run=info.run)), None)
+    except HoldfastError:
+        return None
+
+
+def _checked(journal: Journal, mender: Mender, info: RunInfo) -> RunReport:
+    try:
+        return RunCheck(journal, mender, info).report()
+    except Exception as error:  # Whatever is in a damaged store, the other runs are looked at.
+        damage = Damage(STORE, f"it cannot be looked at: {type(error).__name__}: {error}")
+        return RunReport(info.run, info.workflow, info.status, (damage,))

@@ -1,0 +1,219 @@
+"""What is wrong with a SQLite file: asked of SQLite itself, and read row by row past what is damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import apsw
+
+from holdfast.errors import CorruptJournal, StoreError
+from holdfast.stores.base import Entry, Message, RunInfo, Snapshot
+from holdfast.stores.mending import Found, Keep, Listing, Mender
+from holdfast.stores.sqlite_file import APPLICATION_ID, connect, failure, migrate, migrations
+from holdfast.stores.sqlite_rows import FACTS, entry_of, facts_of, message_of, snapshot_of
+from holdfast.stores.sqlite_write import Writer, facts_row
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite import SqliteStore
+
+_SEQ = (1 << 32) - 1
+_MOST_PROBLEMS = 100
+_TABLES = ("entries", "snapshots", "inbox")
+_STRAY = "FROM {table} WHERE id >> 32 NOT IN (SELECT no FROM runs NOT INDEXED)"
+
+Value = TypeVar("Value", Snapshot, Message)
+Writing = Callable[[], AbstractContextManager[Writer]]
+
+
+class SqliteMender(Mender):
+    """Reads the tables themselves, never through an index, which may be what is damaged."""
+
+    def __init__(self, store: SqliteStore, patience: float, writing: Writing) -> None:
+        super().__init__(store)
+        self._path, self._writing = store.path, writing
+        self._reader = connect(store.path, patience)
+        self._numbers: dict[str, int] = {}
+
+    def close(self) -> None:
+        self._reader.close(True)
+
+    def problems(self) -> list[str]:
+        found = self._checked()
+        for table in _TABLES:
+            try:
+                (count,) = next(iter(self._rows(f"SELECT count(*) {_STRAY.format(table=table)}")))
+            except StoreError as error:
+                found.append(f"table {table} cannot be read as a whole: {error}")
+                continue
+            if count:
+                found.append(f"{count} rows of table {table} are of no run")
+        return found
+
+    def _checked(self) -> list[str]:
+        """What SQLite finds."""
+        found = []
+        try:
+            rows = list(self._rows(f"PRAGMA integrity_check({_MOST_PROBLEMS})"))
+            found += [f"integrity_check: {row[0]}" for row in rows if row[0] != "ok"]
+            rows = list(self._rows("PRAGMA foreign_key_check"))
+            found += [f"foreign_key_check: {row}" for row in rows]
+            if next(iter(self._rows("PRAGMA application_id")))[0] != APPLICATION_ID:
+                found.append("its application_id is not that of Holdfast")
+            found += self._schema_problems()
+        except StoreError as error:
+            found.append(str(error))
+        return found
+
+    def _schema_problems(self) -> list[str]:
+        """Tables and indexes that are not as the migrations make them."""
+        fresh = apsw.Connection(":memory:")
+        migrate(fresh, Path(":memory:"), migrations())
+        query = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
+        expected = {row[1]: row for row in fresh.execute(query).fetchall()}
+        fresh.close()
+        there = {row[1]: tuple(row) for row in self._rows(query)}
+        missing = [f"{expected[name][0]} {name} is missing" for name in expected if name not in there]
+        other = [
+            f"{there[name][0]} {name} is not as it was made"
+            for name in there
+            if there[name] != expected.get(name)
+        ]
+        return missing + other
+
+    def runs(self) -> Listing:
+        infos: list[RunInfo] = []
+        problems: list[str] = []
+        for row in self._around("SELECT no, {columns} FROM runs NOT INDEXED", "no", problems):
+            number, *facts = row
+            try:
+                info = facts_of(facts)
+                self._numbers[info.run] = number
+            except CorruptJournal as error:
+                problems.append(str(error))
+                readable = self._as_far_as_it_goes(facts)
+                if readable is None:
+                    continue
+                info = readable
+                self._numbers[info.run] = number
+            infos.append(info)
+        return Listing(infos, problems)
+
+    def _as_far_as_it_goes(self, row: Sequence[Any]) -> RunInfo | None:
+        """The facts of a damaged row, if it says which run it is of."""
+        values = dict(zip(FACTS, row, strict=False))
+        run, key = values["run"], values["key"]
+        if not isinstance(run, str) or not isinstance(key, bytes):
+            return None
+        workflow, status = (value if isinstance(value, str) else "" for value in row[2:4])
+        created, updated = (value if isinstance(value, float) else 0.0 for value in row[4:6])
+        parent = values["parent"] if isinstance(values["parent"], bytes) else b""
+        return RunInfo(run, key, workflow, status, created, updated, "", _tags(values["tags"]), parent=parent)
+
+    def facts_problems(self, info: RunInfo) -> list[str]:
+        try:
+            return super().facts_problems(info)
+        except StoreError as error:
+            return [str(error)]
+
+    def entries(self, run: str) -> Iterator[Entry]:
+        for row in self._of_run("SELECT id & {seq}, at, chain, body, mark FROM entries", run):
+            yield entry_of(row, run)
+
+    def snapshots(self, run: str) -> list[Found]:
+        query = "SELECT id & {seq}, at, chain, body FROM snapshots"
+        return self._found(query, run, lambda row: snapshot_of(row, run))
+
+    def messages(self, run: str) -> list[Found]:
+        return self._found("SELECT id & {seq}, at, body FROM inbox", run, lambda row: message_of(row, run))
+
+    def _found(self, query: str, run: str, read: Callable[[Sequence[Any]], Value]) -> list[Found]:
+        found: list[Found] = []
+        try:
+            for row in self._of_run(query, run):
+                raw = row[-1] if isinstance(row[-1], bytes) else b""
+                try:
+                    found.append(Found(row[0], raw, read(row)))
+                except CorruptJournal as error:
+                    found.append(Found(row[0], raw, None, str(error)))
+        except StoreError as error:
+            found.append(Found(0, b"", None, str(error)))
+        return found
+
+    def drop_snapshot(self, run: str, number: int) -> None:
+        self._change("DELETE FROM snapshots WHERE id = ?", self._number(run) << 32 | number)
+
+    def void_message(self, run: str, number: int) -> None:
+        self._change("UPDATE inbox SET body = x'', at = 0.0 WHERE id = ?", self._number(run) << 32 | number)
+
+    def put_facts(self, info: RunInfo, head: int) -> None:
+        """The row is found by its number: its id may be what is damaged in the index."""
+        names = ", ".join(f"{name} = ?" for name in (*FACTS[2:], "head", "sum"))
+        self._change(f"UPDATE runs SET {names} WHERE no = ?", *facts_row(info, head), self._number(info.run))
+
+    def beside(self) -> Path:
+        return self._path.with_name(f"{self._path.name}.lost+found")
+
+    def mend(self, keep: Keep) -> list[str]:
+        done = []
+        for table in _TABLES:
+            stray = _STRAY.format(table=table)
+            try:
+                rows = list(self._rows(f"SELECT * {stray}"))
+                if rows:
+                    keep(f"{table}.json", json.dumps(rows, default=bytes.hex).encode())
+                    self._change(f"DELETE {stray}")
+                    done.append(f"{len(rows)} rows of table {table} that were of no run are put aside")
+            except StoreError:
+                continue
+        if any("index" in problem for problem in self._checked()):
+            self._change("REINDEX")
+            done.append("the indexes are made anew")
+        return done
+
+    def _of_run(self, query: str, run: str) -> Iterator[Sequence[Any]]:
+        first = self._number(run) << 32
+        text = f"{query.format(seq=_SEQ)} NOT INDEXED WHERE id BETWEEN ? AND ? ORDER BY id"
+        return self._rows(text, (first, first | _SEQ))
+
+    def _number(self, run: str) -> int:
+        if run not in self._numbers:
+            self.runs()
+        if run not in self._numbers:
+            raise StoreError(f"run {run!r} is not in table runs of {self._path}")
+        return self._numbers[run]
+
+    def _around(self, query: str, key: str, problems: list[str]) -> list[Sequence[Any]]:
+        """All rows that can be read from either end, if something in the middle cannot."""
+        text = query.format(columns=", ".join((*FACTS, "head", "sum")))
+        found: list[Sequence[Any]] = []
+        try:
+            found.extend(self._rows(f"{text} ORDER BY {key}"))
+        except StoreError as error:
+            problems.append(f"table runs cannot be read as a whole: {error}")
+            seen = {row[0] for row in found}
+            with suppress(StoreError):
+                rows = self._rows(f"{text} ORDER BY {key} DESC")
+                found.extend(row for row in rows if row[0] not in seen)
+        return found
+
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
+        """Row by row, so that those before a damaged one are seen."""
+        try:
+            yield from self._reader.execute(query, values)
+        except (apsw.Error, UnicodeError) as error:
+            raise failure(error, self._path, 0.0) from error
+
+    def _change(self, statement: str, *values: Any) -> None:
+        with self._writing() as writer:
+            writer.connection.execute(statement, values)
+
+
+def _tags(text: Any) -> tuple[str, ...]:
+    try:
+        return tuple(str(tag) for tag in json.loads(text)) if text else ()
+    except (ValueError, TypeError):
+        return ()

@@ -1,0 +1,191 @@
+"""What differs between two moments of runs: their states, and where the runs stood."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.data.ops import Slot
+from holdfast.data.shapes import Handler
+from holdfast.data.types import Types
+from holdfast.errors import CodecError, StateInvalid
+from holdfast.journal.checkpoints import checkpoint_id
+from holdfast.journal.journal import Journal, Loaded
+from holdfast.journal.run_state import DONE, RunState
+from holdfast.plan.naming import base_name
+from holdfast.stores.base import RunInfo
+from holdfast.views.diff.changes import Change, Difference, MapEdited
+from holdfast.views.diff.differing import difference
+from holdfast.views.diff.patching import Operation, json_patch
+from holdfast.views.plain import LenientCodec, iso, plain, when
+
+FACTS = ("workflow", "status", "wave", "node", "next", "pauses")
+"""What is told of where two runs stood, if it differs."""
+
+
+class _NoTypes(Types):
+    def named(self, name: str) -> Handler | None:
+        return None
+
+
+PLAIN_CODEC = LenientCodec(_NoTypes())
+"""Reads every type of the user's as plain data, so that it is looked into, none of the user's code is run, and
+differences are the same wherever they are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Where a run stood at a moment."""
+
+    run_id: str
+    workflow: str
+    checkpoint_id: str
+    """The newest checkpoint of that moment; empty before the first."""
+    at: dt.datetime
+    status: str
+    wave: int
+    node: str
+    """The node that finished last."""
+    next: tuple[str, ...]
+    """The nodes that were under way or to run next."""
+    pauses: tuple[str, ...]
+    """The names of what it waited for."""
+
+    @classmethod
+    def of(cls, loaded: Loaded) -> Side:
+        """The place of a run as loaded."""
+        run = loaded.run
+        return cls(
+            loaded.info.run,
+            loaded.info.workflow,
+            checkpoint_id(loaded.info.key, run.saved_seq) if run.saved_seq else "",
+            when(run.updated_at),
+            str(run.status),
+            run.root.waves,
+            base_name(run.root.last_node),
+            tuple(dict.fromkeys(base_name(node) for node in _upcoming(run))),
+            tuple(pause.name or base_name(pause.node) for pause in run.pauses.values()),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: run_id, workflow, checkpoint_id, at, status, wave, node, next, pauses."""
+        names = ("run_id", "workflow", "checkpoint_id", "status", "wave", "node", "next", "pauses")
+        return {**{name: plain(getattr(self, name)) for name in names}, "at": iso(self.at)}
+
+
+@dataclass(frozen=True, slots=True)
+class StateDifference:
+    """What differs between two moments; false if the states do not. Values of user types are plain data in it."""
+
+    one: Side
+    other: Side
+    state: Difference
+    before: Mapping[str, Any]
+    """The values of the keys that differ, at the one moment."""
+    after: Mapping[str, Any]
+    """The same at the other."""
+    unreadable: Mapping[str, str]
+    """The keys that could not be compared, and why."""
+
+    def __bool__(self) -> bool:
+        return bool(self.state) or bool(self.unreadable)
+
+    @property
+    def facts(self) -> dict[str, tuple[Any, Any]]:
+        """What else differs: workflow, status, wave, node, next, pauses; each as it was and is."""
+        pairs = {name: (getattr(self.one, name), getattr(self.other, name)) for name in FACTS}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+    @property
+    def patch(self) -> list[Operation]:
+        """The difference of the states as JSON Patch (RFC 6902), on what `holdfast show RUN --state` prints."""
+        return json_patch(dict(self.before), dict(self.after))
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: one, other, same, changes, facts, state, unreadable."""
+        return {
+            "one": self.one.as_json(),
+            "other": self.other.as_json(),
+            "same": not self,
+            "changes": self.state.count,
+            "facts": {name: {"from": plain(a), "to": plain(b)} for name, (a, b) in self.facts.items()},
+            "state": self.state.as_json(),
+            "unreadable": dict(self.unreadable),
+        }
+
+
+def load_plainly(journal: Journal, info: RunInfo, seq: int | None = None) -> Loaded:
+    """A run at a moment, for `state_difference`."""
+    return journal.load(info, PLAIN_CODEC, seq)
+
+
+def state_difference(one: Loaded, other: Loaded, keys: Sequence[str] = ()) -> StateDifference:
+    """What makes the root state of `one` that of `other`; with `keys` of those keys only.
+
+    Both come from `load_plainly`. A value that is stored as the same bytes in both is not decoded.
+    """
+    mine, theirs = one.run.root.cells, other.run.root.cells
+    every = list(dict.fromkeys((*mine, *theirs)))
+    wanted = _wanted(every, keys, hide=_is_flow(one.run) or _is_flow(other.run))
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    changed: dict[str, Change] = {}
+    unreadable: dict[str, str] = {}
+    for key in wanted:
+        if key in mine and key in theirs and _is_stored_alike(mine[key], theirs[key]):
+            continue
+        try:
+            values = [_value(cells[key]) for cells in (mine, theirs) if key in cells]
+        except (CodecError, TypeError) as error:
+            unreadable[key] = str(error)
+            continue
+        if key in mine and key in theirs:
+            found = difference(*values).change
+            if found is None:
+                continue
+            changed[key] = found
+        if key in mine:
+            before[key] = values[0]
+        if key in theirs:
+            after[key] = values[-1]
+    state = MapEdited(
+        {key: value for key, value in after.items() if key not in mine},
+        {key: value for key, value in before.items() if key not in theirs},
+        changed,
+    )
+    found_any = Difference(state if before or after else None)
+    return StateDifference(Side.of(one), Side.of(other), found_any, before, after, unreadable)
+
+
+def _wanted(every: Sequence[str], keys: Sequence[str], *, hide: bool) -> list[str]:
+    """The keys to compare: those named, else all but what the helper nodes of a workflow file keep."""
+    unknown = [key for key in keys if key not in every]
+    if unknown:
+        known = ", ".join(every) or "none"
+        raise StateInvalid(f"neither state has a key {unknown[0]!r}; there are: {known}")
+    if keys:
+        return list(dict.fromkeys(keys))
+    return [key for key in every if not hide or ":" not in key]
+
+
+def _is_flow(run: RunState) -> bool:
+    config = PLAIN_CODEC.decode(run.config) if run.config else {}
+    return isinstance(config, Mapping) and isinstance(config.get("flow"), Mapping)
+
+
+def _is_stored_alike(one: Slot, other: Slot) -> bool:
+    written = one.written()
+    return one is other or (written is not None and written == other.written())
+
+
+def _value(slot: Slot) -> Any:
+    written = slot.written()
+    if written is not None and len(written) == 1 and written[0][0] == "set":
+        return PLAIN_CODEC.decode(written[0][1])
+    return slot.get()
+
+
+def _upcoming(run: RunState) -> Iterable[str]:
+    return (step.node for step in run.active() if step.status != DONE and step.id not in run.frames)

@@ -1,0 +1,170 @@
+"""The runs that a run is related to: who was forked from whom, where, how each stands and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.journal.checkpoints import checkpoint_id, read_mark
+from holdfast.journal.journal import Journal
+from holdfast.journal.run_state import RunState, Spending
+from holdfast.stores.base import RunInfo
+from holdfast.views.amounts import as_json as spending_as_json
+from holdfast.views.amounts import total
+from holdfast.views.plain import CODEC, iso, plain, when
+
+MOST_MEMBERS = 1000
+"""How many relatives are told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Where a run was forked from its parent."""
+
+    run_id: str
+    seq: int
+    checkpoint_id: str = ""
+    wave: int | None = None
+    """After which wave of the parent; unknown if the parent is gone or pruned."""
+    nodes: tuple[str, ...] = ()
+    is_there: bool = True
+    """Whether the parent is still stored."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: run_id, seq, checkpoint_id, wave, nodes, is_there."""
+        names = ("run_id", "seq", "checkpoint_id", "wave", "nodes", "is_there")
+        return {name: plain(getattr(self, name)) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A run of a family. `depth` is 0 for the eldest, 1 for its forks, and so on."""
+
+    info: RunInfo
+    depth: int
+    branch: Branch | None
+    spending: Spending
+    """What it used up itself, after it was forked."""
+    seconds: float
+    problem: str = ""
+    """Why nothing more can be told of it."""
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self.info.run
+
+    @property
+    def status(self) -> str:
+        """How it stands."""
+        return self.info.status
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: run_id, workflow, status, depth, parent, started_at, seconds, calls, input_tokens, output_tokens, cost,
+        unpriced, tags, problem."""
+        return {
+            "run_id": plain(self.run_id),
+            "workflow": plain(self.info.workflow),
+            "status": self.status,
+            "depth": self.depth,
+            "parent": None if self.branch is None else self.branch.as_json(),
+            "started_at": iso(when(self.info.created_at)),
+            "seconds": round(self.seconds, 6),
+            **spending_as_json(self.spending),
+            "tags": plain(list(self.info.tags)),
+            "problem": plain(self.problem),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A run with all that it comes from and all that comes from those: parents before their forks."""
+
+    run_id: str
+    members: tuple[Member, ...]
+    more: bool = False
+    """Whether there are relatives that are not told of."""
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitem__(self, run_id: str) -> Member:
+        for member in self.members:
+            if member.run_id == run_id:
+                return member
+        raise KeyError(run_id)
+
+    def forks_of(self, run_id: str) -> list[str]:
+        """The runs that were forked from a run, oldest first."""
+        return [each.run_id for each in self.members if each.branch is not None and each.branch.run_id == run_id]
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: run_id, members, more."""
+        return {"run_id": self.run_id, "members": [each.as_json() for each in self.members], "more": self.more}
+
+
+def family(journal: Journal, info: RunInfo) -> Family:
+    """All relatives of a run that are stored; of a parent that is not, what its forks know of it."""
+    members: list[Member] = []
+    # A stack instead of recursion: forks of forks may be nested without end.
+    left = [(each, 0) for each in _eldest(journal, info)]
+    seen: set[bytes] = set()
+    while left and len(members) < MOST_MEMBERS:
+        each, depth = left.pop()
+        if each.key in seen:
+            continue
+        seen.add(each.key)
+        members.append(_member(journal, each, depth))
+        children = sorted(journal.store.runs(parent=each.key), key=lambda child: child.created_at, reverse=True)
+        left += [(child, depth + 1) for child in children]
+    return Family(info.run, tuple(members), bool(left))
+
+
+def _eldest(journal: Journal, info: RunInfo) -> list[RunInfo]:
+    """The run that all come from; if it is gone, those that were forked from it."""
+    seen, store = {info.key}, journal.store
+    while info.parent and info.parent not in seen:
+        found = store.runs(key=info.parent)
+        if not found:
+            return sorted(store.runs(parent=info.parent), key=lambda each: each.created_at, reverse=True)
+        info = found[0]
+        seen.add(info.key)
+    return [info]
+
+
+def _member(journal: Journal, info: RunInfo, depth: int) -> Member:
+    try:
+        run = journal.load(info, CODEC).run
+    except HoldfastError as error:
+        return Member(info, depth, None, Spending(), 0.0, str(error))
+    before = total(*run.inherited.values())
+    spent = total(*run.spending.values())
+    own = Spending(
+        spent.calls - before.calls,
+        spent.input_tokens - before.input_tokens,
+        spent.output_tokens - before.output_tokens,
+        spent.cost - before.cost,
+        spent.unpriced - before.unpriced,
+    )
+    return Member(info, depth, branch_of(journal, info, run), own, run.seconds)
+
+
+def branch_of(journal: Journal, info: RunInfo, run: RunState) -> Branch | None:
+    """Where a run was forked from another, as far as that is still known."""
+    if run.parent is None:
+        return None
+    name, seq = run.parent
+    found = journal.store.runs(key=info.parent) if info.parent else journal.store.runs(run=name)
+    if not found:
+        return Branch(name, seq, is_there=False)
+    parent = found[0]
+    marks = journal.store.marks(parent.run, seq + 1, 1)
+    if not marks or marks[0].seq != seq:
+        return Branch(parent.run, seq)
+    point = read_mark(parent.key, marks[0], parent.run)
+    return Branch(parent.run, seq, checkpoint_id(parent.key, seq), point.wave, point.nodes)

@@ -1,0 +1,226 @@
+"""A run's checkpoints, newest first, each with what happened since the one before; read page by page."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from holdfast.errors import CorruptJournal
+from holdfast.journal.checkpoints import Checkpoint, read_mark
+from holdfast.journal.journal import Journal, genesis, verified_entries
+from holdfast.journal.records import Remarked
+from holdfast.journal.run_state import Remark, Spending
+from holdfast.plan.naming import base_name
+from holdfast.stores.base import Entry, Mark, RunInfo, Store
+from holdfast.views.amounts import as_json as spending_as_json
+from holdfast.views.happening import Happened, Happening, KeyChange
+from holdfast.views.plain import CODEC, iso, plain
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A checkpoint, and what happened since the one before it."""
+
+    checkpoint: Checkpoint
+    happened: Happened
+    remark: Remark = Remark()
+
+    @property
+    def id(self) -> str:
+        """The checkpoint's id."""
+        return self.checkpoint.id
+
+    @property
+    def seq(self) -> int:
+        """The number of its entry in the journal."""
+        return self.checkpoint.seq
+
+    @property
+    def wave(self) -> int:
+        """How many waves were completed."""
+        return self.checkpoint.wave
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that had just finished."""
+        return self.checkpoint.nodes
+
+    @property
+    def next(self) -> tuple[str, ...]:
+        """The nodes that were about to run."""
+        return self.checkpoint.next
+
+    @property
+    def frame(self) -> str:
+        """The sub-graph's step that it is inside of; empty for the run itself."""
+        return self.checkpoint.frame
+
+    @property
+    def created_at(self) -> dt.datetime:
+        """When it was saved."""
+        return self.checkpoint.created_at
+
+    @property
+    def kind(self) -> str:
+        """What it was saved for: `wave`, `pause`, `failure`, `end`, `fork`, `rollback`, `adoption`, `edit`, `start` …"""
+        return self.happened.kind
+
+    @property
+    def seconds(self) -> float:
+        """How long the steps took that finished."""
+        return self.happened.seconds
+
+    @property
+    def size(self) -> int:
+        """How many bytes it added to the journal."""
+        return self.happened.size
+
+    @property
+    def cost(self) -> float:
+        """US dollars that were spent, as far as prices are known."""
+        return self.happened.spending.cost
+
+    @property
+    def spending(self) -> Spending:
+        """Calls, tokens and money."""
+        return self.happened.spending
+
+    @property
+    def changes(self) -> tuple[KeyChange, ...]:
+        """What was done to which key of the state."""
+        return self.happened.changes
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What else happened, in words."""
+        return self.happened.told
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The words that people tagged it with."""
+        return self.remark.tags
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: checkpoint_id, seq, wave, kind, frame, nodes, next, created_at, seconds, failed_attempts,
+        failed_seconds, bytes, calls, input_tokens, output_tokens, cost, unpriced, changes, told, tags, notes, keep."""
+        happened = self.happened
+        return {
+            "checkpoint_id": self.id,
+            "seq": self.seq,
+            "wave": self.wave,
+            "kind": self.kind,
+            "frame": self.frame,
+            "nodes": list(self.nodes),
+            "next": list(self.next),
+            "created_at": iso(self.created_at),
+            "seconds": round(happened.seconds, 6),
+            "failed_attempts": happened.failed,
+            "failed_seconds": round(happened.failed_seconds, 6),
+            "bytes": self.size,
+            **spending_as_json(self.spending),
+            "changes": [change.as_json() for change in self.changes],
+            "told": [plain(text) for text in self.told],
+            "tags": [plain(tag) for tag in self.tags],
+            "notes": [plain(text) for _, _, text in self.remark.notes],
+            "keep": self.remark.keep,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class History(Sequence[Point]):
+    """A page of a run's checkpoints, newest first."""
+
+    run_id: str
+    workflow: str
+    status: str
+    points: tuple[Point, ...]
+    more: bool
+    """Whether there are older ones; `before=page[-1].id` is the next page."""
+    since: Happened
+    """What happened after the newest checkpoint; nothing on a later page."""
+
+    @overload
+    def __getitem__(self, index: int) -> Point: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Point]: ...
+    def __getitem__(self, index: int | slice) -> Point | Sequence[Point]:
+        return self.points[index]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: run_id, workflow, status, checkpoints, more, since."""
+        return {
+            "run_id": self.run_id,
+            "workflow": self.workflow,
+            "status": self.status,
+            "checkpoints": [point.as_json() for point in self.points],
+            "more": self.more,
+            "since": [plain(text) for text in self.since.told],
+        }
+
+
+def history(journal: Journal, info: RunInfo, limit: int | None = None, before: int | None = None) -> History:
+    """The newest `limit` checkpoints of a run that lie before entry `before`.
+
+    Only their entries are read, and those since the newest: of values that are stored as differences nothing is put
+    together, so that no entry before the page is needed.
+    """
+    store = journal.store
+    marks = store.marks(info.run, before, None if limit is None else limit + 1)
+    after = marks[limit].seq if limit is not None and len(marks) > limit else 0
+    upto = None if before is None else marks[0].seq if marks else 0
+    happening, points, remarks = Happening(info.run), list[Point](), dict[int, Remark]()
+    for entry in _entries(store, info, after, upto) if upto != 0 else ():
+        for record in journal.skimmed(info, entry, CODEC):
+            happening.take(record)
+            if isinstance(record, Remarked):
+                remarks[record.at] = _remarked(remarks.get(record.at), record, entry.at)
+        happening.size += len(entry.body)
+        if entry.mark is not None:
+            mark = Mark(entry.seq, entry.at, entry.mark, len(entry.body))
+            points.append(Point(read_mark(info.key, mark, info.run), happening.over()))
+    if before is not None and points:
+        remarks = journal.load(info, CODEC).run.remarks
+    shown = points[::-1][:limit]
+    return History(
+        info.run,
+        info.workflow,
+        info.status,
+        tuple(Point(point.checkpoint, point.happened, remarks.get(point.seq, Remark())) for point in shown),
+        bool(after) or len(points) > len(shown),
+        happening.over(),
+    )
+
+
+def _entries(store: Store, info: RunInfo, after: int, upto: int | None) -> Iterator[Entry]:
+    """The entries after one that is given, each checked against its predecessor; the first of a pruned run is not."""
+    entries = store.read(info.run, max(0, after - 1), upto)
+    first = next(entries, None)
+    if first is None or (after and first.seq != after):
+        raise CorruptJournal(f"run {info.run!r}: entry {after or 1} is missing", run=info.run, seq=after or 1)
+    if after:
+        return verified_entries(entries, info.run, after, first.chain)
+    if first.seq == 1:
+        chain = genesis(info.run, info.key)
+        return verified_entries(itertools.chain([first], entries), info.run, 0, chain)
+    return itertools.chain([first], verified_entries(entries, info.run, first.seq, first.chain))
+
+
+def _remarked(known: Remark | None, record: Remarked, at: float) -> Remark:
+    known = known or Remark()
+    notes = (*known.notes, (at, record.by, record.text)) if record.text else known.notes
+    tags = [*(tag for tag in known.tags if tag not in record.remove), *record.add]
+    return Remark(notes, tuple(dict.fromkeys(tags)), known.keep if record.keep is None else record.keep)
+
+
+def steps_told(nodes: Sequence[str]) -> str:
+    """Nodes as the steps they belong to, those that occur several times counted."""
+    counts: dict[str, int] = {}
+    for name in map(base_name, nodes):
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join(name if times == 1 else f"{name} ({times})" for name, times in counts.items()) or "-"

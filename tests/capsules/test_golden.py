@@ -1,0 +1,71 @@
+"""Capsules of every version open for ever. `python -m tests.capsules.test_golden` writes those of this one, once."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from holdfast import END, START, App, StateGraph, import_run, inspect_capsule, make_key_pair, open_store
+from holdfast.capsules.exporting import export_run
+from holdfast.capsules.locking import LockedSink
+from holdfast.capsules.sections import VERSION
+from holdfast.stores.base import Store
+
+HERE = Path(__file__).parent / "golden"
+VERSIONS = range(1, VERSION + 1)
+PASSPHRASE = "golden"
+
+
+def build(store: Store) -> App:
+    """Two steps, the second of which asks."""
+    graph = StateGraph(dict, name="golden")
+    graph.add_node("first", lambda state: {"words": ["one", "two"], "number": 1.5})
+    graph.add_node("second", lambda state, ctx: {"said": ctx.ask("And?", name="and")})
+    graph.add_edge(START, "first").add_edge("first", "second").add_edge("second", END)
+    return graph.compile(store)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("form", ["plain", "signed", "encrypted"])
+def test_a_capsule_of_an_earlier_version_is_read_and_goes_on(version: int, form: str) -> None:
+    secret = PASSPHRASE if form == "encrypted" else None
+    path = HERE / f"v{version}-{form}.holdfast"
+    trust = [HERE / f"v{version}.pub"] if form == "signed" else []
+    store = open_store("memory://")
+
+    info = inspect_capsule(path, passphrase=secret, trust=trust)
+    import_run(store, path, passphrase=secret, trust=trust)
+
+    assert (info.run_id, info.workflow, info.status, info.messages) == ("golden", "golden", "paused", 0)
+    assert [(step.name, step.status) for step in info.steps] == [
+        ("first", "completed"),
+        ("second", "waiting"),
+    ]
+    state = build(store).resume("golden", answer="gold").state
+    assert state.to_dict() == {"words": ["one", "two"], "number": 1.5, "said": "gold"}
+
+
+def main() -> None:
+    """Write the files of the version that is imported; never over those that are there."""
+    if (HERE / f"v{VERSION}.pub").exists():
+        raise SystemExit(f"the files of version {VERSION} are there; golden files are never written again")
+    store = open_store("memory://")
+    build(store).invoke({}, run_id="golden")
+    HERE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        pair = make_key_pair(Path(folder) / "key")
+        shutil.copy(pair.public, HERE / f"v{VERSION}.pub")
+        export_run(store, "golden", HERE / f"v{VERSION}-signed.holdfast", sign=pair.private)
+    plain = HERE / f"v{VERSION}-plain.holdfast"
+    export_run(store, "golden", plain)
+    with (HERE / f"v{VERSION}-encrypted.holdfast").open("wb") as file:
+        sink = LockedSink(file, PASSPHRASE, work=14)
+        sink.write(plain.read_bytes())
+        sink.close()
+
+
+if __name__ == "__main__":
+    main()

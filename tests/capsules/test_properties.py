@@ -1,0 +1,96 @@
+"""Runs of random graphs: exporting what was imported gives the same bytes, on every store, at every moment."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast import App, HoldfastError, import_run, inspect_capsule, open_store
+from holdfast.data.codec import TolerantCodec
+from holdfast.journal.journal import Journal
+from holdfast.journal.pruning import prune_run
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_runs import encode_run
+from holdfast.stores.base import Store
+from tests.capsules.making import driven, exported, varied
+
+WORK = st.fixed_dictionaries(
+    {
+        name: st.sampled_from(("ok", "ok", "ask", "fail", "large"))
+        for name in ("a", "b", "c", "x", "y", "item")
+    }
+)
+EDGES = st.lists(st.sampled_from([("a", "c"), ("a", "sub"), ("b", "c")]), unique=True, max_size=2)
+DEEDS = st.lists(
+    st.sampled_from(("edit", "skip", "answer", "resume", "pause", "fork", "prune", "cancel")), max_size=5
+)
+numbers = itertools.count()
+
+
+def done(app: App, run: str, deed: str) -> str:
+    """Do something to a run, if it lets us; the run to go on with, which may be a fork."""
+    try:
+        match deed:
+            case "edit":
+                app.edit(run, {"n": 7})
+            case "skip":
+                app.skip(run, "b")
+            case "answer":
+                app.answer(run, answers={pause.id: "yes" for pause in app.pauses(run)})
+            case "resume":
+                driven(app, run, begin=False)
+            case "pause":
+                app.pause(run)
+            case "cancel":
+                app.cancel(run)
+            case "fork":
+                return app.resume(app.checkpoints(run)[-1].id).run_id
+            case "prune":
+                marks = app.store.marks(run)
+                journal = app.settings.journal
+                prune_run(journal, journal.info(run), marks[len(marks) // 2].seq)
+    except (HoldfastError, IndexError):
+        pass
+    return run
+
+
+def folded(store: Store, run: str) -> bytes:
+    """All that a run's journal tells, but who drives it."""
+    journal, codec = Journal(store), TolerantCodec()
+    state = journal.load(journal.info(run), codec).run
+    state.driver = ""
+    return encode_run(state, Track(), codec)
+
+
+@settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(WORK, EDGES, DEEDS, st.integers(0, 2))
+def test_export_import_export_is_the_same_byte_for_byte(
+    store: Store,
+    tmp_path: Path,
+    work: dict[str, str],
+    edges: list[tuple[str, str]],
+    deeds: list[str],
+    turns: int,
+) -> None:
+    """S1.17."""
+    run = f"run{next(numbers)}"
+    app = varied(open_store("memory://"), work, edges, turns)
+    driven(app, run, begin=True)
+    for deed in (None, *deeds):
+        run = run if deed is None else done(app, run, deed)
+    path = exported(app.store, run, tmp_path)
+
+    import_run(store, path)
+
+    assert exported(store, run, tmp_path, "again").read_bytes() == path.read_bytes()
+    assert folded(store, run) == folded(app.store, run)
+    assert inspect_capsule(path).is_read and not inspect_capsule(path).notes
+    import_run(store, path, run_id=f"{run}-copy")
+    assert varied(store, work, edges, turns).get_state(f"{run}-copy") == app.get_state(run)

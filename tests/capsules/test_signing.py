@@ -1,0 +1,109 @@
+"""Signed capsules: who made them, who is trusted, and what false signatures look like."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from holdfast import (
+    CapsuleInvalid,
+    HoldfastError,
+    export_run,
+    import_run,
+    inspect_capsule,
+    make_key_pair,
+    open_store,
+)
+from holdfast.capsules.sections import Kind
+from holdfast.capsules.signing import Signer, fingerprint, trusted_in, verify
+from holdfast.stores.base import Store
+from tests.capsules.making import exported, sections
+from tests.capsules.test_damage import parts_of
+from tests.graphs import chain
+
+
+@pytest.fixture
+def store_with_a_run() -> Store:
+    store = open_store("memory://")
+    chain("a", name="w").compile(store).invoke({"n": 1}, run_id="r")
+    return store
+
+
+def test_a_key_pair_is_for_its_owner_and_for_others(tmp_path: Path) -> None:
+    pair = make_key_pair(tmp_path / "my.key")
+
+    assert stat.S_IMODE(pair.private.stat().st_mode) == 0o600 and pair.public == tmp_path / "my.key.pub"
+    assert b"PRIVATE" in pair.private.read_bytes() and b"PUBLIC" in pair.public.read_bytes()
+    assert Signer(pair.private).fingerprint == pair.fingerprint
+    with pytest.raises(HoldfastError, match="there already"):
+        make_key_pair(tmp_path / "my.key")
+    pair.public.unlink()
+    with pytest.raises(HoldfastError, match="there already"):
+        make_key_pair(tmp_path / "my.key")
+    with pytest.raises(HoldfastError, match="cannot be written"):
+        make_key_pair(tmp_path / "nowhere" / "my.key")
+
+
+def test_only_what_a_trusted_key_signed_is_taken(store_with_a_run: Store, tmp_path: Path) -> None:
+    store = store_with_a_run
+    mine, other = make_key_pair(tmp_path / "mine"), make_key_pair(tmp_path / "other")
+    friends = tmp_path / "friends"
+    friends.mkdir()
+    (friends / "me.pub").write_bytes(mine.public.read_bytes())
+    signed = exported(store, "r", tmp_path, "signed", sign=mine.private)
+    plain = exported(store, "r", tmp_path, "plain")
+    target = open_store("memory://")
+
+    assert inspect_capsule(signed).signed_by == mine.fingerprint and not inspect_capsule(plain).signed_by
+    with pytest.raises(CapsuleInvalid, match="none of the 1 trusted keys"):
+        import_run(target, signed, trust=[other.public])
+    with pytest.raises(CapsuleInvalid, match="it is not signed"):
+        import_run(target, plain, trust=[friends])
+    assert not target.runs()
+
+    assert import_run(target, signed, trust=[other.public, friends]).signed_by == mine.fingerprint
+    assert inspect_capsule(signed).digest == inspect_capsule(plain).digest, (
+        "a signature adds, and changes nothing"
+    )
+
+
+def test_a_signature_of_something_else_is_false(store_with_a_run: Store, tmp_path: Path) -> None:
+    pair = make_key_pair(tmp_path / "key")
+    parts = parts_of(exported(store_with_a_run, "r", tmp_path, sign=pair.private))
+    (_, signature), inner = parts[-1], [part for part in parts if part[0] not in (Kind.END, Kind.SIGNATURE)]
+    path = sections(tmp_path / "other", *inner[:2], *inner[2:])
+    assert not inspect_capsule(path).signed_by
+
+    with pytest.raises(CapsuleInvalid, match="false: it was changed"):
+        verify(signature, b"another digest")
+    with pytest.raises(CapsuleInvalid, match="false"):
+        verify(bytes(32) + signature[32:], parts[-2][1])
+    with pytest.raises(CapsuleInvalid, match="damaged"):
+        verify(signature[:-1], parts[-2][1])
+    assert fingerprint(verify(signature, parts[-2][1])) == pair.fingerprint
+
+
+def test_what_is_no_key_is_told(store_with_a_run: Store, tmp_path: Path) -> None:
+    pair, target = make_key_pair(tmp_path / "key"), tmp_path / "out"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("no key")
+
+    for wrong in (pair.public, tmp_path / "text"):
+        with pytest.raises(HoldfastError, match="is no private Ed25519 key"):
+            export_run(store_with_a_run, "r", target, sign=wrong)
+    with pytest.raises(HoldfastError, match="cannot be read"):
+        export_run(store_with_a_run, "r", target, sign=tmp_path / "nothing")
+    assert not target.exists()
+    export_run(store_with_a_run, "r", target, sign=pair.private)
+    for wrong in (pair.private, tmp_path / "text"):
+        with pytest.raises(HoldfastError, match="is no public Ed25519 key"):
+            inspect_capsule(target, trust=[wrong])
+    with pytest.raises(HoldfastError, match="holds no public key"):
+        inspect_capsule(target, trust=[tmp_path / "empty"])
+
+
+def test_the_environment_names_whom_one_trusts() -> None:
+    assert trusted_in({"HOLDFAST_TRUSTED": "a.pub:folder"}) == (Path("a.pub"), Path("folder"))
+    assert trusted_in({}) == ()

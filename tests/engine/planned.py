@@ -1,0 +1,103 @@
+"""Plans a resume, does it, and holds what the journal says against the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast import App, ExecutionError, HoldfastError, Outcome, ResumePlan
+from holdfast.journal.records import Paused, Record, StepFailed, StepFinished, StepStarted
+
+
+@dataclass
+class Done:
+    """A plan, and what the resume then did."""
+
+    plan: ResumePlan
+    outcome: Outcome | None = None
+    error: HoldfastError | None = None
+    started: list[str] = field(default_factory=list)
+    """The steps that were begun, in order."""
+    first: list[str] = field(default_factory=list)
+    """Those that were begun before any of them was through."""
+    given: list[str] = field(default_factory=list)
+    """The steps that were given a result of before."""
+    passed_over: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    finished: dict[str, int] = field(default_factory=dict)
+    """How often each step has finished, over the run's whole life, but for being given a result."""
+
+    def told(self, *what: str) -> dict[str, str]:
+        """Step (or node) and reason of what is planned so."""
+        return {step.step or step.node: step.reason for step in self.plan.steps if step.what in what}
+
+
+def plan_and_resume(app: App, run: str = "r", **options: Any) -> Done:
+    """Plan, resume as planned, and check that the one is what the other said."""
+    entries = list(app.store.read(run))
+    plan = app.plan_resume(run, **options)
+    assert list(app.store.read(run)) == entries, "a plan touches nothing"
+    done = Done(plan)
+    try:
+        done.outcome = app.resume(run, plan=plan, **options)
+    except HoldfastError as error:
+        done.error = error
+    _read(app, run, plan.head, done)
+    _compare(app, run, done, len(entries))
+    return done
+
+
+def _read(app: App, run: str, head: int, done: Done) -> None:
+    settings = app.settings
+    _, history = settings.journal.history(settings.journal.info(run), settings.codec)
+    over = False
+    for entry, records in history:
+        for record in records:
+            if isinstance(record, StepFinished) and not record.origin and not record.promoted:
+                done.finished[record.step] = done.finished.get(record.step, 0) + 1
+            if entry.seq > head:
+                over = _note(record, done, over)
+
+
+def _note(record: Record, done: Done, over: bool) -> bool:
+    match record:
+        case StepStarted():
+            done.started.append(record.step)
+            if not over:
+                done.first.append(record.step)
+        case StepFinished(origin="", skipped="", promoted=False) | StepFailed():
+            return True
+        case StepFinished(promoted=False) if record.origin:
+            done.given.append(record.step)
+        case StepFinished() if record.skipped:
+            done.passed_over.append(record.step)
+        case Paused():
+            done.asked.append(record.step)
+    return over
+
+
+def _compare(app: App, run: str, done: Done, before: int) -> None:
+    plan = done.plan
+    if plan.refused:
+        assert done.error is not None and not isinstance(done.error, ExecutionError)
+        assert len(list(app.store.read(run))) == before, "what is refused changes nothing"
+        return
+    assert done.error is None or isinstance(done.error, ExecutionError), done.error
+    kept = {step.step for step in plan.of("kept") if step.step}
+    runs = [step for step in plan.steps if step.what in ("rerun", "next")]
+    assert done.error is not None or {step.step for step in runs if step.step} <= set(done.started)
+    runs = [step for step in runs if "when there is room" not in step.reason]
+    assert not kept & set(done.started), "what is kept does not run"
+    if plan.back_to is None:
+        assert set(done.first) == {step.step for step in runs if step.step}, (
+            "what runs first is what was planned"
+        )
+    else:
+        assert set(done.given) <= kept
+        again = {step for step in done.started if done.finished.get(step, 0) > 1}
+        assert again == {step.step for step in plan.of("rerun")} & set(done.finished) & again
+        assert {step.step for step in plan.of("rerun")} <= set(done.started)
+    waits = {pause.step for pause in done.outcome.pauses} if done.outcome is not None else None
+    if waits is not None:
+        assert {step.step for step in plan.of("asked")} <= waits
+    assert not {step.step for step in plan.of("in_doubt")} & set(done.first)

@@ -1,0 +1,1 @@
+"""Stores that earlier versions wrote, and what is in them."""

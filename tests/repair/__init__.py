@@ -1,0 +1,1 @@
+"""Tests of checking stores and repairing runs."""

@@ -1,0 +1,97 @@
+"""Damaging what stores hold, on every kind of store, behind their backs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from holdfast.stores.base import Store
+from holdfast.stores.files import FileStore
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.run_folder import folder_name
+from holdfast.stores.sqlite import SqliteStore
+
+
+def flipped(data: bytes, place: int = -1, by: int = 0x10) -> bytes:
+    """Bytes of which one is another."""
+    changed = bytearray(data)
+    changed[place] ^= by
+    return bytes(changed)
+
+
+def sql(store: SqliteStore, statement: str, *values: Any) -> None:
+    """Change a database with a connection of its own."""
+    connection = apsw.Connection(str(store.path))
+    connection.execute(statement, values).fetchall()
+    connection.close()
+
+
+def number_of(store: SqliteStore, run: str) -> int:
+    connection = apsw.Connection(str(store.path))
+    ((number,),) = connection.execute("SELECT no FROM runs WHERE run = ?", (run,)).fetchall()
+    connection.close()
+    return int(number)
+
+
+def damage_entry(store: Store, run: str, seq: int) -> None:
+    """Change a byte of an entry's body."""
+    (entry,) = store.read(run, seq - 1, seq)
+    broken = flipped(entry.body)
+    match store:
+        case MemoryStore():
+            stored = store._runs[run]
+            stored.entries[seq - stored.first] = entry._replace(body=broken)
+        case SqliteStore():
+            place = number_of(store, run) << 32 | seq
+            sql(store, "UPDATE entries SET body = ? WHERE id = ?", broken, place)
+        case FileStore():
+            _replace_bytes(store.directory / folder_name(run) / "journal", entry.body, broken)
+        case PostgresStore():
+            _server(
+                store,
+                "UPDATE entry SET body = %s WHERE run_no = (SELECT no FROM run WHERE run = %s) AND seq = %s",
+                broken,
+                run,
+                seq,
+            )
+
+
+def damage_snapshot(store: Store, run: str, seq: int) -> None:
+    """Change a byte of a snapshot's body."""
+    snapshot = store.snapshot(run, seq)
+    assert snapshot is not None and snapshot.seq == seq
+    broken = flipped(snapshot.body)
+    match store:
+        case MemoryStore():
+            from dataclasses import replace
+
+            store._runs[run].snapshots[seq] = replace(snapshot, body=broken)
+        case SqliteStore():
+            sql(
+                store, "UPDATE snapshots SET body = ? WHERE id = ?", broken, number_of(store, run) << 32 | seq
+            )
+        case FileStore():
+            path = store.directory / folder_name(run) / "snapshots" / f"{seq:010}"
+            _replace_bytes(path, snapshot.body, broken)
+        case PostgresStore():
+            _server(
+                store,
+                "UPDATE snapshot SET body = %s WHERE run_no = (SELECT no FROM run WHERE run = %s) AND seq = %s",
+                broken,
+                run,
+                seq,
+            )
+
+
+def _replace_bytes(path: Path, old: bytes, new: bytes) -> None:
+    content = path.read_bytes()
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, new))
+
+
+def _server(store: PostgresStore, statement: str, *values: Any) -> None:
+    with store.transaction() as connection:
+        connection.execute(statement.encode(), values)
