@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,16 @@ HELD = 100_000
 def bench_history(folder: Path, tiny: bool) -> Iterator[Row]:
     """Listing the newest checkpoints, and the state after the first step: of 10,000 steps against 100."""
     long, short = (300, 30) if tiny else (10_000, 100)
-    for kind in ("memory", "sqlite", "file"):
-        urls = {"memory": "memory://", "sqlite": f"sqlite:///{folder / 'runs.db'}", "file": f"file://{folder / 'runs'}"}
-        store = open_store(urls[kind])
+    places = {
+        "memory": "memory://",
+        "sqlite": f"sqlite:///{folder / 'runs.db'}",
+        "file": f"file://{folder / 'runs'}",
+    }
+    for kind, url in places.items():
+        store = open_store(url)
         yield from measured(kind, store, long, short)
-        if kind == "file":
-            yield from measured("file, opened anew", store, long, short, anew=lambda: open_store(urls["file"]))
         store.close()
+    yield from measured("file, opened anew", open_store(url), long, short, anew=partial(open_store, url))
     with opened(url_of(folder)) as server:
         yield from measured("postgres", server, long, short)
 
@@ -43,7 +47,9 @@ def measured(
     blob = os.urandom(HELD)
     for steps in (long, short):
         if not store.runs(run=str(steps)):
-            counting(steps).compile(store, durability="process").invoke({"n": 0, "blob": blob}, run_id=str(steps))
+            counting(steps).compile(store, durability="process").invoke(
+                {"n": 0, "blob": blob}, run_id=str(steps)
+            )
     asked: dict[str, Callable[[App, str], Any]] = {
         f"first page of history, {long:,} v {short} steps": lambda app, run: app.history(run, limit=PAGE),
         f"state after step 1, {long:,} v {short} steps": lambda app, run: dict(app.state_at(run, 1)),

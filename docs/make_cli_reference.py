@@ -31,6 +31,9 @@ from holdfast.repair.repairing import Repair, StoreRepair
 from holdfast.repair.report import Damage, RunReport, StoreReport
 from holdfast.values import RunStatus
 from holdfast.views import Driver, FaultView, Items, Ledger, Moment, PauseView, RunLine, RunView, StepView
+from holdfast.views.amounts import Portion
+from holdfast.views.amounts import Row as Amounts
+from holdfast.views.comparison import Comparison, StepDifference, Tale
 from holdfast.views.diff.changes import (
     Hunk,
     ItemChanged,
@@ -44,6 +47,11 @@ from holdfast.views.diff.changes import (
     TextEdited,
 )
 from holdfast.views.diff.states import Side, StateDifference
+from holdfast.views.family import Branch, Family, Member
+from holdfast.views.happening import KeyChange
+from holdfast.views.history import History, Point
+from holdfast.views.ledger import RunLedger
+from holdfast.views.remarks import NoteView, RemarkView
 
 FOLDER = Path(__file__).parent / "reference" / "cli"
 NOTE = "This page is written by `docs/make_cli_reference.py` from the command's own help.\n"
@@ -65,6 +73,10 @@ ENDING = [
     ("if nothing could be run", keys(error_as_json)),
 ]
 
+SAID = ("the document", "run_id, command, applied, status, tags; applied is false if it is still to be written down")
+REMARKED = ("if nothing is said", "run_id, tags, remarks")
+REMARKS = [("each of remarks", keys(RemarkView.as_json)), ("each of notes", keys(NoteView.as_json))]
+
 JSON: dict[str, list[tuple[str, str]]] = {
     "run": ENDING,
     "resume": [
@@ -80,6 +92,24 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ]
         for name in ("edit", "skip", "modify", "inject", "replan")
     },
+    "history": [
+        ("the document", f"store, {keys(History.as_json)}"),
+        ("each of checkpoints", keys(Point.as_json)),
+        ("each of changes", keys(KeyChange.as_json)),
+        ("with --tree", f"store, {keys(Family.as_json)}"),
+        ("each of members", keys(Member.as_json)),
+        ("parent of a member", keys(Branch.as_json)),
+    ],
+    "fork": [("the document", "run_id, parent, status, store; with --run as for resume")],
+    "adopt": [("the document", "run_id, checkpoint_id, status, store")],
+    "rollback": [("the document", "run_id, checkpoint_id, status, store")],
+    "compare": [
+        ("the document", f"store, {keys(Comparison.as_json)}"),
+        ("one and other", keys(Tale.as_json)),
+        ("ancestor", keys(Branch.as_json)),
+        ("each of differing", keys(StepDifference.as_json)),
+        ("state", f"{keys(StateDifference.as_json)}; as for diff"),
+    ],
     "diff": [
         ("the document", f"store, {keys(StateDifference.as_json)}"),
         ("one and other", keys(Side.as_json)),
@@ -98,7 +128,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
     ],
     "runs": [("the document", "store, runs"), ("each of runs", keys(RunLine.as_json))],
     "show": [
-        ("the document", f"{keys(RunLine.as_json)}, {WHOLE}, held, store; with --state also the whole state"),
+        ("the document", f"{keys(RunLine.as_json)}, {WHOLE}, held, store, as_of; with --state also the whole state"),
         ("driver", keys(Driver.as_json)),
         ("flow", "path, digest"),
         ("parent", "run_id, seq"),
@@ -108,6 +138,9 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("error", keys(FaultView.as_json)),
         ("ledger", keys(Ledger.as_json)),
         ("each of refusals", "command, reason, by"),
+        ("facts", "host, platform, python, holdfast, packages, git; and what was added"),
+        ("git", "commit, branch, dirty"),
+        *REMARKS,
         ("with --step", "that step alone, and its whole output and result"),
     ],
     "status": [
@@ -115,6 +148,16 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("each of pauses", keys(PauseView.as_json)),
     ],
     "events": [("each line", keys(Moment.as_json))],
+    "cost": [
+        ("of one run", f"{keys(RunLedger.as_json)}, store"),
+        ("of several, or with --by", "store, by, runs, total, rows, more; more is how many rows are left out"),
+        ("own, total of several, each of steps, models and rows", keys(Amounts.as_json)),
+        ("total of one run, inherited", "calls, input_tokens, output_tokens, cost, unpriced"),
+        ("kept, saved, adopted", keys(Portion.as_json)),
+    ],
+    "tag": [SAID, REMARKED, *REMARKS],
+    "note": [SAID, REMARKED, *REMARKS],
+    "keep": [SAID],
     "fsck": [
         ("the document", f"{keys(StoreReport.as_json)}, repair"),
         ("each of runs", keys(RunReport.as_json)),
@@ -125,7 +168,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("each of its runs", keys(Repair.as_json)),
     ],
     "checkpoints list": [("the document", "store, checkpoints"), ("each of checkpoints", CHECKPOINT)],
-    "checkpoints show": [("the document", f"{CHECKPOINT}, workflow, state, resume")],
+    "checkpoints show": [("the document", f"{CHECKPOINT}, workflow, state, resume, tags, keep, notes")],
     "checkpoints prune": [
         ("the document", "dry_run, runs, checkpoints, removed"),
         ("each of removed", keys(Removal.as_json)),

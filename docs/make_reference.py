@@ -28,7 +28,8 @@ GROUPS: dict[str, str] = {
     "Policies": "CheckpointPolicy Retention periodic_cleanup",
     "Checkpoints as plain values": "CheckpointStore CheckpointData PauseMetadata CheckpointConfig GraphConfig",
     "Stores": "open_store get_store register_store copy_runs CopyReport RunInfo",
-    "Time travel": "diff_states StateDifference difference Difference apply_difference json_patch apply_patch",
+    "Time travel": "Rerun RerunStep diff_states StateDifference difference Difference apply_difference json_patch "
+    "apply_patch",
     "Capsules": "export_run ExportedRun import_run ImportedRun inspect_capsule CapsuleInfo make_key_pair",
     "The fleet": "Worker WorkerEvent Catalog Schedules Schedule Cron Limits Rate",
     "Events": "Event Observer CallbackObserver LoggingObserver MultiObserver NoOpObserver "
@@ -88,9 +89,16 @@ def describe_class(name: str, item: type) -> Iterator[str]:
     if "__init__" in vars(item) and not is_protocol(item) and name not in ("App", "Context"):
         yield block(name, item)
     yield inspect.getdoc(item) or ""
-    for member, value in vars(item).items():
+    for member, value in members_of(item).items():
         if not member.startswith("_") and (name, member) not in HIDDEN:
             yield from describe_member(member, value)
+
+
+def members_of(item: type) -> dict[str, Any]:
+    """The members of a class, with those of the parts that it is put together of, which have no name of their own."""
+    parts = [base for base in item.__mro__[1:] if base.__module__.startswith("holdfast.")]
+    inner = [base for base in parts if base.__name__ not in holdfast.__all__ and not is_protocol(base)]
+    return {**vars(item), **{name: value for base in inner for name, value in vars(base).items()}}
 
 
 def is_protocol(item: type) -> bool:

@@ -39,9 +39,12 @@ if TYPE_CHECKING:
     from holdfast.engine.travel.comparing import compare_runs
     from holdfast.engine.travel.differing import diff_states
     from holdfast.engine.travel.looking import run_forks, run_history
+    from holdfast.engine.travel.rerunning import Rerun, RerunStep
     from holdfast.errors import (
         AnswerRejected,
         AnswerTimeout,
+        CannotRerun,
+        CannotReuse,
         CapsuleInvalid,
         CapsuleLocked,
         CheckpointNotFound,
@@ -170,9 +173,15 @@ _NAMES = {
         "run_forks",
         "run_history",
     ),
+    "holdfast.engine.travel.rerunning": (
+        "Rerun",
+        "RerunStep",
+    ),
     "holdfast.errors": (
         "AnswerRejected",
         "AnswerTimeout",
+        "CannotRerun",
+        "CannotReuse",
         "CapsuleInvalid",
         "CapsuleLocked",
         "CheckpointNotFound",
@@ -295,6 +304,8 @@ __all__ = [
     "AnswerTimeout",
     "App",
     "CallbackObserver",
+    "CannotRerun",
+    "CannotReuse",
     "CapsuleInfo",
     "CapsuleInvalid",
     "CapsuleLocked",
@@ -346,6 +357,8 @@ __all__ = [
     "PlannedStep",
     "Rate",
     "Repair",
+    "Rerun",
+    "RerunStep",
     "ResumePlan",
     "Retention",
     "Retry",

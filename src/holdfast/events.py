@@ -33,7 +33,8 @@ EVENT_TYPES: Mapping[str, str] = MappingProxyType(
         "node.retry": "a failed attempt will be repeated; data: step, attempt, delay",
         "node.warning": "a step failed and the run goes on without it; data: step, error",
         "node.message": "what a node said with ctx.emit; data: as given",
-        "node.spend": "a node used up what costs money; data: step, attempt, model, input_tokens, output_tokens, cost",
+        "node.spend": "a node used up what costs money; data: step, attempt, model, input_tokens, output_tokens, cost, "
+        "calls",
         "state.create": "a state was made; data: keys",
         "state.clone": "a state was copied; data: keys",
         "state.update": "a wave changed the state; data: keys",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from holdfast.capsules import exporting
 from holdfast.capsules.locking import LockedSink
 from tests.capsules.making import forged
 from tests.capsules.test_strangers import body, started
-from tests.cli.calling import Session
+from tests.cli.calling import PROGRAM, Session
 from tests.cli.looking import Call, caller
 
 FLOW = """
@@ -169,6 +170,15 @@ def test_lines_of_json_are_for_reading(call: Call, paused: str, tmp_path: Path) 
     refused = call("import", "weekly.jsonl")
     assert refused.code == 2 and "which are for reading" in refused.err
     assert call("export", "weekly", "-o", "x", "--format", "jsonl", "--encrypt").code == 2
+
+
+def test_a_capsule_goes_through_a_pipe(call: Call, paused: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*PROGRAM, "export", "weekly", "-o", "-"], cwd=tmp_path, capture_output=True, timeout=60
+    )
+
+    assert done.returncode == 0 and done.stdout == (tmp_path / "run.holdfast").read_bytes()
+    assert done.stderr.startswith(b"wrote run weekly (paused) to stdout")
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import datetime as dt
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,9 +36,9 @@ from holdfast.engine.moving.transfer import copy_runs
 from holdfast.journal.copying import COPIED
 from holdfast.journal.journal import Journal
 from holdfast.journal.pruning import prune_run
-from holdfast.stores.base import Append, Store
+from holdfast.stores.base import Append, RunInfo, Store
 from tests.capsules.making import exported, forged
-from tests.stores.carrying import asking, blocking, contents, drive, growing, ran
+from tests.stores.carrying import Lives, Mortal, asking, blocking, contents, drive, growing, ran
 from tests.stores.test_copying import facts, four_runs
 
 
@@ -327,6 +328,42 @@ def test_a_sealed_fork_needs_the_key_to_leave_its_parent(source: Store, tmp_path
     target = open_store("memory://")
     import_run(target, exported(source, fork, tmp_path, "fork", seal=Seal.from_text(key)))
     assert asking(target, encryption_key=key).resume(fork, answer="x").state["log"] == ["a", "x", "c"]
+
+
+def test_a_sealed_and_pruned_run_travels_without_the_key(source: Store, tmp_path: Path, key: str) -> None:
+    asking(source, encryption_key=key).invoke({"n": 1}, run_id="r")
+    prune_run(Journal(source, Seal.from_text(key)), facts(source, "r"), source.marks("r")[0].seq)
+    path, target = exported(source, "r", tmp_path), open_store("memory://")
+
+    import_run(target, path)
+
+    assert inspect_capsule(path).pruned == 2 and contents(target, "r") == contents(source, "r")
+    assert asking(target, encryption_key=key).resume("r", answer="go").state["log"] == ["a", "go", "c"]
+
+
+class Stirred(Mortal):
+    """A store in which somebody does something to a run, once, right after its facts were read."""
+
+    def __init__(self, inner: Store, deed: Callable[[], object]) -> None:
+        super().__init__(inner, Lives(-1))
+        self.deed: Callable[[], object] | None = deed
+
+    def runs(self, **filters: Any) -> list[RunInfo]:
+        found, deed, self.deed = self.inner.runs(**filters), self.deed, None
+        if deed is not None:
+            deed()
+        return found
+
+
+def test_a_run_that_changes_while_it_is_exported_is_read_again(source: Store, tmp_path: Path) -> None:
+    asking(source).invoke({"n": 1}, run_id="r")
+
+    told = export_run(Stirred(source, lambda: asking(source).resume("r", answer="go")), "r", tmp_path / "out")
+
+    assert told.status == "completed" and told.entries == len(list(source.read("r")))
+    assert exported(source, "r", tmp_path, "again").read_bytes() == (tmp_path / "out").read_bytes()
+    with pytest.raises(RunNotFound):
+        export_run(Stirred(source, lambda: asking(source).delete("r")), "r", tmp_path / "gone")
 
 
 def test_a_damaged_run_is_not_exported(source: Store, tmp_path: Path) -> None:

@@ -25,7 +25,10 @@ WORK = st.fixed_dictionaries(
 )
 EDGES = st.lists(st.sampled_from([("a", "c"), ("a", "sub"), ("b", "c")]), unique=True, max_size=2)
 DEEDS = st.lists(
-    st.sampled_from(("edit", "skip", "answer", "resume", "pause", "fork", "prune", "cancel")), max_size=5
+    st.sampled_from(
+        ("edit", "skip", "answer", "resume", "pause", "cancel", "fork", "go back", "update", "adopt", "prune")
+    ),
+    max_size=5,
 )
 numbers = itertools.count()
 
@@ -47,7 +50,13 @@ def done(app: App, run: str, deed: str) -> str:
             case "cancel":
                 app.cancel(run)
             case "fork":
-                return app.resume(app.checkpoints(run)[-1].id).run_id
+                return app.fork(run, app.checkpoints(run)[0].id, update={"n": 8})
+            case "go back":
+                app.rollback(run, app.checkpoints(run)[0].id)
+            case "update":
+                app.update_state(run, {"n": 9})
+            case "adopt":
+                app.adopt(app.fork(run))
             case "prune":
                 marks = app.store.marks(run)
                 journal = app.settings.journal

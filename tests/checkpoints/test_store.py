@@ -360,9 +360,9 @@ async def test_every_method_has_an_async_twin_that_does_not_block_the_loop(tmp_p
     threads: list[int] = []
     delete = checkpoints.store.delete
 
-    def noted(run: str) -> bool:
+    def noted(run: str, **known: Any) -> bool:
         threads.append(threading.get_ident())
-        return delete(run)
+        return delete(run, **known)
 
     monkeypatch.setattr(checkpoints.store, "delete", noted)
     await checkpoints.adelete(ident)

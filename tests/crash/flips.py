@@ -306,7 +306,7 @@ def main(words: list[str] | None = None) -> int:
 
     counts: Counter[str] = Counter()
     bad = 0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):
         for what, false, where in flips(given.store, Path(folder), places, rng, 3 if given.every else 200):
             counts[what] += 1
             if false:

@@ -18,7 +18,7 @@ from tests.crash.flips import MEDIA, flips
 def test_a_changed_byte_is_detected_or_changes_nothing(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S0.14, R0.11"""
+    """S0.14"""
     caplog.set_level("CRITICAL", "holdfast")
     rng = random.Random(7)
     found = list(flips(kind, tmp_path, lambda size: sorted(rng.sample(range(size), 60)), rng))

@@ -217,7 +217,7 @@ def test_pruning_by_hand_leaves_kept_checkpoints_alone(store: Store) -> None:
 
     carry_out(journal, planned(journal, keep=1))
     carry_out(journal, planned(journal, before=time.time() + 10))
-    assert [point.id for point in app.checkpoints("r")][0] == kept.id
+    assert app.checkpoints("r")[0].id == kept.id
 
     CheckpointStore(store).delete(kept.id)  # That is what was asked for.
     assert kept.id not in [point.id for point in app.checkpoints("r")]

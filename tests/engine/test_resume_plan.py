@@ -22,6 +22,7 @@ from holdfast import (
 )
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing import Crash, CrashingStore, raise_crash
 from tests.engine.planned import plan_and_resume
 from tests.graphs import Log, chain, says
 
@@ -290,3 +291,66 @@ def test_a_retry_that_is_due_is_planned(empty: MemoryStore) -> None:
     done = plan_and_resume(graph(says("b")).compile(empty))
 
     assert "it failed: ValueError: 429" in done.told("rerun")["b#1"] and done.first == ["b#1"]
+
+
+# Wherever a run was when its process died.
+
+
+def fanned(wish: str) -> StateGraph:
+    made = StateGraph(Log, name="w").add_node("a", says("a")).add_node("e", says("e"))
+    for name in "bcd":
+        made.add_node(name, says(name), if_interrupted=wish).add_edge("a", name)
+    return made.add_edge(START, "a").add_edge(["b", "c", "d"], "e")
+
+
+def mapped() -> StateGraph:
+    made = StateGraph({"n": int, "log": Annotated[list[int], append]}, name="w").add_node("end", says("end"))
+    made.add_node("item", lambda s: {"log": [s["n"]]}, max_parallel=2).add_edge("item", "end")
+    return made.add_conditional_edges(START, lambda s: [Send("item", {"n": n}, key=str(n)) for n in range(5)])
+
+
+def looped() -> StateGraph:
+    made = StateGraph(Log, name="w").add_node("a", says("a")).add_node("b", says("b")).add_edge(START, "a")
+    return made.add_edge("a", "b").add_edge("b", "a", when=lambda s: len(s["log"]) < 6).add_edge("b", END)
+
+
+def nested() -> StateGraph:
+    made = chain("a", name="w").add_node("sub", fanned("rerun")).add_edge("a", "sub")
+    return made.add_node("z", says("z")).add_edge("sub", "z")
+
+
+def asking() -> StateGraph:
+    made = StateGraph(Log, name="w").add_node("a", says("a")).add_node("b", says("b")).add_node("q", ask)
+    return made.add_edge(START, "a").add_edge(START, "q").add_edge(["a", "q"], "b")
+
+
+SITUATIONS: dict[str, Callable[[], StateGraph]] = {
+    "a chain": lambda: chain("a", "b", "c", name="w"),
+    "siblings": lambda: fanned("rerun"),
+    "siblings to be skipped": lambda: fanned("skip"),
+    "siblings to be asked about": lambda: fanned("ask"),
+    "siblings not to be repeated": lambda: fanned("fail"),
+    "items": mapped,
+    "a loop": looped,
+    "a sub-graph": nested,
+    "a question": asking,
+}
+
+
+@pytest.mark.parametrize("point", ["before", "committed"])
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_wherever_a_process_died_the_resume_does_what_was_planned(name: str, point: Any) -> None:
+    """R0.11: at every append boundary; what is started, kept and asked first is what the plan says."""
+    crashes = 0
+    for at in range(1, 40):
+        store = MemoryStore()
+        crashing = CrashingStore(store, at, point, raise_crash)
+        try:
+            SITUATIONS[name]().compile(crashing).invoke({}, run_id="r")
+            break
+        except Crash:
+            crashes += 1
+        runs = store.runs(run="r")
+        if runs and runs[0].status != "completed":
+            plan_and_resume(SITUATIONS[name]().compile(store), takeover=True)
+    assert crashes >= 2

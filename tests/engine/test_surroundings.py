@@ -107,7 +107,7 @@ def test_another_place_is_noted_on_resume(store: Store) -> None:
     app = graph.compile(store, facts={"team": "red"}, interrupt_before=["b"])
     app.resume("r")
 
-    assert [facts["team"] for facts in described(app)][0] == "blue"
+    assert described(app)[0]["team"] == "blue"
     assert described(app)[-1]["team"] == "red"
     told = [moment.text for moment in timeline(app.settings.journal, "r") if moment.type == "run.describe"]
     assert any("another team: red, was: blue" in text for text in told)

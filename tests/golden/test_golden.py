@@ -43,7 +43,6 @@ def test_there_are_files_of_several_versions() -> None:
 
 
 def test_every_run_and_every_checkpoint_of_an_earlier_version_is_as_it_was(golden: Golden) -> None:
-    """S0.14"""
     seen = 0
     for name, (run, *ids) in golden.ids.items():
         expected = golden.runs[name]
@@ -65,7 +64,6 @@ def test_every_run_and_every_checkpoint_of_an_earlier_version_is_as_it_was(golde
 
 
 def test_unfinished_runs_of_an_earlier_version_resume_to_the_same_end(golden: Golden) -> None:
-    """S0.14, S0.15"""
     for run in UNFINISHED:
         assert resumed(golden.store, run) == golden.runs[run]["resumed"]
 

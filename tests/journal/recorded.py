@@ -212,6 +212,20 @@ def migrated(store: Store) -> None:
     graph(lambda s: {"n": 2}, "2", "2").compile(store).resume("r")
 
 
+def reusing(store: Store) -> None:
+    chain("a", "b", "c").compile(store).invoke({"n": 1}, run_id="old")
+    chain("a", "b", "c", nodes={"b": says("B")}).compile(store).invoke(run_id="r", reuse="old")
+    chain("a", "b", "c", nodes={"b": says("C")}).compile(store).resume("r", rerun_changed=True)
+
+
+def rolled_back(store: Store) -> None:
+    app = chain("a", "b", "c").compile(store)
+    app.invoke({"n": 1}, run_id="r")
+    app.rollback("r", 1, by="ada", reason="once more")
+    app.update_state("r", {"n": 2}, as_node="b")
+    app.resume("r")
+
+
 KINDS: dict[str, Callable[[Store], None]] = {
     function.__name__: function
     for function in (
@@ -227,6 +241,8 @@ KINDS: dict[str, Callable[[Store], None]] = {
         cancelled,
         forked,
         steered,
+        rolled_back,
+        reusing,
         spending,
         migrated,
         remarked,

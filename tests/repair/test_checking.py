@@ -12,7 +12,7 @@ import pytest
 from holdfast import HoldfastError, RunNotFound, check_store, open_store
 from holdfast.data.codec import Codec
 from holdfast.data.seal import Seal
-from holdfast.engine.commands.inbox import Wish, write_message
+from holdfast.engine.commands.inbox import UNREADABLE, Wish, read_message, write_message
 from holdfast.journal import writer as writer_module
 from holdfast.journal.checkpoints import sealed_mark
 from holdfast.journal.journal import Journal
@@ -59,7 +59,7 @@ def test_a_whole_store_is_fine(store: Store) -> None:
 
 
 def test_a_damaged_entry_is_located_and_what_is_intact_is_told(store: Store) -> None:
-    """R0.11: what is damaged, what is intact, and the last good checkpoint."""
+    """What is damaged, what is intact, and the last good checkpoint."""
     made(store)
     made(store, "other")
     for snapshot in [3, 4]:
@@ -210,6 +210,14 @@ def test_messages_that_are_damaged_or_missing_are_found(memory: MemoryStore) -> 
 
     memory._runs["r"].inbox[0] = replace(memory._runs["r"].inbox[0], number=2)
     assert problems(memory) == ["run 'r': message 1 is missing"]
+
+
+def test_a_changed_byte_of_a_message_makes_it_unreadable() -> None:
+    body = write_message(Wish("cancel", reason="enough", by="ada"))
+
+    assert read_message(body).command == "cancel"
+    for place in range(len(body)):
+        assert read_message(flipped(body, place)).command == UNREADABLE
 
 
 def test_only_the_runs_that_are_named_are_looked_at(memory: MemoryStore) -> None:

@@ -39,7 +39,6 @@ def damaged() -> None:
 
 
 def test_what_is_damaged_and_intact_is_told_and_the_exit_code_says_it(call: Call, damaged: None) -> None:
-    """R0.11"""
     told = call("fsck")
 
     assert told.code == 1 and "whole-run" not in told.out
@@ -128,6 +127,16 @@ def test_a_store_that_cannot_even_be_opened_is_damaged(call: Call, tmp_path: Pat
 
     assert told.code == 1 and told.json["fine"] is False and "not a SQLite database" in told.json["medium"][0]
     assert call("fsck").code == 1
+
+
+def test_who_reads_a_damaged_run_is_told_of_fsck(call: Call, damaged: None) -> None:
+    refused = call("show", "broken-run")
+
+    assert (
+        refused.code == 1
+        and "entry 3 is damaged" in refused.err
+        and "`holdfast fsck` tells what is intact" in refused.err
+    )
 
 
 def test_a_store_that_is_not_there_is_refused(call: Call) -> None:

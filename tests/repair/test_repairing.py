@@ -70,7 +70,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def test_a_damaged_run_goes_on_as_a_new_one_from_its_last_good_entry(store: Store) -> None:
-    """R0.11: a new run up to the last good entry, resumable; the damaged one is left as it is."""
+    """A new run up to the last good entry, resumable; the damaged one is left as it is."""
     app = made(store)
     damage_entry(store, "r", 4)
     before = contents(store, "r")

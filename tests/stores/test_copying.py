@@ -256,7 +256,7 @@ def test_damaged_runs_are_left_out_and_the_others_go_on(
     }
     notes = {run.run: run.note for run in report.problems}
     assert "entry 2 is missing" in notes["bad"] and "is damaged" in notes["long"]
-    assert notes["good"] == "run 'good' has no entries"
+    assert notes["good"] == "run 'good': entry 1 is missing"
     assert [info.run for info in target.runs()] == ["asked"]
     assert sorted(info.run for info in source.runs()) == ["bad", "good", "long"]
 

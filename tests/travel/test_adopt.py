@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import CheckpointNotFound, CommandRefused, ExecutionError, RunNotFound, open_store
+from holdfast import (
+    CheckpointNotFound,
+    CheckpointStore,
+    CommandRefused,
+    ExecutionError,
+    RunNotFound,
+    open_store,
+)
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
 from holdfast.testing import Crash, CrashingStore, raise_crash
+from holdfast.views import run_view
 from tests.cli import calling
 from tests.cli.looking import Call, asks, boom, caller
 from tests.graphs import chain
@@ -115,6 +123,13 @@ def test_a_run_is_rolled_back_and_forth(store: Store) -> None:
     app.rollback("r", 2, by="ada", reason="once more")
     assert store.runs(run="r")[0].status == "interrupted"
     assert app.get_state("r")["log"] == ["a", "b"]
+    shown = run_view(Journal(store), "r")
+    assert [(step.name, step.status) for step in shown.steps] == [
+        ("a", "completed"),
+        ("b", "completed"),
+        ("c", "next"),
+    ]
+    assert (loaded := CheckpointStore(store).load("r")) is not None and loaded.completed == ("a", "b")
     assert app.resume("r").state["log"] == ["a", "b", "c2"]
 
     app.rollback("r", end)
@@ -200,7 +215,7 @@ def test_the_commands(sqlite_url: str, call: Call, tmp_path: Any, monkeypatch: p
 
     made = call("fork", "r@first", "--run-id", "child", "--json", *url).json
     assert (made["run_id"], made["parent"], made["status"]) == ("child", "r", "interrupted")
-    told = call("fork", "r@second", "--as-node", "second", "--set", "steps.second.output:={\"count\": 7}", *url)
+    told = call("fork", "r@second", "--as-node", "second", "--set", 'steps.second.output:={"count": 7}', *url)
     assert "go on with" in told.out
     other = told.lines[0].split()[1]
     assert call("resume", other, "--quiet", *url).code == 0

@@ -41,7 +41,9 @@ def test_two_forks_are_compared(store: Store) -> None:
     (step,) = found.differing
     assert step.result is not None and step.result.as_json()["changed"]["n"]["to"] == 10
     assert found.other.interventions == ("state changed from outside: n",)
-    assert (found.one.steps, found.other.steps) == (3, 3), "the step before the later fork is its own history, too"
+    assert (found.one.steps, found.other.steps) == (3, 3), (
+        "the step before the later fork is its own history, too"
+    )
     assert found.state.before["n"] == 2 and found.state.after["n"] == 10
 
 

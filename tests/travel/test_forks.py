@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import signal
@@ -19,6 +20,7 @@ from holdfast import (
     END,
     START,
     CheckpointNotFound,
+    CheckpointStore,
     CommandRefused,
     ExecutionError,
     GraphChanged,
@@ -182,7 +184,7 @@ def test_what_cannot_be_is_refused_with_the_way_out(memory: Store) -> None:
     app.invoke({"n": 1}, run_id="r")
     app.invoke({"n": 1}, run_id="s")
 
-    with pytest.raises(CommandRefused, match="there is no node 'aa'.*'a'"):
+    with pytest.raises(CommandRefused, match=r"there is no node 'aa'.*'a'"):
         app.fork("r", as_node="aa")
     with pytest.raises(CommandRefused, match="no sub-graph 'b' is under way"):
         app.fork("r", as_node="b/x")
@@ -347,7 +349,11 @@ def test_a_fork_that_is_copied_alone_reads_the_same(store: Store, tmp_path: Path
     app = chain("a", "b", "c").compile(store)
     app.invoke({"n": 1}, run_id="parent")
     app.fork("parent", at=1, update={"n": 2}, run_id="child")
-    for target in (open_store("memory://"), open_store(f"file://{tmp_path / 'there'}"), open_store(f"{tmp_path / 'there.db'}")):
+    for target in (
+        open_store("memory://"),
+        open_store(f"file://{tmp_path / 'there'}"),
+        open_store(f"{tmp_path / 'there.db'}"),
+    ):
         assert copy_runs(store, target, runs=["parent", "child"] if keep_parent else ["child"]).runs
         there = chain("a", "b", "c").compile(target)
         branch = there.forks("child")["child"].branch
@@ -418,7 +424,9 @@ def test_the_store_sees_a_fork_that_came_between(store: Store) -> None:
     app.invoke({"n": 1}, run_id="parent")
     app.fork("parent", at=1, run_id="child")
     (child,) = store.runs(run="child")
-    newest = Journal(store).make_snapshot(Journal(store).load(store.runs(run="parent")[0], app.settings.codec), app.settings.codec)
+    newest = Journal(store).make_snapshot(
+        Journal(store).load(store.runs(run="parent")[0], app.settings.codec), app.settings.codec
+    )
 
     assert not store.delete("parent", forks=()) and store.prune("parent", newest, forks=()) == 0
     assert store.runs(run="parent") and app.checkpoints("parent")[0].seq < newest.seq
@@ -439,7 +447,9 @@ def test_file_journals_are_read_from_the_middle(tmp_path: Path) -> None:
         marks = [mark.seq for mark in fresh.marks("r")]
         assert marks == sorted(marks, reverse=True) and len(marks) == 300
         for before in (2, 3, 64, 65, 66, 129, 300, 900):
-            assert [mark.seq for mark in fresh.marks("r", before, 5)] == [seq for seq in marks if seq < before][:5]
+            assert [mark.seq for mark in fresh.marks("r", before, 5)] == [
+                seq for seq in marks if seq < before
+            ][:5]
 
 
 def test_a_fork_that_comes_after_the_look_for_forks_stops_the_deletion() -> None:
@@ -515,3 +525,77 @@ def test_forks_are_readable_although_another_process_deletes_their_parents_and_i
         assert app.get_state(fork)["log"] == ["a"], fork
     assert app.resume(forks[-1]).state["log"] == ["a", "b"]
     store.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_fork_is_copied_to_a_server_without_its_parent(
+    kind: str, tmp_path: Path, postgres_url: str
+) -> None:
+    url = f"sqlite:///{tmp_path / 'runs.db'}" if kind == "sqlite" else f"file://{tmp_path / 'runs'}"
+    source, target = open_store(url), open_store(postgres_url)
+    app = chain("a", "b").compile(source)
+    app.invoke({"n": 1}, run_id="parent")
+    app.fork("parent", at=1, update={"n": 2}, run_id="child")
+
+    copy_runs(source, target, runs=["child"])
+
+    assert dict(chain("a", "b").compile(target).resume("child").state) == {"n": 2, "log": ["a", "b"]}
+    source.close()
+    target.close()
+
+
+def test_a_parent_is_moved_away_from_its_fork(store: Store, memory: Store) -> None:
+    app = chain("a", "b").compile(store)
+    app.invoke({"n": 1}, run_id="parent")
+    app.fork("parent", at=1, run_id="child")
+
+    copy_runs(store, memory, runs=["parent"], move=True)
+
+    assert not store.runs(run="parent") and memory.runs(run="parent")
+    assert app.resume("child").state["log"] == ["a", "b"]
+
+
+def test_a_fork_is_a_place_for_checkpoints_like_any_run(store: Store) -> None:
+    app = chain("a", "b").compile(store)
+    app.invoke({"n": 1}, run_id="parent")
+    app.fork("parent", at=1, update={"n": 2}, run_id="child")
+    app.resume("child")
+    checkpoints = CheckpointStore(store)
+
+    newest = app.history("child")[0].id
+    loaded = checkpoints.load(newest)
+
+    assert loaded is not None and loaded.state["log"] == ["a", "b"] and loaded.state["n"] == 2
+    app.delete("parent")
+    assert checkpoints.load(newest) == loaded
+
+
+def test_a_sealed_run_is_forked_looked_at_and_rolled_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_KEY", "5a" * 32)
+    store = open_store(f"sqlite:///{tmp_path / 'runs.db'}")
+    app = chain("a", "b", "c").compile(store)
+    app.invoke({"n": 1}, run_id="parent")
+
+    fork = app.fork("parent", at=1, update={"n": 2})
+    app.resume(fork)
+    app.adopt(fork)
+    assert [change.key for change in app.history(fork)[-1].changes] == ["n"]
+    assert app.get_state("parent")["n"] == 2
+    app.rollback("parent", 2)
+    assert app.resume("parent").state["n"] == 1
+    assert app.delete("parent") and app.get_state(fork)["n"] == 2
+    store.close()
+
+
+def test_a_run_that_waits_for_a_worker_is_queued_when_it_was_spoken_for(memory: Store) -> None:
+    app = chain("a", "b", "c", nodes={"b": asks}).compile(memory)
+    app.submit({"n": 1}, run_id="r", queue="nightly")
+    asyncio.run(app.atake_up("r"))
+    assert memory.runs(run="r")[0].status == "paused"
+
+    app.update_state("r", {"log": ["B"]}, as_node="b")
+
+    assert (memory.runs(run="r")[0].status, memory.runs(run="r")[0].queue) == ("queued", "nightly")
+    assert asyncio.run(app.atake_up("r")).state["log"] == ["a", "B", "c"]

@@ -1,4 +1,4 @@
-"""The history of a run: its checkpoints, what happened between them, its forks; page by page, in Python and as command."""
+"""The history of a run: its checkpoints, what happened between them, its forks; in Python and as a command."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from holdfast import (
+    START,
     CheckpointNotFound,
     CorruptJournal,
     ExecutionError,
     Retry,
+    Send,
+    StateGraph,
     StateInvalid,
     open_store,
     run_forks,
@@ -24,7 +27,7 @@ from holdfast.journal.journal import Journal
 from holdfast.stores.base import Entry, Store
 from holdfast.stores.memory import MemoryStore
 from tests.cli.looking import Call, asks, boom, caller
-from tests.graphs import chain, one
+from tests.graphs import Log, chain, one
 
 
 @pytest.fixture
@@ -177,7 +180,12 @@ def test_the_family_of_a_run(store: Store) -> None:
 
     family = run_forks(store, "inner")
 
-    assert [(each.run_id, each.depth) for each in family] == [("root", 0), ("left", 1), ("inner", 2), ("right", 1)]
+    assert [(each.run_id, each.depth) for each in family] == [
+        ("root", 0),
+        ("left", 1),
+        ("inner", 2),
+        ("right", 1),
+    ]
     branch = family["left"].branch
     assert branch is not None and (branch.run_id, branch.wave, branch.nodes) == ("root", 1, ("a",))
     assert family.forks_of("root") == ["left", "right"]
@@ -203,7 +211,9 @@ def test_the_history_command(sqlite_url: str, call: Call) -> None:
 
     page = call("history", "run1", "--all", "--json", "--store", sqlite_url).json
     assert page["run_id"] == "run1" and not page["more"]
-    assert page["checkpoints"] == json.loads(json.dumps(run_history(with_runs, "run1").as_json()))["checkpoints"]
+    assert (
+        page["checkpoints"] == json.loads(json.dumps(run_history(with_runs, "run1").as_json()))["checkpoints"]
+    )
     assert {"seconds", "bytes", "cost", "changes", "kind", "told"} <= set(page["checkpoints"][0])
 
     tree = call("history", "fork1", "--tree", "--store", sqlite_url)
@@ -243,3 +253,36 @@ def test_commands_that_show_a_checkpoint_take_moments(sqlite_url: str, call: Cal
     state = call("show", place, "--state", "--store", sqlite_url)
     assert json.loads(state.out)["log"] == ["a", "b"]
     assert "as it stood after wave 2" in call("show", place, "--store", sqlite_url).out
+
+
+def test_tags_and_notes_are_told_on_every_page(store: Store) -> None:
+    app = chain(*"abcd").compile(store)
+    app.invoke({"n": 1}, run_id="r")
+    second = app.history("r")[2].id
+    app.tag("r", "good", checkpoint=second)
+    app.note("r", "look here", checkpoint=second, by="ada")
+
+    for page in (app.history("r"), app.history("r", limit=2, before=app.history("r")[1].id)):
+        point = next(point for point in page if point.id == second)
+        assert point.tags == ("good",) and point.as_json()["notes"] == ["look here"]
+    assert len(app.history("r").since.told) == 2
+
+
+def test_sub_graphs_and_items_are_told_with_their_place(memory: Store) -> None:
+    inner = chain("x", "y", name="inner")
+    graph = StateGraph(Log, name="outer")
+    graph.add_node("sub", inner)
+    graph.add_node("each", lambda state: {"log": [state["word"]]})
+    graph.add_edge(START, "sub")
+    graph.add_conditional_edges(
+        "sub", lambda state: [Send("each", {"word": word}) for word in "ab"], ["each"]
+    )
+    app = graph.compile(memory)
+    app.invoke({"n": 1}, run_id="r")
+
+    found = app.history("r")
+
+    assert [point.nodes for point in found if not point.frame] == [("each", "each"), ("sub",)]
+    assert {point.frame for point in found} == {"", "sub#1"}
+    inside = next(point for point in found if point.frame and point.nodes == ("x",))
+    assert [(change.key, change.frame) for change in inside.changes][-1] == ("log", "sub#1")

@@ -19,8 +19,8 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.records import StateEdited
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import Store
-from holdfast.views.ledger import charges_of, family, ledger
 from holdfast.views.amounts import rows
+from holdfast.views.ledger import charges_of, family, ledger
 from tests.cli.calling import call
 from tests.graphs import Heard
 
@@ -288,7 +288,7 @@ def test_numbers_that_cannot_be_are_refused(given: dict[str, Any], told: str) ->
         return {}
 
     app = line(("a", node)).compile("memory://")
-    with pytest.raises(ExecutionError, match="ctx.spend of step 'a#1': ") as caught:
+    with pytest.raises(ExecutionError, match=r"ctx.spend of step 'a#1': ") as caught:
         app.invoke({}, run_id="r")
     assert isinstance(caught.value.cause, StateInvalid) and told in str(caught.value.cause)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -23,7 +24,7 @@ from holdfast import (
 from holdfast.engine.app import App
 from holdfast.errors import CannotReuse, StateInvalid
 from holdfast.journal.pruning import delete_run, prune_run
-from holdfast.stores.base import Store
+from holdfast.stores.base import Append, Store
 from holdfast.testing import Crash, CrashingStore, raise_crash
 from tests.graphs import Heard
 from tests.travel.repeated import DIAMOND, Bench, Facts
@@ -440,3 +441,67 @@ def test_a_crash_at_any_moment_of_it_repeats_nothing(point: Any) -> None:
             assert ran == ["f", "g", "h"]
             return
     raise AssertionError("it never got through")
+
+
+def test_a_large_list_is_known_again_after_a_crash_though_it_was_put_together_meanwhile(memory: Store) -> None:
+    """The second drive reads a snapshot; what the list was made of is no longer told there."""
+    ran: list[str] = []
+
+    class Long(TypedDict, total=False):
+        said: Annotated[list[str], append]
+        mood: str
+        sum: int
+
+    def app(version: str, store: Any) -> App:
+        graph = StateGraph(Long, name="long")
+
+        def say(number: int) -> Any:
+            return lambda state: {"said": [str(number) * 100_000]}
+
+        def feel(state: Any) -> dict[str, Any]:
+            ran.append("feel")
+            return {"mood": version}
+
+        def total(state: Any) -> dict[str, Any]:
+            ran.append("total")
+            return {"sum": sum(map(len, state["said"]))}
+
+        names = [f"say{number}" for number in range(6)]
+        for number, name in enumerate(names):
+            graph.add_node(name, say(number), version="1")
+        graph.add_node("feel", feel, reads=["said"], version=version)
+        graph.add_node("rest", lambda state: {}, reads=["mood"], version="1")
+        graph.add_node("total", total, reads=["said"], version="1")
+        order = (START, *names, "feel", "rest", "total", END)
+        for one, other in zip(order, order[1:], strict=False):
+            graph.add_edge(one, other)
+        return graph.compile(store)
+
+    app("1", memory).invoke({}, run_id="r")
+    ran.clear()
+    for at in range(1, 6):
+        with contextlib.suppress(Crash):
+            app("2", CrashingStore(memory, at, "committed", raise_crash)).invoke(reuse="r", run_id=f"new{at}")
+        journal = app("2", memory).settings.journal
+        loaded = journal.load(journal.info(f"new{at}"), app("2", memory).settings.codec)
+        journal.store.commit(
+            [
+                Append(
+                    f"new{at}",
+                    loaded.seq,
+                    [],
+                    None,
+                    (journal.make_snapshot(settled(loaded), app("2", memory).settings.codec),),
+                )
+            ]
+        )
+        if journal.info(f"new{at}").status != "completed":
+            app("2", memory).resume(f"new{at}")
+        assert "total" not in ran, at
+
+
+def settled(loaded: Any) -> Any:
+    """A run whose values were all looked at."""
+    for slot in loaded.run.root.cells.values():
+        slot.get()
+    return loaded

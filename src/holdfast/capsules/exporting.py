@@ -33,7 +33,7 @@ from holdfast.stores.disk import sync, sync_folder
 from holdfast.values import RunStatus
 from holdfast.views.plain import CODEC
 
-_TRIES = 5
+_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,14 @@ class Exportable:
 
     def entries(self) -> Iterator[Entry]:
         """Its entries, each verified."""
-        return _entries(self.journal.store, self.info, self.facts.last)
+        seq = self.facts.first
+        for entry in _entries(self.journal.store, self.info, self.facts.last):
+            if entry.seq != seq:
+                break
+            yield entry
+            seq += 1
+        if seq != self.facts.last + 1:
+            raise StoreError(f"run {self.info.run!r} was pruned while it was exported; export it again")
 
     def notes(self) -> Iterator[str]:
         """What its sender should know."""
@@ -153,7 +160,7 @@ class Exportable:
 
 def _settled(journal: Journal, run: str) -> Exportable:
     """A run at a moment at which its facts and its journal fit."""
-    store = journal.store
+    store, trouble = journal.store, None
     for _ in range(_TRIES):
         found = store.runs(run=run)
         if not found:
@@ -163,17 +170,14 @@ def _settled(journal: Journal, run: str) -> Exportable:
             last, is_copy = _last(store, info)
             first = next(iter(store.read(run)), last)
             sealed = any(_is_sealed(entry.body) for entry in _entries(store, info, last.seq))
-        except CorruptJournal:
-            raise
-        except StoreError:
-            if store.runs(run=run) == found:
-                raise
-            continue  # It was pruned, or deleted, meanwhile.
+        except StoreError as error:
+            trouble = error  # It may only have been pruned, or deleted, meanwhile.
+            continue
         if store.runs(run=run) != found:
             continue
         facts = Facts.of(info, first.seq, last.seq, under_way=is_copy or info.status == RunStatus.RUNNING)
         return Exportable(journal, info, facts, _beginning(journal, info, first), sealed)
-    raise StoreError(f"run {run!r} is being changed; export it again")
+    raise trouble or StoreError(f"run {run!r} is being changed; export it again")
 
 
 def _last(store: Store, info: RunInfo) -> tuple[Entry, bool]:

@@ -7,6 +7,7 @@ from typing import Any
 from holdfast.capsules.bounds import unpacked_bytes
 from holdfast.capsules.capsule import Capsule
 from holdfast.capsules.shapes import check_record, check_run
+from holdfast.capsules.summary import CAREFUL
 from holdfast.data.seal import Seal
 from holdfast.errors import CapsuleInvalid, CodecError
 from holdfast.journal.journal import Journal
@@ -14,7 +15,7 @@ from holdfast.journal.records import MovedOn, Record
 from holdfast.journal.run_state import RunState, Step
 from holdfast.journal.wire import HEAD, Track
 from holdfast.journal.wire_runs import decode_run
-from holdfast.views.plain import CODEC, size_text
+from holdfast.views.plain import size_text
 from holdfast.views.tally import Tallies, Tally
 
 LIMIT = 256_000_000
@@ -66,13 +67,13 @@ def _folded(capsule: Capsule, journal: Journal, limit: int) -> Tallies:
     if beginning is not None:
         body = _opened(journal, name, -beginning.seq, beginning.body[16:])
         _check(_asked_for(body), limit)
-        run, seq = decode_run(body, track, CODEC), beginning.seq
+        run, seq = decode_run(body, track, CAREFUL), beginning.seq
         check_run(run)
     tallies = _Frugal(run)
     for entry in capsule.read(name, seq):
         body = _opened(journal, name, entry.seq, entry.body)
         _check(track.live + _asked_for(body), limit)
-        for record in journal.records(capsule.info, entry, track, CODEC):
+        for record in journal.records(capsule.info, entry, track, CAREFUL):
             check_record(record)
             for part in _parts(record):
                 tallies.take(part, entry.at)

@@ -7,11 +7,27 @@ from typing import Any
 
 from holdfast.capsules.bounds import unpacked_bytes
 from holdfast.errors import CapsuleInvalid, CodecError
-from holdfast.journal.run_state import RunState, Spending
-from holdfast.views.plain import CODEC, plain
+from holdfast.journal.run_state import RunState
+from holdfast.views.amounts import total
+from holdfast.views.plain import LenientCodec, plain
+from holdfast.views.state_ledger import spent_by
 
-MOST_PARTS = 200_000
-"""A value with more parts is not read for a summary."""
+MOST_PARTS = 1_000_000
+"""A value with more parts is not read."""
+
+
+class CarefulCodec(LenientCodec):
+    """Reads no value that has so many parts that a stranger may have meant harm."""
+
+    def decode(self, raw: bytes, *, lenient: bool = True) -> Any:
+        try:
+            unpacked_bytes(raw, MOST_PARTS)
+        except CapsuleInvalid as error:
+            raise CodecError(f"cannot read the stored value: {error}") from None
+        return super().decode(raw, lenient=True)
+
+
+CAREFUL = CarefulCodec()
 
 
 def summary_of(run: RunState) -> dict[str, Any]:
@@ -30,15 +46,14 @@ def summary_of(run: RunState) -> dict[str, Any]:
 
 def ledger_of(run: RunState) -> dict[str, Any]:
     """What the run used up: in all, and by node."""
+    try:
+        whole = spent_by(run, CAREFUL)
+    except CodecError:
+        whole = total(*run.spending.values())
     return {
-        **_spent(run.spending.values()),
-        "nodes": {plain(node): _spent([spent]) for node, spent in run.spending.items()},
+        **whole._asdict(),
+        "nodes": {plain(node): spent._asdict() for node, spent in run.spending.items()},
     }
-
-
-def _spent(lines: Any) -> dict[str, Any]:
-    sums = [sum(column) for column in zip(*lines, strict=True)] or [0] * len(Spending._fields)
-    return dict(zip(Spending._fields, sums, strict=True))
 
 
 def flow_of(run: RunState) -> Mapping[str, Any] | None:
@@ -49,11 +64,8 @@ def flow_of(run: RunState) -> Mapping[str, Any] | None:
 
 
 def decoded(raw: bytes) -> Any:
-    """A stored value, unless it is none, or has so many parts that a stranger may have meant harm."""
-    if not raw:
-        return None
+    """A stored value; nothing if it is none, or not to be read."""
     try:
-        unpacked_bytes(raw, MOST_PARTS)
-        return CODEC.decode(raw)
-    except (CapsuleInvalid, CodecError):
+        return CAREFUL.decode(raw) if raw else None
+    except CodecError:
         return None

@@ -14,7 +14,7 @@ from holdfast.engine.driving.decide import qualified
 from holdfast.journal.checkpoints import checkpoint_id
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import Answered, Record, RunStarted, StepFinished
+from holdfast.journal.records import Answered, Forked, Record, Reset, RunStarted, StepFinished
 from holdfast.journal.run_state import DONE, RUNNING, Pause, RunState, Step
 from holdfast.stores.base import Entry, RunInfo
 from holdfast.values import START, RunStatus
@@ -149,6 +149,8 @@ class _Reading:
                     self.finished.append(_Finished(step.id, qualified(step), step.ops))
             elif isinstance(record, RunStarted):
                 self.inputs = {op.key: op.value for op in record.ops}
+            elif isinstance(record, (Forked, Reset)):
+                self.finished = [_Finished("", node) for node in self.run.path]
 
     def _answered(self, pause: Pause, raw: bytes) -> None:
         asked_what_to_do = pause.kind in ("in_doubt", "poison")

@@ -23,7 +23,7 @@ from holdfast.cli.display.text import as_json, cost_of, encodable, visible
 from holdfast.cli.display.traces import place_in_code
 from holdfast.cli.display.watching import Display, Watch, watching
 from holdfast.cli.display.wording import rows_of, wording_of
-from holdfast.cli.stored import REPLANNED, Kept, config_of, kept_of
+from holdfast.cli.stored import REPLANNED, Kept, adopted_steps, config_of, kept_of
 from holdfast.cli.wishes import Wishes
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.commands.control import answer
@@ -74,7 +74,6 @@ class Driving:
         self._flow, self._app, self._url, self._manners, self._before = flow, app, url, manners, before
         self._began = time.monotonic()
         self._terminal = Terminal(manners.display.out)
-        self._progress = Progress()
         self._replanned: Any = None
         """When somebody last wanted the run to go on with another version of its file, as far as is known."""
 
@@ -82,7 +81,7 @@ class Driving:
         """Begin, go on past every gate that somebody opens, tell how it ended; answer the exit code."""
         check_conditions(self._manners.fail_on_state, self._flow.definition)
         settle(PATIENCE)
-        self._progress = progress = Progress(rows_of(self._flow.definition.steps), self._flow.scrub)
+        progress = Progress(rows_of(self._flow.definition.steps), self._flow.scrub)
         if self._before is not None:
             progress.keep(dict(self._before.statuses))
             progress.cost = self._before.spent
@@ -199,14 +198,14 @@ class Driving:
     # How it ended.
 
     def _of(self, outcome: Outcome) -> Ending:
-        state = outcome.state
+        state, adopted = outcome.state, adopted_steps(self._app, outcome.adopted)
         completed = outcome.status == RunStatus.COMPLETED
         return replace(
             self._ending(outcome.status, outcome.run_id),
             output=self._flow.scrub(self._flow.output(state)) if completed else None,
             figures=outcome.figures,
-            steps_run=max(0, steps_in(state) - (self._before.steps if self._before else 0) - self._adopted()),
-            adopted=self._adopted(),
+            steps_run=max(0, steps_in(state) - (self._before.steps if self._before else 0) - adopted.steps),
+            adopted=adopted,
             cost=outcome.figures.cost + cost_of(state.get("ledger")),
             pauses=self._pauses(outcome),
             kept=None if completed else kept_of(self._app, outcome.run_id),
@@ -260,12 +259,10 @@ class Driving:
         )
 
     def _steps_run(self, kept: Kept | None) -> int:
-        before = 0 if self._before is None else self._before.steps
-        return 0 if kept is None else max(0, kept.steps - before - self._adopted())
-
-    def _adopted(self) -> int:
-        """How many steps of the workflow itself were given the results of an earlier run."""
-        return sum(len(path) == 1 for path in self._progress.adopted)
+        if kept is None:
+            return 0
+        before = kept.adopted if self._before is None else self._before.steps
+        return max(0, kept.steps - before)
 
     def _ending(self, status: RunStatus, run_id: str) -> Ending:
         seconds = time.monotonic() - self._began

@@ -166,10 +166,16 @@ def message(error: BaseException) -> str:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return f"holdfast: {worded(str(error))}" if str(error) else "holdfast: interrupted"
     if _is_expected(error):
-        return f"holdfast: {worded(str(error))}"
+        return f"holdfast: {worded(str(error))}{_way_out(error)}"
     if isinstance(error, ModuleNotFoundError):
         return f"holdfast: the package {error.name!r} is missing; install holdfast with its dependencies"
     return f"holdfast: unexpected {type(error).__name__}: {error}; run again with --debug to see where"
+
+
+def _way_out(error: BaseException) -> str:
+    """What to do about damage, unless that was said."""
+    is_damage = any(kind.__name__ == "CorruptJournal" for kind in type(error).__mro__)
+    return "; `holdfast fsck` tells what is intact" if is_damage and "fsck" not in str(error) else ""
 
 
 def _is_expected(error: BaseException) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.display.progress import place_of
+from holdfast.cli.display.progress import HELPERS, place_of
 from holdfast.errors import HoldfastError
 from holdfast.views.counts import NOTHING, Counts, counted, statuses, steps_in
 from holdfast.views.state_ledger import spent_by
@@ -39,6 +40,8 @@ class Kept:
     failed_attempt: int = 0
     statuses: tuple[tuple[str, str], ...] = ()
     """Each finished step of a workflow file with its status."""
+    adopted: int = 0
+    """How many of the steps were given the results of another run."""
 
 
 def kept_of(app: App, run_id: str) -> Kept | None:
@@ -62,9 +65,28 @@ def kept_of(app: App, run_id: str) -> Kept | None:
             failed_step="" if failed is None else place_of(failed.id, failed.node).label,
             failed_attempt=0 if failed is None else failed.attempt,
             statuses=tuple(statuses(state)),
+            adopted=_adopted(app, loaded) if loaded.run.reuse is not None else 0,
         )
     except HoldfastError:
         return None
+
+
+def _adopted(app: App, loaded: Loaded) -> int:
+    from holdfast.journal.records import StepFinished
+
+    settings = app.settings
+    _, history = settings.journal.history(loaded.info, settings.codec)
+    found = [record for _, records in history for record in records if isinstance(record, StepFinished)]
+    return adopted_steps(app, {record.step for record in found if record.origin}).steps
+
+
+def adopted_steps(app: App, ids: Iterable[str]) -> Counts:
+    """How many steps of the workflow itself, and items, are over by what was taken over, and not run."""
+    nodes = app.settings.graph.nodes
+    own = {place_of(name) for name in ids if "/" not in name}
+    whole = [place for place in own if place.role == "done" or f"{place.path[0]}:done" not in nodes]
+    steps = {place.path for place in whole if place.role not in HELPERS.values()}
+    return Counts(len(steps), sum(place.key is not None for place in own))
 
 
 def kept_at(app: App, info: RunInfo, seq: int | None) -> Kept | None:

@@ -6,27 +6,25 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.data.state import State
 from holdfast.engine import files
 from holdfast.engine.blocking import Blocking, StreamQueue, run_blocking
-from holdfast.engine.commands import control, remarks
+from holdfast.engine.commands import control
 from holdfast.engine.commands.phrasing import Step, Update
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.outcome import Outcome, Pause, public_pauses
 from holdfast.engine.policy import one_of
 from holdfast.engine.queueing import DEFAULT_QUEUE, Place, When, id_of_key, requeue
 from holdfast.engine.resume import ResumeOptions, find_checkpoint
-from holdfast.engine.resume_plan import ResumePlan, plan_resume
 from holdfast.engine.runner import Caller, Runner, state_of
 from holdfast.engine.settings import Settings
+from holdfast.engine.travel.accounting import Accounting
 from holdfast.engine.travel.differing import diff_moments
 from holdfast.engine.travel.travelling import Travelling
 from holdfast.engine.travel.repeating import RerunOptions
 from holdfast.engine.travel.rerunning import Given, Rerun
-from holdfast.engine.travel.looking import Place
-from holdfast.engine.travel.moments import find_moment
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event, MultiObserver, Observer, resolve_observer
 from holdfast.journal.checkpoints import Checkpoint, read_mark
@@ -37,13 +35,15 @@ from holdfast.plan.graph import Graph
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus
 from holdfast.views.diff.states import StateDifference
-from holdfast.views.ledger import RunLedger, ledger
+
+if TYPE_CHECKING:
+    from holdfast.engine.resume_plan import ResumePlan
 
 Input = Mapping[str, Any] | Any | None
 ObserverLike = Observer | str | Callable[[Event], object] | None
 
 
-class App(Travelling):
+class App(Travelling, Accounting):
     """A compiled graph on a store. It holds no run: one app may drive any number of them at once."""
 
     def __init__(self, settings: Settings) -> None:
@@ -428,42 +428,6 @@ class App(Travelling):
         options = self._steering(by, reason, patience)
         return control.replan(*self._steered(run_id), steps, frame=frame, follow=follow, **options)
 
-    def tag(
-        self,
-        run: str,
-        *tags: str,
-        remove: Iterable[str] = (),
-        checkpoint: Place | None = None,
-        by: str = "",
-        patience: float = 0.0,
-    ) -> str:
-        """Add tags to a run, or to a checkpoint, and remove others; the tags of a run find it again.
-
-        `run` is a run id, or a moment as `RUN@3` or a checkpoint's id, which is that checkpoint; so is `checkpoint`, a
-        place as in `state_at`. Whatever is said of a run, completed ones included, is in its journal, with who said
-        it. Answers as `edit` does.
-        """
-        options = {"checkpoint": checkpoint, **self._remarking(run, by, patience)}
-        return remarks.tag(self._settings.journal, run, tags, remove, **options)
-
-    def note(
-        self, run: str, text: str, *, checkpoint: Place | None = None, by: str = "", patience: float = 0.0
-    ) -> str:
-        """Write a note to a run, or to a checkpoint; see `tag`."""
-        options = {"checkpoint": checkpoint, **self._remarking(run, by, patience)}
-        return remarks.note(self._settings.journal, run, text, **options)
-
-    def keep(
-        self, run: str, checkpoint: Place | None = None, *, keep: bool = True, by: str = "", patience: float = 0.0
-    ) -> str:
-        """Have retention and pruning leave a checkpoint alone, by default the newest, and its run with it; see `tag`."""
-        options = self._remarking(run, by, patience)
-        return remarks.keep(self._settings.journal, run, checkpoint, keep=keep, **options)
-
-    def _remarking(self, run: str, by: str, patience: float) -> dict[str, Any]:
-        self._runner.refuse_foreign(find_moment(self.store, run).info)
-        return {"by": by, "codec": self._settings.codec, "patience": patience}
-
     def _steered(self, run_id: str) -> tuple[Journal, str]:
         self._refuse_foreign(run_id)
         return self._settings.journal, run_id
@@ -505,6 +469,8 @@ class App(Travelling):
             rerun_changed=rerun_changed,
             rename_keys=rename_keys,
         )
+        from holdfast.engine.resume_plan import plan_resume
+
         return plan_resume(self._settings, target, options)
 
     # Looking.
@@ -548,14 +514,6 @@ class App(Travelling):
             return self.store.runs(workflow=self.name, status=wanted, limit=limit)
         found = self.store.runs(workflow=self.name, status=wanted)
         return [info for info in found if tag in info.tags][:limit]
-
-    def cost(self, run: str) -> RunLedger:
-        """What a run has used up, over all its drives: tokens, money and time, by step and by model.
-
-        `run` may also be a checkpoint, or a moment as `RUN@3`: what it had used up by then.
-        """
-        moment = find_moment(self.store, run)
-        return ledger(self._settings.journal, moment.info.run, upto=moment.seq)
 
     def get_state(self, run_id: str, *, checkpoint_id: str | None = None) -> State:
         """A run's state, now or as it was at a checkpoint."""

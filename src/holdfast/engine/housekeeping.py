@@ -92,8 +92,8 @@ def expire_runs(
 ) -> int:
     """Delete the runs that were not touched for `max_age`; answer how many went.
 
-    A run that is being driven, or waits for a worker or its time, or has a checkpoint that somebody wants kept, is never
-    deleted, nor, with `keep_successful`, a workflow's last successful run.
+    A run that is being driven, or waits for a worker or its time, or has a checkpoint that somebody wants kept, is
+    never deleted, nor, with `keep_successful`, a workflow's last successful run.
     """
     horizon = time.time() - max_age.total_seconds()
     runs = store.runs(workflow=workflow, before=horizon)

@@ -71,6 +71,8 @@ class Outcome:
     figures: Figures = field(default_factory=Figures)
     warnings: tuple[str, ...] = ()
     """What went wrong and was passed over: failed steps under on_failure="continue", unsaved checkpoints."""
+    adopted: tuple[str, ...] = ()
+    """The steps that this drive was given the results of, instead of running them, by their ids."""
 
 
 def public_pauses(run: RunState, codec: Codec) -> tuple[Pause, ...]:

@@ -83,6 +83,7 @@ class Repository:
         self._lock = threading.Lock()
         self._folder, self._head, self._read_at = "", None, float("-inf")
         self._asked_at, self._thread = float("-inf"), None
+        self._is_asking = False
         self._dirty: tuple[str, str, bool] | None = None
         """Of which folder at which commit it is known whether it is changed."""
         self._waiting: list[Callable[[], None]] = []
@@ -106,14 +107,14 @@ class Repository:
 
     def _look(self, now: float) -> None:
         try:
-            folder = os.getcwd()
-            head = read_head(Path(folder))
+            here = Path.cwd()
+            folder, head = str(here), read_head(here)
         except OSError:
             folder, head = "", None
         is_other = (folder, head) != (self._folder, self._head)
         self._folder, self._head, self._read_at = folder, head, now
         is_due = now - self._asked_at > OFTEN or (is_other and self._asked_at == float("-inf"))
-        if head is not None and is_due and self._thread is None:
+        if head is not None and is_due and not self._is_asking:
             self._ask(folder, head.commit, now)
 
     def _ask(self, folder: str, commit: str, now: float) -> None:
@@ -121,24 +122,28 @@ class Repository:
         self._asked_at = now
         if git is None:
             return
-        self._thread = threading.Thread(
+        asking = threading.Thread(
             target=self._status, args=(git, folder, commit), name="holdfast-git", daemon=True
         )
-        self._thread.start()
+        try:
+            asking.start()
+        except RuntimeError:
+            return  # There can be no more threads, or the process is about to end.
+        self._is_asking, self._thread = True, asking
 
     def _status(self, git: str, folder: str, commit: str) -> None:
         dirty = _is_changed(git, folder)
         with self._lock:
             if dirty is not None:
                 self._dirty = (folder, commit, dirty)
-            waiting, self._waiting, self._thread = self._waiting, [], None
+            waiting, self._waiting, self._is_asking = self._waiting, [], False
         for call in waiting if dirty is not None else ():
             call()
 
     def when_known(self, call: Callable[[], None]) -> bool:
         """Have `call` called, from another thread, as soon as git has answered; `False` if it was not asked."""
         with self._lock:
-            if self._thread is None:
+            if not self._is_asking:
                 return False
             self._waiting.append(call)
             return True
@@ -149,7 +154,7 @@ class Repository:
             self._waiting = [other for other in self._waiting if other != call]
 
     def settle(self, seconds: float) -> None:
-        """Wait for git's answer for so long at most."""
+        """Wait for git's answer, and until those who wait for it are told, for so long at most."""
         self.head()
         thread = self._thread
         if thread is not None:

@@ -28,12 +28,10 @@ from holdfast.engine.resume import (
     ResumeOptions,
     answered_now,
     as_journalled,
-    edits,
     find_run,
     is_at_rest,
     refuse_finished,
 )
-from holdfast.engine.resume_plan import refuse_outdated
 from holdfast.engine.settings import Settings
 from holdfast.engine.surroundings import Surroundings
 from holdfast.engine.travel.editing import checkpoint_of
@@ -145,6 +143,8 @@ class Runner:
         if run.outline:
             self.refuse_foreign(info)
         if options.plan is not None:
+            from holdfast.engine.resume_plan import refuse_outdated
+
             refuse_outdated(self._settings, str(target), options)
         if seq is not None and seq != run.saved_seq:
             options.refuse_rerun()
@@ -517,7 +517,8 @@ class Runner:
         )
         pauses = public_pauses(run, self._codec)
         ident = saving.checkpoint_id
-        return Outcome(status, saving.state(), drive.run_id, ident, pauses, figures, tuple(warnings))
+        adopted = tuple(adoption.steps) if adoption is not None else ()
+        return Outcome(status, saving.state(), drive.run_id, ident, pauses, figures, tuple(warnings), adopted)
 
     def _as_it_stands(self, loaded: Loaded) -> Outcome:
         run, state = loaded.run, state_of(loaded, self._settings)

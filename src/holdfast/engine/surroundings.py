@@ -85,7 +85,8 @@ def _installed() -> dict[str, str]:
     found: dict[str, str] = {}
     for place in sys.path:
         try:
-            names = os.listdir(place or ".")
+            with os.scandir(place or ".") as folders:
+                names = [folder.name for folder in folders]
         except OSError:
             continue
         for name in names:
@@ -137,7 +138,9 @@ class Surroundings:
     def _facts(self, head: Head | None, loaded: tuple[str, ...]) -> dict[str, Any]:
         names = {**{name: MATTERING[name] for name in loaded}, **{name: name for name in self._packages}}
         found = {name: version for name in names.values() if (version := _version(name)) is not None}
-        git = {} if head is None else {"git": {k: v for k, v in head._asdict().items() if v not in ("", None)}}
+        git = (
+            {} if head is None else {"git": {k: v for k, v in head._asdict().items() if v not in ("", None)}}
+        )
         return {**basics(), "packages": dict(sorted(found.items())), **git, **(self._own or {})}
 
     def note(self, writer: Writer) -> None:

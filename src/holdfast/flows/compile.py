@@ -26,7 +26,7 @@ from holdfast.flows.ways import Ways, follow_by_order
 from holdfast.flows.work import Work, never_skipped, work_of
 from holdfast.flows.world import World
 from holdfast.plan.executor_choice import THREADS
-from holdfast.plan.fingerprint import Fingerprint, definition_fingerprint
+from holdfast.plan.fingerprint import Fingerprint, definition_fingerprint, fingerprint
 
 MAX_DEPTH = 10
 """How deep sub-workflows may be nested."""
@@ -187,7 +187,7 @@ class _Compiler:
         self._graph.add_node(
             name,
             items.begin,
-            version="begin",
+            version=_part(items.step, "begin"),
             goto=[items.done_node],
             on_error=items.not_begun if goes_on else stand_in,
             on_skip=items.skipped,
@@ -196,7 +196,7 @@ class _Compiler:
         self._graph.add_node(
             items.done_node,
             items.gather,
-            version="gather",
+            version=_part(items.step, "gather"),
             goto=[items.item_node],
             on_error=stand_in,
             on_skip=items.work.broken_off,
@@ -208,14 +208,15 @@ class _Compiler:
         work = Work(step, Plain(), self.layout, self.world)
         goes_on = self._goes_on(step)
         group, stand_in = Group(work, goes_on), self._stand_in(work, goes_on)
-        self._graph.add_node(step.name, group.begin, version="begin", on_error=stand_in, on_skip=work.skipped)
+        begins = _part(step, "begin")
+        self._graph.add_node(step.name, group.begin, version=begins, on_error=stand_in, on_skip=work.skipped)
         for member in members(step):
             self._add(member, step)
         self._graph.add_conditional_edges(step.name, group.fan_out, [*group.names, group.done_node])
         self._graph.add_node(
             group.done_node,
             group.gather,
-            version="gather",
+            version=_part(step, "gather"),
             goto=group.names,
             on_error=stand_in,
             on_skip=work.broken_off,
@@ -321,4 +322,22 @@ def _version(step: Step, kind: Kind) -> Fingerprint:
     own = step.model_dump(mode="json", by_alias=True, exclude=_NO_PART_OF_THE_WORK)
     named = json.dumps(own, sort_keys=True, default=str)
     del own["name"]
+    if step.for_each is not None:
+        own["for_each"] = step.for_each.as_  # The others are for the nodes around the work.
     return definition_fingerprint(json.dumps(own, sort_keys=True, default=str), kind.functions(), named)
+
+
+def _part(step: Step, name: str) -> Fingerprint:
+    """The same for a node around the work of a step: what the file says of beginning it, or of gathering results.
+
+    Its second form is that of older journals, for which only its name counted.
+    """
+    said = {"when", "with_", "after"} if name == "begin" else {"on_error"}
+    own = step.model_dump(mode="json", by_alias=True, include=said)
+    if step.for_each is not None:
+        own["for_each"] = step.for_each.model_dump(mode="json", exclude={"max_parallel", "mode"})
+    if step.parallel is not None:
+        own["members"] = [[member.name, member.on_error] for member in members(step)]
+        own["on_error"] = on_error_of(step)
+    text = fingerprint(json.dumps(own, sort_keys=True, default=str)).partition(":")[2]
+    return Fingerprint(f"part:{text} {fingerprint(name)}")

@@ -114,7 +114,11 @@ def _facts(key: bytes, mark: Mark) -> tuple[int, list[str], list[str], str]:
             raise ValueError("its checksum does not match")
     elif ormsgpack.packb([wave, nodes, next_, frame]) != mark.mark:
         raise ValueError("something follows it")
-    if not isinstance(wave, int) or not isinstance(frame, str) or not (_are_texts(nodes) and _are_texts(next_)):
+    if (
+        not isinstance(wave, int)
+        or not isinstance(frame, str)
+        or not (_are_texts(nodes) and _are_texts(next_))
+    ):
         raise TypeError("it has other parts than a mark")
     return wave, nodes, next_, frame
 

@@ -181,7 +181,10 @@ def _fork(run: RunState, record: Forked, at: float) -> None:
     run.inherited = dict(run.spending)
 
 
-_OF_THE_PLACE = ("frames", "pauses", "config", "outline", "path", "fault", "fault_node", "faults", "steps_done", "reuse")
+_OF_THE_PLACE = (
+    *("frames", "pauses", "config", "outline", "path"),
+    *("fault", "fault_node", "faults", "steps_done", "reuse"),
+)
 """What a run takes over from where it is reset to. What it used up, and what was said of it, stays."""
 
 

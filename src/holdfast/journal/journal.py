@@ -149,7 +149,9 @@ class Journal:
         else:
             run = self._read_snapshot(name, snapshot, track, codec)
             seq, chain = snapshot.seq, snapshot.chain
-        entries = self._after(name, snapshot, upto) if snapshot else verified(self.store, name, seq, chain, upto)
+        entries = (
+            self._after(name, snapshot, upto) if snapshot else verified(self.store, name, seq, chain, upto)
+        )
         weight, size, base = 0, len(snapshot.body) if snapshot else 0, _Base(self, info, codec)
         for entry in entries:
             self._take(run, entry, name, track, codec, base)
@@ -257,9 +259,7 @@ class Journal:
         """The records of an entry, read without those before: large values are not put together, forks not followed."""
         return decode_records(self.open_body(info.run, entry.seq, entry.body), Track(skims=True), codec)
 
-    def _take(
-        self, run: RunState, entry: Entry, name: str, track: Track, codec: Codec, base: _Base
-    ) -> None:
+    def _take(self, run: RunState, entry: Entry, name: str, track: Track, codec: Codec, base: _Base) -> None:
         try:
             for record in decode_records(self.open_body(name, entry.seq, entry.body), track, codec, base):
                 apply(run, record, entry.at)

@@ -23,8 +23,11 @@ def delete_run(journal: Journal, run: str) -> bool:
     """Remove a run and all that belongs to it; `False` if there was none."""
     store = journal.store
     while found := store.runs(run=run):
-        if store.delete(run, forks=free_forks(journal, found[0])):
+        forks = free_forks(journal, found[0])
+        if store.delete(run, forks=forks):
             return True
+        if all(fork.key in forks for fork in store.runs(parent=found[0].key)):
+            break  # Nobody forked it meanwhile; somebody else deleted it.
     return False
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import dis
 import enum
 import functools
+import opcode
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +20,7 @@ _VALUES = 20_000
 """How many values that they hold are looked into."""
 _DEPTH = 8
 _SCALARS = (str, int, float, complex, bool, bytes, type(None), type(...), range)
+_LOAD, _STORE, _EXTENDED = (opcode.opmap[name] for name in ("LOAD_GLOBAL", "STORE_GLOBAL", "EXTENDED_ARG"))
 _TELLING = frozenset({"datetime", "decimal", "fractions", "uuid"})
 """The modules whose values tell what they are by their `repr`."""
 
@@ -258,11 +259,14 @@ def _globals_of(code: types.CodeType) -> frozenset[str]:
     """The names of its module that a piece of code reads, but does not set itself."""
     read: set[str] = set()
     set_here: set[str] = set()
-    for instruction in dis.get_instructions(code) if code.co_names else ():
-        if instruction.opname == "LOAD_GLOBAL":
-            read.add(str(instruction.argval))
-        elif instruction.opname == "STORE_GLOBAL":
-            set_here.add(str(instruction.argval))
+    raw, names, extended = code.co_code, code.co_names, 0
+    for place in range(0, len(raw), 2) if names else ():
+        operation, argument = raw[place], raw[place + 1] | extended
+        extended = argument << 8 if operation == _EXTENDED else 0
+        if operation == _LOAD:
+            read.add(names[argument >> 1])
+        elif operation == _STORE:
+            set_here.add(names[argument])
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             read |= _globals_of(constant)

@@ -253,9 +253,9 @@ class FileStore:
 
     def _glance(self, name: str) -> RunInfo | None:
         """The facts of a run as they are, without waiting for anybody's lock."""
-        with suppress(CorruptJournal, FileNotFoundError):
-            with open_folder(self.directory, name, Access.LOOK, self._states) as folder:
-                return folder.state.info if folder and folder.state else None
+        looking = open_folder(self.directory, name, Access.LOOK, self._states)
+        with suppress(CorruptJournal, FileNotFoundError), looking as folder:
+            return folder.state.info if folder and folder.state else None
         with suppress(OSError, ValueError, TypeError, KeyError):
             return frames.parse_facts((self.directory / name / "run.json").read_bytes())
         return None

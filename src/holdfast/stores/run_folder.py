@@ -133,8 +133,10 @@ def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
             return seen
         last, first, info, places = seen.last, seen.first, seen.info, seen.places
     for frame in frames.scan(fd, last.end if last else 0, stat.st_size, name):
-        info = frames.read_facts(fd, frame, name) or info
-        if info is None or folder_name(info.run) != name or (last and last.head != frame.after):
+        facts = frames.read_facts(fd, frame, name) if frame.facts_size else None
+        info = facts or info
+        is_foreign = info is None or (facts is not None and folder_name(facts.run) != name)
+        if is_foreign or (last and last.head != frame.after):
             raise frames.corrupt(name, frame.start, frame.after + 1)
         last, first = frame, first or frame.after + 1
         places.note(frame)
@@ -176,10 +178,12 @@ class RunFolder:
         end = self.state.last.end if self.state else 0
         while end:
             after, start = self._known_place(seq)
-            scanned = frames.scan(self._journal, start, end, self.name)
-            found = list(itertools.takewhile(lambda frame, last=seq: frame.after < last, scanned))
-            yield from reversed(found)
+            yield from reversed(list(self._upto(seq, frames.scan(self._journal, start, end, self.name))))
             end, seq = start, after
+
+    def _upto(self, seq: int, scanned: Iterator[Frame]) -> Iterator[Frame]:
+        """The frames among these that begin at or before entry `seq`."""
+        return itertools.takewhile(lambda frame: frame.after < seq, scanned)
 
     def _known_place(self, seq: int) -> tuple[int, int]:
         """As `Places.before`; the beginning of the journal, if there is no such frame any more."""

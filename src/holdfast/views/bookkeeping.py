@@ -62,9 +62,7 @@ class Books:
         for node, spent in before.items():
             self._add(node, at, model="", spent=spent)
         if run.parent is None:
-            self._charges.append(
-                Charge(self._run, self._workflow, at, EARLIER, EARLIER, seconds=run.seconds)
-            )
+            self._charges.append(Charge(self._run, self._workflow, at, EARLIER, EARLIER, seconds=run.seconds))
         self._base = Portion(run.steps_done, run.seconds, total(*run.spending.values()).cost)
         self._began = at if run.driver else None
         self._last = at

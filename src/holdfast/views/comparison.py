@@ -105,7 +105,8 @@ class Comparison:
         return self.ancestor is not None
 
     def as_json(self) -> dict[str, Any]:
-        """Keys: one, other, related, ancestor, diverging, same, only_one, only_other, differing, code, state, problems."""
+        """Keys: one, other, related, ancestor, diverging, same, only_one, only_other, differing, code, state,
+        problems."""
         return {
             "one": self.one.as_json(),
             "other": self.other.as_json(),
@@ -263,7 +264,11 @@ def _diverging(mine: Mapping[str, _Done], theirs: Mapping[str, _Done]) -> str | 
 
 def _step(step: str, mine: _Done, theirs: _Done, place: int) -> StepDifference:
     if mine.how != theirs.how:
-        reason = "it was passed over in one of them" if mine.how[1] != theirs.how[1] else "it led on to other steps"
+        reason = (
+            "it was passed over in one of them"
+            if mine.how[1] != theirs.how[1]
+            else "it led on to other steps"
+        )
         return StepDifference(step, None, reason)
     if place >= MOST_DIFFERENCES:
         return StepDifference(step, None)

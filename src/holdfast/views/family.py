@@ -101,11 +101,17 @@ class Family:
 
     def forks_of(self, run_id: str) -> list[str]:
         """The runs that were forked from a run, oldest first."""
-        return [each.run_id for each in self.members if each.branch is not None and each.branch.run_id == run_id]
+        return [
+            each.run_id for each in self.members if each.branch is not None and each.branch.run_id == run_id
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """Keys: run_id, members, more."""
-        return {"run_id": self.run_id, "members": [each.as_json() for each in self.members], "more": self.more}
+        return {
+            "run_id": self.run_id,
+            "members": [each.as_json() for each in self.members],
+            "more": self.more,
+        }
 
 
 def family(journal: Journal, info: RunInfo) -> Family:
@@ -120,7 +126,9 @@ def family(journal: Journal, info: RunInfo) -> Family:
             continue
         seen.add(each.key)
         members.append(_member(journal, each, depth))
-        children = sorted(journal.store.runs(parent=each.key), key=lambda child: child.created_at, reverse=True)
+        children = sorted(
+            journal.store.runs(parent=each.key), key=lambda child: child.created_at, reverse=True
+        )
         left += [(child, depth + 1) for child in children]
     return Family(info.run, tuple(members), bool(left))
 

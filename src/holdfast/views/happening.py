@@ -32,7 +32,7 @@ from holdfast.journal.records import (
 )
 from holdfast.journal.run_state import Spending, frame_of
 from holdfast.values import RunStatus
-from holdfast.views.amounts import total
+from holdfast.views.amounts import NOTHING, total
 from holdfast.views.plain import CODEC, plain
 from holdfast.views.timeline import reset_told, tell_run
 
@@ -80,7 +80,7 @@ class Happened:
     failed_seconds: float = 0.0
     size: int = 0
     """Bytes of the journal."""
-    spending: Spending = Spending()
+    spending: Spending = NOTHING
     changes: tuple[KeyChange, ...] = ()
     told: tuple[str, ...] = ()
 
@@ -109,7 +109,10 @@ class Happening:
             self._failed_seconds,
             self.size,
             total(*self._spent) if self._spent else total(*map(_line, _lines(self._ledger))),
-            tuple(KeyChange(key, tuple(kinds), size, frame) for (frame, key), (kinds, size) in self._changes.items()),
+            tuple(
+                KeyChange(key, tuple(kinds), size, frame)
+                for (frame, key), (kinds, size) in self._changes.items()
+            ),
             tuple(self._told),
         )
         self.__init__(self.run_id)  # type: ignore[misc]
@@ -177,7 +180,10 @@ class Happening:
     def _edit(self, record: StateEdited) -> None:
         self._kinds.add("edit")
         self._change(record.frame, record.ops)
-        keys, by = ", ".join(dict.fromkeys(op.key for op in record.ops)), f" by {record.by}" if record.by else ""
+        keys, by = (
+            ", ".join(dict.fromkeys(op.key for op in record.ops)),
+            f" by {record.by}" if record.by else "",
+        )
         self._told.append(f"state changed from outside{by}: {keys}")
 
     def _spend(self, record: Spent) -> None:
@@ -214,5 +220,7 @@ def _lines(ops: list[Op]) -> list[Any]:
 def _line(line: dict[str, Any]) -> Spending:
     cost = line.get("cost")
     known = isinstance(cost, (int, float))
-    given, made = (value if isinstance(value := line.get(f"{way}_tokens"), int) else 0 for way in ("input", "output"))
+    given, made = (
+        value if isinstance(value := line.get(f"{way}_tokens"), int) else 0 for way in ("input", "output")
+    )
     return Spending(1, given, made, float(cost) if isinstance(cost, (int, float)) else 0.0, int(not known))

@@ -19,6 +19,8 @@ from holdfast.views.amounts import as_json as spending_as_json
 from holdfast.views.happening import Happened, Happening, KeyChange
 from holdfast.views.plain import CODEC, iso, plain
 
+UNREMARKED = Remark()
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -26,7 +28,7 @@ class Point:
 
     checkpoint: Checkpoint
     happened: Happened
-    remark: Remark = Remark()
+    remark: Remark = UNREMARKED
 
     @property
     def id(self) -> str:
@@ -65,7 +67,7 @@ class Point:
 
     @property
     def kind(self) -> str:
-        """What it was saved for: `wave`, `pause`, `failure`, `end`, `fork`, `rollback`, `adoption`, `edit`, `start` …"""
+        """What it was saved for: `wave`, `pause`, `failure`, `end`, `fork`, `rollback`, `adoption`, `edit` …"""
         return self.happened.kind
 
     @property
@@ -191,7 +193,7 @@ def history(journal: Journal, info: RunInfo, limit: int | None = None, before: i
         info.run,
         info.workflow,
         info.status,
-        tuple(Point(point.checkpoint, point.happened, remarks.get(point.seq, Remark())) for point in shown),
+        tuple(Point(point.checkpoint, point.happened, remarks.get(point.seq, UNREMARKED)) for point in shown),
         bool(after) or len(points) > len(shown),
         happening.over(),
     )

@@ -83,7 +83,7 @@ def _head(journal: Journal, stretch: Stretch) -> int:
 def entries_of(
     journal: Journal, stretch: Stretch, after: int, codec: LenientCodec
 ) -> Iterator[tuple[Entry, list[Record]]]:
-    """The entries of a stretch after one that is given, with their records; raises `CorruptJournal` if they are gone."""
+    """The entries of a stretch after one that is given, with their records; `CorruptJournal` if they are gone."""
     info = stretch.info
     if info is None:
         raise CorruptJournal(f"run {stretch.name!r} is gone", run=stretch.name)

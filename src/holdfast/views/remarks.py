@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.journal.checkpoints import checkpoint_id
-from holdfast.journal.run_state import RunState
+from holdfast.journal.run_state import Remark, RunState
 from holdfast.stores.base import RunInfo
 from holdfast.views.plain import iso, plain, when
 
@@ -49,10 +49,12 @@ class RemarkView:
 
 def remark_views(info: RunInfo, run: RunState) -> tuple[RemarkView, ...]:
     """What was said of a run, then of its checkpoints in their order."""
-    found = []
-    for seq, remark in sorted(run.remarks.items()):
-        notes = tuple(NoteView(when(at), by, text) for at, by, text in remark.notes)
-        tags = remark.tags if seq else info.tags
-        ident = checkpoint_id(info.key, seq) if seq else ""
-        found.append(RemarkView(seq, ident, tags, remark.keep, notes))
-    return tuple(found)
+    return tuple(remark_at(info, run, seq) for seq in sorted(run.remarks))
+
+
+def remark_at(info: RunInfo, run: RunState, seq: int) -> RemarkView:
+    """What was said of the checkpoint at an entry, or, with 0, of the run."""
+    remark = run.remarks.get(seq) or Remark()
+    notes = tuple(NoteView(when(at), by, text) for at, by, text in remark.notes)
+    ident = checkpoint_id(info.key, seq) if seq else ""
+    return RemarkView(seq, ident, remark.tags if seq else info.tags, remark.keep, notes)

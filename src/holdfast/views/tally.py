@@ -15,6 +15,7 @@ from holdfast.journal.records import (
     FrameOpened,
     Paused,
     Record,
+    Reset,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -117,6 +118,18 @@ class Tallies:
         apply(self.run, record, at)
         if isinstance(record, Forked):
             self._take_over()
+        elif isinstance(record, Reset):
+            self._set_back()
+
+    def _set_back(self) -> None:
+        """Forget what the place that the run was set to knows nothing of; what is known of the rest stays its past."""
+        known, self.of = self.of, {}
+        self._asked.clear()
+        self._take_over()
+        for name, tally in self.of.items():
+            before = known.get(name)
+            if before is not None and before.visits == tally.visits and before.status == "completed":
+                self.of[name] = dataclasses.replace(before, ops=(), rounds=tally.rounds)
 
     def _tally(self, step: Step) -> Tally:
         name = step.node if not step.frame else _outer(step.frame) + step.node

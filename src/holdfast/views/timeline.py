@@ -194,6 +194,9 @@ def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened) ->
             return "node.start", step, f"{step} started", {"attempt": 1, "keys": record.keys}
         case StepFinished(skipped=skipped) if skipped:
             return "node.skip", step, f"{step} skipped: {skipped}", {"reason": skipped}
+        case StepFinished(origin=origin) if origin:
+            data = {"origin": origin, "update": _values(record.ops)}
+            return "node.adopt", step, f"{step} taken over from {origin}", data
         case StepFinished(seconds=seconds):
             data = {"seconds": seconds, "update": _values(record.ops)}
             return "node.complete", step, f"{step} done in {seconds:.3f} s", data
@@ -238,10 +241,13 @@ def tell_run(record: Record) -> Told | None:
             return "state.reset", "", reset_told(record), where
         case Reusing():
             source = {"source": record.source, "seq": record.upto, "rerun": record.rerun}
-            return "steps.reuse", "", f"finished steps of {record.source} are taken over", source
+            which = "that are the same" if record.rerun is None else f"but not {', '.join(record.rerun)}"
+            return "steps.reuse", "", f"finished steps of {record.source} are taken over, {which}", source
         case Migrated():
             data = {"from": record.since, "to": record.until, "update": _values(record.ops)}
-            return "state.migrate", "", f"state brought from version {record.since} to {record.until}", data
+            whose = f"state of {record.frame}" if record.frame else "state"
+            versions = f"{record.since or '(none)'} to {record.until or '(none)'}"
+            return "state.migrate", "", f"{whose} brought from version {versions}", data
         case Spent():
             return _tell_spent(record)
         case Described():

@@ -148,6 +148,7 @@ def show(checkpoint: str, store: str | None, as_json: bool) -> int:
     from holdfast.journal.checkpoints import read_mark
     from holdfast.views import plain
     from holdfast.views.plain import CODEC
+    from holdfast.views.remarks import remark_at
 
     journal, (meant,) = reading_moments(store, checkpoint)
     info, seq = _meant(journal, meant)
@@ -155,9 +156,10 @@ def show(checkpoint: str, store: str | None, as_json: bool) -> int:
     run = journal.load(info, CODEC, seq).run
     state = plain(State.view(run.root.cells, CODEC, info.run, mark.id, run.root.last_node, run.updated_at))
     resume = command("resume", mark.id, store=journal.store.url)
+    said = remark_at(info, journal.load(info, CODEC).run, seq)
     if as_json:
         facts = {**_facts(info.run, mark), "workflow": info.workflow, "state": state, "resume": resume}
-        print_json(facts)
+        print_json({**facts, **{name: said.as_json()[name] for name in ("tags", "keep", "notes")}})
         return 0
     print_facts(
         [
@@ -168,6 +170,9 @@ def show(checkpoint: str, store: str | None, as_json: bool) -> int:
             ("wave", str(mark.wave)),
             ("after", one_line(_steps(mark.nodes))),
             ("next", one_line(_steps(mark.next))),
+            ("tags", one_line(", ".join(said.tags))),
+            ("kept", "for good" if said.keep else ""),
+            *(("note", one_line(note.text, 500)) for note in said.notes),
             ("go on with", resume),
         ]
     )

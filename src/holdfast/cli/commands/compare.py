@@ -19,8 +19,8 @@ from holdfast.cli.store_option import store_option
 def compare(one: str, other: str, show_all: bool, store: str | None, as_json: bool) -> int:
     """Compare two runs, usually forks of one: where they part, steps, results, time, money, status and code.
 
-    RUN and OTHER are runs' ids or their beginnings, workflows' names, or moments as in `holdfast diff`. Runs that do not
-    come from one are compared from their beginnings.
+    RUN and OTHER are runs' ids or their beginnings, workflows' names, or moments as in `holdfast diff`. Runs that do
+    not come from one are compared from their beginnings.
 
     \b
     Example:

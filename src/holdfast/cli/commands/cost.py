@@ -65,7 +65,9 @@ def cost(
     begin = None if since is None else time.time() - _seconds(since)
     if len(runs) == 1 and by is None and not family and begin is None:
         return _of_one(runs[0], ids, limit, store, as_json)
-    return _of_many(runs, workflow, begin, by or ("step" if ids else "run"), family, ids, limit, store, as_json)
+    return _of_many(
+        runs, workflow, begin, by or ("step" if ids else "run"), family, ids, limit, store, as_json
+    )
 
 
 def _seconds(text: str) -> float:
@@ -140,12 +142,11 @@ def _runs(
     if not meant:
         every = journal.store.runs(workflow=workflow)
         # The facts of a run whose process died are as old as its start.
-        recent = [
+        return [
             info
             for info in every
             if since is None or info.updated_at >= since or info.status == RunStatus.RUNNING
         ]
-        return recent
     moments = [find_moment(journal.store, text) for text in meant]
     for text, moment in zip(meant, moments, strict=True):
         if moment.seq is not None:

@@ -21,10 +21,24 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", metavar="RUN[@PLACE]")
-@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Change the state of the fork, as `edit` does.")
-@click.option("--as-node", metavar="STEP", help="Let the changes be what this step came to; what follows it comes next.")
+@click.option(
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Change the state of the fork, as `edit` does.",
+)
+@click.option(
+    "--as-node", metavar="STEP", help="Let the changes be what this step came to; what follows it comes next."
+)
 @click.option("--run-id", metavar="ID", help="The id of the new run; by default a random one.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Tag the new run; by default it has the tags of the old.")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TAG",
+    help="Tag the new run; by default it has the tags of the old.",
+)
 @click.option("--run", "go_on", is_flag=True, help="Go on with the new run here and now.")
 @reason_option
 @by_option
@@ -45,11 +59,12 @@ def fork(
     """Begin a new run where another stood; that one stays as it is.
 
     RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its latest
-    run. PLACE is 3 for after wave 3, -1 for one checkpoint before the newest, or a step's name for after its last finish;
-    without it the run as it stands is meant. A checkpoint's id will do for both. The fork shares the journal of the old run
-    and costs next to nothing; pruning or deleting the old run does it no harm.
+    run. PLACE is 3 for after wave 3, -1 for one checkpoint before the newest, or a step's name for after its last
+    finish; without it the run as it stands is meant. A checkpoint's id will do for both. The fork shares the journal
+    of the old run and costs next to nothing; pruning or deleting the old run does it no harm.
 
-    NAME and VALUE are as for `edit`. With --as-node STEP of a workflow file, steps.STEP.output is what the step came to.
+    NAME and VALUE are as for `edit`. With --as-node STEP of a workflow file, steps.STEP.output is what the step came
+    to.
 
     \b
     Example:
@@ -97,7 +112,8 @@ def _prepared(
     if "flow" not in config:
         if go_on:
             raise click.UsageError(
-                f"run {info.run!r} was not started from a workflow file; fork it without --run, and resume the fork in Python"
+                f"run {info.run!r} was not started from a workflow file; fork it without --run, and resume the fork in "
+                "Python"
             )
         if pairs or as_node is not None:
             raise click.UsageError(
@@ -178,14 +194,14 @@ def _how_to_resume(journal: Journal, info: RunInfo, command: str) -> str:
 
 @click.command()
 @click.argument("fork", metavar="FORK")
-@click.option("--into", metavar="RUN", help="An earlier ancestor, instead of the run that it was forked from.")
+@click.option(
+    "--into", metavar="RUN", help="An earlier ancestor, instead of the run that it was forked from."
+)
 @reason_option
 @by_option
 @store_option
 @json_option
-def adopt(
-    fork: str, into: str | None, reason: str, by: str | None, store: str | None, as_json: bool
-) -> int:
+def adopt(fork: str, into: str | None, reason: str, by: str | None, store: str | None, as_json: bool) -> int:
     """Make what a fork came to the outcome of the run that it was forked from.
 
     The run's own history stays, and `holdfast rollback` goes back to it; the fork stays, too. A fork that waits for an
@@ -208,7 +224,9 @@ def adopt(
     from holdfast.engine.resume import find_checkpoint
 
     info, _ = find_checkpoint(journal.store, ident)
-    return _told(journal, info, ident, f"it now stands where {one_line(own.run)} does: {info.status}", as_json)
+    return _told(
+        journal, info, ident, f"it now stands where {one_line(own.run)} does: {info.status}", as_json
+    )
 
 
 def _whole_run(moment: Moment, text: str) -> RunInfo:
@@ -226,9 +244,9 @@ def _whole_run(moment: Moment, text: str) -> RunInfo:
 def rollback(run: str, reason: str, by: str | None, store: str | None, as_json: bool) -> int:
     """Let a run stand where it once stood, so that `resume` goes on from there.
 
-    PLACE is as for `fork`; a checkpoint's id will do, too. The steps that came after it run again when the run is resumed;
-    that is what this is for. Questions are asked again, gates are closed again. Nothing is deleted: what came after stays in
-    the history, and a rollback to its checkpoints brings it back.
+    PLACE is as for `fork`; a checkpoint's id will do, too. The steps that came after it run again when the run is
+    resumed; that is what this is for. Questions are asked again, gates are closed again. Nothing is deleted: what came
+    after stays in the history, and a rollback to its checkpoints brings it back.
 
     \b
     Example:
@@ -243,7 +261,9 @@ def rollback(run: str, reason: str, by: str | None, store: str | None, as_json: 
     journal, (text,) = reading_moments(store, run)
     moment = find_moment(journal.store, text)
     if moment.seq is None:
-        raise click.UsageError(f"say where run {moment.info.run} is to stand: {moment.info.run}@3, or a checkpoint's id")
+        raise click.UsageError(
+            f"say where run {moment.info.run} is to stand: {moment.info.run}@3, or a checkpoint's id"
+        )
     ident = roll_back(Hands(journal, TolerantCodec()), moment, by=by or me(), reason=reason)
     return _told(journal, journal.info(moment.info.run), ident, "it stands there again", as_json)
 

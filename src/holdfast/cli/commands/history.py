@@ -15,11 +15,19 @@ PAGE = 20
 @click.command()
 @click.argument("run", metavar="RUN")
 @click.option(
-    "-n", "--limit", type=click.IntRange(1), metavar="N", help=f"At most so many checkpoints; {PAGE} unless given."
+    "-n",
+    "--limit",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"At most so many checkpoints; {PAGE} unless given.",
 )
-@click.option("--before", metavar="CHECKPOINT", help="Those before this one: the next page. An id, or @3, @-1, @STEP.")
+@click.option(
+    "--before", metavar="CHECKPOINT", help="Those before this one: the next page. An id, or @3, @-1, @STEP."
+)
 @click.option("--all", "show_all", is_flag=True, help="All checkpoints, however many there are.")
-@click.option("--tree", is_flag=True, help="Show the runs that it was forked from and that were forked from it.")
+@click.option(
+    "--tree", is_flag=True, help="Show the runs that it was forked from and that were forked from it."
+)
 @store_option
 @json_option
 def history(
@@ -34,8 +42,8 @@ def history(
     """List a run's checkpoints, newest first, each with what happened since the one before.
 
     RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its latest
-    run; RUN@3 begins after wave 3. Each line has the checkpoint's id, the steps that finished, their time and money, the
-    steps that came next, and what was changed. With --tree: the forks, where each branched off, how it stands,
+    run; RUN@3 begins after wave 3. Each line has the checkpoint's id, the steps that finished, their time and money,
+    the steps that came next, and what was changed. With --tree: the forks, where each branched off, how it stands,
     and what it spent itself.
 
     \b

@@ -34,7 +34,12 @@ _target = click.argument("target", metavar="RUN|MOMENT")
 @store_option
 @json_option
 def tag(
-    target: str, tags: tuple[str, ...], remove: tuple[str, ...], by: str | None, store: str | None, as_json: bool
+    target: str,
+    tags: tuple[str, ...],
+    remove: tuple[str, ...],
+    by: str | None,
+    store: str | None,
+    as_json: bool,
 ) -> int:
     """Tag a run or a checkpoint, or tell its tags.
 
@@ -54,7 +59,10 @@ def tag(
         if not tags and not remove:
             return _tell(journal, meant, as_json, "tags")
         answer = remarks.tag(journal, meant, tags, remove, by=by or me(), patience=PATIENCE)
-        told = [f"tagged {', '.join(tags)}" if tags else "", f"no longer tagged {', '.join(remove)}" if remove else ""]
+        told = [
+            f"tagged {', '.join(tags)}" if tags else "",
+            f"no longer tagged {', '.join(remove)}" if remove else "",
+        ]
         return _said(journal, meant, answer, ", ".join(part for part in told if part), as_json, "tag")
 
 
@@ -162,7 +170,9 @@ def _tell(journal: Journal, target: str, as_json: bool, what: str) -> int:
 def _tag_lines(said: RemarkView) -> list[str]:
     if not said.seq or not (said.tags or said.keep):
         return []
-    return [one_line(f"{said.checkpoint_id}: {', '.join([*said.tags, *(['kept'] if said.keep else [])])}", 500)]
+    return [
+        one_line(f"{said.checkpoint_id}: {', '.join([*said.tags, *(['kept'] if said.keep else [])])}", 500)
+    ]
 
 
 def _note_lines(said: RemarkView) -> list[str]:

@@ -166,7 +166,10 @@ def resume_run(found: Target, app: App, polite: Any, options: dict[str, Any]) ->
     from holdfast.cli.stored import kept_at, kept_of
 
     before = kept_of(app, found.run_id) if found.run_id else None
-    if options.get("rerun_changed") and (back := app.plan_changes(found.run_id, options.get("remap"))) is not None:
+    if (
+        options.get("rerun_changed")
+        and (back := app.plan_changes(found.run_id, options.get("remap"))) is not None
+    ):
         before = kept_at(app, back.base, back.seq)
     return Driving(found.flow, app, found.url, polite, before).drive(
         lambda observer: app.resume(found.what, observer=observer, **options), found.run_id

@@ -12,6 +12,7 @@ from holdfast.capsules.inspecting import CapsuleInfo
 from holdfast.cli.display.tables import print_facts, print_table
 from holdfast.cli.display.text import count, moment, money, one_line
 from holdfast.flows.foreign import RUNS_CODE, Deed
+from holdfast.views.facts import facts_told
 from holdfast.views.plain import size_text
 
 _MOST_LINES = 100
@@ -74,9 +75,7 @@ def _used(ledger: Any) -> str:
 
 
 def _environment(facts: Any) -> str:
-    if not isinstance(facts, Mapping):
-        return ""
-    return ", ".join(f"{key} {value}" for key, value in facts.items() if isinstance(value, (str, int, float)))
+    return facts_told(facts) if isinstance(facts, Mapping) else ""
 
 
 def _print_deeds(info: CapsuleInfo, deeds: Sequence[Deed] | None, reads: Sequence[str]) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import errors
-from holdfast.cli.display.text import as_json, count, duration, moment, money, one_line, plain, visible
+from holdfast.cli.display.text import as_json, duration, moment, money, one_line, plain, visible
 from holdfast.cli.reading import pauses_as_json
 from holdfast.cli.store_option import absolute_url, default_url, same_store
 from holdfast.cli.stored import Kept
 from holdfast.values import RunStatus
+from holdfast.views.counts import NOTHING, Counts
 
 if TYPE_CHECKING:
     from holdfast.engine.outcome import Figures
@@ -63,8 +64,8 @@ class Ending:
     """Where the user's own code failed."""
     trace: str = ""
     """The traceback of a failed step, if it is wanted."""
-    adopted: int = 0
-    """How many steps were given the results of an earlier run."""
+    adopted: Counts = NOTHING
+    """How many steps and items were given the results of an earlier run."""
     is_in_doubt: bool = False
     """Whether it failed at an interrupted step that may not be repeated unasked."""
 
@@ -94,7 +95,7 @@ class Ending:
             "output": plain(self.output),
             "figures": figures,
             "steps_run": self.steps_run,
-            "steps_adopted": self.adopted,
+            "steps_adopted": self.adopted.steps,
             "cost": self.cost,
             "pauses": pauses_as_json(self.pauses, self.store),
             "error": self._error(),
@@ -127,7 +128,7 @@ class Ending:
             parts.append(f"kept {before.counts} ({_saved(before.seconds, before.cost)})")
         if figures is not None and figures.steps_adopted:
             saved = _saved(figures.seconds_saved, figures.cost_saved)
-            parts.append(f"took over {count(self.adopted, 'step')} ({saved})")
+            parts.append(f"took over {self.adopted} ({saved})")
         return [f"{', '.join(parts)}, ran {self.steps_run}"] if parts else []
 
     def _completed(self) -> list[str]:

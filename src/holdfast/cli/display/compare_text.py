@@ -36,7 +36,9 @@ def print_comparison(found: Comparison, width: int, show_all: bool) -> None:
             click.echo(f"only in {one_line(tale.run_id)}: {_listed(steps, show_all)}")
     most = None if show_all else MOST_LINES
     for step in found.differing if show_all else found.differing[:MOST_STEPS]:
-        click.echo(f"\nstep {one_line(step_name(step.step))}{f': {one_line(step.reason)}' if step.reason else ''}")
+        click.echo(
+            f"\nstep {one_line(step_name(step.step))}{f': {one_line(step.reason)}' if step.reason else ''}"
+        )
         if step.result is not None and step.result.change is not None:
             print_changes(step.result.change, width, most)
     left = 0 if show_all else len(found.differing) - MOST_STEPS
@@ -56,7 +58,9 @@ def _facts(found: Comparison) -> list[tuple[str, str]]:
         other = found.one.workflow != found.other.workflow
         common = "nothing: they are not related" + (", nor of one workflow" if other else "")
     else:
-        place = f"after wave {ancestor.wave} ({steps_told(ancestor.nodes)})" if ancestor.wave is not None else ""
+        place = (
+            f"after wave {ancestor.wave} ({steps_told(ancestor.nodes)})" if ancestor.wave is not None else ""
+        )
         gone = "" if ancestor.is_there else ", which is gone"
         common = f"{ancestor.run_id}{gone}, {place or f'entry {ancestor.seq}'}"
     parted = step_name(found.diverging) if found.diverging else "no step differs"

@@ -103,8 +103,6 @@ class Progress:
         }
         self.lock = threading.Lock()
         self.cost = 0.0
-        self.adopted: set[tuple[str, ...]] = set()
-        """The steps that were given the results of an earlier run, and have run nothing."""
         self._scrub: Callable[[Any], Any] = scrub or (lambda value: value)
         self._handlers = {
             "node.start": self._started,
@@ -162,12 +160,10 @@ class Progress:
         status = _status_in(event.data.get("update") or {}, row.name)
         if row.status in (PENDING, KEPT):
             row.status, row.visits = {DONE: KEPT, RUNNING: KEPT}.get(status, status), max(row.visits, place.visit)
-            self.adopted.add(place.path)
 
     def _started(self, event: Event) -> None:
         place = place_of(event.data.get("step", ""), event.node)
         row = self.row(place)
-        self.adopted.discard(place.path)
         if place.role == ITEM or place.key is not None:
             if event.data.get("attempt", 1) <= 1:
                 row.begun += 1

@@ -95,7 +95,7 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("started", moment(line.started_at)),
         ("updated", moment(line.updated_at)),
         ("steps", f"{view.done} done in {duration(view.seconds)}"),
-        ("agents", _usage(view.ledger)),
+        ("spent", _usage(view.ledger)),
         ("checkpoints", f"{view.checkpoints}, {size_text(view.size)}, newest {view.checkpoint_id or 'none'}"),
         ("refused", _refused(view)),
         ("forked from", f"{view.parent[0]} at entry {view.parent[1]}" if view.parent else ""),

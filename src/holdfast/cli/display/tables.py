@@ -31,6 +31,7 @@ STATUS_STYLES = {
     "pending": "dim",
     "queued": "blue",
     "broken": "red",
+    "damaged": "red",
     "ok": "green",
     "warning": "yellow",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.data.ops import Op, advance
@@ -10,9 +10,9 @@ from holdfast.engine.commands.ground import Ground
 from holdfast.engine.commands.meant import Refused
 from holdfast.engine.driving.decide import qualified
 from holdfast.journal.records import GraphChanged, Record, StateEdited
-from holdfast.journal.run_state import DONE, RunState
+from holdfast.journal.run_state import DONE, Frame, RunState, names_within, renamed_path
 from holdfast.plan.check import suggestion
-from holdfast.plan.naming import outline_at, renamed
+from holdfast.plan.naming import base_name, outline_at, outline_names, renamed, renamed_nodes
 from holdfast.values import START
 
 
@@ -29,15 +29,13 @@ def redefine(ground: Ground, definition: Mapping[str, Any], by: str) -> list[Rec
     if not any(run.active()):
         raise Refused("nothing of the run is left to do")
     _refuse_unknown(names, run)
-    remap = renamed(names, run.outline.get("nodes", {}))
+    remap = renamed_nodes(names, run.outline)
     _refuse_missing(run, outline, remap)
     config = codec.encode(
         {**_mapping(codec.decode(run.config)), **_mapping(codec.decode(definition["config"]))}
     )
     records: list[Record] = [GraphChanged(outline, tuple(remap.items()), config, by)]
-    if results := _renamed_results(run, names, ground):
-        records.append(StateEdited("", results, by))
-    return records
+    return [*records, *_renamed_results(run, names, remap, ground, by)]
 
 
 def _mapping(config: Any) -> dict[str, Any]:
@@ -45,7 +43,7 @@ def _mapping(config: Any) -> dict[str, Any]:
 
 
 def _refuse_unknown(names: Mapping[str, str], run: RunState) -> None:
-    known = run.outline.get("nodes", {})
+    known = list(dict.fromkeys(map(base_name, outline_names(run.outline))))
     for old in names:
         if old not in known:
             raise Refused(f"{old!r} cannot be renamed: the run has no such step{suggestion(old, known)}")
@@ -53,36 +51,38 @@ def _refuse_unknown(names: Mapping[str, str], run: RunState) -> None:
 
 def _refuse_missing(run: RunState, outline: Mapping[str, Any], remap: Mapping[str, str]) -> None:
     """Refuse an outline without a node that the run is to run, or to follow, or without a join that it waits at."""
-    for step in run.active():
-        if step.node == START or (step.status == DONE and step.goto is not None):
-            continue
-        nodes = outline_at(outline, _renamed_path(step.frame, remap)).get("nodes", {})
-        name = remap.get(step.node, step.node) if not step.frame else step.node
-        if name not in nodes:
-            near = suggestion(name, nodes)
-            raise Refused(
-                f"the run is to go on with {qualified(step)!r}, which the new definition lacks{near}"
-            )
     for frame in run.frames.values():
-        joins = outline_at(outline, frame.path).get("joins", ())
-        known = {"/".join([target, *sorted(sources)]) for sources, target in joins}
+        own, names = outline_at(outline, _path(frame, remap)), names_within(frame.path, remap)
+        nodes = own.get("nodes", {})
+        for step in frame.active.values():
+            name = names.get(step.node, step.node)
+            leads_itself = step.node == START or (step.status == DONE and step.goto is not None)
+            if name not in nodes and not leads_itself:
+                near = suggestion(name, nodes)
+                raise Refused(
+                    f"the run is to go on with {qualified(step)!r}, which the new definition lacks{near}"
+                )
+        known = {"/".join([target, *sorted(sources)]) for sources, target in own.get("joins", ())}
         for join in frame.waiting:
-            target, *sources = (remap.get(node, node) for node in join.split("/"))
+            target, *sources = (names.get(node, node) for node in join.split("/"))
             if "/".join([target, *sorted(sources)]) not in known:
                 raise Refused(f"the run waits at the join before {target!r}, which the new definition lacks")
 
 
-def _renamed_path(path: str, remap: Mapping[str, str]) -> str:
-    first, slash, rest = path.partition("/")
-    node, mark, visit = first.rpartition("#")
-    return f"{remap.get(node, node)}{mark}{visit}{slash}{rest}"
+def _path(frame: Frame, remap: Mapping[str, str]) -> str:
+    return renamed_path(frame.path, remap) if frame.path else ""
 
 
-def _renamed_results(run: RunState, names: Mapping[str, str], ground: Ground) -> tuple[Op, ...]:
+def _renamed_results(
+    run: RunState, names: Mapping[str, str], remap: Mapping[str, str], ground: Ground, by: str
+) -> Iterator[StateEdited]:
     """What renamed steps have left in the state, under their new names, the unfinished wave's included."""
-    finished = [op for step in run.root.active.values() if step.status == DONE for op in step.ops]
-    cells = advance(run.root.cells, finished)
-    return tuple(
-        Op("set", new, cells[old].encoded(ground.codec), codec=ground.codec)
-        for old, new in renamed(names, cells).items()
-    )
+    for frame in run.frames.values():
+        finished = [op for step in frame.active.values() if step.status == DONE for op in step.ops]
+        cells = advance(frame.cells, finished)
+        ops = tuple(
+            Op("set", new, cells[old].encoded(ground.codec), codec=ground.codec)
+            for old, new in renamed(names, cells).items()
+        )
+        if ops:
+            yield StateEdited(_path(frame, remap), ops, by)

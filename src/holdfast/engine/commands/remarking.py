@@ -61,7 +61,12 @@ def remarked(wish: Wish) -> Remarked:
     except CommandRefused as error:
         raise Refused(str(error)) from None
     return Remarked(
-        checked["at"], checked["text"], tuple(checked["add"]), tuple(checked["remove"]), checked["keep"], wish.by
+        checked["at"],
+        checked["text"],
+        tuple(checked["add"]),
+        tuple(checked["remove"]),
+        checked["keep"],
+        wish.by,
     )
 
 

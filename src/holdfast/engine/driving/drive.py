@@ -162,7 +162,9 @@ class Drive:
     def spend(self, record: Spent, store: bool) -> None:
         """Record what a step used up; with `store` it is stored before returning, wherever that blocks nobody."""
         if self.run.status != RunStatus.RUNNING:
-            logger.warning("run %s: step %s spent something after the run had stopped", self.run_id, record.step)
+            logger.warning(
+                "run %s: step %s spent something after the run had stopped", self.run_id, record.step
+            )
             return
         self._record(record)
         self.saving.emit("node.spend", node_of(record.step).rpartition("/")[2], **record._asdict())

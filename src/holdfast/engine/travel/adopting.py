@@ -29,7 +29,9 @@ def roll_back(hands: Hands, moment: Moment, *, by: str = "", reason: str = "") -
     """
     loaded = undriven(hands, moment.info.run)
     if moment.seq is None:
-        raise CheckpointNotFound(f"say where run {moment.info.run!r} is to stand: a checkpoint, a wave or a node")
+        raise CheckpointNotFound(
+            f"say where run {moment.info.run!r} is to stand: a checkpoint, a wave or a node"
+        )
     there = hands.journal.load(moment.info, hands.codec, moment.seq)
     status = RunStatus(there.run.status)
     if status != RunStatus.COMPLETED:
@@ -83,9 +85,7 @@ def _reset(
     found = hands.journal.store.marks(source.info.run, source.seq + 1, 1)
     is_marked = bool(found) and found[0].seq == source.seq
     writer.mark(found[0].mark if is_marked else checkpoint_of(writer))
-    writer.set_info(
-        dataclasses.replace(facts, status=str(ended.status), driver="", updated_at=time.time())
-    )
+    writer.set_info(dataclasses.replace(facts, status=str(ended.status), driver="", updated_at=time.time()))
     writer.flush()
     return checkpoint_id(loaded.info.key, writer.seq)
 
@@ -118,7 +118,9 @@ def _target(journal: Journal, fork: RunInfo, into: RunInfo | None) -> RunInfo:
         raise CommandRefused(f"run {fork.run!r} is not a fork of another; there is nothing to adopt it into")
     found = list(_ancestors(journal.store, fork))
     if not found:
-        raise RunNotFound(f"the run that {fork.run!r} was forked from is gone; there is nothing to adopt it into")
+        raise RunNotFound(
+            f"the run that {fork.run!r} was forked from is gone; there is nothing to adopt it into"
+        )
     if into is None:
         return found[0]
     for info in found:

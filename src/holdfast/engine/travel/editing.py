@@ -120,7 +120,7 @@ def edited(writer: Writer, hands: Hands, edit: Edit) -> bytes | None:
     except NeedsGraph:
         if hands.graph is None:
             raise CommandRefused(
-                f"run {run_id!r}: what an update means only its graph can tell; do it in Python, with the app that it is of"
+                f"run {run_id!r}: what an update means only its graph can tell; do it in Python, with its app"
             ) from None
         raise CommandRefused(
             f"run {run_id!r} is inside a sub-graph that the graph at hand does not have; change it with the graph "
@@ -166,7 +166,9 @@ def _refuse_unfit(graph: Graph, name: str, node: str) -> None:
     if node == START:
         raise Refused("nothing returns from START; fork the run at @0 with an update instead")
     if node not in graph.nodes:
-        raise Refused(f"there is no node {name!r}{suggestion(node, list(dict.fromkeys(map(base_name, graph.nodes))))}")
+        raise Refused(
+            f"there is no node {name!r}{suggestion(node, list(dict.fromkeys(map(base_name, graph.nodes))))}"
+        )
     if whole := whole_of(node, graph.nodes):
         raise Refused(f"{name!r} is a part of {whole!r} and does not stand for itself")
     if has_parts(node, graph.nodes):
@@ -190,7 +192,9 @@ def _returned(
 
 def _following(graph: Graph, node: str) -> list[str]:
     """The nodes that may follow a node, as far as the graph tells without asking its functions."""
-    chosen = [target for route in graph.routes if route.source == node for target in (route.mapping or {}).values()]
+    chosen = [
+        target for route in graph.routes if route.source == node for target in (route.mapping or {}).values()
+    ]
     joined = [join.target for join in graph.joins if node in join.sources]
     found = [*(edge.target for edge in graph.edges if edge.source == node), *chosen, *joined]
     return [name for name in dict.fromkeys(found) if name != END]

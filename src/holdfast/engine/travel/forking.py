@@ -47,7 +47,9 @@ def begin_fork(
         raise CheckpointNotFound(f"run {parent.run!r} has no entry {seq}; its last is {base.seq}")
     now = time.time()
     status = RunStatus.RUNNING.value
-    info = RunInfo(run, new_run_key(), parent.workflow, status, now, now, driver, parent.tags, parent=parent.key)
+    info = RunInfo(
+        run, new_run_key(), parent.workflow, status, now, now, driver, parent.tags, parent=parent.key
+    )
     writer = Writer.create(journal, info, codec, durable=durable, base=base)
     start = at_checkpoint(base.run)
     writer.record(Forked(parent.run, base.seq, b"", start, driver, b"", parent.key, base.chain))

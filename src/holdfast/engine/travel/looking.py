@@ -23,7 +23,9 @@ def find_place(store: Store, run: str, place: Place | None) -> Moment:
     if place is None:
         return find_moment(store, run)
     if isinstance(place, bool) or not isinstance(place, (str, int)):
-        raise StateInvalid(f"a checkpoint is named by its id, the number of a wave, or '@…', not {place!r:.80}")
+        raise StateInvalid(
+            f"a checkpoint is named by its id, the number of a wave, or '@…', not {place!r:.80}"
+        )
     info = find_moment(store, run).info
     text = str(place).removeprefix("@")
     if is_checkpoint_id(text):

@@ -37,7 +37,7 @@ class Adoption:
         self._known = _available(past, run.reuse.after, dict(run.reuse.remap)) if past is not None else {}
         self._outline = graph.outline()
         self._equality = _Equality(codec)
-        self.steps: set[str] = set()
+        self.steps: dict[str, None] = {}
         """The steps that this drive was given."""
         self.seconds = 0.0
         """How long they took when they ran."""
@@ -66,7 +66,7 @@ class Adoption:
         if found is None or not self._may_take(step, found):
             return None
         del self._known[name]
-        self.steps.add(step.id)
+        self.steps[step.id] = None
         record = found.record
         self.seconds += record.seconds
         self.cost += found.cost

@@ -14,14 +14,13 @@ from holdfast.engine.travel.editing import Edit, Hands, update_state
 from holdfast.engine.travel.forking import fork_run
 from holdfast.engine.travel.looking import Place, family_of, find_place, history_page
 from holdfast.engine.travel.moments import Moment, find_moment
-from holdfast.stores.base import RunInfo
 from holdfast.views.comparison import Comparison
 from holdfast.views.family import Family
 from holdfast.views.history import History
 
 
 class Travelling:
-    """The part of an app that goes back and forth in time. A run is named by its id, or its workflow's latest by name."""
+    """The part of an app that goes back and forth in time. A run is named by its id, its workflow's latest by name."""
 
     _settings: Settings
     _runner: Runner
@@ -45,7 +44,7 @@ class Travelling:
         return state_of(settings.journal.load(moment.info, settings.codec, moment.seq), settings)
 
     def forks(self, run: str) -> Family:
-        """The runs that a run comes from and those that come from it: who was forked from whom, where, and at what cost."""
+        """The runs that a run comes from and those that come from it: where each was forked, and what it cost."""
         return family_of(self._settings.journal, run)
 
     def fork(
@@ -112,8 +111,9 @@ class Travelling:
         return adopt_fork(Hands.of(self._settings), own, target, by=by, reason=reason)
 
     def compare(self, one: str, other: str) -> Comparison:
-        """What two runs, usually forks of one, did differently: where they part, which steps only one ran, whose results
-        differ, time, money, status, code. Both are moments: runs, checkpoints, `RUN@3` …"""
+        """What two runs, usually forks of one, did differently: where they part, which steps only one ran, whose
+        results differ, time, money, status, code. Both are moments: runs, checkpoints, `RUN@3` …
+        """
         return compare_moments(self._settings.journal, one, other)
 
     def _own(self, moment: Moment) -> Moment:

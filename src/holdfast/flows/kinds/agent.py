@@ -84,9 +84,7 @@ class CallAgent(Plain):
         usage = self._spend(ctx, request.model, reply.usage, reply)
         return self._world.hide({"output": reply.output, "usage": usage})  # type: ignore[no-any-return]
 
-    def _failure(
-        self, error: AgentError, scope: Mapping[str, Any], ctx: Context, begun: float
-    ) -> AgentError:
+    def _failure(self, error: AgentError, scope: Mapping[str, Any], ctx: Context, begun: float) -> AgentError:
         """The error with what is known of it: whether another attempt may help. What was spent in vain counts."""
         if error.usage.requests or error.usage.input_tokens:
             self._spend(ctx, self._model.render(scope), error.usage)
