@@ -39,7 +39,7 @@ def ran(folder: Path) -> list[str]:
 
 
 def test_a_plan_is_done_as_it_was_shown_or_not_at_all(folder: Path) -> None:
-    """R0.11: the resume does exactly the plan, or says why the world moved."""
+    """The resume does exactly the plan, or says why the world moved."""
     plan = json.loads(call(folder, "resume", "r", "--plan", "--json").stdout)
     assert [(row["step"], row["what"]) for row in plan["steps"]] == [
         ("first", "kept"),
@@ -61,7 +61,7 @@ def test_a_plan_is_done_as_it_was_shown_or_not_at_all(folder: Path) -> None:
 
 
 def test_a_renamed_step_of_a_sub_workflow_is_hinted_at_and_remapped(folder: Path) -> None:
-    """R1.11: steps of sub-workflows are named `outer/inner`."""
+    """S0.15: steps of sub-workflows are named `outer/inner`."""
     (folder / "inner.yaml").write_text(INNER.replace("name: fetch", "name: get"))
 
     shown = call(folder, "resume", "r", "--plan")

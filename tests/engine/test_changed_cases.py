@@ -442,7 +442,7 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_plan_names_each_consequence_and_the_resume_matches_it(name: str) -> None:
-    """S0.14, S0.15, R0.11: rename, remove, insert, edit and rewire nodes of a stopped run."""
+    """S0.14, S0.15: rename, remove, insert, edit and rewire nodes of a stopped run."""
     case, store = CASES[name], MemoryStore()
     world["broken"] = {case.broken}
     with pytest.raises(ExecutionError):

@@ -68,7 +68,7 @@ def migrations(store: Store, run: str = "r") -> list[tuple[str, str, list[tuple[
 
 
 def test_a_state_is_brought_to_the_version_of_the_graph_on_every_store(store: Store) -> None:
-    """R0.11: applied and journalled on resume; what is untouched is not written again."""
+    """S0.15: applied and journalled on resume; what is untouched is not written again."""
     started(store)
     app = newer(v1_v2=renamed).compile(store)
     before = sum(len(entry.body) for entry in store.read("r"))

@@ -54,7 +54,7 @@ def words(plan: ResumePlan) -> list[tuple[str, str, str]]:
 
 
 def test_a_plan_works_on_every_store(store: Store) -> None:
-    """R0.11: the plan is made from the journal alone, and touches nothing."""
+    """The plan is made from the journal alone, and touches nothing."""
     failed(store, chain("a", "b", "c", nodes={"b": broken}))
 
     done = plan_and_resume(chain("a", "b", "c").compile(store))
@@ -280,6 +280,8 @@ def test_other_options_are_told(stopped: MemoryStore) -> None:
 def test_what_is_no_plan_is_refused(stopped: MemoryStore) -> None:
     with pytest.raises(StateInvalid, match="'nonsense' is not the id of a plan"):
         chain("a", "b", "c").compile(stopped).resume("r", plan="nonsense")
+    with pytest.raises(StateInvalid, match="plan must be what plan_resume"):
+        chain("a", "b", "c").compile(stopped).resume("r", plan=7)  # type: ignore[arg-type]
 
 
 def test_a_retry_that_is_due_is_planned(empty: MemoryStore) -> None:
@@ -340,7 +342,7 @@ SITUATIONS: dict[str, Callable[[], StateGraph]] = {
 @pytest.mark.parametrize("point", ["before", "committed"])
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_wherever_a_process_died_the_resume_does_what_was_planned(name: str, point: Any) -> None:
-    """R0.11: at every append boundary; what is started, kept and asked first is what the plan says."""
+    """At every append boundary; what is started, kept and asked first is what the plan says."""
     crashes = 0
     for at in range(1, 40):
         store = MemoryStore()

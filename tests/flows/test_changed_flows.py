@@ -152,7 +152,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_plan_names_each_consequence_and_the_resume_matches_it(shop: Workshop, name: str) -> None:
-    """R1.11, S0.15: steps are known by the names that users gave them."""
+    """S0.15: steps are known by the names that users gave them."""
     case = CASES[name]
     shop.write(case.nested[0], "inner.yaml")
     for item in ("w1", "w3"):

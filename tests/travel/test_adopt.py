@@ -262,3 +262,18 @@ def test_a_run_of_a_python_graph_is_forked_without_its_graph(sqlite_url: str, ca
     refused = call("fork", "r@1", "--set", "n=3", "--store", sqlite_url)
     assert refused.code == 2 and "app.fork('r', …)" in refused.err
     store.close()
+
+
+def test_a_resume_from_a_moment_begins_a_fork(
+    sqlite_url: str, call: Call, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "open").touch()
+    calling.write(tmp_path, "chain.yaml", calling.CHAIN)
+    url = ("--store", sqlite_url)
+    call("run", "chain.yaml", "--run-id", "r", "--quiet", *url)
+
+    assert call("resume", "r@second", "--json", *url).json["status"] == "completed"
+    assert calling.ran(tmp_path) == ["first", "second", "gated", "gated"]
+    refused = call("resume", "r@0", *url)
+    assert refused.code == 2 and "holdfast fork r@0 --run" in refused.err

@@ -96,9 +96,24 @@ def _find(store: Store, target: str | None, checkpoint: str | None) -> tuple[Run
     if target is None:
         latest = latest_unfinished(store)
         return latest, latest.run
+    if "@" in target and not store.runs(run=target):
+        return _at_moment(store, target)
     target = meant_run(store, target)
     info, seq = find_run(store, target)
     return info, info.run if seq is None else target
+
+
+def _at_moment(store: Store, target: str) -> tuple[RunInfo, str]:
+    """The run, and the checkpoint that `RUN@3` and the like mean."""
+    from holdfast.cli.moments import meant_moment
+    from holdfast.engine.travel.moments import checkpoint_at, find_moment
+
+    moment = find_moment(store, meant_moment(store, target))
+    point = checkpoint_at(store, moment)
+    if point is None or point.seq != moment.seq:
+        run = moment.info.run
+        raise click.UsageError(f"run {run!r} has no checkpoint at {target}; begin there with: holdfast fork {target} --run")
+    return moment.info, point.id
 
 
 def _find_any(store: Store, target: str) -> tuple[RunInfo, str]:

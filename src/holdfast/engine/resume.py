@@ -243,6 +243,8 @@ class ResumeOptions:
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
                 raise StateInvalid(f"{name} must be a mapping such as {{'name': value}}, not {value!r:.80}")
+        if self.plan is not None and not isinstance(getattr(self.plan, "id", self.plan), str):
+            raise StateInvalid(f"plan must be what plan_resume(…) gives, or its id, not {self.plan!r:.80}")
         if self.if_interrupted is not None:
             one_of("if_interrupted", self.if_interrupted, IF_INTERRUPTED)
         if self.on_change is not None:

@@ -22,13 +22,13 @@ def prune_run(journal: Journal, info: RunInfo, horizon: int) -> int:
 def delete_run(journal: Journal, run: str) -> bool:
     """Remove a run and all that belongs to it; `False` if there was none."""
     store = journal.store
-    while found := store.runs(run=run):
-        forks = free_forks(journal, found[0])
-        if store.delete(run, forks=forks):
+    for _ in range(_PATIENCE):
+        found = store.runs(run=run)
+        if not found:
+            return False
+        if store.delete(run, forks=free_forks(journal, found[0])):
             return True
-        if all(fork.key in forks for fork in store.runs(parent=found[0].key)):
-            break  # Nobody forked it meanwhile; somebody else deleted it.
-    return False
+    raise HoldfastError(f"run {run!r} is forked so fast that it cannot be deleted; try again")
 
 
 def free_forks(journal: Journal, parent: RunInfo, below: int | None = None) -> set[bytes]:
