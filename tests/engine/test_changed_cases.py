@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from holdfast import START, ExecutionError, GraphChanged, Send, StateGraph, append
 from holdfast.stores.memory import MemoryStore
@@ -460,3 +462,31 @@ def test_the_plan_names_each_consequence_and_the_resume_matches_it(name: str) ->
         assert isinstance(done.error, GraphChanged)
     else:
         assert done.outcome is not None and " ".join(done.outcome.state["log"]) == case.log
+
+
+NAMES = ["a", "b", "c", "d", "e"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    saved=st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True),
+    now=st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True),
+    edited=st.sets(st.sampled_from(NAMES)),
+    broken=st.sampled_from(NAMES),
+    again=st.booleans(),
+)
+def test_whatever_was_edited_the_resume_matches_the_plan(
+    saved: list[str], now: list[str], edited: set[str], broken: str, again: bool
+) -> None:
+    """Chains of any nodes in any order: with `rerun_changed` a resume comes to what a new run comes to."""
+    store, words = MemoryStore(), {name: name.upper() for name in edited}
+    world["broken"] = {broken if broken in saved else saved[-1]}
+    with pytest.raises(ExecutionError):
+        graph(">".join(saved)).compile(store).invoke({}, run_id="r")
+    world["broken"] = set()
+
+    done = plan_and_resume(graph(">".join(now), words=words).compile(store), rerun_changed=again)
+
+    assert done.plan.refused or done.outcome is not None
+    if again and done.outcome is not None:
+        assert list(done.outcome.state["log"]) == [words.get(name, name) for name in now]

@@ -118,7 +118,10 @@ def test_the_shortest_chain_is_taken() -> None:
     newer(version="v4", **ways).compile(store).resume("r")
 
     assert seen == ["13", "34"]
-    assert [each[:2] for each in migrations(store)] == [("v1", "v3"), ("v3", "v4")]
+    assert migrations(store) == [
+        ("v1", "v3", [("drop", "docs"), ("set", "papers")]),
+        ("v3", "v4", [("set", "papers")]),
+    ]
 
 
 def test_a_run_without_a_version_counts_as_the_empty_one() -> None:

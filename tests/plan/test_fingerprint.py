@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import StateGraph
+from holdfast.plan.byte_code import shallow_fingerprint
 from holdfast.plan.fingerprint import definition_fingerprint, fingerprint, same_code
 from tests.graphs import Log, chain, says
 
@@ -361,11 +362,14 @@ def test_fingerprints_of_older_journals_are_compared_with_what_they_were_made_of
 def test_versions_of_older_flows_are_still_the_same() -> None:
     """What steps of workflow files were known by, made as it was before."""
     text = '{"name": "a", "set": {"n": 1}}'
-    was = fingerprint(fingerprint(text + ""))
+    was = fingerprint(fingerprint(text))
+    with_code = fingerprint(fingerprint(text + shallow_fingerprint(says("a"))))
 
     now = definition_fingerprint('{"set": {"n": 1}}', [], text)
 
     assert was.startswith("data:") and same_code(was, now) and same_code(now, was)
+    assert same_code(with_code, definition_fingerprint('{"set": {"n": 1}}', [says("a")], text))
+    assert not same_code(with_code, definition_fingerprint('{"set": {"n": 1}}', [says("b")], text))
     assert not same_code(was, definition_fingerprint('{"set": {"n": 2}}', [], text.replace("1", "2")))
     assert same_code(now, definition_fingerprint('{"set": {"n": 1}}', [], text.replace('"a"', '"b"'))), (
         "renamed"

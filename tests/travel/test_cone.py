@@ -16,7 +16,11 @@ def nothing(state: Any) -> None:
 
 def graph(*edges: tuple[Any, Any], nodes: dict[str, dict[str, Any]] | None = None) -> StateGraph:
     built = StateGraph(dict)
-    ends = [each for source, target in edges for each in (*(source if isinstance(source, list) else [source]), target)]
+    ends = [
+        each
+        for source, target in edges
+        for each in (*(source if isinstance(source, list) else [source]), target)
+    ]
     for name in dict.fromkeys([*ends, *(nodes or {})]):
         if name not in (START, END):
             options = dict((nodes or {}).get(name, {}))
@@ -64,7 +68,9 @@ def test_declared_gotos_and_the_last_node_count() -> None:
     assert cone_of(built, "b") == ["b", "z"]
 
 
-def test_a_route_that_does_not_say_where_it_leads_leads_where_it_was_seen_to_and_where_nothing_else_does() -> None:
+def test_a_route_that_does_not_say_where_it_leads_leads_where_it_was_seen_to_and_where_nothing_else_does() -> (
+    None
+):
     built = graph((START, "a"), ("b", "d"), ("c", "d"), ("d", END), nodes={"e": {}})
     built.add_edge("e", END)
     built.add_conditional_edges("a", lambda state: "b")

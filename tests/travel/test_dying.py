@@ -12,7 +12,9 @@ from tests.docs.test_docs import ROOT, environment
 NEEDED = {"take_back": ["b", "d", "f"], "reuse": ["b", "e", "d", "f"], "rerun": ["d", "f"]}
 
 
-def test_whatever_is_killed_ends_as_if_it_had_not_been_and_repeats_nothing_that_is_kept(tmp_path: Path) -> None:
+def test_whatever_is_killed_ends_as_if_it_had_not_been_and_repeats_nothing_that_is_kept(
+    tmp_path: Path,
+) -> None:
     """S0.9, S2.18: only what was under way when the process died runs twice."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.travel.dying", str(tmp_path)],

@@ -43,7 +43,10 @@ def graphs(draw: st.DrawFn, *, plain: bool = False) -> list[Spec]:
         reads = draw(st.none() | st.sets(st.sampled_from(KEYS)).map(lambda keys: tuple(sorted(keys))))
         writes = tuple(sorted(draw(st.sets(st.sampled_from(KEYS), max_size=2))))
         kind = "plain" if plain else draw(st.sampled_from(["plain", "plain", "items", "again"]))
-        items, again = draw(st.integers(1, 3)) * (kind == "items"), draw(st.integers(1, 2)) * (kind == "again")
+        items, again = (
+            draw(st.integers(1, 3)) * (kind == "items"),
+            draw(st.integers(1, 2)) * (kind == "again"),
+        )
         found.append(Spec(after, reads, writes, items, again))
     return found
 
@@ -74,7 +77,9 @@ def reads_of(spec: Spec) -> list[str] | None:
 
 def worker(name: str, spec: Spec, ran: Ran) -> Any:
     def work(state: Mapping[str, Any], ctx: Any) -> dict[str, Any]:
-        seen = tuple(sorted((key, str(state[key])) for key in state if spec.reads is None or key in reads_of(spec)))
+        seen = tuple(
+            sorted((key, str(state[key])) for key in state if spec.reads is None or key in reads_of(spec))
+        )
         ran.append((ctx.step, spec.version, seen))
         return outcome(name, spec, seen)
 
@@ -135,7 +140,7 @@ def test_the_cone_of_a_change_runs_again_and_all_else_is_kept_whatever_the_state
     kept = changes_made(app)
     ran.clear()
     new = changed(specs, places)
-    again = cone(specs, places)
+    again = cone(specs, places, kept)
     if not again:
         return
 
@@ -153,19 +158,23 @@ def changes_made(app: App) -> dict[str, dict[str, Any]]:
     return {found.node: {op.key: op.value for op in found.record.ops} for found in past.finishes.values()}
 
 
-def cone(specs: list[Spec], seeds: set[int]) -> set[int]:
-    """By the definition: what changed, what comes after it, and who says that it reads what such a node writes."""
+def cone(specs: list[Spec], seeds: set[int], changes: dict[str, dict[str, Any]]) -> set[int]:
+    """By the definition: what changed, what comes after it, and who says that it reads what such a node has changed."""
     found = {place for place in seeds if place < len(specs)}
     while True:
         after = {place for place, spec in enumerate(specs) if found & set(spec.after)}
-        written = {"log", *(key for place in found for key in specs[place].writes)} if found else set()
-        reading = {place for place, spec in enumerate(specs) if spec.reads is not None and written & set(spec.reads)}
+        written = {key for place in found for key in changes[f"n{place}"]}
+        reading = {
+            place for place, spec in enumerate(specs) if spec.reads is not None and written & set(spec.reads)
+        }
         if after | reading <= found:
             return found
         found |= after | reading
 
 
-def model(specs: list[Spec], again: set[str], kept: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+def model(
+    specs: list[Spec], again: set[str], kept: dict[str, dict[str, Any]]
+) -> tuple[dict[str, Any], list[str]]:
     """Wave by wave: nodes of the cone are computed, what the others changed is changed again."""
     state: dict[str, Any] = {**BEGINNING, "log": []}
     order: list[str] = []

@@ -92,7 +92,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     ],
     ids=["a prompt", "a comment", "a description", "a step that nobody reads", "an item", "the first"],
 )
-def test_run_reuse_pays_for_what_changed_and_for_what_saw_it(desk: Desk, change: tuple[str, str], ran: list[str]) -> None:
+def test_run_reuse_pays_for_what_changed_and_for_what_saw_it(
+    desk: Desk, change: tuple[str, str], ran: list[str]
+) -> None:
     """R0.11: change step 6, pay for 6 onward; inputs that are not given are those of the run that is reused."""
     desk.write(change)
 

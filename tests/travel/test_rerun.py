@@ -6,9 +6,20 @@ from typing import Any
 
 import pytest
 
-from holdfast import END, START, Command, ExecutionError, RunFinished, Send, StateGraph
+from holdfast import (
+    END,
+    START,
+    CheckpointPolicy,
+    Command,
+    ExecutionError,
+    RunFinished,
+    Send,
+    StateGraph,
+    open_store,
+)
 from holdfast.engine.app import App
 from holdfast.errors import AnswerRejected, CannotRerun, StateInvalid
+from holdfast.journal.pruning import prune_run
 from holdfast.stores.base import Store
 from holdfast.testing import Crash, CrashingStore, raise_crash
 from tests.graphs import Heard
@@ -83,9 +94,17 @@ CHAIN = ((START, "a"), ("a", "b"), ("b", "c"), ("c", END))
 @pytest.mark.parametrize(
     ("edges", "ran", "log"),
     [
-        (((START, "a"), ("a", "x"), ("x", "b"), ("b", "c"), ("c", END)), ["x", "b", "c"], ["a", "x", "b", "c"]),
+        (
+            ((START, "a"), ("a", "x"), ("x", "b"), ("b", "c"), ("c", END)),
+            ["x", "b", "c"],
+            ["a", "x", "b", "c"],
+        ),
         (((START, "a"), ("a", "c"), ("c", END)), ["c"], ["a", "c"]),
-        (((START, "x"), ("x", "a"), ("a", "b"), ("b", "c"), ("c", END)), ["x", "a", "b", "c"], ["x", "a", "b", "c"]),
+        (
+            ((START, "x"), ("x", "a"), ("a", "b"), ("b", "c"), ("c", END)),
+            ["x", "a", "b", "c"],
+            ["x", "a", "b", "c"],
+        ),
         (((START, "b"), ("b", "c"), ("c", END)), ["b", "c"], ["b", "c"]),
         (((START, "a"), ("a", "c"), ("c", "b"), ("b", END)), ["c", "b"], ["a", "c", "b"]),
         (((START, "a"), ("a", "b"), ("b", "c"), ("c", "x"), ("x", END)), ["x"], ["a", "b", "c", "x"]),
@@ -187,7 +206,11 @@ def test_a_second_change_before_the_first_has_been_worked_off_keeps_what_the_fir
 def test_changes_one_after_the_other_each_run_their_own_cone(bench: Bench) -> None:
     bench.app(DIAMOND).invoke({"topic": "t"}, run_id="r")
     bench.taken()
-    for versions, ran in (({"c": "2"}, ["c", "d"]), ({"c": "2", "d": "2"}, ["d"]), ({"c": "3", "d": "2"}, ["c", "d"])):
+    for versions, ran in (
+        ({"c": "2"}, ["c", "d"]),
+        ({"c": "2", "d": "2"}, ["d"]),
+        ({"c": "3", "d": "2"}, ["c", "d"]),
+    ):
         outcome = bench.app(DIAMOND, versions).resume("r", rerun_changed=True)
         assert bench.taken() == ran
     assert list(outcome.state["log"]) == ["a.1", "b.1", "c.3", "d.2"]
@@ -237,7 +260,10 @@ def test_a_gate_before_a_kept_step_is_not_asked_again(bench: Bench) -> None:
     bench.taken()
 
     assert bench.app(DIAMOND, {"b": "2"}, options=gates).resume("r", rerun_changed=True).status == "completed"
-    assert bench.app(DIAMOND, {"b": "2", "c": "2"}, options=gates).resume("r", rerun_changed=True).status == "paused"
+    assert (
+        bench.app(DIAMOND, {"b": "2", "c": "2"}, options=gates).resume("r", rerun_changed=True).status
+        == "paused"
+    )
 
 
 def test_options_that_contradict_it_are_refused(bench: Bench) -> None:
@@ -258,8 +284,6 @@ def test_a_crash_at_any_moment_of_it_repeats_nothing_that_is_kept_or_done(point:
     """S0.9, S2.18: kill it at every commit; what is resumed ends as what was not interrupted."""
     edges = ((START, "a"), ("a", "b"), ("a", "c"), ("c", "e"), (["b", "e"], "d"), ("d", END))
     for at in range(1, 12):
-        from holdfast import open_store
-
         store = open_store("memory://")
         bench = Bench(store)
         bench.app(edges).invoke({"topic": "t"}, run_id="r")
@@ -419,9 +443,7 @@ def test_a_whole_sub_graph_or_a_step_of_it_runs_again(bench: Bench) -> None:
 
 def test_a_step_that_chose_what_follows_keeps_its_choice(bench: Bench) -> None:
     graph = bench.graph(((START, "a"), (START, "s"), ("b", END), ("c", END), ("s", END)))
-    graph.add_node(
-        "pick", lambda state: Command({"log": ["pick"]}, goto="c"), goto=["b", "c"], version="1"
-    )
+    graph.add_node("pick", lambda state: Command({"log": ["pick"]}, goto="c"), goto=["b", "c"], version="1")
     graph.add_edge("a", "pick")
     app = graph.compile(bench.store)
     app.invoke({"topic": "t"}, run_id="r")
@@ -476,8 +498,6 @@ def test_nonsense_is_refused_with_what_there_is(bench: Bench) -> None:
 def test_a_run_that_was_pruned_cannot_be_taken_back_behind_that(bench: Bench) -> None:
     app = bench.app(CHAIN)
     app.invoke({"topic": "t"}, run_id="r")
-    from holdfast.journal.pruning import prune_run
-
     journal = app.settings.journal
     prune_run(journal, journal.info("r"), app.checkpoints("r")[1].seq)
 
@@ -486,3 +506,58 @@ def test_a_run_that_was_pruned_cannot_be_taken_back_behind_that(bench: Bench) ->
     bench.taken()
     bench.app(CHAIN, {"c": "2"}).resume("r", rerun_changed=True)
     assert bench.taken() == ["c"]
+
+
+def test_where_not_every_wave_is_saved_what_is_in_between_is_kept(bench: Bench) -> None:
+    app = bench.app(CHAIN, options={"policy": CheckpointPolicy(interval=3)})
+    app.invoke({"topic": "t"}, run_id="r")
+    bench.taken()
+
+    assert list(app.rerun("r", "c").state["log"]) == ["a.1", "b.1", "c.1"]
+    assert bench.taken() == ["c"]
+    with pytest.raises(CannotRerun, match="not every wave was saved"):
+        app.rerun("r", "c", input={"topic": "x"})
+
+
+def test_a_run_that_was_rolled_back_is_repeated_from_where_it_stands(bench: Bench) -> None:
+    app = bench.app(CHAIN)
+    app.invoke({"topic": "t"}, run_id="r")
+    app.rollback("r", 1)
+    app.resume("r", update={"topic": "new"})
+    bench.taken()
+
+    outcome = app.rerun("r", "c")
+    assert bench.taken() == ["c"] and outcome.state["found"]["b"] == "1 of new"
+    changed = bench.app(CHAIN, {"b": "2"}).resume("r", rerun_changed=True)
+    assert bench.taken() == ["b", "c"] and changed.state["found"]["b"] == "2 of t"
+
+
+def test_a_fork_is_taken_back_in_place_to_before_it_began(bench: Bench) -> None:
+    app = bench.app(CHAIN)
+    app.invoke({"topic": "t"}, run_id="r")
+    fork = app.fork("r", 2)
+    app.resume(fork)
+    bench.taken()
+
+    app.rerun(fork, "a", update={"topic": "new"}, in_place=True)
+    app.rerun(fork, "c", in_place=True)
+    app.rerun(fork, "b", in_place=True)
+
+    assert bench.taken() == ["a", "b", "c", "c", "b", "c"]
+    assert app.get_state(fork)["found"] == dict.fromkeys("abc", "1 of new")
+
+
+def test_what_a_kept_step_cost_is_saved_and_not_paid_again(bench: Bench) -> None:
+    def paid(state: Any, ctx: Any) -> dict[str, Any]:
+        ctx.spend("model", input_tokens=10, cost=0.25)
+        return {"log": ["paid"]}
+
+    app = bench.app(DIAMOND, nodes={"b": paid, "d": paid})
+    app.invoke({"topic": "t"}, run_id="r")
+
+    plan = app.plan_rerun("r", "c")
+    assert plan.cost_saved == 0.25 and [step.cost for step in plan.of("rerun")] == [0.0, 0.25]
+    outcome = app.rerun("r", "c")
+    assert outcome.figures.cost_saved == 0.25 and outcome.figures.cost == 0.25
+    again = app.invoke(reuse="r")
+    assert (again.figures.cost_saved, again.figures.cost) == (0.5, 0.0)

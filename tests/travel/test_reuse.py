@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from itertools import pairwise
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -113,7 +114,9 @@ def declared(bench: Bench, versions: dict[str, str]) -> App:
     graph.add_node("left", writes("left", "topic"), reads=["topic"], version=versions.get("left", "1"))
     graph.add_node("right", writes("right", "topic"), reads=["topic"], version=versions.get("right", "1"))
     graph.add_node("whole", writes("whole", "left", "right"), reads=["left", "right"], version="1")
-    for one, other in zip((START, *versions["order"].split()), (*versions["order"].split(), END), strict=True):
+    for one, other in zip(
+        (START, *versions["order"].split()), (*versions["order"].split(), END), strict=True
+    ):
         graph.add_edge(one, other)
     return graph.compile(bench.store)
 
@@ -158,7 +161,9 @@ def items(bench: Bench, version: str = "1") -> App:
     graph.add_node("work", bench.node("work", version), version=version)
     graph.add_node("sum", bench.node("sum"), version="1")
     graph.add_edge(START, "plan")
-    graph.add_conditional_edges("plan", lambda state: [Send("work", {"item": n}, str(n)) for n in state["items"]])
+    graph.add_conditional_edges(
+        "plan", lambda state: [Send("work", {"item": n}, str(n)) for n in state["items"]]
+    )
     graph.add_edge("work", "sum")
     graph.add_edge("sum", END)
     return graph.compile(bench.store)
@@ -178,7 +183,9 @@ def test_of_a_for_each_the_items_that_are_the_same_are_kept(bench: Bench) -> Non
             return {"log": [str(state["item"])]}
 
         graph.add_node("work", work, reads=["item"], version="1")
-        graph.add_conditional_edges(START, lambda state: [Send("work", {"item": n}, str(n)) for n in state["items"]])
+        graph.add_conditional_edges(
+            START, lambda state: [Send("work", {"item": n}, str(n)) for n in state["items"]]
+        )
         graph.add_edge("work", END)
         return graph.compile(bench.store)
 
@@ -198,7 +205,9 @@ def test_steps_of_sub_graphs_and_choices_are_kept_one_by_one(bench: Bench) -> No
     def app(version: str = "1") -> App:
         inner = bench.graph(((START, "x"), ("x", "y"), ("y", END)), {"y": version}, name="inner")
         graph = bench.graph(((START, "in"), ("b", END), ("c", END)), nodes={"in": inner})
-        graph.add_node("pick", lambda state: Command({"log": ["pick"]}, goto="c"), goto=["b", "c"], version="1")
+        graph.add_node(
+            "pick", lambda state: Command({"log": ["pick"]}, goto="c"), goto=["b", "c"], version="1"
+        )
         graph.add_edge("in", "pick")
         return graph.compile(bench.store)
 
@@ -246,7 +255,7 @@ def test_an_answer_that_a_person_gave_keeps_its_effect(bench: Bench) -> None:
 
     again = app.invoke(reuse="r")
 
-    assert again.status == "completed" and list(again.state["log"])[0] == "so"
+    assert again.status == "completed" and again.state["log"][0] == "so"
 
 
 def test_what_failed_or_was_passed_over_is_not_taken_over(bench: Bench) -> None:
@@ -315,7 +324,9 @@ def test_a_list_that_grows_and_is_trimmed_is_compared_as_a_whole(bench: Bench) -
         graph.add_node("say", say, version="1")
         graph.add_node("end", bench.node("end"), version=version)
         graph.add_edge(START, "say")
-        graph.add_conditional_edges("say", lambda state: "say" if len(state["all"]) < 30 else "end", ["say", "end"])
+        graph.add_conditional_edges(
+            "say", lambda state: "say" if len(state["all"]) < 30 else "end", ["say", "end"]
+        )
         graph.add_node("stop", lambda state: {"all": []}, version=version)
         graph.add_edge("end", "stop")
         graph.add_edge("stop", END)
@@ -443,7 +454,9 @@ def test_a_crash_at_any_moment_of_it_repeats_nothing(point: Any) -> None:
     raise AssertionError("it never got through")
 
 
-def test_a_large_list_is_known_again_after_a_crash_though_it_was_put_together_meanwhile(memory: Store) -> None:
+def test_a_large_list_is_known_again_after_a_crash_though_it_was_put_together_meanwhile(
+    memory: Store,
+) -> None:
     """The second drive reads a snapshot; what the list was made of is no longer told there."""
     ran: list[str] = []
 
@@ -473,7 +486,7 @@ def test_a_large_list_is_known_again_after_a_crash_though_it_was_put_together_me
         graph.add_node("rest", lambda state: {}, reads=["mood"], version="1")
         graph.add_node("total", total, reads=["said"], version="1")
         order = (START, *names, "feel", "rest", "total", END)
-        for one, other in zip(order, order[1:], strict=False):
+        for one, other in pairwise(order):
             graph.add_edge(one, other)
         return graph.compile(store)
 

@@ -43,7 +43,11 @@ def viewing(store: str | None, text: str) -> tuple[Journal, RunView, str]:
     view = run_view(journal, moment.info.run, upto=moment.seq)
     status = RunStatus(journal.load(moment.info, CODEC, moment.seq).run.status)
     point = checkpoint_at(journal.store, moment)
-    told = f"after wave {point.wave}, at checkpoint {point.id}" if point is not None else f"at entry {moment.seq}"
+    told = (
+        f"after wave {point.wave}, at checkpoint {point.id}"
+        if point is not None
+        else f"at entry {moment.seq}"
+    )
     return journal, replace(view, line=replace(view.line, status=status, driver=Driver())), told
 
 

@@ -69,7 +69,9 @@ def _found(
     url = chosen_url(store_url, of_flow)
     store = open_existing(url)
     try:
-        info, what = _find(store, target, checkpoint) if command == "resume" else _find_any(store, target or "")
+        info, what = (
+            _find(store, target, checkpoint) if command == "resume" else _find_any(store, target or "")
+        )
         config = config_of(open_journal(store), info)
         _refuse_python(info, config, workflow, command)
         return Target(
@@ -111,8 +113,9 @@ def _at_moment(store: Store, target: str) -> tuple[RunInfo, str]:
     moment = find_moment(store, meant_moment(store, target))
     point = checkpoint_at(store, moment)
     if point is None or point.seq != moment.seq:
-        run = moment.info.run
-        raise click.UsageError(f"run {run!r} has no checkpoint at {target}; begin there with: holdfast fork {target} --run")
+        raise click.UsageError(
+            f"there is no checkpoint at {target}; begin there with: holdfast fork {target} --run"
+        )
     return moment.info, point.id
 
 

@@ -22,9 +22,9 @@ from holdfast.engine.runner import Caller, Runner, state_of
 from holdfast.engine.settings import Settings
 from holdfast.engine.travel.accounting import Accounting
 from holdfast.engine.travel.differing import diff_moments
-from holdfast.engine.travel.travelling import Travelling
 from holdfast.engine.travel.repeating import RerunOptions
 from holdfast.engine.travel.rerunning import Given, Rerun
+from holdfast.engine.travel.travelling import Travelling
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event, MultiObserver, Observer, resolve_observer
 from holdfast.journal.checkpoints import Checkpoint, read_mark
@@ -220,7 +220,7 @@ class App(Travelling, Accounting):
         return await self._runner.rerun(run, step, options, self._caller(observer))
 
     def plan_changes(self, run: str, remap: Mapping[str, str] | None = None) -> Rerun | None:
-        """What `resume(run, rerun_changed=True)` would take the run back for; `None` if it would not; it touches nothing."""
+        """What `resume(run, rerun_changed=True)` would take the run back for, if it would; it touches nothing."""
         return self._runner.plan_changes(run, ResumeOptions(remap=remap, rerun_changed=True))
 
     def plan_rerun(self, run: str, step: str) -> Rerun:

@@ -35,6 +35,7 @@ from holdfast.journal.run_state import (
     WAITING,
     RunState,
     Step,
+    step_id,
 )
 from holdfast.plan.graph import Graph
 from holdfast.values import END, START
@@ -76,12 +77,18 @@ class Fates:
         return self._told
 
     @staticmethod
-    def under_way(run: RunState) -> Iterator[tuple[str, str, str]]:
-        """The steps of a run that are not finished: id, node, and what became of them."""
+    def under_way(run: RunState, later: RunState) -> Iterator[tuple[str, str, str]]:
+        """The steps of a run that are not finished: id, node, and what became of them.
+
+        The id is the one that a step has when the run comes to its node again from where it stands `later`.
+        """
         for step in run.active():
             if step.node != START and step.status != DONE and step.id not in run.frames:
                 why = f"it failed: {step.fault}" if step.fault is not None else "it had not finished"
-                yield step.id, qualified(step), why
+                frame = later.frames.get(step.frame)
+                stays = frame is None or step.id in frame.active
+                visit = step.visit if frame is None or stays else frame.visits.get(step.node, 0) + 1
+                yield step_id(step.frame, step.node, visit, step.key), qualified(step), why
 
     def _fate(self, step: Step) -> Fate:
         name, node = step.id, qualified(step)

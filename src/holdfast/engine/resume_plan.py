@@ -289,12 +289,15 @@ class _Planning:
             else:
                 yield PlannedStep(fate.step, fate.node, fate.what, reason, fate.seconds, fate.cost)
         if back is not None:
-            yield from self._left(back, {fate.step for fate in fates.told()} | set(finished))
+            yield from self._left(back, run, {fate.step for fate in fates.told()} | set(finished))
 
-    def _left(self, back: Rerun, known: set[str]) -> Iterator[PlannedStep]:
+    def _left(self, back: Rerun, run: RunState, known: set[str]) -> Iterator[PlannedStep]:
         """The steps that were under way, which the run comes to again after it was taken back."""
-        for step, node, reason in Fates.under_way(self._renamed()):
-            if step not in known:
+        now = set(outline_names(self._now.outline))
+        for step, node, reason in Fates.under_way(self._renamed(), run):
+            if step not in known and node not in now:
+                yield PlannedStep(step, node, ORPHANED, f"removed: the graph no longer has it; {reason}")
+            elif step not in known:
                 why = back.nodes.get(node, reason)
                 yield PlannedStep(step, node, RERUN, why, 0.0, 0.0, *self._expected(node))
 

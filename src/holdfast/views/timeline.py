@@ -195,7 +195,7 @@ def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened) ->
         case StepFinished(skipped=skipped) if skipped:
             return "node.skip", step, f"{step} skipped: {skipped}", {"reason": skipped}
         case StepFinished(origin=origin) if origin:
-            data = {"origin": origin, "update": _values(record.ops)}
+            data: dict[str, Any] = {"origin": origin, "update": _values(record.ops)}
             return "node.adopt", step, f"{step} taken over from {origin}", data
         case StepFinished(seconds=seconds):
             data = {"seconds": seconds, "update": _values(record.ops)}

@@ -191,7 +191,9 @@ def _meant(journal: Journal, text: str) -> tuple[RunInfo, int]:
     moment = find_moment(journal.store, text)
     point = checkpoint_at(journal.store, moment)
     if point is None:
-        raise CheckpointNotFound(f"run {moment.info.run!r} has no checkpoint there; `show {text}` shows its state")
+        raise CheckpointNotFound(
+            f"run {moment.info.run!r} has no checkpoint there; `show {text}` shows its state"
+        )
     return moment.info, point.seq
 
 

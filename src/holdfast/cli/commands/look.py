@@ -190,7 +190,9 @@ def show(
         facts = view.as_json(state=state)
         pauses = pauses_as_json(view.pauses, journal.store.url, view.line.queue)
         held = None if past else held_reason(journal, view.line)
-        print_json({**facts, "pauses": pauses, "held": held, "store": journal.store.url, "as_of": past or None})
+        print_json(
+            {**facts, "pauses": pauses, "held": held, "store": journal.store.url, "as_of": past or None}
+        )
     elif state:
         print_json(plain(view.visible_state))
     else:

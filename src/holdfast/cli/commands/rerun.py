@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     metavar="NAME=VALUE",
     help="Let this step see another value, as `modify` does: inputs.NAME, steps.NAME.output, item. May be repeated.",
 )
-@click.option("--output", metavar="VALUE", help="Take this, JSON, text or @FILE, for the step's output; do not run it.")
+@click.option(
+    "--output", metavar="VALUE", help="Take this, JSON, text or @FILE, for the step's output; do not run it."
+)
 @click.option(
     "--set",
     "changes",

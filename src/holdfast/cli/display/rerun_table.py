@@ -20,7 +20,9 @@ def rerun_lines(back: Rerun) -> list[str]:
     """The plan for people."""
     rows = list(_rows(back))
     width = max((len(name) for name, *_ in rows), default=0)
-    where = f"entry {back.seq} of run {back.base.run}" if back.seq else f"the beginning of run {back.base.run}"
+    where = (
+        f"entry {back.seq} of run {back.base.run}" if back.seq else f"the beginning of run {back.base.run}"
+    )
     cost = f", {money(back.cost_saved)}" if back.cost_saved else ""
     return [
         f"from {where}, this would be done:",

@@ -61,7 +61,9 @@ class Adoption:
         """The end of a step that is about to begin, if it need not run."""
         if step.status != READY or not self._known:
             return None
-        name = step_id(step.frame, step.node, step.visit, step.key)  # Its own id may be of before it was renamed.
+        name = step_id(
+            step.frame, step.node, step.visit, step.key
+        )  # Its own id may be of before it was renamed.
         found = self._known.get(name)
         if found is None or not self._may_take(step, found):
             return None

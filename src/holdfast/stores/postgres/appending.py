@@ -108,7 +108,11 @@ def steps_of(append: Append, namespace: str) -> Steps:
     text = _statement(
         after == 0, single is not None, bool(first), info is not None and after > 0, bool(snapshots)
     )
-    creating = [(_NEW_RUN, values)] if info is None or not info.parent else [(_KEEP_PARENT, values), (_NEW_RUN, values)]
+    creating = (
+        [(_NEW_RUN, values)]
+        if info is None or not info.parent
+        else [(_KEEP_PARENT, values), (_NEW_RUN, values)]
+    )
     before = creating if after == 0 else [] if single is not None else [(LOCK, common)]
     return Steps([*before, (text, values)], [(_FURTHER, {**common, **_columns(piece)}) for piece in more])
 
