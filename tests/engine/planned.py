@@ -25,8 +25,8 @@ class Done:
     """The steps that were given a result of before."""
     passed_over: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    finished: dict[str, int] = field(default_factory=dict)
-    """How often each step has finished, over the run's whole life, but for being given a result."""
+    finished_before: list[str] = field(default_factory=list)
+    """The steps that had finished before the resume."""
 
     def told(self, *what: str) -> dict[str, str]:
         """Step (or node) and reason of what is planned so."""
@@ -54,10 +54,10 @@ def _read(app: App, run: str, head: int, done: Done) -> None:
     over = False
     for entry, records in history:
         for record in records:
-            if isinstance(record, StepFinished) and not record.origin and not record.promoted:
-                done.finished[record.step] = done.finished.get(record.step, 0) + 1
             if entry.seq > head:
                 over = _note(record, done, over)
+            elif isinstance(record, StepFinished) and not record.promoted:
+                done.finished_before.append(record.step)
 
 
 def _note(record: Record, done: Done, over: bool) -> bool:
@@ -86,7 +86,6 @@ def _compare(app: App, run: str, done: Done, before: int) -> None:
     assert done.error is None or isinstance(done.error, ExecutionError), done.error
     kept = {step.step for step in plan.of("kept") if step.step}
     runs = [step for step in plan.steps if step.what in ("rerun", "next")]
-    assert done.error is not None or {step.step for step in runs if step.step} <= set(done.started)
     runs = [step for step in runs if "when there is room" not in step.reason]
     assert not kept & set(done.started), "what is kept does not run"
     if plan.back_to is None:
@@ -99,10 +98,14 @@ def _compare(app: App, run: str, done: Done, before: int) -> None:
         # What is skipped, or was done, leads on at once.
         assert others <= following or plan.of("in_doubt"), "nothing runs first that was not planned"
     else:
+        # A step that the graph no longer begins with is another visit when the run comes to it.
         assert set(done.given) <= kept
-        again = {step for step in done.started if done.finished.get(step, 0) > 1}
-        assert again == {step.step for step in plan.of("rerun")} & set(done.finished) & again
-        assert {step.step for step in plan.of("rerun")} <= set(done.started)
+        ran = {node_of(step) for step in done.started}
+        assert {step.node for step in plan.of("rerun")} <= ran, "what is planned to run again does"
+        before_it = {node_of(step) for step in done.finished_before}
+        assert ran & before_it <= {step.node for step in plan.of("rerun")}, (
+            "and nothing else that had finished"
+        )
     waits = {pause.step for pause in done.outcome.pauses} if done.outcome is not None else None
     if waits is not None:
         assert {step.step for step in plan.of("asked")} <= waits

@@ -144,6 +144,23 @@ def test_a_rolled_back_step_counts_no_more(memory: Store) -> None:
     found = app.compare("root", fork)
 
     assert found.only_one == ("double#1", "c#1") and found.same == 1
+    app.rollback(fork, app.history(fork)[1].id)
+    assert app.compare("root", fork).same == 3, "and back again"
+
+
+def test_an_adopted_run_did_what_its_fork_did(memory: Store) -> None:
+    app = doubling(memory)
+    app.invoke({"n": 1}, run_id="root")
+    app.fork("root", at=1, update={"n": 5}, run_id="child")
+    app.resume("child")
+    app.fork("child", at=3, run_id="grandchild")
+    app.resume("grandchild")
+    app.adopt("grandchild", into="root")
+
+    found = app.compare("root", "child")
+    assert (found.diverging, found.same, found.only_one, found.only_other) == (None, 3, (), ())
+    app.delete("grandchild")
+    assert app.compare("root", "child").problems
 
 
 def test_the_command(sqlite_url: str, call: Call) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.engine.blocking import run_blocking
 from holdfast.engine.changes import NEW_NODE, changed_nodes, changes_between, name_now
 from holdfast.engine.driver import describe, is_driven
-from holdfast.engine.fates import ASKED, KEPT, NEXT, ORPHANED, RERUN, Fates
+from holdfast.engine.fates import KEPT, NEXT, ORPHANED, RERUN, Fates
 from holdfast.engine.migrating import planned_migrations
 from holdfast.engine.plan_identity import identity_of, what_moved
 from holdfast.engine.reconciling import reconcile
@@ -24,19 +24,18 @@ from holdfast.engine.resume import (
     refuse_finished,
 )
 from holdfast.engine.settings import Settings
-from holdfast.engine.travel.past import Finish, Past, past_of
+from holdfast.engine.travel.past import Finish, past_of
 from holdfast.engine.travel.repeating import rerun_of_changes
 from holdfast.engine.travel.rerunning import Rerun, begun_anew, taken_back
 from holdfast.errors import GraphChanged, HoldfastError, PlanOutdated, RunFinished
 from holdfast.journal.fold import apply
-from holdfast.journal.journal import Loaded
 from holdfast.journal.records import GraphChanged as Changed
 from holdfast.journal.records import Resumed
 from holdfast.journal.run_state import RunState, at_checkpoint, copy_run
 from holdfast.plan.naming import outline_names
 from holdfast.values import RunStatus
 
-IN_QUESTION, NEW = "in_doubt", "new"
+NEW = "new"
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,17 +337,3 @@ class _Planning:
 def _total(expected: list[float | None]) -> float | None:
     known = [value for value in expected if value is not None]
     return sum(known) if len(known) == len(expected) else None
-
-
-__all__ = [
-    "ASKED",
-    "KEPT",
-    "NEXT",
-    "ORPHANED",
-    "RERUN",
-    "Loaded",
-    "Past",
-    "PlannedStep",
-    "ResumePlan",
-    "plan_resume",
-]

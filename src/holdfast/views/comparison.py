@@ -151,6 +151,8 @@ class _Walk:
                 for entry, records in entries_of(journal, stretch, after, PLAIN_CODEC):
                     for record in records:
                         self._take(record, entry.seq, stretch.name, own)
+                        if isinstance(record, Reset):
+                            self._reset(journal, record, entry.seq, stretch, after, own)
             except CorruptJournal as error:
                 self.problems.append(f"what {stretch.name} did can no longer be told as a whole: {error}")
             after = 0
@@ -166,19 +168,41 @@ class _Walk:
             case Spent(calls=calls, cost=cost):
                 tokens = (record.input_tokens, record.output_tokens)
                 self.spent.append(Spending(calls, *tokens, cost or 0.0, calls * (cost is None)))
-            case StateEdited() | Steered():
+            case StateEdited() | Steered() | Reset():
                 self._tell(record, run)
-            case Reset():
-                self._tell(record, run)
-                back = record.seq if record.source == run else 0
-                for step in [step for step, at in own.items() if at > back]:
-                    self.steps.pop(step, None)
-                    del own[step]
+
+    def _reset(
+        self, journal: Journal, record: Reset, seq: int, stretch: Stretch, after: int, own: dict[str, int]
+    ) -> None:
+        """Take over what was done up to the place that the run was set to, its own or a fork's, and nothing else."""
+        back, theirs = record.seq, list[Stretch]()
+        if record.source != stretch.name:
+            back, theirs = _since(journal, record, stretch.name)
+        walk = _Walk()
+        if back > after:
+            walk.follow(journal, [stretch._replace(upto=back)], after)
+        walk.follow(journal, theirs, 0)
+        for step in own:
+            self.steps.pop(step, None)
+        own.clear()
+        own.update(dict.fromkeys(walk.steps, seq))
+        self.steps |= walk.steps
+        self.problems += walk.problems
 
     def _tell(self, record: Record, run: str) -> None:
         happening = Happening(run)
         happening.take(record)
         self.interventions += happening.over().told
+
+
+def _since(journal: Journal, record: Reset, run: str) -> tuple[int, list[Stretch]]:
+    """The entry at which a fork that was adopted left a run, and the stretches that it went since, oldest first."""
+    found = journal.store.runs(run=record.source)
+    line = lineage(journal, found[0], record.seq, PLAIN_CODEC) if found else []
+    for place, stretch in enumerate(line):
+        if stretch.name == run:
+            return stretch.upto or 0, line[:place][::-1]
+    return 0, [Stretch(record.source, b"", None, record.seq)]
 
 
 def _done(record: StepFinished, seq: int) -> _Done:

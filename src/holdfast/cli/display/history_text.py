@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.display.closing import command
-from holdfast.cli.display.tables import STATUS_STYLES, is_terminal, print_table
+from holdfast.cli.display.tables import STATUS_STYLES, is_terminal, print_table, terminal_width
 from holdfast.cli.display.text import count, duration, moment, money, one_line, visible
 from holdfast.views.history import steps_told
 from holdfast.views.plain import size_text, when
@@ -22,6 +22,8 @@ MOST_LINES = 100
 _DEEPEST = 12
 """Runs that are nested deeper are not indented any further."""
 _MOST_KEYS = 6
+_NARROW, _WIDE = 120, 150
+"""Terminals with fewer columns than these are shown less of each checkpoint."""
 
 
 def print_history(page: History, url: str) -> None:
@@ -33,8 +35,9 @@ def print_history(page: History, url: str) -> None:
     if not page.points:
         click.echo(f"run {one_line(page.run_id)} has no checkpoints here")
         return
-    columns = ("checkpoint", "wave", "kind", "after", "next", "saved", "time", "size", "cost", "changed")
-    print_table(columns, [_row(point) for point in page.points])
+    rows = [_row(point) for point in page.points]
+    columns = _fitting(terminal_width(), any(row["cost"] for row in rows))
+    print_table(columns, [[row[column] for column in columns] for row in rows])
     noted = [point for point in page.points if _notes(point)]
     if noted:
         click.echo()
@@ -47,7 +50,18 @@ def print_history(page: History, url: str) -> None:
         click.echo(f"\nthere are older ones: {again}")
 
 
-def _row(point: Point) -> list[str]:
+def _fitting(width: int, has_cost: bool) -> tuple[str, ...]:
+    """The columns that there is room for; that of money only if some was spent."""
+    if width < _NARROW:
+        return ("checkpoint", "wave", "kind", "after", "next")
+    if width < _WIDE:
+        columns: tuple[str, ...] = ("checkpoint", "wave", "kind", "after", "next", "time", "cost", "changed")
+    else:
+        columns = ("checkpoint", "wave", "kind", "after", "next", "saved", "time", "size", "cost", "changed")
+    return columns if has_cost else tuple(column for column in columns if column != "cost")
+
+
+def _row(point: Point) -> dict[str, str]:
     happened = point.happened
     inside = f"{point.frame}: " if point.frame else ""
     time = duration(happened.seconds)
@@ -55,18 +69,18 @@ def _row(point: Point) -> list[str]:
         time += f" (+{duration(happened.failed_seconds)} in {count(happened.failed, 'failed attempt')})"
     spent = happened.spending
     cost = money(spent.cost) if spent.calls else ""
-    return [
-        point.id,
-        str(point.wave),
-        point.kind,
-        inside + steps_told(point.nodes),
-        steps_told(point.next),
-        moment(point.created_at),
-        time,
-        size_text(point.size),
-        cost + (f" ({spent.unpriced} unpriced)" if spent.unpriced else ""),
-        _changed(happened),
-    ]
+    return {
+        "checkpoint": point.id,
+        "wave": str(point.wave),
+        "kind": point.kind,
+        "after": inside + steps_told(point.nodes),
+        "next": steps_told(point.next),
+        "saved": moment(point.created_at),
+        "time": time,
+        "size": size_text(point.size),
+        "cost": cost + (f" ({spent.unpriced} unpriced)" if spent.unpriced else ""),
+        "changed": _changed(happened),
+    }
 
 
 def _changed(happened: Happened) -> str:

@@ -43,6 +43,9 @@ class Finish(NamedTuple):
     item: tuple[Op, ...]
     seen: Seen | None
     cost: float
+    began: int = 0
+    """When it began and ended, counted in records: what began after the end of another may be because of it."""
+    ended: int = 0
 
     @property
     def step(self) -> str:
@@ -72,6 +75,8 @@ class Past:
     begun: RunStarted | None = None
     seq: int = 0
     """The last entry that was read."""
+    clock: int = 0
+    """How many records were read, those of the runs that it was forked from included."""
     run: RunState = field(default_factory=RunState)
 
     def renamed(self, remap: Mapping[str, str]) -> Past:
@@ -122,13 +127,16 @@ class _Reader:
         self._journal, self._codec, self._past, self._inputs = journal, codec, past, inputs
         self._seen: dict[str, Seen] = {}
         self._costs: dict[str, float] = {}
+        self._began: dict[str, int] = {}
         self._put_back: dict[str, Finish] = {}
         """What the run was taken back behind, until it says what of it is used again."""
 
     def take(self, record: Record, seq: int) -> None:
         """Learn from a record that is about to be folded."""
+        self._past.clock += 1
         match record:
             case StepStarted():
+                self._began[record.step] = self._past.clock
                 self._look(record.step)
             case Spent():
                 self._costs[record.step] = self._costs.get(record.step, 0.0) + (record.cost or 0.0)
@@ -160,7 +168,8 @@ class _Reader:
         past.finishes.pop(name, None)
         past.spare.pop(name, None)
         item, seen, cost = past.run.step(name).item, self._seen.pop(name, None), self._costs.pop(name, 0.0)
-        past.finishes[name] = Finish(past.info, seq, record, item, seen, cost)
+        began = self._began.pop(name, past.clock)
+        past.finishes[name] = Finish(past.info, seq, record, item, seen, cost, began, past.clock)
 
     def _follow(self, record: WaveFinished) -> None:
         frame = self._past.run.frames[record.frame]
@@ -192,7 +201,7 @@ class _Reader:
                 self._take_over(known)
         put_back = {**past.spare, **before}
         self._put_back = {name: each for name, each in put_back.items() if name not in past.finishes}
-        past.spare, self._seen, self._costs = {}, {}, {}
+        past.spare, self._seen, self._costs, self._began = {}, {}, {}, {}
 
     def _reuse(self, record: Reusing) -> None:
         if record.key == self._past.info.key and record.rerun is not None:
@@ -203,6 +212,7 @@ class _Reader:
     def _take_over(self, other: Past) -> None:
         past = self._past
         past.finishes, past.followed = other.finishes, other.followed
+        past.clock = max(past.clock, other.clock)
         past.forgotten, past.begun = other.forgotten, past.begun or other.begun
         past.gone |= {key: places for key, places in other.gone.items() if key != past.info.key}
 

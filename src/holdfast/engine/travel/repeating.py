@@ -64,8 +64,8 @@ class Source:
         return {op.key: op.value for op in ops}
 
     def config(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The config of the new run: that of the source, with what is given laid over it."""
-        saved = self.past.run.config
+        """The config of the new run: that of the source, with what is given laid over it; that of a file is whole."""
+        saved = self.past.run.config if "flow" not in (given or {}) else b""
         return {**(self.settings.codec.decode(saved) if saved else {}), **(given or {})}
 
 

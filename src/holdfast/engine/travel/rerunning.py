@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,15 +123,16 @@ def plan_rerun(
     nodes = cone(settings.graph, seeds, past.followed, past.written())
     saved = _predecessors(loaded.run.outline, remap or {})
     turns = _turns(settings.graph, saved, _predecessors(settings.outline, {}), seeds, past)
-    _refuse_forgotten(past, {*nodes, *turns})
-    affected = [found for found in past.finishes.values() if _is_affected(found, nodes, turns)]
-    if not affected and not (START in turns and not past.finishes and past.begun is not None):
-        steps = tuple(_fate(found, nodes, nodes) for found in past.spare.values())
-        is_stale = any(step.what == RERUN for step in steps)
-        again = tuple(nodes) if is_stale else ()
-        return Rerun(loaded.info.run, None, loaded.info, nodes, steps, again, "", loaded.info, loaded.seq)
-    planned = _from(settings, past, loaded, affected[0] if affected else None, nodes, tuple(nodes))
-    return replace(planned, remap=tuple((remap or {}).items()))
+    _refuse_forgotten(past, {*seeds, *turns})
+    seeded = [found for found in past.finishes.values() if _is_of(found, seeds)]
+    turned = [found for found in past.finishes.values() if _is_turn(found, turns)]
+    begins_anew = START in turns and not past.finishes and past.begun is not None
+    if seeded or turned or begins_anew:
+        planned = _from(settings, past, loaded, nodes, seeded, turned)
+        return replace(planned, remap=tuple((remap or {}).items()))
+    steps = tuple(_fate(found, nodes, nodes) for found in past.spare.values())
+    again = tuple(nodes) if any(step.what == RERUN for step in steps) else ()
+    return Rerun(loaded.info.run, None, loaded.info, nodes, steps, again, "", loaded.info, loaded.seq)
 
 
 def plan_rerun_from(settings: Settings, loaded: Loaded, step: str, history: Past | None = None) -> Rerun:
@@ -145,8 +146,7 @@ def plan_rerun_from(settings: Settings, loaded: Loaded, step: str, history: Past
     nodes = cone(settings.graph, {seed: "asked for"}, past.followed, past.written())
     if not nodes:
         raise CannotRerun(f"{step!r} cannot run again: the graph no longer has its node")
-    again = tuple(nodes) if not single else _but_later(past, meant[0], nodes)
-    planned = _from(settings, past, loaded, meant[0], nodes, again)
+    planned = _from(settings, past, loaded, nodes, meant)
     alone = single or (meant[0].node == seed and len([each for each in meant if each.node == seed]) == 1)
     return replace(planned, step=meant[0].step) if alone else planned
 
@@ -155,15 +155,58 @@ def _from(
     settings: Settings,
     past: Past,
     loaded: Loaded,
-    first: Finish | None,
     nodes: dict[str, str],
-    again: tuple[str, ...],
+    seeded: Sequence[Finish],
+    turned: Sequence[Finish] = (),
 ) -> Rerun:
-    """What is to be done to have all from the step `first` on, or from the beginning, run anew or be kept."""
+    """What is to be done to have the steps of `seeded` run again, and what came after them and after `turned`.
+
+    Without any of these the run begins anew.
+    """
+    origin = {found.step for found in (*seeded, *turned)}
+    first = next((found for found in past.finishes.values() if found.step in origin), None)
     base, seq = _place_before(settings.journal, settings.codec, past, first) if first else (loaded.info, 1)
-    after = _finished_after(past, base, seq, first)
-    steps = [_fate(found, nodes, again) for found in [*after, *past.spare.values()]]
-    return Rerun(loaded.info.run, seq, base, nodes, tuple(steps), again, "", loaded.info, loaded.seq)
+    after = [*_finished_after(past, base, seq, first), *past.spare.values()]
+    affected = _affected(past, nodes, seeded, turned)
+    kept = {found.node for found in past.finishes.values()} - {node_of(step) for step in affected}
+    nodes = {node: reason for node, reason in nodes.items() if node not in kept}
+    again = _listed(after, affected)
+    steps = tuple(_fate(found, nodes, affected) for found in after)
+    return Rerun(loaded.info.run, seq, base, nodes, steps, again, "", loaded.info, loaded.seq)
+
+
+def _affected(
+    past: Past, nodes: Collection[str], seeded: Sequence[Finish], turned: Sequence[Finish]
+) -> set[str]:
+    """The finished steps that have to run again: `seeded`, and what comes after them in the graph and came so in time.
+
+    Of a step's siblings, other items of a for-each say, none began because of it. What was put aside, and has not
+    been come to again, counts if it comes after in the graph.
+    """
+    found = {each.step for each in seeded}
+    siblings = {_place(each.step) for each in seeded}
+    since = min((each.ended for each in (*seeded, *turned)), default=0)
+    for each in past.finishes.values():
+        if each.node in nodes and each.began > since and _place(each.step) not in siblings:
+            found.add(each.step)
+    return found | {each.step for each in past.spare.values() if each.node in nodes}
+
+
+def _place(step: str) -> str:
+    """A step without its item: what all items of one visit have in common."""
+    return step.removesuffix("]").rpartition("[")[0] if step.endswith("]") else step
+
+
+def _listed(after: Iterable[Finish], affected: Collection[str]) -> tuple[str, ...]:
+    """Affected steps, those of one node by its name where all of them are."""
+    of_node: dict[str, list[str]] = {}
+    for found in after:
+        of_node.setdefault(found.node, []).append(found.step)
+    again: list[str] = []
+    for node, steps in of_node.items():
+        some = [step for step in steps if step in affected]
+        again += [node] if len(some) == len(steps) else some
+    return tuple(again)
 
 
 def _fate(found: Finish, nodes: Mapping[str, str], again: Collection[str]) -> RerunStep:
@@ -216,11 +259,19 @@ def _predecessors(
     return found
 
 
-def _is_affected(found: Finish, nodes: Collection[str], turns: Collection[str]) -> bool:
-    node = found.node
-    if node in nodes or node in turns:
+def _is_of(found: Finish, nodes: Collection[str]) -> bool:
+    """Whether a step is one of these nodes, or inside of one."""
+    place = found.node
+    while place and place not in nodes:
+        place = place.rpartition("/")[0]
+    return bool(place)
+
+
+def _is_turn(found: Finish, turns: Collection[str]) -> bool:
+    """Whether what follows a step, or the graph that it is in, is to be found anew."""
+    if found.node in turns:
         return True
-    place = node
+    place = found.node
     while place:
         place = place.rpartition("/")[0]
         if (f"{place}/{START}" if place else START) in turns or (place and place in turns):
@@ -312,20 +363,6 @@ def _seed(meant: list[Finish], name: str) -> str:
     if meant[0].step == name:
         return node
     return "/".join(node.split("/")[: level + 1])
-
-
-def _but_later(past: Past, meant: Finish, nodes: Mapping[str, str]) -> tuple[str, ...]:
-    """What runs again if one step does: it, the later visits of its node, and all that comes after it."""
-    frame, node = frame_of(meant.step), meant.node
-    visit = int(_visit(meant.step, meant.step.count("/"))[-1])
-    later = [
-        each.step
-        for each in past.finishes.values()
-        if each.node == node
-        and frame_of(each.step) == frame
-        and int(_visit(each.step, each.step.count("/"))[-1]) > visit
-    ]
-    return (meant.step, *later, *(name for name in nodes if name != node))
 
 
 def _unfinished(settings: Settings, past: Past, loaded: Loaded, name: str) -> Rerun:

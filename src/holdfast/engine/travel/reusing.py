@@ -22,8 +22,8 @@ from holdfast.plan.graph import Graph, Node
 
 logger = logging.getLogger("holdfast")
 
-_NO_INPUT = ("flow", "run", "tags", "replanned")
-"""What a run's config holds for whoever begins and finds it, and not for its steps."""
+_OF_A_FILE = ("flow", "run", "replanned")
+"""What the config of a run of a workflow file holds for whoever goes on with it, and not for its steps."""
 
 
 class Adoption:
@@ -129,7 +129,10 @@ def _available(past: Past, after: int, remap: Mapping[str, str]) -> dict[str, Fi
 
 
 def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in _NO_INPUT}
+    """What of a run's config its steps may go by: not its tags, by which people find it, nor where its file is."""
+    flow = config.get("flow")
+    of_file = _OF_A_FILE if isinstance(flow, Mapping) and "path" in flow else ()
+    return {key: value for key, value in config.items() if key != "tags" and key not in of_file}
 
 
 def _is_same_code(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
