@@ -159,8 +159,9 @@ def changes_made(app: App) -> dict[str, dict[str, Any]]:
 
 
 def cone(specs: list[Spec], seeds: set[int], changes: dict[str, dict[str, Any]]) -> set[int]:
-    """By the definition: what changed, what comes after it, and who says that it reads what such a node has changed."""
-    found = {place for place in seeds if place < len(specs)}
+    """By the definition: what changed, what comes after it, and who says that it reads what such a node has changed,
+    if it ran after the first of those that changed."""
+    found = first = {place for place in seeds if place < len(specs)}
     while True:
         after = {place for place, spec in enumerate(specs) if found & set(spec.after)}
         written = {key for place in found for key in changes[f"n{place}"]}
@@ -168,8 +169,18 @@ def cone(specs: list[Spec], seeds: set[int], changes: dict[str, dict[str, Any]])
             place for place, spec in enumerate(specs) if spec.reads is not None and written & set(spec.reads)
         }
         if after | reading <= found:
-            return found
-        found |= after | reading
+            break
+        found = found | after | reading
+    level = levels(specs)
+    return {place for place in found if place in first or level[place] > min(level[each] for each in first)}
+
+
+def levels(specs: list[Spec]) -> list[int]:
+    """The wave in which each node runs."""
+    found: list[int] = []
+    for spec in specs:
+        found.append(max((found[other] + 1 for other in spec.after), default=0))
+    return found
 
 
 def model(
@@ -178,12 +189,10 @@ def model(
     """Wave by wave: nodes of the cone are computed, what the others changed is changed again."""
     state: dict[str, Any] = {**BEGINNING, "log": []}
     order: list[str] = []
-    levels: dict[int, int] = {}
-    for place, spec in enumerate(specs):
-        levels[place] = max((levels[other] + 1 for other in spec.after), default=0)
-    for level in range(max(levels.values()) + 1):
+    places = levels(specs)
+    for level in range(max(places) + 1):
         results = []
-        for place in [place for place, at in levels.items() if at == level]:
+        for place in [place for place, at in enumerate(places) if at == level]:
             name, spec = f"n{place}", specs[place]
             if name in again:
                 order.append(name)

@@ -357,8 +357,9 @@ def test_one_item_of_a_for_each_runs_again_and_the_others_are_kept(bench: Bench)
     assert sorted(bench.taken()) == ["sum", "work1", "work2", "work3"]
 
 
-def looping(bench: Bench, rounds: int) -> StateGraph:
-    graph = bench.graph(((START, "plan"), ("plan", "draft"), ("draft", "review"), ("end", END)), name="loop")
+def looping(bench: Bench, rounds: int, versions: dict[str, str] | None = None) -> StateGraph:
+    edges = ((START, "plan"), ("plan", "draft"), ("draft", "review"), ("end", END))
+    graph = bench.graph(edges, versions, name="loop")
     graph.add_conditional_edges(
         "review",
         lambda state: "draft" if list(state["log"]).count("draft.1") < rounds else "end",
@@ -377,6 +378,17 @@ def test_a_visit_of_a_cycle_is_named_by_its_number(bench: Bench) -> None:
 
     app.rerun("r", "review")
     assert bench.taken() == ["review", "end"]
+
+
+def test_what_ran_before_a_changed_node_of_a_cycle_is_not_affected_by_it(bench: Bench) -> None:
+    looping(bench, 2).compile(bench.store).invoke({}, run_id="r")
+    bench.taken()
+    graph = looping(bench, 2, {"review": "2"})
+
+    outcome = graph.compile(bench.store).resume("r", rerun_changed=True)
+
+    assert bench.taken() == ["review", "draft", "review", "end"]
+    assert list(outcome.state["log"])[:3] == ["plan.1", "draft.1", "review.2"]
 
 
 def test_another_input_is_for_that_step_alone_and_an_update_for_all(bench: Bench) -> None:

@@ -21,7 +21,6 @@ from holdfast.engine.resume import ResumeOptions, find_checkpoint
 from holdfast.engine.runner import Caller, Runner, state_of
 from holdfast.engine.settings import Settings
 from holdfast.engine.travel.accounting import Accounting
-from holdfast.engine.travel.differing import diff_moments
 from holdfast.engine.travel.repeating import RerunOptions
 from holdfast.engine.travel.rerunning import Given, Rerun
 from holdfast.engine.travel.travelling import Travelling
@@ -34,7 +33,6 @@ from holdfast.plan.draw import mermaid
 from holdfast.plan.graph import Graph
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus
-from holdfast.views.diff.states import StateDifference
 
 if TYPE_CHECKING:
     from holdfast.engine.resume_plan import ResumePlan
@@ -532,13 +530,6 @@ class App(Travelling, Accounting):
         """A run's checkpoints, oldest first."""
         info = self._settings.journal.info(run_id)
         return [read_mark(info.key, mark, run_id) for mark in reversed(self.store.marks(run_id))]
-
-    def diff(self, one: str, other: str | None = None, *, keys: Sequence[str] = ()) -> StateDifference:
-        """What differs between two moments of any runs of the store, or between one and the checkpoint before it.
-
-        A moment is a run id, a checkpoint id, a workflow's name, `RUN@3`, `RUN@-1` or `RUN@NODE`; see `diff_states`.
-        """
-        return diff_moments(self._settings.journal, one, other, keys)
 
     def pauses(self, run_id: str) -> tuple[Pause, ...]:
         """What a run waits for."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.commands import remarks
 from holdfast.engine.runner import Runner
 from holdfast.engine.settings import Settings
-from holdfast.engine.travel.looking import Place
 from holdfast.engine.travel.moments import find_moment
-from holdfast.views.ledger import RunLedger, ledger
+
+if TYPE_CHECKING:  # What only some need is loaded by those who do.
+    from holdfast.engine.travel.looking import Place
+    from holdfast.views.ledger import RunLedger
 
 
 class Accounting:
@@ -24,6 +25,8 @@ class Accounting:
 
         `run` may also be a checkpoint, or a moment as `RUN@3`: what it had used up by then.
         """
+        from holdfast.views.ledger import ledger
+
         moment = find_moment(self._settings.journal.store, run)
         return ledger(self._settings.journal, moment.info.run, upto=moment.seq)
 
@@ -42,6 +45,8 @@ class Accounting:
         place as in `state_at`. Whatever is said of a run, completed ones included, is in its journal, with who said
         it. Answers as `edit` does.
         """
+        from holdfast.engine.commands import remarks
+
         options = {"checkpoint": checkpoint, **self._remarking(run, by, patience)}
         return remarks.tag(self._settings.journal, run, tags, remove, **options)
 
@@ -49,6 +54,8 @@ class Accounting:
         self, run: str, text: str, *, checkpoint: Place | None = None, by: str = "", patience: float = 0.0
     ) -> str:
         """Write a note to a run, or to a checkpoint; see `tag`."""
+        from holdfast.engine.commands import remarks
+
         options = {"checkpoint": checkpoint, **self._remarking(run, by, patience)}
         return remarks.note(self._settings.journal, run, text, **options)
 
@@ -62,6 +69,8 @@ class Accounting:
         patience: float = 0.0,
     ) -> str:
         """Have retention and pruning leave a checkpoint, by default the newest, and its run alone; see `tag`."""
+        from holdfast.engine.commands import remarks
+
         options = self._remarking(run, by, patience)
         return remarks.keep(self._settings.journal, run, checkpoint, keep=keep, **options)
 

@@ -99,7 +99,7 @@ def rerun_of_changes(settings: Settings, loaded: Loaded, options: ResumeOptions)
         return None
     seeds = changed_nodes(loaded.run.outline, settings.outline, options.remap)
     back = plan_rerun(settings, loaded, None, seeds, options.remap) if seeds else None
-    return back if back is not None and back.again else None
+    return back if back is not None and (back.seq is not None or back.again) else None
 
 
 def begin_again(settings: Settings, back: Rerun, run: str, driver: str) -> Fork:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.data.state import State
 from holdfast.engine.commands.phrasing import Update
 from holdfast.engine.runner import Runner, state_of
 from holdfast.engine.settings import Settings
-from holdfast.engine.travel.adopting import adopt_fork, roll_back
-from holdfast.engine.travel.comparing import compare_moments
-from holdfast.engine.travel.editing import Edit, Hands, update_state
-from holdfast.engine.travel.forking import fork_run
-from holdfast.engine.travel.looking import Place, family_of, find_place, history_page
 from holdfast.engine.travel.moments import Moment, find_moment
-from holdfast.views.comparison import Comparison
-from holdfast.views.family import Family
-from holdfast.views.history import History
+
+if TYPE_CHECKING:  # What only some need is loaded by those who do.
+    from holdfast.engine.travel.looking import Place
+    from holdfast.views.comparison import Comparison
+    from holdfast.views.diff.states import StateDifference
+    from holdfast.views.family import Family
+    from holdfast.views.history import History
 
 
 class Travelling:
@@ -31,6 +31,8 @@ class Travelling:
         `limit` is how many at most; `before` is the id of a checkpoint, or a place such as `"@3"`, to go on from, for
         the next page. A page costs what is on it, however long the run is.
         """
+        from holdfast.engine.travel.looking import history_page
+
         return history_page(self._settings.journal, run, limit, before)
 
     def state_at(self, run: str, checkpoint: Place) -> State:
@@ -39,12 +41,14 @@ class Travelling:
         `checkpoint` is its id, the number of a wave, or a place as in `RUN@…`: `-1` in `"@-1"` is one before the
         newest, `"@draft"` is after the last finish of a node, `"@draft#2"` after its second.
         """
-        moment = find_place(self._settings.journal.store, run, checkpoint)
+        moment = self._place(run, checkpoint)
         settings = self._settings
         return state_of(settings.journal.load(moment.info, settings.codec, moment.seq), settings)
 
     def forks(self, run: str) -> Family:
         """The runs that a run comes from and those that come from it: where each was forked, and what it cost."""
+        from holdfast.engine.travel.looking import family_of
+
         return family_of(self._settings.journal, run)
 
     def fork(
@@ -66,7 +70,10 @@ class Travelling:
         next, and its routes are asked when the run is driven. The new run is read through the journal of the old
         one, which is left as it is; pruning or deleting that one does it no harm.
         """
-        moment = self._own(find_place(self._settings.journal.store, run, at))
+        from holdfast.engine.travel.editing import Edit, Hands
+        from holdfast.engine.travel.forking import fork_run
+
+        moment = self._own(self._place(run, at))
         name = self._runner.new_run_id(run_id)
         edit = Edit(update, as_node, by, reason)
         return fork_run(Hands.of(self._settings), moment, name, edit, tags=tags)
@@ -85,6 +92,8 @@ class Travelling:
         With `as_node` the update counts as what that node returned, as in `fork`; a completed run goes on then when it
         is resumed. A run that is driven is refused: `edit` changes its state between two steps.
         """
+        from holdfast.engine.travel.editing import Edit, Hands, update_state
+
         info = self._own(find_moment(self._settings.journal.store, run)).info
         return update_state(Hands.of(self._settings), info.run, Edit(update, as_node, by, reason))
 
@@ -95,7 +104,10 @@ class Travelling:
         questions are asked again, its gates are closed again. Nothing is deleted: what came after stays in the
         history, and the run can be set to it in the same way. A run that is driven is refused.
         """
-        moment = self._own(find_place(self._settings.journal.store, run, to))
+        from holdfast.engine.travel.adopting import roll_back
+        from holdfast.engine.travel.editing import Hands
+
+        moment = self._own(self._place(run, to))
         return roll_back(Hands.of(self._settings), moment, by=by, reason=reason)
 
     def adopt(self, fork: str, *, into: str | None = None, by: str = "", reason: str = "") -> str:
@@ -105,6 +117,9 @@ class Travelling:
         with `rollback`; the fork stays, too. A fork that waits for an answer makes the run wait for the same. Runs that
         are driven are refused.
         """
+        from holdfast.engine.travel.adopting import adopt_fork
+        from holdfast.engine.travel.editing import Hands
+
         store = self._settings.journal.store
         own = self._own(find_moment(store, fork)).info
         target = None if into is None else self._own(find_moment(store, into)).info
@@ -114,7 +129,23 @@ class Travelling:
         """What two runs, usually forks of one, did differently: where they part, which steps only one ran, whose
         results differ, time, money, status, code. Both are moments: runs, checkpoints, `RUN@3` …
         """
+        from holdfast.engine.travel.comparing import compare_moments
+
         return compare_moments(self._settings.journal, one, other)
+
+    def diff(self, one: str, other: str | None = None, *, keys: Sequence[str] = ()) -> StateDifference:
+        """What differs between two moments of any runs of the store, or between one and the checkpoint before it.
+
+        A moment is a run id, a checkpoint id, a workflow's name, `RUN@3`, `RUN@-1` or `RUN@NODE`; see `diff_states`.
+        """
+        from holdfast.engine.travel.differing import diff_moments
+
+        return diff_moments(self._settings.journal, one, other, keys)
+
+    def _place(self, run: str, at: Place | None) -> Moment:
+        from holdfast.engine.travel.looking import find_place
+
+        return find_place(self._settings.journal.store, run, at)
 
     def _own(self, moment: Moment) -> Moment:
         self._runner.refuse_foreign(moment.info)
