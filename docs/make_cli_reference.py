@@ -73,7 +73,10 @@ ENDING = [
     ("if nothing could be run", keys(error_as_json)),
 ]
 
-SAID = ("the document", "run_id, command, applied, status, tags; applied is false if it is still to be written down")
+SAID = (
+    "the document",
+    "run_id, command, applied, status, tags; applied is false if it is still to be written down",
+)
 REMARKED = ("if nothing is said", "run_id, tags, remarks")
 REMARKS = [("each of remarks", keys(RemarkView.as_json)), ("each of notes", keys(NoteView.as_json))]
 
@@ -128,7 +131,10 @@ JSON: dict[str, list[tuple[str, str]]] = {
     ],
     "runs": [("the document", "store, runs"), ("each of runs", keys(RunLine.as_json))],
     "show": [
-        ("the document", f"{keys(RunLine.as_json)}, {WHOLE}, held, store, as_of; with --state also the whole state"),
+        (
+            "the document",
+            f"{keys(RunLine.as_json)}, {WHOLE}, held, store, as_of; with --state also the whole state",
+        ),
         ("driver", keys(Driver.as_json)),
         ("flow", "path, digest"),
         ("parent", "run_id, seq"),
@@ -150,7 +156,10 @@ JSON: dict[str, list[tuple[str, str]]] = {
     "events": [("each line", keys(Moment.as_json))],
     "cost": [
         ("of one run", f"{keys(RunLedger.as_json)}, store"),
-        ("of several, or with --by", "store, by, runs, total, rows, more; more is how many rows are left out"),
+        (
+            "of several, or with --by",
+            "store, by, runs, total, rows, more; more is how many rows are left out",
+        ),
         ("own, total of several, each of steps, models and rows", keys(Amounts.as_json)),
         ("total of one run, inherited", "calls, input_tokens, output_tokens, cost, unpriced"),
         ("kept, saved, adopted", keys(Portion.as_json)),
@@ -161,7 +170,10 @@ JSON: dict[str, list[tuple[str, str]]] = {
     "fsck": [
         ("the document", f"{keys(StoreReport.as_json)}, repair"),
         ("each of runs", keys(RunReport.as_json)),
-        ("each of damages", f"{keys(Damage.as_json)}; part is journal, snapshot, mark, facts, inbox or store"),
+        (
+            "each of damages",
+            f"{keys(Damage.as_json)}; part is journal, snapshot, mark, facts, inbox or store",
+        ),
         ("intact", "after, to"),
         ("last_good_checkpoint", "checkpoint_id, seq, wave, nodes, at"),
         ("repair, with --repair", keys(StoreRepair.as_json)),
@@ -206,7 +218,10 @@ JSON: dict[str, list[tuple[str, str]]] = {
     "schedule resume": [("the document", "as for add")],
     "schedule remove": [("the document", "name, removed")],
     "schedule next": [("the document", "cron, zone, times")],
-    "export": [("the document", f"{keys(ExportedRun.as_json)}, file"), ("with --format jsonl", "run_id, file, lines")],
+    "export": [
+        ("the document", f"{keys(ExportedRun.as_json)}, file"),
+        ("with --format jsonl", "run_id, file, lines"),
+    ],
     "import": [
         ("the document", f"{keys(ImportedRun.as_json)}, deeds, store"),
         ("with --inspect", f"{keys(CapsuleInfo.as_json)}, deeds, reads, file"),

@@ -377,7 +377,9 @@ def test_runs_are_found_by_the_run_they_were_forked_from(store: Store, reopen: R
     store = reopen()
     assert [each.run for each in store.runs(parent=key)] == ["two", "one"]
     assert [each.run for each in store.runs(parent=key, limit=1, run="one")] == ["one"]
-    assert {each.parent for each in store.runs(parent=key)} == {key} and store.runs(run="old")[0].parent == b""
+    assert {each.parent for each in store.runs(parent=key)} == {key} and store.runs(run="old")[
+        0
+    ].parent == b""
     assert store.runs(parent=b"nobody's") == []
     store.delete("old")
     assert [each.run for each in store.runs(parent=key)] == ["two", "one"]

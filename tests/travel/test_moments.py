@@ -35,8 +35,10 @@ def test_moments_count_waves_and_checkpoints_back(store: Store) -> None:
 
     assert [find_moment(store, f"r@{wave}").seq for wave in range(1, 31)] == marks
     assert [find_moment(store, f"r@-{back}").seq for back in range(30)] == marks[::-1]
-    assert find_moment(store, "r@0").seq == 1 and app.settings.journal.load(app.runs()[0], app.settings.codec, 1)
-    with pytest.raises(CheckpointNotFound, match="no checkpoint after wave 31.*newest is after wave 30"):
+    assert find_moment(store, "r@0").seq == 1 and app.settings.journal.load(
+        app.runs()[0], app.settings.codec, 1
+    )
+    with pytest.raises(CheckpointNotFound, match=r"no checkpoint after wave 31.*newest is after wave 30"):
         find_moment(store, "r@31")
     with pytest.raises(CheckpointNotFound, match="no checkpoint 30 before its newest; it has 30"):
         find_moment(store, "r@-30")
@@ -73,8 +75,14 @@ def test_nodes_name_the_moment_after_them(store: Store) -> None:
     marks = seqs(store, "r")
 
     assert find_moment(store, "r@count").seq == marks[4] and find_moment(store, "r@rest").seq == marks[5]
-    assert [find_moment(store, f"r@count#{visit}").seq for visit in (1, 2, 3)] == [marks[0], marks[2], marks[4]]
-    with pytest.raises(CheckpointNotFound, match=r"after 'count' for the 4\. time.*the last to finish were rest, count"):
+    assert [find_moment(store, f"r@count#{visit}").seq for visit in (1, 2, 3)] == [
+        marks[0],
+        marks[2],
+        marks[4],
+    ]
+    with pytest.raises(
+        CheckpointNotFound, match=r"after 'count' for the 4\. time.*the last to finish were rest, count"
+    ):
         find_moment(store, "r@count#4")
     with pytest.raises(CheckpointNotFound, match="did you mean 'count'"):
         find_moment(store, "r@cuont")

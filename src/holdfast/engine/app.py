@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,9 @@ class App(Travelling, Accounting):
         observer: ObserverLike = None,
     ) -> Outcome:
         """As `invoke`. Sync nodes and the store's syncs run in worker threads, so the loop is never blocked."""
-        return await self._runner.invoke(input, run_id, config, checkpoint, self._caller(observer), reuse=reuse)
+        return await self._runner.invoke(
+            input, run_id, config, checkpoint, self._caller(observer), reuse=reuse
+        )
 
     def resume(
         self,
@@ -196,7 +198,9 @@ class App(Travelling, Accounting):
         """
         options = RerunOptions(Given(input, output, update, by), config, in_place, run_id)
         return Blocking(
-            lambda private, hold: self._runner.rerun(run, step, options, self._caller(observer, private, hold))
+            lambda private, hold: self._runner.rerun(
+                run, step, options, self._caller(observer, private, hold)
+            )
         ).run()
 
     async def arerun(

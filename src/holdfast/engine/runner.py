@@ -157,9 +157,7 @@ class Runner:
         self.refuse_driven(info, options.takeover)
         if back is not None and back.seq is not None:
             return await self._go_back(loaded, back, options, caller, "it is done otherwise now")
-        answered = answered_now(
-            info, run, options, self._settings, time.time(), sleeps=caller.linger is None
-        )
+        answered = answered_now(info, run, options, self._settings, time.time(), sleeps=caller.linger is None)
         at_rest = is_at_rest(info, run, options, answered, self._settings.rules.barrier)
         if at_rest and not self._has_messages(info.run, run):
             return self._as_it_stands(loaded)
@@ -316,9 +314,7 @@ class Runner:
         """A new run from an older checkpoint of a run; that run is left as it is."""
         options.refuse_answers("an older checkpoint, where nothing has been asked yet")
         driver, run = this_driver(self._store), str(uuid.uuid4())
-        fork = begin_fork(
-            self._journal, self._codec, info, seq, run, driver=driver, durable=self._is_durable
-        )
+        fork = begin_fork(self._journal, self._codec, info, seq, run, driver=driver, durable=self._is_durable)
         writer = fork.writer
         forked = dataclasses.replace(fork.base, info=writer.info, run=writer.run)
         reconciled = self._reconciled(forked, options, caller.observer)
@@ -372,7 +368,9 @@ class Runner:
         resuming.check()
         if options.in_place:
             self.refuse_driven(loaded.info)
-            return await self._go_back(loaded, back, resuming, caller, f"{step} is to run again", options.given)
+            return await self._go_back(
+                loaded, back, resuming, caller, f"{step} is to run again", options.given
+            )
         driver, run = this_driver(self._store), self.new_run_id(options.run_id)
         fork = begin_again(self._settings, back, run, driver)
         forked = dataclasses.replace(fork.base, info=fork.writer.info, run=fork.writer.run)

@@ -106,8 +106,9 @@ def bring(
 ) -> Brought:
     """Copy what follows `after`, the target's last entry, or the whole run, and then give it its `facts`.
 
-    `beginning` is the snapshot that the run cannot be read without where its parent is not. `end` is the body of an entry to end the copy with. Until all is there, the copy is an interrupted run of no
-    queue. A damaged journal raises `CorruptJournal`, a copy that somebody else changes a `Conflict`.
+    `beginning` is the snapshot that the run cannot be read without where its parent is not. `end` is the body of an
+    entry to end the copy with. Until all is there, the copy is an interrupted run of no queue. A damaged journal raises
+    `CorruptJournal`, a copy that somebody else changes a `Conflict`.
     """
     parts = _whole(source, info) if after is None else verified(source, info.run, after.seq, after.chain)
     last, shared, entries, size = after, after, 0, 0

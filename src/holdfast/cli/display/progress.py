@@ -159,7 +159,10 @@ class Progress:
         row = self.row(place)
         status = _status_in(event.data.get("update") or {}, row.name)
         if row.status in (PENDING, KEPT):
-            row.status, row.visits = {DONE: KEPT, RUNNING: KEPT}.get(status, status), max(row.visits, place.visit)
+            row.status, row.visits = (
+                {DONE: KEPT, RUNNING: KEPT}.get(status, status),
+                max(row.visits, place.visit),
+            )
 
     def _started(self, event: Event) -> None:
         place = place_of(event.data.get("step", ""), event.node)

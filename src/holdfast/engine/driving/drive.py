@@ -378,7 +378,11 @@ class Drive:
             progress = False
             for decision in decide(self.graph, self.run, self.rules):
                 kind = type(decision)
-                if self.adoption is not None and isinstance(decision, Start | Gate) and self._adopts(decision.step):
+                if (
+                    self.adoption is not None
+                    and isinstance(decision, Start | Gate)
+                    and self._adopts(decision.step)
+                ):
                     progress = True
                 elif kind is Start:
                     if self._begin(decision.step, decision.at):  # type: ignore[union-attr]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import unquote
 
 from holdfast.data.codec import Codec
 from holdfast.data.state import State
@@ -184,17 +185,25 @@ def _affected(
     been come to again, counts if it comes after in the graph.
     """
     found = {each.step for each in seeded}
-    siblings = {_place(each.step) for each in seeded}
+    keys: dict[str, set[str]] = {}
+    for place, key in (item for each in seeded for item in _items(each.step)):
+        keys.setdefault(place, set()).add(key)
     since = min((each.ended for each in (*seeded, *turned)), default=0)
     for each in past.finishes.values():
-        if each.node in nodes and each.began > since and _place(each.step) not in siblings:
+        is_other_item = any(key not in keys.get(place, (key,)) for place, key in _items(each.step))
+        if each.node in nodes and each.began > since and not is_other_item:
             found.add(each.step)
     return found | {each.step for each in past.spare.values() if each.node in nodes}
 
 
-def _place(step: str) -> str:
-    """A step without its item: what all items of one visit have in common."""
-    return step.removesuffix("]").rpartition("[")[0] if step.endswith("]") else step
+def _items(step: str) -> Iterator[tuple[str, str]]:
+    """The for-each items that a step is, or is inside of: each as what all items of it have in common, and its key."""
+    path = ""
+    for part in step.split("/"):
+        own, bracket, key = part.partition("[")
+        if bracket:
+            yield path + own, key
+        path += f"{part}/"
 
 
 def _listed(after: Iterable[Finish], affected: Collection[str]) -> tuple[str, ...]:
@@ -331,20 +340,32 @@ def meant_finishes(past: Past, run: RunState, name: str) -> list[Finish]:
         return exact
     if inner := [each for each in found if each.step.startswith(f"{name}/")]:
         return inner
-    plain, bracket, key = name.partition("[")
-    named = [each for each in found if plain in (each.node, base_name(each.node))]
-    if not named:
-        named = [each for each in found if _is_inside(each.node, plain)]
-    if bracket:
-        named = [each for each in named if each.step.endswith(f"[{key}")]
-    if not named:
-        return []
-    if own := [place for place, each in enumerate(named) if each.node == plain and not bracket]:
-        visit = _visit(named[own[-1]].step, plain.count("/"))
-        first = next(place for place in own if _visit(named[place].step, plain.count("/")) == visit)
-        return named[first:]
-    visit = _visit(named[-1].step, plain.count("/"))
-    return [each for each in named if _visit(each.step, plain.count("/")) == visit]
+    if "[" in name:
+        named = [each for each in found if _said(each.step) == name]
+        named = named or [each for each in found if _said(each.step).startswith(f"{name}/")]
+        return _last_visit(named, name.count("/"))
+    named = [each for each in found if name in (each.node, base_name(each.node))]
+    named = named or [each for each in found if _is_inside(each.node, name)]
+    own = [each for each in named if each.node == name]
+    if not own:
+        return _last_visit(named, name.count("/"))
+    first = _last_visit(own, name.count("/"))[0]
+    return named[named.index(first) :]
+
+
+def _last_visit(found: list[Finish], level: int) -> list[Finish]:
+    """Of some steps those of the last visit, as far as the outermost nodes are concerned."""
+    return [each for each in found if _visit(each.step, level) == _visit(found[-1].step, level)]
+
+
+def _said(step: str) -> str:
+    """A step as people name it who leave the visits out: `outer[key]/inner`."""
+    parts = []
+    for part in step.split("/"):
+        node, _, rest = part.partition("#")
+        _, bracket, key = rest.partition("[")
+        parts.append(base_name(node) + bracket + unquote(key))
+    return "/".join(parts)
 
 
 def _is_inside(node: str, name: str) -> bool:
