@@ -122,9 +122,9 @@ def test_what_cannot_be_loaded_there_is_named() -> None:
 def test_what_cannot_be_loaded_here_is_named_with_what_happened_there() -> None:
     task = task_of(away.process, 1)
     with pytest.raises(NotSent, match="its result cannot be brought back from a worker process"):
-        Reply(b"nonsense", b"", "", []).settled(task, None)
+        Reply(b"nonsense", b"", "", [], []).settled(task, None)
     with pytest.raises(NotSent, match=r"its error cannot be brought back(.|\n)*the trace"):
-        Reply(b"", b"nonsense", "the trace", []).settled(task, None)
+        Reply(b"", b"nonsense", "the trace", [], []).settled(task, None)
 
 
 def test_errors_come_back_as_what_they_are_or_are_told() -> None:
