@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data.state import State
 from holdfast.engine import files
 from holdfast.engine.blocking import Blocking, StreamQueue, run_blocking
-from holdfast.engine.commands import control
-from holdfast.engine.commands.phrasing import Step, Update
+from holdfast.engine.commands.steerable import Steerable
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.outcome import Outcome, Pause, public_pauses
 from holdfast.engine.policy import one_of
 from holdfast.engine.queueing import DEFAULT_QUEUE, Place, When, id_of_key, requeue
 from holdfast.engine.resume import ResumeOptions, find_checkpoint
-from holdfast.engine.runner import Caller, Runner, state_of
+from holdfast.engine.runner import Caller, ObserverLike, Runner, state_of
 from holdfast.engine.settings import Settings
 from holdfast.engine.travel.accounting import Accounting
-from holdfast.engine.travel.repeating import RerunOptions
-from holdfast.engine.travel.rerunning import Given, Rerun
+from holdfast.engine.travel.running_again import RunningAgain
 from holdfast.engine.travel.travelling import Travelling
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
-from holdfast.events import Event, MultiObserver, Observer, resolve_observer
+from holdfast.events import Event, MultiObserver, resolve_observer
 from holdfast.journal.checkpoints import Checkpoint, read_mark
-from holdfast.journal.journal import Journal
 from holdfast.journal.pruning import delete_run
 from holdfast.plan.draw import mermaid
 from holdfast.plan.graph import Graph
@@ -38,10 +35,9 @@ if TYPE_CHECKING:
     from holdfast.engine.resume_plan import ResumePlan
 
 Input = Mapping[str, Any] | Any | None
-ObserverLike = Observer | str | Callable[[Event], object] | None
 
 
-class App(Travelling, Accounting):
+class App(Steerable, RunningAgain, Travelling, Accounting):
     """A compiled graph on a store. It holds no run: one app may drive any number of them at once."""
 
     def __init__(self, settings: Settings) -> None:
@@ -173,62 +169,6 @@ class App(Travelling, Accounting):
         )
         return await self._runner.resume(target, options, self._caller(observer))
 
-    def rerun(
-        self,
-        run: str,
-        step: str,
-        *,
-        input: Update | None = None,
-        output: Any = ...,
-        update: Update | None = None,
-        config: Mapping[str, Any] | None = None,
-        in_place: bool = False,
-        run_id: str | None = None,
-        by: str = "",
-        observer: ObserverLike = None,
-    ) -> Outcome:
-        """Run a step of a run, and all that comes after it, again; everything else that was finished is kept.
-
-        This is a new run, which begins at the checkpoint before the step; with `in_place` the run itself is taken
-        back there. `step` is a step's id, such as `draft#2` or `work#1[key]`, or a node's name for its last visit.
-
-        `input` lets this step see other values than the state has, as `modify` does. `output` is taken for what it
-        returned, instead of running it; a function is given the state. `update` changes the state first, as `edit`
-        does, and `config` is laid over the config.
-        """
-        options = RerunOptions(Given(input, output, update, by), config, in_place, run_id)
-        return Blocking(
-            lambda private, hold: self._runner.rerun(
-                run, step, options, self._caller(observer, private, hold)
-            )
-        ).run()
-
-    async def arerun(
-        self,
-        run: str,
-        step: str,
-        *,
-        input: Update | None = None,
-        output: Any = ...,
-        update: Update | None = None,
-        config: Mapping[str, Any] | None = None,
-        in_place: bool = False,
-        run_id: str | None = None,
-        by: str = "",
-        observer: ObserverLike = None,
-    ) -> Outcome:
-        """As `rerun`, in the running event loop."""
-        options = RerunOptions(Given(input, output, update, by), config, in_place, run_id)
-        return await self._runner.rerun(run, step, options, self._caller(observer))
-
-    def plan_changes(self, run: str, remap: Mapping[str, str] | None = None) -> Rerun | None:
-        """What `resume(run, rerun_changed=True)` would take the run back for, if it would; it touches nothing."""
-        return self._runner.plan_changes(run, ResumeOptions(remap=remap, rerun_changed=True))
-
-    def plan_rerun(self, run: str, step: str) -> Rerun:
-        """What `rerun` would keep and what it would run again, and why; it touches nothing."""
-        return self._runner.plan_rerun(run, step, RerunOptions())[1]
-
     def stream(
         self,
         input: Input = None,
@@ -328,120 +268,6 @@ class App(Travelling, Accounting):
         urgency = known.priority if priority is None else priority
         place = Place.of(queue or known.queue or DEFAULT_QUEUE, urgency, when)
         return requeue(self._settings.journal, run_id, place, codec=self._settings.codec)
-
-    def cancel(self, run_id: str, reason: str = "cancelled", *, by: str = "") -> RunStatus:
-        """Stop a run for good or until it is resumed. A run that is being driven, in any process, stops soon.
-
-        Answers the status the run then has: `running` if its driver has still to notice.
-        """
-        self._refuse_foreign(run_id)
-        return control.cancel(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
-
-    def pause(self, run_id: str, reason: str = "paused", *, by: str = "") -> RunStatus:
-        """Let a run that is driven, in any process, save itself and stop, so that `resume` goes on with it."""
-        self._refuse_foreign(run_id)
-        return control.pause(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
-
-    def answer(
-        self, run_id: str, answer: Any = None, *, answers: Mapping[str, Any] | None = None, by: str = ""
-    ) -> tuple[str, ...]:
-        """Answer what a run waits for without driving it; the names answered.
-
-        A driver takes the answers soon, and if there is none, the next `resume` goes on with them.
-        """
-        self._refuse_foreign(run_id)
-        settings = self._settings
-        return control.answer(
-            settings.journal,
-            run_id,
-            answer,
-            answers=answers,
-            by=by,
-            codec=settings.codec,
-            retention=settings.retention,
-        )
-
-    def edit(
-        self, run_id: str, update: Update, *, by: str = "", reason: str = "", patience: float = 0.0
-    ) -> str:
-        """Change the state of a run, as its reducers take the update; a tuple as key is a place inside a value.
-
-        This, like all that steers a run, is done between two of its steps, by whichever process drives it, or at
-        once if none does, and its journal tells who asked for it and why. Answers the status that the run
-        then has, or `"asked"` if the driver has not come to it within `patience` seconds. What cannot be done
-        raises `CommandRefused` with the reason, if it is known by then.
-        """
-        return control.edit(*self._steered(run_id), update, **self._steering(by, reason, patience))
-
-    def skip(self, run_id: str, step: str, *, by: str = "", reason: str = "", patience: float = 0.0) -> str:
-        """Pass over a step that is ready, waits, failed or is in doubt; see `edit` for the answer.
-
-        `step` is a step's id, or a node's name, which means all its steps; `outer/inner` in a sub-graph.
-        """
-        return control.skip(*self._steered(run_id), step, **self._steering(by, reason, patience))
-
-    def modify(
-        self,
-        run_id: str,
-        step: str,
-        update: Update,
-        *,
-        by: str = "",
-        reason: str = "",
-        patience: float = 0.0,
-    ) -> str:
-        """Let a step that is still to begin see other values than the state has; see `edit` for the answer."""
-        return control.modify(*self._steered(run_id), step, update, **self._steering(by, reason, patience))
-
-    def inject(
-        self,
-        run_id: str,
-        steps: Step | Iterable[Step],
-        *,
-        frame: str = "",
-        follow: bool = False,
-        by: str = "",
-        reason: str = "",
-        patience: float = 0.0,
-    ) -> str:
-        """Run further steps now: nodes' names or `Send`s; see `edit` for the answer.
-
-        They join the steps that are about to run, or are running. Their updates count, and nothing follows them,
-        unless `follow` says that what usually does shall. `frame` is the sub-graph they are of.
-        """
-        options = self._steering(by, reason, patience)
-        return control.inject(*self._steered(run_id), steps, frame=frame, follow=follow, **options)
-
-    def replan(
-        self,
-        run_id: str,
-        steps: Step | Iterable[Step],
-        *,
-        frame: str = "",
-        follow: bool = True,
-        by: str = "",
-        reason: str = "",
-        patience: float = 0.0,
-    ) -> str:
-        """Run these steps instead of all that are neither running nor finished; see `edit` for the answer.
-
-        Nothing follows what is running then, so that without steps the run ends after it.
-        """
-        options = self._steering(by, reason, patience)
-        return control.replan(*self._steered(run_id), steps, frame=frame, follow=follow, **options)
-
-    def _steered(self, run_id: str) -> tuple[Journal, str]:
-        self._refuse_foreign(run_id)
-        return self._settings.journal, run_id
-
-    def _steering(self, by: str, reason: str, patience: float) -> dict[str, Any]:
-        settings = self._settings
-        own = {"codec": settings.codec, "graph": settings.graph}
-        return {"by": by, "reason": reason, "patience": patience, **own}
-
-    def _refuse_foreign(self, run_id: str) -> None:
-        for info in self.store.runs(run=run_id):
-            self._runner.refuse_foreign(info)
 
     def plan_resume(
         self,

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.data.frozen import freeze
 from holdfast.data.ops import advance
@@ -34,11 +34,7 @@ from holdfast.engine.resume import (
 )
 from holdfast.engine.settings import Settings
 from holdfast.engine.surroundings import Surroundings
-from holdfast.engine.travel.editing import checkpoint_of
-from holdfast.engine.travel.forking import Fork, begin_fork, store_fork
-from holdfast.engine.travel.moments import find_moment
-from holdfast.engine.travel.repeating import RerunOptions, Source, begin_again, rerun_of_changes
-from holdfast.engine.travel.rerunning import Given, Rerun, begun_anew, plan_rerun_from, reused, taken_back
+from holdfast.engine.travel.forking import begin_fork, store_fork
 from holdfast.errors import (
     CodecError,
     ExecutionError,
@@ -60,6 +56,9 @@ from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
 from holdfast.values import END, RunStatus
 
+if TYPE_CHECKING:  # What only some need is loaded by those who do.
+    from holdfast.engine.travel.repeating import Source
+
 logger = logging.getLogger("holdfast")
 
 
@@ -75,6 +74,9 @@ def _refuse_unqueued(facts: RunInfo, info: RunInfo) -> None:
 
 def _ignore(drive: Drive) -> None:
     return None
+
+
+ObserverLike = Observer | str | Callable[[Event], object] | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,8 +96,8 @@ class Runner:
     """Starts, resumes and forks the runs of one compiled graph."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._journal, self._codec, self._store = settings.journal, settings.codec, settings.journal.store
+        self.settings, self.journal = settings, settings.journal
+        self._codec, self._store = settings.codec, settings.journal.store
         self._surroundings = Surroundings(settings.graph, settings.codec, settings.facts)
 
     async def invoke(
@@ -116,7 +118,7 @@ class Runner:
         options.check()
         if checkpoint is None:
             options.refuse_answers("a new run")
-            source = None if reuse is None else Source.find(self._settings, reuse)
+            source = None if reuse is None else self._source(reuse)
             values = as_mapping(input, "the input") if source is None else source.input(input)
             config = dict(config or {}) if source is None else source.config(config)
             return await self._start(values, run_id, config, caller, source=source)
@@ -138,51 +140,60 @@ class Runner:
             options.refuse_answers("a checkpoint file")
             return await self._from_file(Path(target), None, options.config, caller)
         facts, seq = find_run(self._store, str(target))
-        loaded = as_journalled(self._journal.load(facts, self._codec))
+        loaded = as_journalled(self.journal.load(facts, self._codec))
         info, run = loaded.info, loaded.run
         if run.outline:
             self.refuse_foreign(info)
         if options.plan is not None:
             from holdfast.engine.resume_plan import refuse_outdated
 
-            refuse_outdated(self._settings, str(target), options)
+            refuse_outdated(self.settings, str(target), options)
         if seq is not None and seq != run.saved_seq:
             options.refuse_rerun()
             return await self._fork(info, seq, options, caller)
-        back = rerun_of_changes(self._settings, loaded, options) if options.rerun_changed else None
-        if back is None or back.seq is None:
+        again = None
+        if options.rerun_changed:
+            from holdfast.engine.travel.rerunner import Rerunner
+
+            again = Rerunner(self).changes(loaded, options)
+        if again is None or not again.goes_back:
             refuse_finished(info)
         if caller.linger is not None:
             _refuse_unqueued(facts, info)
         self.refuse_driven(info, options.takeover)
-        if back is not None and back.seq is not None:
-            return await self._go_back(loaded, back, options, caller, "it is done otherwise now")
-        answered = answered_now(info, run, options, self._settings, time.time(), sleeps=caller.linger is None)
-        at_rest = is_at_rest(info, run, options, answered, self._settings.rules.barrier)
+        if again is not None and again.goes_back:
+            return await again.go_back(loaded, options, caller)
+        answered = answered_now(info, run, options, self.settings, time.time(), sleeps=caller.linger is None)
+        at_rest = is_at_rest(info, run, options, answered, self.settings.rules.barrier)
         if at_rest and not self._has_messages(info.run, run):
             return self._as_it_stands(loaded)
-        reconciled = self._reconciled(loaded, options, caller.observer)
+        reconciled = self.reconciled(loaded, options, caller.observer)
         writer = self.writer(loaded)
-        if back is not None:
-            writer.record(reused(back))
+        if again is not None:
+            writer.record(again.reused)
         for record in answered:
             writer.record(record)
-        return await self._go_on(loaded, writer, reconciled, options, caller)
+        return await self.go_on(loaded, writer, reconciled, options, caller)
 
     def _has_messages(self, name: str, run: RunState) -> bool:
         return bool(self._store.inbox(name, run.inbox_seen))
 
+    def _source(self, reuse: str) -> Source:
+        from holdfast.engine.travel.repeating import Source
+
+        return Source.find(self.settings, reuse)
+
     def writer(self, loaded: Loaded) -> Writer:
         """A writer that goes on where a loaded run ends."""
-        return Writer(self._journal, loaded, self._codec, durable=self._is_durable)
+        return Writer(self.journal, loaded, self._codec, durable=self._is_durable)
 
     @property
     def _is_durable(self) -> bool:
-        return self._settings.policy.durability == "full"
+        return self.settings.policy.durability == "full"
 
     def refuse_foreign(self, info: RunInfo) -> None:
         """Refuse a run of another workflow: its gates, code and state are not this graph's."""
-        own = self._settings.graph.name
+        own = self.settings.graph.name
         if info.workflow != own:
             raise GraphChanged(
                 f"run {info.run!r} is of workflow {info.workflow!r}, and this graph is {own!r}; if the workflow "
@@ -223,14 +234,14 @@ class Runner:
         if caller.observer is not None:
             keys = len(writer.run.root.cells)
             tell(caller.observer, Event("state.create", run, data={"keys": keys}))
-            tell(caller.observer, Event("graph.start", run, data={"workflow": self._settings.graph.name}))
-        return await self._drive(writer, self._settings, config, caller)
+            tell(caller.observer, Event("graph.start", run, data={"workflow": self.settings.graph.name}))
+        return await self._drive(writer, self.settings, config, caller)
 
     async def submit(
         self, input: Any, run_id: str, config: dict[str, Any], place: Place, reuse: str | None = None
     ) -> None:
         """Store a new run for workers to drive."""
-        source = None if reuse is None else Source.find(self._settings, reuse)
+        source = None if reuse is None else self._source(reuse)
         values = as_mapping(input, "the input") if source is None else source.input(input)
         config = config if source is None else source.config(config)
         writer = await self._begun(values, run_id, config, "", None)
@@ -251,7 +262,7 @@ class Runner:
         nodes: tuple[str, ...] | None,
     ) -> Writer:
         """A new run, not yet stored: where the graph begins, or with `nodes`."""
-        graph, codec = self._settings.graph, self._codec
+        graph, codec = self.settings.graph, self._codec
         ops = graph.schema.initial(codec, values)
         cells, now = advance({}, ops), time.time()
         if nodes is None:
@@ -260,8 +271,8 @@ class Runner:
             targets = tuple(Target(node) for node in nodes if node != END)
         status, tags = RunStatus.RUNNING.value, tags_of(config)
         info = RunInfo(run, new_run_key(), graph.name, status, now, now, driver, tags)
-        writer = Writer.create(self._journal, info, codec, durable=self._is_durable)
-        encoded, outline = self._encoded_config(config), self._settings.outline
+        writer = Writer.create(self.journal, info, codec, durable=self._is_durable)
+        encoded, outline = self._encoded_config(config), self.settings.outline
         writer.record(records.RunStarted(graph.name, tuple(ops), targets, encoded, outline, driver))
         return writer
 
@@ -273,7 +284,7 @@ class Runner:
 
     async def _first_targets(self, state: State) -> tuple[Target, ...]:
         try:
-            return await first_targets(self._settings.graph, state, self._codec)
+            return await first_targets(self.settings.graph, state, self._codec)
         except HoldfastError:
             raise
         except Exception as error:
@@ -303,7 +314,7 @@ class Runner:
         content = files.load(path, self._codec)
         nodes = tuple(content.get("next") or (content["node"],))
         for node in nodes:
-            if node not in self._settings.graph.nodes and node != END:
+            if node not in self.settings.graph.nodes and node != END:
                 raise GraphChanged(f"{path} is to go on with node {node!r}: node not found: {node}")
         merged = {**content["config"], **(config or {})}
         return await self._start(
@@ -314,86 +325,14 @@ class Runner:
         """A new run from an older checkpoint of a run; that run is left as it is."""
         options.refuse_answers("an older checkpoint, where nothing has been asked yet")
         driver, run = this_driver(self._store), str(uuid.uuid4())
-        fork = begin_fork(self._journal, self._codec, info, seq, run, driver=driver, durable=self._is_durable)
+        fork = begin_fork(self.journal, self._codec, info, seq, run, driver=driver, durable=self._is_durable)
         writer = fork.writer
         forked = dataclasses.replace(fork.base, info=writer.info, run=writer.run)
-        reconciled = self._reconciled(forked, options, caller.observer)
+        reconciled = self.reconciled(forked, options, caller.observer)
         await store_fork(fork)
-        return await self._go_on(forked, writer, reconciled, options, caller)
+        return await self.go_on(forked, writer, reconciled, options, caller)
 
-    async def _go_back(
-        self,
-        loaded: Loaded,
-        back: Rerun,
-        options: ResumeOptions,
-        caller: Caller,
-        why: str,
-        given: Given | None = None,
-    ) -> Outcome:
-        """Take a run back to an earlier entry, and go on from there; what is not affected is kept."""
-        options.refuse_answers("a run that is taken back, and asks again what it comes to,")
-        writer = self.writer(loaded)
-        for record in taken_back(self._journal, self._codec, back, why, given.by if given else ""):
-            writer.record(record)
-        return await self._go_again(loaded, writer, back, options, caller, given)
-
-    async def _go_again(
-        self,
-        loaded: Loaded,
-        writer: Writer,
-        back: Rerun,
-        options: ResumeOptions,
-        caller: Caller,
-        given: Given | None,
-        fork: Fork | None = None,
-    ) -> Outcome:
-        """Record what is to be otherwise this time, before anything runs, and go on."""
-        run, name = writer.run, writer.info.run
-        for steered in await begun_anew(self._settings, run, name, options.remap or {}):
-            writer.record(steered)
-        reconciled = self._reconciled(loaded, options, caller.observer)
-        for record in reconciled.records:
-            writer.record(record)
-        if given is not None:
-            given.take(writer, reconciled.settings, back.step)
-        writer.mark(checkpoint_of(writer))
-        if fork is not None:
-            await store_fork(fork)
-        return await self._go_on(loaded, writer, reconciled._replace(records=()), options, caller)
-
-    async def rerun(self, target: str, step: str, options: RerunOptions, caller: Caller) -> Outcome:
-        """Run a step of a run, and what follows it, again: in a new run, or in that run itself."""
-        loaded, back = self.plan_rerun(target, step, options)
-        resuming = ResumeOptions(config=options.config)
-        resuming.check()
-        if options.in_place:
-            self.refuse_driven(loaded.info)
-            return await self._go_back(
-                loaded, back, resuming, caller, f"{step} is to run again", options.given
-            )
-        driver, run = this_driver(self._store), self.new_run_id(options.run_id)
-        fork = begin_again(self._settings, back, run, driver)
-        forked = dataclasses.replace(fork.base, info=fork.writer.info, run=fork.writer.run)
-        return await self._go_again(forked, fork.writer, back, resuming, caller, options.given, fork)
-
-    def plan_changes(self, run: str, options: ResumeOptions) -> Rerun | None:
-        """What a run is taken back for to do again what the graph at hand does otherwise."""
-        options.check()
-        loaded = self._journal.load(self._journal.info(run), self._codec)
-        back = rerun_of_changes(self._settings, loaded, options)
-        return back if back is not None and back.seq is not None else None
-
-    def plan_rerun(self, target: str, step: str, options: RerunOptions) -> tuple[Loaded, Rerun]:
-        """A run, and what becomes of its steps if one of them is run again."""
-        moment = find_moment(self._store, target)
-        loaded = as_journalled(self._journal.load(moment.info, self._codec, moment.seq))
-        if loaded.run.outline:
-            self.refuse_foreign(loaded.info)
-        back = plan_rerun_from(self._settings, loaded, step)
-        options.check(back, step, moment)
-        return loaded, back
-
-    async def _go_on(
+    async def go_on(
         self, loaded: Loaded, writer: Writer, reconciled: Reconciled, options: ResumeOptions, caller: Caller
     ) -> Outcome:
         codec, run, info, settings = self._codec, loaded.run, loaded.info, reconciled.settings
@@ -419,10 +358,10 @@ class Runner:
             writer, settings, config, caller, run.steps_done, options.if_interrupted, True
         )
 
-    def _reconciled(self, loaded: Loaded, options: ResumeOptions, observer: Observer | None) -> Reconciled:
+    def reconciled(self, loaded: Loaded, options: ResumeOptions, observer: Observer | None) -> Reconciled:
         """What to go on with, after comparing the graph with the one that the run started with."""
         name = loaded.info.run
-        reconciled = reconcile(self._settings, loaded.run, name, options)
+        reconciled = reconcile(self.settings, loaded.run, name, options)
         changes = list(reconciled.changes)
         if changes:
             logger.warning("run %s goes on with a changed graph: %s", name, "; ".join(changes))
@@ -466,7 +405,7 @@ class Runner:
         unwanted = status == RunStatus.COMPLETED and settings.policy.preserve == "none"
         unwanted = unwanted or (status == RunStatus.FAILED and settings.policy.on_failure == "rollback")
         if unwanted and not has_kept(drive.run):
-            delete_run(self._journal, run)
+            delete_run(self.journal, run)
         if drive.failure is not None:
             raise drive.failure
         return self._outcome(drive, status, kept)
@@ -485,7 +424,7 @@ class Runner:
 
     def _see_to(self, drive: Drive) -> None:
         if self._store.inbox(drive.run_id, drive.run.inbox_seen):
-            see_to(self._journal, drive.run_id, self._codec, self._settings.graph)
+            see_to(self.journal, drive.run_id, self._codec, self.settings.graph)
 
     def _outcome(self, drive: Drive, status: RunStatus, kept: int) -> Outcome:
         run, saving = drive.run, drive.saving
@@ -519,7 +458,7 @@ class Runner:
         return Outcome(status, saving.state(), drive.run_id, ident, pauses, figures, tuple(warnings), adopted)
 
     def _as_it_stands(self, loaded: Loaded) -> Outcome:
-        run, state = loaded.run, state_of(loaded, self._settings)
+        run, state = loaded.run, state_of(loaded, self.settings)
         cost = sum(spending.cost for spending in run.spending.values())
         figures = Figures(steps_kept=run.steps_done, waves=run.root.waves, seconds=run.seconds, cost=cost)
         pauses = public_pauses(run, self._codec)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from holdfast.data.state import State
 from holdfast.engine.commands.inbox import PAUSE, Wish
@@ -42,7 +42,6 @@ from holdfast.engine.driving.saving import Saving
 from holdfast.engine.elsewhere.main_program import refuse_while_loading
 from holdfast.engine.resume import elapsed
 from holdfast.engine.settings import Settings
-from holdfast.engine.travel.reusing import Adoption
 from holdfast.errors import ExecutionError, RunConflict
 from holdfast.events import Observer
 from holdfast.journal.records import Noted, Spent, StepFinished, StepStarted
@@ -61,6 +60,9 @@ logger = logging.getLogger("holdfast")
 
 LINGER = 0.02
 """How long, in seconds, a finished step waits for its running siblings before it is saved without them."""
+
+if TYPE_CHECKING:
+    from holdfast.engine.travel.reusing import Adoption
 
 
 class Drive:
@@ -434,6 +436,8 @@ class Drive:
 
     async def _look_back(self) -> None:
         """Learn what the run may be given of what another, or it itself, has finished."""
+        from holdfast.engine.travel.reusing import Adoption
+
         look = partial(Adoption.of, self.settings.journal, self.graph, self.codec, self.run, self.run_id)
         self.adoption = look() if self.private else await asyncio.to_thread(look)
         if self.adoption is not None:

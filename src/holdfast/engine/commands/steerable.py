@@ -1,0 +1,134 @@
+"""What an app can ask of runs that are under way, here or elsewhere: stop, take answers, change what is to come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.engine.commands import control
+from holdfast.engine.commands.phrasing import Step, Update
+from holdfast.engine.runner import Runner
+from holdfast.engine.settings import Settings
+from holdfast.journal.journal import Journal
+from holdfast.values import RunStatus
+
+
+class Steerable:
+    """The part of an app that steers runs, whoever drives them."""
+
+    _settings: Settings
+    _runner: Runner
+
+    def cancel(self, run_id: str, reason: str = "cancelled", *, by: str = "") -> RunStatus:
+        """Stop a run for good or until it is resumed. A run that is being driven, in any process, stops soon.
+
+        Answers the status the run then has: `running` if its driver has still to notice.
+        """
+        self._refuse_foreign(run_id)
+        return control.cancel(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
+
+    def pause(self, run_id: str, reason: str = "paused", *, by: str = "") -> RunStatus:
+        """Let a run that is driven, in any process, save itself and stop, so that `resume` goes on with it."""
+        self._refuse_foreign(run_id)
+        return control.pause(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
+
+    def answer(
+        self, run_id: str, answer: Any = None, *, answers: Mapping[str, Any] | None = None, by: str = ""
+    ) -> tuple[str, ...]:
+        """Answer what a run waits for without driving it; the names answered.
+
+        A driver takes the answers soon, and if there is none, the next `resume` goes on with them.
+        """
+        self._refuse_foreign(run_id)
+        settings = self._settings
+        return control.answer(
+            settings.journal,
+            run_id,
+            answer,
+            answers=answers,
+            by=by,
+            codec=settings.codec,
+            retention=settings.retention,
+        )
+
+    def edit(
+        self, run_id: str, update: Update, *, by: str = "", reason: str = "", patience: float = 0.0
+    ) -> str:
+        """Change the state of a run, as its reducers take the update; a tuple as key is a place inside a value.
+
+        This, like all that steers a run, is done between two of its steps, by whichever process drives it, or at
+        once if none does, and its journal tells who asked for it and why. Answers the status that the run
+        then has, or `"asked"` if the driver has not come to it within `patience` seconds. What cannot be done
+        raises `CommandRefused` with the reason, if it is known by then.
+        """
+        return control.edit(*self._steered(run_id), update, **self._steering(by, reason, patience))
+
+    def skip(self, run_id: str, step: str, *, by: str = "", reason: str = "", patience: float = 0.0) -> str:
+        """Pass over a step that is ready, waits, failed or is in doubt; see `edit` for the answer.
+
+        `step` is a step's id, or a node's name, which means all its steps; `outer/inner` in a sub-graph.
+        """
+        return control.skip(*self._steered(run_id), step, **self._steering(by, reason, patience))
+
+    def modify(
+        self,
+        run_id: str,
+        step: str,
+        update: Update,
+        *,
+        by: str = "",
+        reason: str = "",
+        patience: float = 0.0,
+    ) -> str:
+        """Let a step that is still to begin see other values than the state has; see `edit` for the answer."""
+        return control.modify(*self._steered(run_id), step, update, **self._steering(by, reason, patience))
+
+    def inject(
+        self,
+        run_id: str,
+        steps: Step | Iterable[Step],
+        *,
+        frame: str = "",
+        follow: bool = False,
+        by: str = "",
+        reason: str = "",
+        patience: float = 0.0,
+    ) -> str:
+        """Run further steps now: nodes' names or `Send`s; see `edit` for the answer.
+
+        They join the steps that are about to run, or are running. Their updates count, and nothing follows them,
+        unless `follow` says that what usually does shall. `frame` is the sub-graph they are of.
+        """
+        options = self._steering(by, reason, patience)
+        return control.inject(*self._steered(run_id), steps, frame=frame, follow=follow, **options)
+
+    def replan(
+        self,
+        run_id: str,
+        steps: Step | Iterable[Step],
+        *,
+        frame: str = "",
+        follow: bool = True,
+        by: str = "",
+        reason: str = "",
+        patience: float = 0.0,
+    ) -> str:
+        """Run these steps instead of all that are neither running nor finished; see `edit` for the answer.
+
+        Nothing follows what is running then, so that without steps the run ends after it.
+        """
+        options = self._steering(by, reason, patience)
+        return control.replan(*self._steered(run_id), steps, frame=frame, follow=follow, **options)
+
+    def _steered(self, run_id: str) -> tuple[Journal, str]:
+        self._refuse_foreign(run_id)
+        return self._settings.journal, run_id
+
+    def _steering(self, by: str, reason: str, patience: float) -> dict[str, Any]:
+        settings = self._settings
+        own = {"codec": settings.codec, "graph": settings.graph}
+        return {"by": by, "reason": reason, "patience": patience, **own}
+
+    def _refuse_foreign(self, run_id: str) -> None:
+        for info in self._settings.journal.store.runs(run=run_id):
+            self._runner.refuse_foreign(info)
