@@ -61,7 +61,7 @@ def graphs(draw: st.DrawFn) -> StateGraph:
             after[source].add(name)
     for name, targets in after.items():
         if items in targets and items != inner:
-            sends = [Send(items, {"n": number}, key=str(number)) for number in range(3)]
+            sends = [Send(items, {"n": number}, key=f"{name}{number}") for number in range(3)]
             rest = sorted(targets - {items})
             graph.add_conditional_edges(
                 name, lambda state, sends=sends, rest=rest: [*sends, *rest], sorted(targets)
