@@ -258,6 +258,28 @@ def test_an_answer_that_a_person_gave_keeps_its_effect(bench: Bench) -> None:
     assert again.status == "completed" and again.state["log"][0] == "so"
 
 
+def test_an_answer_holds_only_while_all_is_as_it_was(memory: Store) -> None:
+    """Whoever approved a draft has not approved another, whatever the question says."""
+
+    def app(draft: str) -> App:
+        graph = StateGraph(dict, name="w")
+        graph.add_node("draft", lambda state: {"draft": draft}, version=draft)
+        graph.add_node("approve", lambda state, ctx: {"ok": ctx.ask("fine?")}, reads=["topic"])
+        graph.add_node("send", lambda state: {"sent": True}, reads=["ok"])
+        for source, target in pairwise([START, "draft", "approve", "send", END]):
+            graph.add_edge(source, target)
+        return graph.compile(memory)
+
+    app("one").invoke({"topic": "t"}, run_id="r")
+    app("one").resume("r", "yes")
+
+    assert app("one").invoke(reuse="r", run_id="same").figures.steps_adopted == 3
+    for source, run in (("r", "new"), ("same", "newer")):
+        outcome = app("two").invoke(reuse=source, run_id=run)
+        assert outcome.status == "paused" and [pause.name for pause in outcome.pauses] == ["fine?"]
+        assert app("two").resume(run, "no").figures.steps_run == 2
+
+
 def test_what_failed_or_was_passed_over_is_not_taken_over(bench: Bench) -> None:
     bench.broken = {"b"}
     app = bench.app(DIAMOND, options={"policy": CheckpointPolicy(on_failure="continue")})

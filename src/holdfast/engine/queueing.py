@@ -10,7 +10,7 @@ import uuid
 from holdfast.data.codec import Codec
 from holdfast.engine.commands.inbox import STALE, STOPS, open_message
 from holdfast.engine.driver import is_driven
-from holdfast.engine.resume import as_journalled, refuse_finished
+from holdfast.engine.resume import load_latest, refuse_finished
 from holdfast.errors import HoldfastError, RunConflict
 from holdfast.journal.checkpoints import encode_mark
 from holdfast.journal.journal import Journal
@@ -89,7 +89,7 @@ def requeue(
     driven, or completed, is refused; a paused one goes on with what was answered, past its gates.
     """
     codec = codec or Codec()
-    loaded = as_journalled(journal.load(journal.info(run_id), codec))
+    loaded = load_latest(journal, journal.info(run_id), codec)
     info = loaded.info
     refuse_finished(info)
     if is_driven(journal.store, info):

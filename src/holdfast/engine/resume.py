@@ -21,7 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.journal import records
 from holdfast.journal.checkpoints import is_checkpoint_id, locate_checkpoint
-from holdfast.journal.journal import Loaded
+from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.run_state import (
     EVERY_KEY,
     EXPIRED,
@@ -84,6 +84,19 @@ def as_journalled(loaded: Loaded) -> Loaded:
     """
     facts = dataclasses.replace(loaded.info, status=str(loaded.run.status), driver=loaded.run.driver)
     return dataclasses.replace(loaded, info=facts)
+
+
+def load_latest(journal: Journal, info: RunInfo, codec: Codec) -> Loaded:
+    """A run as its journal tells it now, for whoever writes to it and its plain facts with that.
+
+    Those are read once more after the journal, so that they are never older: what another writer put into them
+    meanwhile is either among them, or makes the next append a conflict.
+    """
+    while True:
+        loaded = journal.load(info, codec)
+        info = journal.info(info.run)
+        if info.key == loaded.info.key:
+            return as_journalled(dataclasses.replace(loaded, info=info))
 
 
 def take_answers(

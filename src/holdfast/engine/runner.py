@@ -27,9 +27,9 @@ from holdfast.engine.reconciling import Reconciled, reconcile
 from holdfast.engine.resume import (
     ResumeOptions,
     answered_now,
-    as_journalled,
     find_run,
     is_at_rest,
+    load_latest,
     refuse_finished,
 )
 from holdfast.engine.settings import Settings
@@ -140,7 +140,7 @@ class Runner:
             options.refuse_answers("a checkpoint file")
             return await self._from_file(Path(target), None, options.config, caller)
         facts, seq = find_run(self._store, str(target))
-        loaded = as_journalled(self.journal.load(facts, self._codec))
+        loaded = load_latest(self.journal, facts, self._codec)
         info, run = loaded.info, loaded.run
         if run.outline:
             self.refuse_foreign(info)

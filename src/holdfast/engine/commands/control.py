@@ -24,7 +24,7 @@ from holdfast.engine.commands.wishing import TRIES, ask, post, see_to, stopping,
 from holdfast.engine.driver import active_runs, is_alive, is_driven
 from holdfast.engine.outcome import Pause, public_pauses
 from holdfast.engine.policy import Retention
-from holdfast.engine.resume import as_journalled, refuse_finished, take_answers
+from holdfast.engine.resume import load_latest, refuse_finished, take_answers
 from holdfast.errors import CommandRefused, RunConflict
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Commanded, Record, RunEnded
@@ -73,7 +73,7 @@ def answer(
     """
     codec = codec or Codec()
     for last in range(TRIES):
-        loaded = as_journalled(journal.load(journal.info(run_id), codec))
+        loaded = load_latest(journal, journal.info(run_id), codec)
         info = loaded.info
         refuse_finished(info)
         found = take_answers(info, loaded.run, value, answers, codec, retention)
@@ -257,7 +257,7 @@ def _stop_undriven(journal: Journal, run_id: str, wish: Wish, codec: Codec) -> R
         post(journal, run_id, wish)
         see_to(journal, run_id, codec)
         return RunStatus(journal.info(run_id).status)
-    loaded = as_journalled(journal.load(info, codec))
+    loaded = load_latest(journal, info, codec)
     facts = loaded.info
     refuse_finished(facts)
     if facts.status == RunStatus.RUNNING and is_alive(facts.driver, journal.store):

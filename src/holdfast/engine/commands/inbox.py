@@ -75,11 +75,8 @@ class Wish(NamedTuple):
 
 def write_message(wish: Wish) -> bytes:
     """A message as bytes."""
-    message = wish._asdict()
-    message["reason"], message["by"] = safe_text(wish.reason), safe_text(wish.by)
-    message["changes"] = _plain(wish.changes)
-    message["additions"] = [[node, key, _plain(item)] for node, key, item in wish.additions]
-    body = ormsgpack.packb({key: value for key, value in message.items() if value})
+    message = _safe({key: value for key, value in wish._asdict().items() if value})
+    body = ormsgpack.packb(message)
     return _HEAD + _digest(body) + body
 
 
@@ -91,8 +88,13 @@ def _digest(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
 
 
-def _plain(changes: Sequence[Change]) -> list[tuple[tuple[str, ...], bytes]]:
-    return [(change.path, change.value) for change in changes]
+def _safe(value: Any) -> Any:
+    """A value as MessagePack can hold it: somebody at a terminal may type bytes that are no text."""
+    if isinstance(value, str):
+        return safe_text(value)
+    if isinstance(value, Mapping):
+        return {_safe(key): _safe(item) for key, item in value.items()}
+    return [_safe(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_message(body: bytes) -> Wish:

@@ -10,6 +10,7 @@ from holdfast.engine.commands.inbox import Wish
 from holdfast.engine.commands.meant import Refused
 from holdfast.errors import CommandRefused
 from holdfast.journal.records import Remarked
+from holdfast.journal.wire import safe_text
 from holdfast.stores.base import RunInfo
 
 LONGEST_TAG = 200
@@ -23,6 +24,7 @@ def remark_of(
 ) -> dict[str, Any]:
     """A remark as a message carries it; one that says nothing, or too much, is refused."""
     found = {"add": _tags(add), "remove": _tags(remove)}
+    text = safe_text(text) if isinstance(text, str) else text
     if not isinstance(text, str) or len(text) > LONGEST_NOTE:
         raise CommandRefused(f"a note is text of at most {LONGEST_NOTE} characters, not {text!r:.80}")
     if both := sorted({*found["add"]} & {*found["remove"]}):
@@ -35,15 +37,16 @@ def remark_of(
 def _tags(tags: Iterable[str]) -> list[str]:
     if isinstance(tags, str):
         raise CommandRefused(f"tags are several words, not one text: {tags!r:.80}")
-    found = list(dict.fromkeys(tags))
-    if len(found) > MOST_TAGS:
-        raise CommandRefused(f"at most {MOST_TAGS} tags at once, not {len(found)}")
-    for tag in found:
+    given = list(tags)
+    for tag in given:
         is_word = isinstance(tag, str) and 0 < len(tag) <= LONGEST_TAG and tag.isprintable()
         if not is_word or tag != tag.strip() or "," in tag:
             raise CommandRefused(
                 f"a tag is printable text of at most {LONGEST_TAG} characters without commas, not {tag!r:.80}"
             )
+    found = list(dict.fromkeys(given))
+    if len(found) > MOST_TAGS:
+        raise CommandRefused(f"at most {MOST_TAGS} tags at once, not {len(found)}")
     return found
 
 

@@ -23,7 +23,7 @@ from holdfast.engine.commands.meant import Refused
 from holdfast.engine.commands.obeying import decided
 from holdfast.engine.commands.remarking import tags_after
 from holdfast.engine.driver import active_runs, is_driven
-from holdfast.engine.resume import as_journalled, refuse_finished
+from holdfast.engine.resume import load_latest, refuse_finished
 from holdfast.errors import CommandRefused, RunConflict
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Commanded, Remarked, RunEnded
@@ -70,7 +70,7 @@ def ask(
     number = post(journal, run_id, wish)
     end, conflicts = time.monotonic() + patience, 0
     while True:
-        loaded = as_journalled(journal.load(journal.info(run_id), codec))
+        loaded = load_latest(journal, journal.info(run_id), codec)
         if loaded.run.inbox_seen >= number:
             return _verdict(loaded, number)
         refuse(loaded.info)
@@ -103,7 +103,7 @@ def see_to(journal: Journal, run_id: str, codec: Codec, graph: Graph | None = No
         found = journal.store.runs(run=run_id)
         if not found or found[0].status == RunStatus.COMPLETED:
             return
-        loaded = as_journalled(journal.load(found[0], codec))
+        loaded = load_latest(journal, found[0], codec)
         if is_driven(journal.store, loaded.info) or not journal.store.inbox(run_id, loaded.run.inbox_seen):
             return
         try:

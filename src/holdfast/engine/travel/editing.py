@@ -18,7 +18,7 @@ from holdfast.engine.commands.steering import told
 from holdfast.engine.commands.wishing import waits_for_worker
 from holdfast.engine.driver import describe, is_driven
 from holdfast.engine.driving.changes import meaning
-from holdfast.engine.resume import as_journalled
+from holdfast.engine.resume import load_latest
 from holdfast.engine.settings import Settings
 from holdfast.errors import CommandRefused, HoldfastError, RunConflict, RunFinished
 from holdfast.journal.checkpoints import checkpoint_id, encode_mark
@@ -89,7 +89,7 @@ def update_state(hands: Hands, run_id: str, edit: Edit) -> str:
 def undriven(hands: Hands, run_id: str, way_out: str = "") -> Loaded:
     """A run as its journal tells it; one that somebody drives is refused."""
     journal = hands.journal
-    loaded = as_journalled(journal.load(journal.info(run_id), hands.codec))
+    loaded = load_latest(journal, journal.info(run_id), hands.codec)
     refuse_driven(journal.store, loaded.info, way_out)
     return loaded
 

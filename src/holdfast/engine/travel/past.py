@@ -46,6 +46,8 @@ class Finish(NamedTuple):
     began: int = 0
     """When it began and ended, counted in records: what began after the end of another may be because of it."""
     ended: int = 0
+    asked: bool = False
+    """Whether somebody answered it."""
 
     @property
     def step(self) -> str:
@@ -167,9 +169,9 @@ class _Reader:
             self._look(name)
         past.finishes.pop(name, None)
         past.spare.pop(name, None)
-        item, seen, cost = past.run.step(name).item, self._seen.pop(name, None), self._costs.pop(name, 0.0)
-        began = self._began.pop(name, past.clock)
-        past.finishes[name] = Finish(past.info, seq, record, item, seen, cost, began, past.clock)
+        step, seen, cost = past.run.step(name), self._seen.pop(name, None), self._costs.pop(name, 0.0)
+        began, asked = self._began.pop(name, past.clock), bool(step.answers)
+        past.finishes[name] = Finish(past.info, seq, record, step.item, seen, cost, began, past.clock, asked)
 
     def _follow(self, record: WaveFinished) -> None:
         frame = self._past.run.frames[record.frame]

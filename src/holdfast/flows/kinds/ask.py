@@ -14,7 +14,12 @@ from holdfast.flows.world import World
 
 
 class AskSomebody(Plain):
-    """Asks all at once; the run pauses until everything is answered."""
+    """Asks all at once; the run pauses until everything is answered.
+
+    Whoever answers may have looked at anything, so that an answer holds only while all of the state is the same.
+    """
+
+    takes_state = True
 
     def __init__(self, step: Step, world: World) -> None:
         super().__init__()
