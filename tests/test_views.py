@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import fractions
 import json
 import math
 import pathlib
@@ -570,6 +571,20 @@ NOON = dt.datetime(2026, 1, 2, 12, tzinfo=dt.UTC)
 def test_values_as_plain_data(value: Any, shown: Any) -> None:
     assert plain(value) == shown
     json.dumps(plain(value), allow_nan=False).encode()
+
+
+def test_integers_that_python_does_not_write_are_text() -> None:
+    large = 10**5000
+    value = {"n": -large, "m": 10**4200, large: {(large,): 1}, "f": fractions.Fraction(1, large)}
+
+    assert plain(value) == {
+        "n": hex(-large),
+        "m": 10**4200,
+        hex(large): {"<tuple of very large numbers>": 1},
+        "f": "<fractions.Fraction of very large numbers>",
+    }
+    json.dumps(plain(value), allow_nan=False)
+    assert preview(value)
 
 
 def test_arrays_and_objects_are_named() -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast import END, START, App, ExecutionError, Send, StateGraph, export_run
-from holdfast.capsules.contents import Facts, write_entry, write_facts
+from holdfast.capsules.contents import Facts, stopped, write_entry, write_facts
 from holdfast.capsules.sections import Kind, Writer
+from holdfast.journal.fold import apply
 from holdfast.journal.journal import genesis, link
+from holdfast.journal.run_state import RunState
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import decode_records
 from holdfast.stores.base import Entry, Store
+from holdfast.values import RunStatus
+from holdfast.views.plain import CODEC
 from tests.graphs import Log
 
 KEY = b"\x01\x02\x03\x04\x05\x06\x07\x08"
@@ -95,9 +102,7 @@ def forged(
     """A capsule whose journal has any bodies, with right checksums and a right chain."""
     chain, parts = genesis(run, KEY), list[tuple[Kind, bytes]]()
     known: dict[str, Any] = {
-        "workflow": "w",
-        "status": "paused",
-        "under_way": False,
+        **claims_of(bodies),
         "created_at": 1.0,
         "updated_at": 2.0,
         "tags": (),
@@ -112,6 +117,23 @@ def forged(
         chain = link(chain, seq, 1.0, mark, body)
         parts.append((Kind.ENTRY, write_entry(Entry(seq, 1.0, chain, body, mark))))
     return sections(path, *parts)
+
+
+def claims_of(bodies: Sequence[bytes]) -> dict[str, Any]:
+    """What facts have to say of a run with such a journal, as far as that can be read."""
+    found, track = RunState(workflow="w"), Track()
+    with contextlib.suppress(Exception):
+        for body in bodies:
+            for record in decode_records(body, track, CODEC):
+                apply(found, record, 1.0)
+    is_known = isinstance(found.workflow, str) and found.status in set(RunStatus)
+    if not is_known:
+        return {"workflow": "w", "status": "paused", "under_way": False}
+    return {
+        "workflow": found.workflow,
+        "status": stopped(found.status),
+        "under_way": found.status == RunStatus.RUNNING,
+    }
 
 
 def digest(path: Path) -> str:

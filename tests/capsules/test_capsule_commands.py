@@ -207,6 +207,16 @@ def test_bad_input_is_told(call: Call, paused: str, words: list[str], said: str)
     assert done.code in (1, 2) and said in done.err, done.err
 
 
+def test_a_passphrase_in_the_environment_is_for_encrypted_capsules(
+    call: Call, paused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_CAPSULE_PASSPHRASE", "secret")
+    for words in (["run.holdfast"], ["run.holdfast", "--inspect"]):
+        done = call("import", *words)
+
+        assert done.code == 2 and "HOLDFAST_CAPSULE_PASSPHRASE says that it should be" in done.err
+
+
 def test_a_checkpoint_is_no_run(call: Call, paused: str) -> None:
     ident = call("checkpoints", "list", "--json").json["checkpoints"][0]["checkpoint_id"]
 

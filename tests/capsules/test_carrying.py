@@ -7,6 +7,8 @@ import datetime as dt
 import os
 import secrets
 import signal
+import stat
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from holdfast import (
 from holdfast.data.codec import Codec
 from holdfast.data.seal import Seal
 from holdfast.engine import driver
-from holdfast.engine.commands.inbox import Wish
+from holdfast.engine.commands.inbox import Wish, write_message
 from holdfast.engine.commands.wishing import post
 from holdfast.engine.driver import active_runs
 from holdfast.engine.moving.transfer import copy_runs
@@ -37,6 +39,7 @@ from holdfast.journal.copying import COPIED
 from holdfast.journal.journal import Journal
 from holdfast.journal.pruning import prune_run
 from holdfast.stores.base import Append, RunInfo, Store
+from holdfast.views import run_view
 from tests.capsules.making import exported, forged
 from tests.stores.carrying import Lives, Mortal, asking, blocking, contents, drive, growing, ran
 from tests.stores.test_copying import facts, four_runs
@@ -454,3 +457,99 @@ def test_ids_that_terminals_would_obey_are_not_taken(source: Store, tmp_path: Pa
     with pytest.raises(CapsuleInvalid, match="not taken as a run id"):
         import_run(target, path, run_id="\x07")
     assert len(target.runs()) == 3
+
+
+def test_tags_that_were_removed_do_not_come_back(source: Store, store: Store, tmp_path: Path) -> None:
+    app = asking(source)
+    app.invoke({"n": 1}, run_id="r", config={"tags": ["draft"]})
+    import_run(store, exported(source, "r", tmp_path))
+    app.tag("r", "final", remove=["draft"])
+    path = exported(source, "r", tmp_path)
+
+    assert import_run(store, path).outcome == "updated"
+
+    assert facts(store, "r").tags == facts(source, "r").tags == ("final",)
+    assert exported(store, "r", tmp_path, "again").read_bytes() == path.read_bytes()
+
+
+def remark(text: str) -> bytes:
+    said = {"at": 0, "text": text, "add": [], "remove": [], "keep": None}
+    return write_message(Wish("remark", remark=said))
+
+
+def notes(store: Store) -> list[str]:
+    return [note.text for said in run_view(Journal(store), "r").remarks for note in said.notes]
+
+
+@pytest.mark.parametrize("way", ["capsule", "copy"])
+def test_messages_that_wait_in_the_target_are_kept(
+    source: Store, store: Store, tmp_path: Path, way: str
+) -> None:
+    """Both sides got one since they parted: journals tell them by number, and none may be taken for another."""
+
+    def carry() -> None:
+        if way == "capsule":
+            import_run(store, exported(source, "r", tmp_path))
+        else:
+            assert not copy_runs(source, store).problems
+
+    app = asking(source)
+    app.invoke({"n": 1}, run_id="r")
+    carry()
+    store.post("r", remark("of the target"))
+    app.note("r", "of the source")
+    source.post("r", remark("waits in the source"))
+    carry()
+    carry()
+
+    assert [message.body for message in store.inbox("r")][1:] == [
+        remark("waits in the source"),
+        remark("of the target"),
+    ]
+    app.note("r", "the last")
+    carry()
+    assert len(store.inbox("r")) == 4
+    asking(store).note("r", "here")
+    assert notes(store) == ["of the source", "waits in the source", "the last", "of the target", "here"]
+
+
+def test_an_export_writes_into_a_pipe_and_through_a_link(source: Store, tmp_path: Path) -> None:
+    """What is no file is not replaced by one."""
+    asking(source).invoke({"n": 1}, run_id="r")
+    whole = exported(source, "r", tmp_path).read_bytes()
+    pipe, link, real = tmp_path / "pipe", tmp_path / "link", tmp_path / "inner" / "real"
+    real.parent.mkdir()
+    real.write_bytes(b"old")
+    link.symlink_to(real)
+    os.mkfifo(pipe)
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+
+    export_run(source, "r", pipe, overwrite=True)
+    export_run(source, "r", link, overwrite=True)
+
+    reader.join(60)
+    assert found == [whole] and stat.S_ISFIFO(pipe.stat().st_mode)
+    assert link.is_symlink() and real.read_bytes() == whole
+    with pytest.raises(HoldfastError, match="cannot be written"):
+        export_run(source, "r", real.parent, overwrite=True)
+    assert sorted(path.name for path in tmp_path.glob("**/*.tmp")) == []
+
+
+def test_a_pipe_is_no_capsule(tmp_path: Path) -> None:
+    """It is not opened: that would wait until somebody writes into it."""
+    os.mkfifo(tmp_path / "pipe")
+    for take in (inspect_capsule, lambda path: import_run(open_store("memory://"), path)):
+        with pytest.raises(CapsuleInvalid, match="not a file"):
+            take(tmp_path / "pipe")
+
+
+def test_a_passphrase_is_not_given_in_vain(source: Store, tmp_path: Path) -> None:
+    """Whoever gives one takes the capsule for encrypted; somebody may have put another in its place."""
+    asking(source).invoke({"n": 1}, run_id="r")
+    path = exported(source, "r", tmp_path)
+    with pytest.raises(CapsuleInvalid, match="it is not encrypted"):
+        inspect_capsule(path, passphrase="secret")
+    with pytest.raises(CapsuleInvalid, match="it is not encrypted"):
+        import_run(open_store("memory://"), path, passphrase="secret")

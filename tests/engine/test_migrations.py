@@ -10,7 +10,9 @@ import pytest
 
 from holdfast import (
     START,
+    CannotReuse,
     ExecutionError,
+    GraphChanged,
     GraphInvalid,
     MigrationFailed,
     Send,
@@ -307,3 +309,71 @@ def test_a_graph_without_a_version_has_the_outline_that_it_always_had() -> None:
     outline = newer(version="").build().outline()
 
     assert "version" not in outline and newer().build().outline()["version"] == "v2"
+
+
+def test_a_plan_that_goes_back_behind_a_migration_tells_of_it() -> None:
+    store = MemoryStore()
+
+    def graph(version: str, key: str, *, code: str = "1", fails: bool = False) -> StateGraph:
+        def count(state: Any) -> dict[str, Any]:
+            return {"count": 1 // (not fails) * len(state[key])}
+
+        made = StateGraph({key: list, "count": int}, name="w", version=version)
+        made.add_node("a", lambda state: {key: ["x"]}, version="1").add_node("b", count, version=code)
+        return made.add_edge(START, "a").add_edge("a", "b")
+
+    with pytest.raises(ExecutionError):
+        graph("v1", "docs", fails=True).compile(store).invoke(run_id="r")
+    now = graph("v2", "papers")
+    now.migrate("v1", "v2")(renamed)
+    now.compile(store).resume("r")
+    then = graph("v2", "papers", code="2")
+    then.migrate("v1", "v2")(renamed)
+    app = then.compile(store)
+    plan = app.plan_resume("r", rerun_changed=True)
+
+    assert plan.back_to and plan.migrations == ("the state is brought from version 'v1' to 'v2'",)
+    assert app.resume("r", rerun_changed=True, plan=plan).state["papers"] == ["x"]
+    assert len(migrations(store)) == 2
+
+
+def test_what_is_changed_of_an_old_state_is_changed_after_it_was_brought_over(store: Store) -> None:
+    started(store)
+    app = newer(v1_v2=renamed).compile(store, on_change="fail")
+    fork = app.fork("r", 1, update={"papers": ["z"]})
+
+    assert dict(app.get_state(fork)) == {"topic": "t", "big": "b" * 100_000, "papers": ["z"]}
+    assert [since for since, *_ in migrations(store, fork)] == ["v1"]
+    assert "docs" in app.get_state("r")
+    with pytest.raises(GraphChanged):
+        app.resume(fork)  # Its nodes are others; that its state was brought over does not hide it.
+    lenient = newer(v1_v2=renamed).compile(store)
+    assert lenient.resume(fork).state["count"] == 1 and len(migrations(store, fork)) == 1
+    lenient.update_state("r", {"papers": []})
+    assert lenient.resume("r").state["count"] == 0
+
+
+def test_what_cannot_be_brought_over_is_not_changed() -> None:
+    store = MemoryStore()
+    started(store)
+
+    with pytest.raises(MigrationFailed, match="no migration leads there"):
+        newer().compile(store).fork("r", 1, update={"papers": ["z"]})
+    assert len(store.runs()) == 1
+
+
+def test_the_inputs_of_a_run_that_is_used_again_are_brought_over() -> None:
+    store = MemoryStore()
+
+    def graph(version: str, key: str) -> StateGraph:
+        made = StateGraph({key: str, "seen": str}, name="w", version=version)
+        made.add_node("a", lambda state: {"seen": state.get(key)})
+        return made.add_edge(START, "a")
+
+    graph("v1", "topic").compile(store).invoke({"topic": "tides"}, run_id="r")
+    now = graph("v2", "subject")
+    with pytest.raises(CannotReuse, match=r"no migration leads there.*give the new run its own"):
+        now.compile(store).invoke(reuse="r")
+    now.migrate("v1", "v2")(lambda state: {"subject": state["topic"]})
+
+    assert dict(now.compile(store).invoke(reuse="r").state) == {"subject": "tides", "seen": "tides"}

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,16 @@ from holdfast import (
     open_store,
 )
 from holdfast.cli.pruning import carry_out, planned
+from holdfast.data.codec import Codec
 from holdfast.engine.commands import control
+from holdfast.engine.commands.remarking import tags_after
 from holdfast.engine.housekeeping import apply_retention, expire_runs, janitor
+from holdfast.engine.queueing import requeue
 from holdfast.journal.journal import Journal
-from holdfast.stores.base import Append, Store
+from holdfast.journal.records import Remarked
+from holdfast.journal.writer import Writer
+from holdfast.stores.base import Append, Snapshot, Store
+from holdfast.stores.memory import MemoryStore
 from holdfast.views import run_view, timeline
 from tests.cli.calling import CHAIN, call, write
 from tests.graphs import chain
@@ -95,9 +102,68 @@ def test_what_cannot_be_meant_is_refused() -> None:
         app.tag("r", "a", remove=["a"])
     with pytest.raises(CommandRefused, match="several words"):
         app.tag("r", remove="good")
+    with pytest.raises(CommandRefused, match="a tag is printable text"):
+        app.tag("r", ["good"])  # type: ignore[arg-type]
     with pytest.raises(CheckpointNotFound):
         app.keep("r@9")
     assert not run_view(app.settings.journal, "r").remarks
+
+
+def test_bytes_that_are_no_text_are_taken_as_what_they_are() -> None:
+    app = (
+        StateGraph(dict)
+        .add_node("ask", lambda state, ctx: {"a": ctx.ask("?")})
+        .set_entry_point("ask")
+        .compile()
+    )
+    app.invoke({}, run_id="r")
+    app.note("r", "caf\udce9", by="b\udcff")
+    with pytest.raises(CommandRefused, match="no step"):
+        control.skip(app.settings.journal, "r", "\udcff")
+
+    (said,) = run_view(app.settings.journal, "r").remarks
+    assert [(note.by, note.text) for note in said.notes] == [("b\\udcff", "caf\\udce9")]
+
+
+class Meanwhile(MemoryStore):
+    """A store in which something happens between two reads of the same reader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.happens: list[Callable[[], object]] = []
+
+    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
+        if self.happens:
+            self.happens.pop()()
+        return super().snapshot(run, upto)
+
+
+@pytest.mark.parametrize("change", ["tag", "answer", "requeue", "resume"])
+def test_tags_that_two_add_at_the_same_moment_are_both_kept(change: str) -> None:
+    """S3.23: the other one comes after the facts were read, and before the journal is."""
+    store = Meanwhile()
+    graph = StateGraph(dict).add_node("ask", lambda state, ctx: {"a": ctx.ask("?")}).set_entry_point("ask")
+    first = graph.compile(store)
+    first.invoke({}, run_id="r")
+
+    def theirs() -> None:
+        journal, said = Journal(store), Remarked(0, "", ("theirs",))
+        writer = Writer(journal, journal.load(journal.info("r"), Codec()), Codec(), durable=True)
+        writer.record(said)
+        writer.set_info(tags_after(writer.info, said))
+        writer.flush()
+
+    doings: dict[str, Callable[[], object]] = {
+        "tag": lambda: first.tag("r", "mine"),
+        "answer": lambda: first.answer("r", "yes"),
+        "requeue": lambda: requeue(Journal(store), "r"),
+        "resume": lambda: first.resume("r", "yes"),
+    }
+    store.happens.append(theirs)
+
+    doings[change]()
+
+    assert not store.happens and "theirs" in first.settings.journal.info("r").tags
 
 
 def test_whoever_drives_a_run_writes_it_down(store: Store) -> None:

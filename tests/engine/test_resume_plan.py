@@ -10,6 +10,7 @@ import pytest
 from holdfast import (
     END,
     START,
+    App,
     ExecutionError,
     PlanOutdated,
     ResumePlan,
@@ -20,6 +21,7 @@ from holdfast import (
     StateInvalid,
     append,
 )
+from holdfast.journal.pruning import prune_run
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, raise_crash
@@ -356,3 +358,73 @@ def test_wherever_a_process_died_the_resume_does_what_was_planned(name: str, poi
         if runs and runs[0].status != "completed":
             plan_and_resume(SITUATIONS[name]().compile(store), takeover=True)
     assert crashes >= 2
+
+
+def test_a_sub_graph_that_is_gone_while_it_waits_is_planned(empty: MemoryStore) -> None:
+    def graph(*, whole: bool) -> StateGraph:
+        made = chain("a", name="w")
+        if whole:
+            made.add_node("sub", chain("x", nodes={"x": ask}, name="inner")).add_edge("a", "sub")
+        return made
+
+    graph(whole=True).compile(empty).invoke({}, run_id="r")
+    app = graph(whole=False).compile(empty)
+    for plan in (app.plan_resume("r"), app.plan_resume("r", rerun_changed=True)):
+        assert [(step.step, step.what) for step in plan.steps] == [("a#1", "kept"), ("sub#1/x#1", "orphaned")]
+    assert app.resume("r").status == "paused"
+
+
+def two_ways(store: Store, broken: str = "", **versions: str) -> App:
+    """s, then a b c and x y z side by side, then d."""
+
+    def node(name: str) -> Callable[[Any], dict[str, Any]]:
+        def work(state: Any) -> dict[str, Any]:
+            if name == broken:
+                raise ValueError(name)
+            return {"log": [name + versions.get(name, "")]}
+
+        return work
+
+    graph = StateGraph(Log, name="w")
+    for name in "sabcxyzd":
+        graph.add_node(name, node(name), version=versions.get(name, ""))
+    for source, target in ((START, "s"), *zip("sabsxy", "abcxyz", strict=True)):
+        graph.add_edge(source, target)
+    return graph.add_edge(["c", "z"], "d").compile(store)
+
+
+def fates(plan: ResumePlan) -> dict[str, str]:
+    told = [(step.step or step.node, step.what) for step in plan.steps]
+    assert len(told) == len(dict(told)), "each is told once"
+    return dict(told)
+
+
+def test_what_changes_after_a_rerun_that_failed_half_way_is_planned(empty: MemoryStore) -> None:
+    two_ways(empty).invoke({}, run_id="r")
+    with pytest.raises(ExecutionError):
+        two_ways(empty, "a", a="2").resume("r", rerun_changed=True)
+    app = two_ways(empty, a="2", z="2")
+    plan = app.plan_resume("r", rerun_changed=True)
+
+    assert fates(plan) == {"s#1": "kept", "x#1": "kept", "y#1": "kept", "z#1": "rerun", "a#1": "rerun"}
+    assert plan.back_to is None
+    assert "z2" in app.resume("r", rerun_changed=True, plan=plan).state["log"]
+
+
+@pytest.mark.parametrize(("fails", "waits"), [("a", "xyz"), ("c", "z")])
+def test_what_a_new_run_is_to_be_given_is_planned(empty: MemoryStore, fails: str, waits: str) -> None:
+    two_ways(empty).invoke({}, run_id="r")
+    with pytest.raises(ExecutionError):
+        two_ways(empty, fails).rerun("r", "a", run_id="n")
+    app = two_ways(empty)
+    before = fates(app.plan_resume("n"))
+    kept = [name for name in "sabxyz" if name in waits or name not in "abc" or name < fails]
+    assert before == {**{f"{name}#1": "kept" for name in kept}, f"{fails}#1": "rerun"}
+
+    prune_run(app.settings.journal, app.settings.journal.info("n"), app.checkpoints("n")[-1].seq)
+    after = fates(app.plan_resume("n"))
+
+    assert {name.partition("#")[0]: what for name, what in after.items()} == {
+        name.partition("#")[0]: what for name, what in before.items()
+    }
+    assert {f"{name}#1" for name in waits} <= set(after) and len(after) == len(before)

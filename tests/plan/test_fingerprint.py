@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import itertools
 import os
@@ -179,7 +180,7 @@ def test_what_does_not_change_what_a_function_does_does_not_show(load: Loader, o
     assert old in WHOLE
     one, other = load(WHOLE), load(WHOLE.replace(old, new))
 
-    assert fingerprint(one).startswith("src:")
+    assert fingerprint(one).startswith("deep:")
     assert same_code(fingerprint(one), fingerprint(other))
 
 
@@ -312,6 +313,138 @@ def test_functions_of_all_shapes_are_told_apart(load: Loader, shape: str) -> Non
     assert " at 0x" not in fingerprint(one)
 
 
+PACKAGES = {
+    "a function of a module": (
+        "from pkg import helper\ndef f(state): return helper.go()",
+        "def go(): return [1]",
+    ),
+    "a constant of a module": ("from pkg import helper\ndef f(state): return helper.word", "word = '[1]'"),
+    "a module of a module": (
+        "import pkg.helper\ndef f(state): return pkg.helper.go()",
+        "def go(): return [1]",
+    ),
+    "an import within": (
+        "def f(state):\n    from pkg.helper import go\n    return go()",
+        "def go(): return [1]",
+    ),
+    "a relative import within": (
+        "def f(state):\n    from . import helper\n    return helper.go()",
+        "def go(): return [1]",
+    ),
+    "an import within of what imports": (
+        "def f(state):\n    import pkg.between",
+        "def go(): return [1]",
+    ),
+    "a module beside the package": ("import beside\ndef f(state): return beside.go()", ""),
+    "a class": (
+        "from pkg.helper import A\ndef f(state): return A().go()",
+        "class A:\n    def go(self): return [1]",
+    ),
+    "what a class uses": (
+        "from pkg.helper import A\ndef f(state): return A().go()",
+        "class A:\n    def go(self): return go()\ndef go(): return [1]",
+    ),
+    "a field's annotation": (
+        "from pkg.helper import A\ndef f(state): return A(n=1)",
+        "import dataclasses\n@dataclasses.dataclass\nclass A:\n    n: 'list[[1]]'",
+    ),
+    "a class attribute": ("from pkg.helper import A\ndef f(state): return A.n", "class A:\n    n = [1]"),
+    "an enum": (
+        "from pkg.helper import A\ndef f(state): return A.n.value",
+        "import enum\nclass A(enum.Enum):\n    n = [1]",
+    ),
+    "an inherited call": (
+        "from pkg.helper import B\nclass A(B): pass\nf = A([1])",
+        "class B:\n    def __init__(self, n): self.n = n\n    def __call__(self, state): return self.n",
+    ),
+    "a base class": (
+        "from pkg.helper import B\nclass A(B):\n    def __call__(self, state): return super().go()\nf = A()",
+        "class B:\n    def go(self): return [1]",
+    ),
+    "slots": (
+        "class A:\n    __slots__ = ('n',)\n    def go(self, state): return self.n\na = A()\na.n = [1]\nf = a.go",
+        "",
+    ),
+    "a class method": (
+        "class A:\n    n = [1]\n    @classmethod\n    def go(cls, state): return cls.n\nf = A.go",
+        "",
+    ),
+    "a property": (
+        "class A:\n    @property\n    def n(self): return [1]\n    def go(self, state): return self.n\nf = A().go",
+        "",
+    ),
+    "the class of a global object": (
+        "from pkg.helper import a\ndef f(state): return a.go()",
+        "class A:\n    def go(self): return [1]\na = A()",
+    ),
+    "a pydantic model": (
+        "from pydantic import BaseModel\nclass A(BaseModel):\n    n: list[int]\n"
+        "def make(a): return lambda state: a.n\nf = make(A(n=[1]))",
+        "",
+    ),
+    "a partial": (
+        "import functools\ndef g(n): return n\ng1 = functools.partial(g, [1])\ndef f(state): return g1()",
+        "",
+    ),
+    "a foreign decorator": (
+        "from foreign import deco\nfrom pkg.helper import go\n@deco\ndef f(state): return go()",
+        "def go(): return [1]",
+    ),
+    "deep data": (f"P = {'(' * 12}[1]{',)' * 12}\ndef f(state): return P", ""),
+    "a path": ("from pathlib import Path\nP = Path('[1]')\ndef f(state): return P", ""),
+    "a decimal": ("from decimal import Decimal\np = Decimal([1][0])\ndef f(state): return p", ""),
+    "bytes": ("P = bytearray([1])\ndef f(state): return P", ""),
+    "a deque": ("import collections\nP = collections.deque([1])\ndef f(state): return P", ""),
+    "a template": ("import string\nP = string.Template('[1]')\ndef f(state): return P", ""),
+}
+
+
+@pytest.mark.parametrize("case", PACKAGES)
+def test_what_a_package_holds_counts_where_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """S0.15: functions, classes and constants of its own package and folder, in whichever way they are reached."""
+    nodes, helper = PACKAGES[case]
+
+    def told(number: str) -> str:
+        root = tmp_path / number
+        installed = root / "site-packages"
+        files = {
+            root / "pkg" / "__init__.py": "",
+            root / "pkg" / "nodes.py": nodes,
+            root / "pkg" / "helper.py": f"# {number}\n{helper}\ndef unused(): return '{number}'\n",
+            root / "pkg" / "between.py": "from .helper import go",
+            root / "beside.py": "def go(): return [1]",
+            installed / "foreign.py": "def deco(g):\n    return lambda state: g(state)",
+        }
+        if "import within" in case:  # Then all of the module counts.
+            files[root / "pkg" / "helper.py"] = f"# {number}\n{helper}\n"
+        with monkeypatch.context() as patch:
+            for file, text in files.items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                foreign = installed in file.parents
+                file.write_text(text.replace("[1]", "[3]") if number == "other" and not foreign else text)
+            for folder in (root, installed):
+                patch.syspath_prepend(folder)
+            for name in ("pkg", "pkg.nodes", "pkg.helper", "pkg.between", "beside", "foreign"):
+                patch.delitem(sys.modules, name, raising=False)
+            return fingerprint(importlib.import_module("pkg.nodes").f)
+
+    one, same, other = told("one"), told("same"), told("other")
+
+    assert one.startswith("deep:"), "all versions of Python agree"
+    assert same_code(one, same) and not same_code(one, other)
+
+
+def test_what_refers_to_itself_has_a_fingerprint() -> None:
+    data: list[Any] = [1]
+    data.append(data)
+
+    assert fingerprint(made("def make(d):\n    return lambda state: d\nf = make(d)", d=data)).startswith(
+        "deep3"
+    )
+
+
 def test_another_process_with_another_hash_seed_and_folder_finds_the_same(tmp_path: Path) -> None:
     """Fingerprints are stored: they may not depend on where and when they are made."""
     told = set()
@@ -343,7 +476,7 @@ def test_a_file_that_was_edited_since_it_was_loaded_is_not_believed(load: Loader
 
     edited = fingerprint(function)
 
-    assert edited.startswith("code3") and same_code(edited, fingerprint(load(WHOLE)))
+    assert edited.startswith("deep3") and same_code(edited, fingerprint(load(WHOLE)))
 
 
 def test_fingerprints_of_older_journals_are_compared_with_what_they_were_made_of(load: Loader) -> None:
@@ -356,7 +489,7 @@ def test_fingerprints_of_older_journals_are_compared_with_what_they_were_made_of
     )
     assert not same_code(older, fingerprint(other))
     assert same_code("py2.7:aa", fingerprint(one)), "byte code of another Python says nothing"
-    assert not same_code("src:aa py2.7:aa", fingerprint(one)), "source does"
+    assert not same_code("deep:aa py2.7:aa", fingerprint(one)), "source does"
 
 
 def test_versions_of_older_flows_are_still_the_same() -> None:

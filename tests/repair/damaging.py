@@ -7,6 +7,7 @@ from typing import Any
 
 import apsw
 
+from holdfast.stores import frames
 from holdfast.stores.base import Store
 from holdfast.stores.files import FileStore
 from holdfast.stores.memory import MemoryStore
@@ -95,3 +96,44 @@ def _replace_bytes(path: Path, old: bytes, new: bytes) -> None:
 def _server(store: PostgresStore, statement: str, *values: Any) -> None:
     with store.transaction() as connection:
         connection.execute(statement.encode(), values)
+
+
+def cut(store: Store, run: str, seq: int) -> None:
+    """Remove the entries from `seq` on, and the snapshots there."""
+    match store:
+        case MemoryStore():
+            stored = store._runs[run]
+            del stored.entries[seq - stored.first :]
+            for number in [number for number in stored.snapshots if number >= seq]:
+                del stored.snapshots[number]
+        case SqliteStore():
+            first, last = number_of(store, run) << 32 | seq, (number_of(store, run) + 1) << 32
+            for table in ("entries", "snapshots"):
+                sql(store, f"DELETE FROM {table} WHERE id >= ? AND id < ?", first, last)
+        case FileStore():
+            folder = store.directory / folder_name(run)
+            with (folder / "journal").open("r+b") as file:
+                size = (folder / "journal").stat().st_size
+                found = list(frames.scan(file.fileno(), 0, size, run))
+                file.truncate(next(frame.start for frame in found if frame.after + 1 == seq))
+            for path in folder.glob("snapshots/*"):
+                if int(path.name) >= seq:
+                    path.unlink()
+        case PostgresStore():
+            for table in ("entry", "snapshot"):
+                of_run = "run_no = (SELECT no FROM run WHERE run = %s)"
+                _server(store, f"DELETE FROM {table} WHERE {of_run} AND seq >= %s", run, seq)
+
+
+def lose_message(store: Store, run: str, number: int) -> None:
+    """Remove a message."""
+    match store:
+        case MemoryStore():
+            del store._runs[run].inbox[number - 1]
+        case SqliteStore():
+            sql(store, "DELETE FROM inbox WHERE id = ?", number_of(store, run) << 32 | number)
+        case FileStore():
+            (store.directory / folder_name(run) / "inbox" / f"{number:010}").unlink()
+        case PostgresStore():
+            of_run = "run_no = (SELECT no FROM run WHERE run = %s)"
+            _server(store, f"DELETE FROM inbox WHERE {of_run} AND number = %s", run, number)

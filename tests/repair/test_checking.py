@@ -209,7 +209,7 @@ def test_messages_that_are_damaged_or_missing_are_found(memory: MemoryStore) -> 
     assert problems(memory) == ["run 'r': message 1 is damaged; the run will refuse it"]
 
     memory._runs["r"].inbox[0] = replace(memory._runs["r"].inbox[0], number=2)
-    assert problems(memory) == ["run 'r': message 1 is missing"]
+    assert "run 'r': message 1 is missing" in problems(memory)
 
 
 def test_a_changed_byte_of_a_message_makes_it_unreadable() -> None:
@@ -341,9 +341,7 @@ def test_a_torn_tail_is_no_damage_but_a_lost_end_is(files: FileStore) -> None:
     start = whole.index(entries[-1].body)
     journal.write_bytes(whole[: start - 60])
 
-    assert any(
-        "its run.json is newer than its journal, of which the end is missing" in p for p in problems(files)
-    )
+    assert "run 'r': entry 4 is missing at its end: its facts are newer" in problems(files)
 
 
 def test_other_files_keys_and_facts_of_a_folder_are_found(files: FileStore) -> None:

@@ -233,7 +233,9 @@ def test_the_views_tell_in_plain_sql_how_runs_stand(store: PostgresStore) -> Non
     for theirs, ours in zip(shown, listed, strict=True):
         assert (theirs["seq"], theirs["wave"], theirs["bytes"]) == (ours.seq, ours.wave, ours.size)
         assert (tuple(theirs["nodes"]), tuple(theirs["next"])) == (ours.nodes, ours.next)
-        assert abs(theirs["created_at"] - ours.created_at) <= dt.timedelta(microseconds=1)  # Rounded otherwise.
+        assert abs(theirs["created_at"] - ours.created_at) <= dt.timedelta(
+            microseconds=1
+        )  # Rounded otherwise.
 
     steps = (
         "SELECT node, status, finished_at IS NOT NULL AS done FROM steps WHERE run = 'r' ORDER BY wave, node"
@@ -252,6 +254,15 @@ def test_the_views_tell_in_plain_sql_how_runs_stand(store: PostgresStore) -> Non
     newest = rows(store, "SELECT * FROM workflow_checkpoints ORDER BY completed_waves DESC LIMIT 1")[0]
     assert newest["workflow_name"] == "flow" and newest["completed_waves"] == 3
     assert newest["context"]["run"] == "r"
+
+    ident = app.rollback("r", 1)
+    [back] = rows(store, "SELECT * FROM checkpoints WHERE run = 'r' ORDER BY seq DESC LIMIT 1")
+    assert (str(back["checkpoint_id"]), back["wave"], back["nodes"], back["next"]) == (
+        ident,
+        1,
+        ["first"],
+        ["ask"],
+    )
 
 
 def test_the_view_of_runs_says_whether_their_driver_is_alive(store: PostgresStore) -> None:

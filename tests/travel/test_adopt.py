@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -224,6 +225,8 @@ def test_the_commands(sqlite_url: str, call: Call, tmp_path: Any, monkeypatch: p
 
     assert call("fork", "r@first", "--run", "--json", *url).json["status"] == "completed"
     assert calling.ran(tmp_path) == [*ran, "second", "gated"]
+    quietly = call("fork", "r@second", "--run", "--no-interactive", "--quiet", *url)
+    assert quietly.code == 0 and json.loads(quietly.out) == {"result": "through", "count": 2}
 
     compared = call("compare", "r", other, "--json", *url).json
     assert compared["related"] and compared["ancestor"]["run_id"] == "r"
@@ -247,6 +250,8 @@ def test_the_commands(sqlite_url: str, call: Call, tmp_path: Any, monkeypatch: p
         ("fork", "r", "--run-id", "child"),
         ("fork", "r", "--as-node", "nobody"),
         ("fork", "r", "--set", "steps.first=1"),
+        ("fork", "r", "--no-interactive"),
+        ("fork", "r", "--quiet"),
     ):
         refused = call(*words, *url)
         assert refused.code == 2 and refused.err.startswith("holdfast: "), words

@@ -591,6 +591,30 @@ def test_a_sealed_run_is_forked_looked_at_and_rolled_back(
     store.close()
 
 
+@pytest.mark.parametrize("when", [None, 1000])
+def test_a_queued_run_stays_in_its_queue_when_a_node_was_spoken_for(
+    memory: Store, when: float | None
+) -> None:
+    app = chain("a", "b", "c").compile(memory)
+    app.submit({"n": 1}, run_id="r", when=when)
+    due = memory.runs(run="r")[0].due_at
+    app.update_state("r", {"log": ["A"]}, as_node="a")
+
+    info = memory.runs(run="r")[0]
+    assert (info.status, info.queue, info.due_at) == ("queued", "default", due)
+    if when is None:
+        assert asyncio.run(app.atake_up("r")).state["log"] == ["A", "b", "c"]
+
+
+def test_a_refused_fork_is_told_by_the_name_that_people_know(memory: Store) -> None:
+    app = chain("a", "b").compile(memory)
+    app.invoke(run_id="r")
+
+    with pytest.raises(CommandRefused, match=r"^run 'r': there is no node 'nobody'"):
+        app.fork("r", 1, as_node="nobody")
+    assert len(memory.runs()) == 1
+
+
 def test_a_run_that_waits_for_a_worker_is_queued_when_it_was_spoken_for(memory: Store) -> None:
     app = chain("a", "b", "c", nodes={"b": asks}).compile(memory)
     app.submit({"n": 1}, run_id="r", queue="nightly")

@@ -205,6 +205,22 @@ def test_a_pruned_journal_still_knows_what_was_spent(store: Store) -> None:
     assert app.cost("r").total.cost == 7.0
 
 
+def test_a_pruned_fork_still_knows_what_it_took_itself(store: Store) -> None:
+    from holdfast.journal.pruning import prune_run
+
+    app = line(("a", paid(1.0)), ("b", paid(2.0)), ("c", paid(4.0))).compile(store)
+    app.invoke({}, run_id="r")
+    app.fork("r", at=1, run_id="f")
+    app.resume("f")
+    before, journal = app.cost("f"), app.settings.journal
+    prune_run(journal, journal.info("f"), app.checkpoints("f")[-1].seq)
+
+    after = app.cost("f")
+    assert 0 < before.own.seconds < app.cost("r").own.seconds + before.own.seconds
+    assert after.own.seconds == pytest.approx(before.own.seconds) and after.kept == before.kept
+    assert sorted(row.name for row in after.by_step()) == ["(pruned)", "b", "c"]  # And not a, which r ran.
+
+
 def test_a_moment_of_a_run_has_its_cost() -> None:
     app = line(("a", paid(1.0)), ("b", paid(2.0))).compile("memory://")
     app.invoke({}, run_id="r")

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import END, START, CheckpointNotFound, RunNotFound, StateGraph
-from holdfast.engine.travel.moments import find_moment
-from holdfast.stores.base import Store
+from holdfast import END, START, CheckpointNotFound, CorruptJournal, ExecutionError, RunNotFound, StateGraph
+from holdfast.engine.travel.moments import checkpoint_at, find_moment
+from holdfast.journal.checkpoints import encode_mark, read_mark, sealed_mark, times_reset
+from holdfast.stores.base import Mark, Store
+from tests.cli.looking import boom
 from tests.graphs import Log, chain, says
 
 
@@ -93,3 +95,63 @@ def test_a_run_that_was_saved_only_at_its_end_has_no_beginning(store: Store) -> 
 
     with pytest.raises(CheckpointNotFound, match="no checkpoint after wave 0"):
         find_moment(store, "r@0")
+
+
+def test_a_wave_is_meant_as_the_run_last_came_to_it(store: Store) -> None:
+    version = "1"
+
+    def node(name: str) -> Any:
+        return lambda state: {"log": [name + version]}
+
+    app = chain(*"abcde", nodes={name: node(name) for name in "abcde"}, name="w").compile(store)
+    app.invoke(run_id="r")
+    never = [mark.mark for mark in store.marks("r")]
+    version = "2"
+    app.rollback("r", 1)
+    assert app.state_at("r", 3)["log"] == ["a1", "b1", "c1"], "it has not been there again"
+    assert app.resume("r").state["log"] == ["a1", "b2", "c2", "d2", "e2"]
+
+    assert [list(app.state_at("r", wave)["log"])[-1] for wave in range(1, 6)] == [
+        "a1",
+        "b2",
+        "c2",
+        "d2",
+        "e2",
+    ]
+    fork = app.fork("r", 3)
+    assert app.get_state(fork)["log"] == ["a1", "b2", "c2"]
+    counts = [times_reset(mark.mark) for mark in reversed(store.marks("r"))]
+    assert counts == [0] * 5 + [1] * 5 and [mark.mark for mark in store.marks("r")][5:] == never
+    assert [times_reset(mark.mark) for mark in store.marks(fork)] == [0], "a fork was never taken back"
+    app.rollback("r", 2)
+    assert times_reset(store.marks("r", None, 1)[0].mark) == 2
+
+
+def test_a_wave_is_meant_as_it_ended_whatever_was_saved_after_it(memory: Store) -> None:
+    app = chain(*"abc", nodes={"c": boom}, name="w").compile(memory)
+    for _ in range(2):
+        with pytest.raises(ExecutionError):
+            app.resume("r") if memory.runs(run="r") else app.invoke(run_id="r")
+        points = [point for point in app.checkpoints("r") if point.wave == 2]
+        assert len(points) > 1 and find_moment(memory, "r@2").seq == points[0].seq
+    ident = app.rollback("r", 2)
+    with pytest.raises(ExecutionError):
+        app.resume("r")
+
+    assert app.checkpoints("r")[-1].wave == 2 and app.checkpoints("r")[-1].id != ident
+    assert checkpoint_at(memory, find_moment(memory, "r@2")).id == ident  # type: ignore[union-attr]
+
+
+def test_how_often_a_run_was_reset_is_sealed_with_its_marks() -> None:
+    key, plain = b"k" * 8, encode_mark(3, ["a"], ["b"], "")
+    mark = sealed_mark(plain, key, 7, 1.5, 2)
+
+    assert read_mark(key, Mark(7, 1.5, mark, 0), "r").wave == 3 and times_reset(mark) == 2
+    assert sealed_mark(plain, key, 7, 1.5, 0) == sealed_mark(plain, key, 7, 1.5)
+    moved = sealed_mark(mark, b"o" * 8, 8, 2.5)
+    assert times_reset(moved) == 2 and read_mark(b"o" * 8, Mark(8, 2.5, moved, 0), "r").wave == 3
+    assert sealed_mark(mark, key, 7, 1.5, 0) == sealed_mark(plain, key, 7, 1.5)
+    for place in range(len(mark)):
+        damaged = mark[:place] + bytes([mark[place] ^ 1]) + mark[place + 1 :]
+        with pytest.raises(CorruptJournal):
+            read_mark(key, Mark(7, 1.5, damaged, 0), "r")

@@ -30,12 +30,15 @@ _EXTENSIONS = (0xC7, 0xC8, 0xC9)
 _OF_A_RECORD = 3
 """How many lists are open where the fields of a record are read."""
 
+_NESTED = 4
+"""How many bodies, one in the other, are looked into: a record has a run, a run has values, and these are not read."""
 
-def unpacked_bytes(body: bytes, most_parts: int = MOST_PARTS) -> int:
+
+def unpacked_bytes(body: bytes, most_parts: int = MOST_PARTS, within: int = 0) -> int:
     """How many bytes the compressed values of a MessagePack body say that they have; `CapsuleInvalid` for no such body.
 
     Parts are passed over, not made: a list that claims a billion members costs nothing. Records may hold whole runs,
-    whose values count too.
+    whose values count too; `within` says in how many others this one is.
     """
     place, parts, total, open_ = 1, 0, 0, [1]
     while open_:
@@ -64,8 +67,8 @@ def unpacked_bytes(body: bytes, most_parts: int = MOST_PARTS) -> int:
             place += width
             if first in _BYTES and body.startswith(_ZSTD, place):
                 total += _declared(body[place : place + _LONGEST_HEAD])
-            elif len(open_) == _OF_A_RECORD and _may_be_a_run(body, place):
-                total += unpacked_bytes(body[place : place + size], most_parts - parts)
+            elif within < _NESTED and len(open_) == _OF_A_RECORD and _may_be_a_run(body, place):
+                total += unpacked_bytes(body[place : place + size], most_parts - parts, within + 1)
             place += size
         elif first in _COUNTED:
             width, each = _COUNTED[first]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import stat
 from array import array
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from holdfast.capsules.contents import (
     Facts,
-    read_canonical,
+    checked_summary,
     read_entry,
     read_facts,
     read_message,
@@ -43,13 +44,13 @@ class FileOrigin:
 
     def __init__(self, path: Path) -> None:
         try:
+            # Asked before it is opened: opening a pipe waits for whoever writes into it.
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise CapsuleInvalid("it cannot be read: it is not a file")
             self._file = path.open("rb")
             self.size = os.fstat(self._file.fileno()).st_size
         except OSError as error:
             raise CapsuleInvalid(f"it cannot be read: {error.strerror}") from None
-        if not path.is_file():
-            self._file.close()
-            raise CapsuleInvalid("it is not a file")
 
     def read_at(self, place: int, length: int) -> bytes:
         """The bytes there; fewer at the end."""
@@ -79,6 +80,8 @@ class Capsule:
             self.is_encrypted = read_head(self._file.read_at(0, HEAD.size)) == ENCRYPTED
             if self.is_encrypted and passphrase is None:
                 raise CapsuleLocked("it is encrypted; give its passphrase")
+            if not self.is_encrypted and passphrase is not None:
+                raise CapsuleInvalid("it is not encrypted, so a passphrase has no meaning with it; give none")
             self._origin: Origin = Unlocked(self._file, passphrase or "") if self.is_encrypted else self._file
             self._index()
         except BaseException:
@@ -95,11 +98,13 @@ class Capsule:
 
     def _index(self) -> None:
         self._entries, self._marked, self._messages = array("Q"), array("Q"), array("Q")
-        self.summary: Any = None
+        self.summary: bytes | None = None
+        """What it says of its run to those who cannot read journals."""
         self.signed_by: bytes | None = None
         self.digest = b""
         self.sealed = 0
-        """How many entries, snapshots and messages are encrypted with the key of a store."""
+        """How many entries and snapshots are encrypted with the key of a store."""
+        self.sealed_messages = 0
         self.body_bytes = 0
         self._snapshot: Snapshot | None = None
         chain: bytes | None = None
@@ -108,7 +113,7 @@ class Capsule:
                 case Kind.FACTS:
                     self.facts: Facts = read_facts(section.payload)
                 case Kind.SUMMARY:
-                    self.summary = read_canonical(section.payload)
+                    self.summary = checked_summary(section.payload)
                 case Kind.SNAPSHOT:
                     self._take_snapshot(read_snapshot(section.payload))
                 case Kind.ENTRY:
@@ -121,6 +126,12 @@ class Capsule:
                     self.signed_by = verify(section.payload, self.digest)
         if self.facts.first + len(self._entries) - 1 != self.facts.last:
             raise CapsuleInvalid("entries of its journal are missing")
+        self._check_parent()
+
+    def _check_parent(self) -> None:
+        """Refuse a fork that could only be read through a run that its capsule does not hold."""
+        if self.facts.parent and self.facts.first == 1 and self._snapshot is None:
+            raise CapsuleInvalid("it is said to be a fork, and what it began with is missing")
 
     def _take_snapshot(self, snapshot: Snapshot) -> None:
         if snapshot.seq != self.facts.first or not is_whole(snapshot):
@@ -161,7 +172,7 @@ class Capsule:
         message = read_message(section.payload)
         if message.number != len(self._messages):
             raise CapsuleInvalid("messages in it are missing")
-        self.sealed += message.body[:1] == bytes([SEALED])
+        self.sealed_messages += message.body[:1] == bytes([SEALED])
 
     @property
     def entry_count(self) -> int:

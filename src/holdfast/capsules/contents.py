@@ -17,6 +17,9 @@ LONGEST_NAME = 1000
 """How many characters a run id, a workflow's name or a tag may have."""
 
 MOST_TAGS = 1000
+LONGEST_FACTS, LONGEST_SUMMARY = 2_000_000, 4_000_000
+"""How many bytes the facts of a run, or the summary of it, may have: reading JSON takes many times its size."""
+
 KEY_BYTES = 8
 _LAST_SECOND = 253402300800.0
 _ENTRY = struct.Struct(">Qd16si")
@@ -46,12 +49,11 @@ class Facts:
     @classmethod
     def of(cls, info: RunInfo, first: int, last: int, *, under_way: bool) -> Facts:
         """Those of a stored run. Whoever drives it, or is to drive it, stays behind."""
-        stopped = RunStatus.INTERRUPTED if info.status in _DRIVEN else RunStatus(info.status)
         return cls(
             run=info.run,
             key=info.key,
             workflow=info.workflow,
-            status=stopped.value,
+            status=stopped(info.status),
             under_way=under_way,
             created_at=float(info.created_at),
             updated_at=float(info.updated_at),
@@ -78,6 +80,11 @@ class Facts:
 _DRIVEN = (RunStatus.RUNNING, RunStatus.QUEUED)
 
 
+def stopped(status: str) -> str:
+    """The status of a run once nobody drives it, or is to."""
+    return (RunStatus.INTERRUPTED if status in _DRIVEN else RunStatus(status)).value
+
+
 def canonical(data: Any) -> bytes:
     """Plain data as JSON, always the same bytes."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
@@ -102,6 +109,8 @@ def write_facts(facts: Facts) -> bytes:
 
 def read_facts(payload: bytes) -> Facts:
     """Facts from a section; nothing that a stranger writes there is taken unseen."""
+    if len(payload) > LONGEST_FACTS:
+        raise CapsuleInvalid("the facts in it are too long to be those of a run")
     data = read_canonical(payload)
     try:
         key, parent = bytes.fromhex(data.pop("key")), bytes.fromhex(data.pop("parent"))
@@ -134,6 +143,14 @@ def _is_sound(facts: Facts) -> bool:
 def is_time(at: float) -> bool:
     """Whether a time is one that calendars have."""
     return math.isfinite(at) and 0 <= at < _LAST_SECOND
+
+
+def checked_summary(payload: bytes) -> bytes:
+    """A summary as it is, which has to be one."""
+    if len(payload) > LONGEST_SUMMARY:
+        raise CapsuleInvalid("the summary in it is too long to be one")
+    read_canonical(payload)
+    return payload
 
 
 def write_entry(entry: Entry) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from holdfast.capsules.capsule import SEALED
 from holdfast.capsules.contents import (
+    LONGEST_SUMMARY,
     Facts,
     canonical,
     write_entry,
@@ -227,7 +228,9 @@ def _write(view: Exportable, writer: Writer) -> None:
     writer.add(Kind.FACTS, write_facts(view.facts))
     if not view.is_sealed and (view.beginning is None or not _is_sealed(view.beginning.body[16:])):
         run = view.journal.load(view.info, CODEC, view.facts.last).run
-        writer.add(Kind.SUMMARY, canonical(summary_of(run)))
+        summary = canonical(summary_of(run))
+        if len(summary) <= LONGEST_SUMMARY:
+            writer.add(Kind.SUMMARY, summary)
     if view.beginning is not None:
         writer.add(Kind.SNAPSHOT, write_snapshot(view.beginning))
     for entry in view.entries():
@@ -237,8 +240,25 @@ def _write(view: Exportable, writer: Writer) -> None:
 
 
 @contextlib.contextmanager
+def _written_into(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with path.open("wb") as file:
+            yield file
+    except OSError as error:
+        raise HoldfastError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
 def fresh_file(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path`, on the disk, when the block ends well."""
+    """A new file that takes the place of `path`, on the disk, when the block ends well.
+
+    Where `path` is a link, of what it leads to; a pipe or a device is no file to be replaced, and is written into.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        with _written_into(path) as file:
+            yield file
+        return
     beside = path.parent / f".{path.name[:100]}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)

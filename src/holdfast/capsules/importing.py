@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 from holdfast.capsules.capsule import Capsule
 from holdfast.capsules.contents import LONGEST_NAME
-from holdfast.capsules.folding import LIMIT, fold_capsule
+from holdfast.capsules.folding import LIMIT, fold_capsule, reading
 from holdfast.capsules.opening import open_capsule, told
 from holdfast.capsules.renaming import write_renamed
 from holdfast.capsules.signing import fingerprint
@@ -30,9 +29,10 @@ from holdfast.journal.copying import (
     bring_messages,
     close_run,
     compare,
+    own_messages,
 )
 from holdfast.journal.journal import Journal
-from holdfast.journal.pruning import delete_run
+from holdfast.journal.pruning import delete_run, free_forks
 from holdfast.stores.base import Conflict, Entry, Store
 
 
@@ -87,7 +87,9 @@ def import_run(
     with told(path), open_capsule(path, passphrase, trust) as capsule:
         _check_name(capsule.facts.run if run_id is None else run_id)
         tallies = fold_capsule(capsule, own, max_state)
-        notes, flow = ((_UNREAD,), None) if tallies is None else ((), flow_of(tallies.run))
+        run = None if tallies is None else tallies.run
+        with reading():
+            notes, flow = ((_UNREAD,), None) if run is None else ((), flow_of(run))
         with _renamed(capsule, run_id, own) as source:
             outcome, brought = _Import(source, store, own).bring()
         signed = "" if capsule.signed_by is None else fingerprint(capsule.signed_by)
@@ -127,6 +129,8 @@ class _Import:
     def __init__(self, source: Capsule, target: Store, seal: Seal | None) -> None:
         self._source, self._target, self._seal = source, target, seal
         self._info = source.info
+        self._own: list[bytes] = []
+        """Messages of a copy that had to make room."""
 
     def bring(self) -> tuple[CopyOutcome, Brought | None]:
         """Bring what the store lacks; what became of it."""
@@ -134,10 +138,11 @@ class _Import:
         standing, theirs = self._compare(last)
         if standing is Standing.OTHER:
             raise self._other()
-        if standing is Standing.MARKED and theirs is not None and theirs.seq - 1 != last.seq:
+        if theirs is not None and standing is not Standing.AHEAD and self._is_in_the_way(standing, theirs):
             self._refuse_driven()
             self._remove(theirs)
-            standing, theirs = Standing.ABSENT, None
+            brought = self._bring(None)
+            return CopyOutcome.COPIED if standing is Standing.MARKED else CopyOutcome.UPDATED, brought
         if standing in (Standing.SAME, Standing.MARKED, Standing.AHEAD):
             self._bring_messages(standing)
             return CopyOutcome.UNCHANGED, None
@@ -146,19 +151,21 @@ class _Import:
         outcome = CopyOutcome.COPIED if standing is Standing.ABSENT else CopyOutcome.UPDATED
         return outcome, brought
 
+    def _is_in_the_way(self, standing: Standing, theirs: Entry) -> bool:
+        """Whether the copy that is there has to go: it ends in the middle, or has messages where others belong."""
+        has_less = standing is Standing.MARKED and theirs.seq - 1 != self._source.last.seq
+        return has_less or own_messages(self._source, self._target, self._info.run)[1]
+
     def _bring(self, theirs: Entry | None) -> Brought:
-        end = COPIED if self._source.facts.under_way else None
-        facts = self._info
-        if theirs is not None:
-            (known,) = self._target.runs(run=facts.run)
-            facts = dataclasses.replace(facts, tags=tuple(dict.fromkeys((*known.tags, *facts.tags))))
+        # Tags that the target gave it are in its journal, which would have another history then.
+        end, facts = COPIED if self._source.facts.under_way else None, self._info
         try:
             brought = bring(self._source, self._target, self._info, theirs, facts, end)
         except Conflict:
             raise RunConflict(
                 f"run {facts.run!r} was changed in {self._target.url} while it was imported; import it again"
             ) from None
-        bring_messages(self._source, self._target, facts.run)
+        bring_messages(self._source, self._target, facts.run, self._own)
         return brought
 
     def _bring_messages(self, standing: Standing) -> None:
@@ -170,9 +177,11 @@ class _Import:
 
     def _remove(self, theirs: Entry) -> None:
         """Make room where only a copy is that holds less and that nobody has taken up."""
-        (known,) = self._target.runs(run=self._info.run)
+        (known,), journal = self._target.runs(run=self._info.run), Journal(self._target, self._seal)
+        self._own, _ = own_messages(self._source, self._target, known.run)
+        free_forks(journal, known)  # Before it is closed: that can be refused.
         close_run(self._target, known, theirs)
-        delete_run(Journal(self._target, self._seal), known.run)
+        delete_run(journal, known.run, going=None)
 
     def _refuse_driven(self) -> None:
         for known in self._target.runs(run=self._info.run):

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.capsules.capsule import Capsule
-from holdfast.capsules.folding import LIMIT, TooLarge, fold_capsule
+from holdfast.capsules.contents import canonical
+from holdfast.capsules.folding import LIMIT, TooLarge, fold_capsule, reading
 from holdfast.capsules.opening import is_locked, open_capsule, told
 from holdfast.capsules.signing import fingerprint
 from holdfast.capsules.summary import flow_of, summary_of
 from holdfast.data.seal import Seal
-from holdfast.errors import CapsuleInvalid, CapsuleLocked
-from holdfast.journal.run_state import RunState
+from holdfast.errors import CapsuleLocked
 from holdfast.views.plain import iso, plain, when
 from holdfast.views.step_view import StepView
 from holdfast.views.tally import Tallies, step_views
@@ -156,9 +156,11 @@ def _size(path: Path) -> int:
 
 def _info(capsule: Capsule, tallies: Tallies | None, notes: tuple[str, ...]) -> CapsuleInfo:
     facts, run = capsule.facts, None if tallies is None else tallies.run
-    flow = None if run is None else flow_of(run)
-    summary = {} if run is None else _summary(run)
-    if run is not None and capsule.summary is not None and capsule.summary != summary:
+    with reading():
+        flow = None if run is None else flow_of(run)
+        summary = {} if run is None else summary_of(run)
+        steps = () if tallies is None else _steps(tallies, flow is not None)
+    if run is not None and capsule.summary is not None and capsule.summary != canonical(summary):
         notes = (*notes, _ANOTHER)
     return CapsuleInfo(
         size=capsule.size,
@@ -180,25 +182,15 @@ def _info(capsule: Capsule, tallies: Tallies | None, notes: tuple[str, ...]) -> 
         journal_size=capsule.body_bytes,
         sealed=bool(capsule.sealed),
         is_read=run is not None,
-        steps=() if tallies is None else tuple(map(_step, _steps(tallies, flow is not None))),
+        steps=tuple(map(_step, steps)),
         summary=summary,
         flow=flow,
         notes=notes,
     )
 
 
-def _summary(run: RunState) -> dict[str, Any]:
-    try:
-        return summary_of(run)
-    except Exception as error:
-        raise CapsuleInvalid(f"its journal cannot be read: {type(error).__name__}: {error}") from None
-
-
 def _steps(tallies: Tallies, is_flow: bool) -> tuple[StepView, ...]:
-    try:
-        return step_views(tallies, tallies.run.outline, driven=False, is_flow=is_flow)
-    except Exception as error:
-        raise CapsuleInvalid(f"its journal cannot be read: {type(error).__name__}: {error}") from None
+    return step_views(tallies, tallies.run.outline, driven=False, is_flow=is_flow)
 
 
 def _step(view: StepView) -> CapsuleStep:

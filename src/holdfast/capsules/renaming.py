@@ -45,7 +45,7 @@ class _Bodies:
     """Bodies of one run, as they are for another."""
 
     def __init__(self, capsule: Capsule, run: str, seal: Seal | None) -> None:
-        if capsule.sealed and seal is None:
+        if (capsule.sealed or capsule.sealed_messages) and seal is None:
             raise CodecError(
                 "its journal is encrypted with the key of a store and for its own run id; set HOLDFAST_KEY to that "
                 "key to import it under another id"

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.engine.driver import is_driven
 from holdfast.engine.housekeeping import kept_checkpoints, last_successful
 from holdfast.journal.journal import Journal
-from holdfast.journal.pruning import delete_run, prune_run
+from holdfast.journal.pruning import delete_run, held_back, needed_by, prune_run
 from holdfast.stores.base import Mark, RunInfo
 from holdfast.values import RunStatus
 
@@ -36,7 +36,8 @@ def planned(
     """What goes if runs not touched since `before` are dropped and each workflow keeps `keep` checkpoints.
 
     A workflow's last successful run stays, and so does the newest checkpoint of a run that can be resumed,
-    unless it is too old. Checkpoints that somebody wants kept stay in any case, and their runs with them.
+    unless it is too old. Checkpoints that somebody wants kept stay in any case, and their runs with them, and so does
+    what an unfinished run that stays is to be given.
     """
     found: list[Removal] = []
     runs = journal.store.runs(workflow=workflow, before=before if keep is None else None)
@@ -52,7 +53,12 @@ def planned(
             if removal is not None:
                 removal = _without_kept(journal, removal, marks[info.run])
             found += [removal] if removal else []
-    return found
+    going = {removal.info.run for removal in found if removal.whole}
+    return [
+        removal
+        for removal in found
+        if not removal.whole or going.issuperset(needed_by(journal, removal.info))
+    ]
 
 
 def _newest(marks: dict[str, list[Mark]], keep: int | None) -> set[tuple[str, int]] | None:
@@ -81,9 +87,10 @@ def _removal(
 def _without_kept(journal: Journal, removal: Removal, marks: list[Mark]) -> Removal | None:
     """What may go of a run of which somebody wants checkpoints kept for good."""
     held = kept_checkpoints(journal, removal.info)
-    if not held:
+    if not held and removal.whole:
         return removal
     horizon = min([*held, *([removal.horizon] if removal.horizon else [])])
+    horizon = held_back(journal, removal.info, horizon)
     older = sum(mark.seq < horizon for mark in marks)
     return Removal(removal.info, older, False, horizon) if older else None
 
@@ -103,14 +110,15 @@ def _marks(journal: Journal, info: RunInfo) -> list[Mark]:
 
 def carry_out(journal: Journal, removals: Iterable[Removal]) -> list[Removal]:
     """Remove what was planned; answer what went. A run that somebody took up meanwhile stays."""
-    gone = []
+    gone, removals = [], list(removals)
+    going = {removal.info.run for removal in removals if removal.whole}
     for removal in removals:
         run = removal.info.run
         now = journal.store.runs(run=run)
         if not now or is_driven(journal.store, now[0]) or now[0].updated_at != removal.info.updated_at:
             continue
         if removal.whole:
-            delete_run(journal, run)
+            delete_run(journal, run, going=going)
         else:
             prune_run(journal, now[0], removal.horizon)
         gone.append(removal)

@@ -15,6 +15,9 @@ KEY_BYTES = 32
 ID_BYTES = 4
 NONCE_BYTES = 12
 TAG_BYTES = 16
+LEAST_BYTES = ID_BYTES + NONCE_BYTES + TAG_BYTES
+"""What a sealed body has at least."""
+
 HOW_TO_MAKE_ONE = (
     'make one with: python -c "import secrets, base64; '
     'print(base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())"'
@@ -55,11 +58,15 @@ class Seal:
         nonce = os.urandom(NONCE_BYTES)
         return key_id + nonce + cipher.encrypt(nonce, plain, key_id + aad)
 
+    def has_key_of(self, sealed: bytes) -> bool:
+        """Whether the key that a body says it was sealed with is here."""
+        return any(known == sealed[:ID_BYTES] for known, _ in self._ciphers)
+
     def open(self, sealed: bytes, aad: bytes) -> bytes:
         """What was sealed; raise `CodecError` if the key is not here, or body or `aad` were changed."""
         from cryptography.exceptions import InvalidTag
 
-        if len(sealed) < ID_BYTES + NONCE_BYTES + TAG_BYTES:
+        if len(sealed) < LEAST_BYTES:
             raise CodecError("cannot open an encrypted body: it is too short to be one")
         key_id, nonce = sealed[:ID_BYTES], sealed[ID_BYTES : ID_BYTES + NONCE_BYTES]
         ciphers = [cipher for known, cipher in self._ciphers if known == key_id]

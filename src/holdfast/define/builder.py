@@ -80,6 +80,7 @@ class StateGraph:
         max_parallel: int | None = None,
         executor: str | Executor | None = None,
         reads: Iterable[str] | None = None,
+        reusable: bool = True,
     ) -> StateGraph:
         """Add a node: a function, sync or async, or another graph.
 
@@ -104,6 +105,8 @@ class StateGraph:
           down. By default a sync function runs in the caller's thread, or in another beside siblings.
         - `reads`: the keys of the state that it looks at. It is given no others (asking for one raises
           `KeyError`), so that a change of any other key is known not to concern it.
+        - `reusable=False`: other runs do not take over what it returned (`reuse=`), but run it: it goes by
+          more than its state, such as the time, or the id of its run.
         """
         if callable(name) and not isinstance(name, str):
             function = name
@@ -124,6 +127,7 @@ class StateGraph:
             "max_parallel": max_parallel,
             "executor": executor,
             "reads": None if reads is None else self._reads(name, reads),
+            "reusable": reusable,
         }
         if isinstance(function, (StateGraph, App)):
             graph = function.graph if isinstance(function, App) else function.build()
@@ -133,6 +137,10 @@ class StateGraph:
                     self._problems.append(
                         f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes"
                     )
+            if not reusable:
+                self._problems.append(
+                    f"node {name!r} is a sub-graph and takes no reusable; set it on its nodes"
+                )
         elif callable(function):
             wants, named = self._wants(name, function)
             self._nodes[name] = Node(
@@ -147,8 +155,14 @@ class StateGraph:
         return self
 
     def _reads(self, name: str, reads: Iterable[str]) -> tuple[str, ...]:
-        keys = (reads,) if isinstance(reads, str) else tuple(dict.fromkeys(reads))
+        is_one = isinstance(reads, str) or not isinstance(reads, Iterable)
+        keys: tuple[Any, ...] = (reads,) if is_one else tuple(reads)
         known = self._schema.channels
+        strange = [key for key in keys if not isinstance(key, str)]
+        if strange:
+            self._problems.append(f"node {name!r}: reads= names keys of the state, not {strange[0]!r:.80}")
+            return ()
+        keys = tuple(dict.fromkeys(keys))
         for key in keys:
             if not self._schema.is_open and key not in known:
                 self._problems.append(
@@ -231,12 +245,16 @@ class StateGraph:
         It returns a node's name, `END`, a `Send`, or a list of them. `mapping` translates what it returns
         (or lists the possible nodes), so that the graph can be checked and drawn.
         """
-        if any(known.source == source for known in self._routes):
-            self._problems.append(f"node {source!r} has two routing functions; use one")
-            return self
         if mapping is not None and not isinstance(mapping, Mapping):
             mapping = {name: name for name in mapping}
-        self._routes.append(Route(source, route, mapping))
+        return self.add_route(Route(source, route, mapping))
+
+    def add_route(self, route: Route) -> StateGraph:
+        """Add a routing function as a value; `add_conditional_edges` makes one of what it is given."""
+        if any(known.source == route.source for known in self._routes):
+            self._problems.append(f"node {route.source!r} has two routing functions; use one")
+            return self
+        self._routes.append(route)
         return self
 
     def set_entry_point(self, name: str) -> StateGraph:

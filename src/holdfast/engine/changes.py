@@ -10,6 +10,7 @@ from holdfast.values import START
 
 Outline = Mapping[str, Any]
 NEW_NODE = "new"
+OTHER_WAY = "what leads to it chooses otherwise"
 
 
 def changed_nodes(
@@ -22,6 +23,7 @@ def changed_nodes(
     renamed = own_names(remap or {}, prefix)
     old = {renamed.get(name, name): node for name, node in saved.get("nodes", {}).items()}
     before, after = _predecessors(saved, renamed), _predecessors(now, {})
+    turned = _turned(saved, now, renamed)
     found: dict[str, str] = {}
     for name, node in now.get("nodes", {}).items():
         if name not in old:
@@ -31,6 +33,8 @@ def changed_nodes(
         reason = "" if inner else why_changed(old[name], node)
         if not reason and before.get(name, set()) != after.get(name, set()):
             reason = f"its predecessors changed ({_place(after.get(name, set()))})"
+        if name in turned:
+            reason = f"{reason}, and {OTHER_WAY}" if reason else OTHER_WAY
         if reason:
             found[prefix + name] = reason
         if inner:
@@ -64,6 +68,10 @@ def changes_between(
         for part in ("edges", "routes", "joins", "exits", "last")
         if _wired(part, saved.get(part), renamed) != now.get(part)
     ]
+    changes += [
+        f"the way on from {'the beginning' if source == START else repr(prefix + source)} is chosen otherwise"
+        for source in sources_turned(saved, now, renamed)
+    ]
     if (one := saved.get("version", "")) != (other := now.get("version", "")):
         changes.append(f"the version {where}changed from {one!r} to {other!r}")
     return changes
@@ -87,6 +95,32 @@ def _wired(part: str, saved: Any, renamed: Mapping[str, str]) -> Any:
         case "exits":
             return sorted(map(name, saved))
     return name(saved)
+
+
+def _turned(saved: Outline, now: Outline, renamed: Mapping[str, str]) -> set[str]:
+    """The nodes that may follow where the way on is chosen otherwise now; where that is not told, the node itself."""
+    found: set[str] = set()
+    for source in sources_turned(saved, now, renamed):
+        routes = [targets for start, targets in now.get("routes", ()) if start == source]
+        targets = {target for start, target, *_ in now.get("edges", ()) if start == source}
+        targets.update(target for each in routes for target in each)
+        is_open = source != START and not all(routes)
+        found |= {source} if is_open else targets if all(routes) else set(now.get("nodes", ()))
+    return found
+
+
+def sources_turned(saved: Outline, now: Outline, renamed: Mapping[str, str]) -> list[str]:
+    """The nodes after which the way is chosen otherwise now; of older outlines that is not known."""
+    before = {renamed.get(source, source): told for source, told in saved.get("choices", {}).items()}
+    found = []
+    for source, told in now.get("choices", {}).items():
+        known = [[renamed.get(target, target), code] for target, code in before.get(source, told)]
+        if len(known) != len(told) or not all(
+            one == other and same_code(code, present)
+            for (one, code), (other, present) in zip(known, told, strict=True)
+        ):
+            found.append(source)
+    return found
 
 
 def look_alike(saved: Outline, now: Outline, node: str) -> str:

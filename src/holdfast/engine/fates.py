@@ -63,8 +63,9 @@ class Fates:
     ) -> None:
         self._graph, self._before, self._after, self._refused = settings.graph, before, after, refused
         self._steps = {step.id: step for step in before.active()}
-        # A refused resume decides nothing; what can be told is told.
-        self._decisions = {} if refused else _decisions(settings.graph, after, rules)
+        # A refused resume decides nothing, nor does one of a run whose open sub-graphs are gone; what can be told is.
+        decides = not refused and all(graph_at(settings.graph, path) is not None for path in after.frames)
+        self._decisions = _decisions(settings.graph, after, rules) if decides else {}
         self._adoption = Adoption.of(settings.journal, settings.graph, settings.codec, after, name)
         self._told: list[Fate] | None = None
 

@@ -15,7 +15,7 @@ from holdfast.engine.policy import Retention
 from holdfast.engine.settings import Settings
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError
 from holdfast.journal.journal import Journal
-from holdfast.journal.pruning import delete_run, prune_run
+from holdfast.journal.pruning import delete_run, held_back, needed_by, prune_run
 from holdfast.journal.run_state import RunState
 from holdfast.stores.base import Mark, RunInfo, Store
 from holdfast.values import RunStatus
@@ -33,9 +33,13 @@ def has_kept(run: RunState) -> bool:
 def kept_checkpoints(journal: Journal, info: RunInfo) -> set[int]:
     """The entries of a run's checkpoints that somebody wants kept for good; none of one that cannot be read."""
     try:
-        run = journal.load(info, TolerantCodec()).run
+        return _kept(journal, info)
     except CorruptJournal:
         return set()
+
+
+def _kept(journal: Journal, info: RunInfo) -> set[int]:
+    run = journal.load(info, TolerantCodec()).run
     return {seq for seq, remark in run.remarks.items() if remark.keep}
 
 
@@ -63,12 +67,17 @@ def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int
         wanted = kept[info.run] or (found[:1] if resumable or info.run in staying else [])
         if wanted and wanted[-1] is found[-1]:
             continue
-        if held := kept_checkpoints(journal, info) if found else set[int]():
+        try:
+            held = _kept(journal, info) if found else set[int]()
+        except CorruptJournal as error:
+            logger.warning("run %s is left alone: %s", info.run, error)
+            continue
+        if held:
             staying_seqs = held.union(mark.seq for mark in wanted)
             wanted = [mark for mark in found if mark.seq in staying_seqs]
         if wanted:
             dropped += _prune_run(journal, info, found, wanted[-1].seq)
-        elif not resumable and found:
+        elif not resumable and found and not needed_by(journal, info):
             delete_run(journal, info.run)
             dropped += len(found)
     return dropped
@@ -76,6 +85,7 @@ def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int
 
 def _prune_run(journal: Journal, info: RunInfo, marks: list[Mark], horizon: int) -> int:
     """Keep a run's journal from the checkpoint at `horizon` on."""
+    horizon = held_back(journal, info, horizon)
     older = sum(mark.seq < horizon for mark in marks)
     if older:
         prune_run(journal, info, horizon)
@@ -92,8 +102,9 @@ def expire_runs(
 ) -> int:
     """Delete the runs that were not touched for `max_age`; answer how many went.
 
-    A run that is being driven, or waits for a worker or its time, or has a checkpoint that somebody wants kept, is
-    never deleted, nor, with `keep_successful`, a workflow's last successful run.
+    A run that is being driven, or waits for a worker or its time, or has a checkpoint that somebody wants kept, or
+    has finished steps that an unfinished run is to be given, is never deleted, nor, with `keep_successful`, a
+    workflow's last successful run, nor one that cannot be read.
     """
     horizon = time.time() - max_age.total_seconds()
     runs = store.runs(workflow=workflow, before=horizon)
@@ -105,16 +116,16 @@ def expire_runs(
     for info in runs:
         if info.run in kept or _has_yet_to_run(info) or _last_touched(store, info) >= horizon:
             continue
-        if not is_driven(store, info) and not _is_held(journal, info):
+        if not is_driven(store, info) and not _is_held(journal, info) and not needed_by(journal, info):
             expired += delete_run(journal, info.run)
     return expired
 
 
 def _is_held(journal: Journal, info: RunInfo) -> bool:
-    """Whether a run has a checkpoint to keep, or is sealed with a key that is not here, so that nobody knows."""
+    """Whether a run has a checkpoint to keep, or is damaged, or sealed with a key that is not here: nobody knows."""
     try:
-        return bool(kept_checkpoints(journal, info))
-    except CodecError as error:
+        return bool(_kept(journal, info))
+    except (CodecError, CorruptJournal) as error:
         logger.warning("run %s is left alone: %s", info.run, error)
         return True
 

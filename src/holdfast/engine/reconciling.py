@@ -73,6 +73,17 @@ def _preparations(
         yield made(edit)
 
 
+def brought_over(name: str, run: RunState, graph: Graph, codec: Codec) -> list[records.Record]:
+    """What brings the state of a run to the version that the graph has, for whoever changes it by that graph's keys.
+
+    Else the run stays one of the graph that it was saved with.
+    """
+    if not all(graph_at(graph, path) is not None for path in run.frames):
+        return []
+    migrated = migrations(name, run, graph, {}, codec)
+    return [records.GraphChanged(_at_version(run.outline, graph)), *migrated] if migrated else []
+
+
 def _renamed_keys(
     graph: Graph, run: RunState, names: Mapping[str, str], codec: Codec
 ) -> Iterator[records.StateEdited]:
@@ -126,9 +137,13 @@ def _check_names(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, s
     saved, now = list(outline_names(run.outline)), list(outline_names(graph.outline())) if remap else []
     for old, new in remap.items():
         if new not in now:
-            raise GraphChanged(f"remap leads to {new!r}, which is not a node{suggestion(new, now)}")
+            raise GraphChanged(
+                f"remap leads to {new!r}, which is not a node{suggestion(new, map(base_name, now))}"
+            )
         if saved and old not in saved:
-            raise GraphChanged(f"remap renames {old!r}, which run {run_id!r} has not{suggestion(old, saved)}")
+            raise GraphChanged(
+                f"remap renames {old!r}, which run {run_id!r} has not{suggestion(old, map(base_name, saved))}"
+            )
         if _home(old, remap) != new.rpartition("/")[0]:
             raise GraphChanged(
                 f"remap leads from {old!r} to {new!r}, which is in another graph; nodes stay in theirs"
@@ -155,7 +170,7 @@ def _way_out(run: RunState, graph: Graph, path: str, node: str) -> str:
     if found:
         old, new = base_name(prefix + node), base_name(prefix + found)
         return f" (it looks like {old!r} was renamed to {new!r}: remap={{{old!r}: {new!r}}})"
-    return suggestion(node, graph.nodes)
+    return suggestion(base_name(node), map(base_name, graph.nodes))
 
 
 def _check_join(run_id: str, graph: Graph | None, join: str, names: Mapping[str, str]) -> None:
@@ -216,7 +231,7 @@ def _at_version(outline: Mapping[str, Any], graph: Graph) -> dict[str, Any]:
     """A saved outline of a graph whose state is brought to the version that it has now."""
     nodes = {
         name: {**node, "graph": _at_version(node["graph"], inner)}
-        if "graph" in node and (inner := graph.nodes[name].graph) is not None
+        if "graph" in node and name in graph.nodes and (inner := graph.nodes[name].graph) is not None
         else node
         for name, node in outline["nodes"].items()
     }

@@ -221,8 +221,12 @@ def _take(run: str, pause: Pause, value: Any, codec: Codec, retention: Retention
     return records.Answered(pause.id, raw)
 
 
-def refuse_finished(info: RunInfo) -> None:
-    """Refuse to resume a run that is completed."""
+def refuse_finished(info: RunInfo, *, unchanged: bool = False) -> None:
+    """Refuse to resume a run that is completed, also one that is `unchanged` where changes were to be done again."""
+    if info.status == RunStatus.COMPLETED and unchanged:
+        raise RunFinished(
+            f"run {info.run!r} is completed, and nothing changed that it did: there is nothing to run again"
+        )
     if info.status == RunStatus.COMPLETED:
         raise RunFinished(
             f"run {info.run!r} is completed: execution already complete, there is nothing to resume or answer"

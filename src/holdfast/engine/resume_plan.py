@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from holdfast.engine.blocking import run_blocking
@@ -26,12 +27,21 @@ from holdfast.engine.resume import (
 from holdfast.engine.settings import Settings
 from holdfast.engine.travel.past import Finish, past_of
 from holdfast.engine.travel.repeating import rerun_of_changes
-from holdfast.engine.travel.rerunning import Rerun, begun_anew, taken_back
+from holdfast.engine.travel.rerunning import UNDONE, Rerun, begun_anew, reused, taken_back
+from holdfast.engine.travel.reusing import Adoption
 from holdfast.errors import GraphChanged, HoldfastError, PlanOutdated, RunFinished
 from holdfast.journal.fold import apply
 from holdfast.journal.records import GraphChanged as Changed
 from holdfast.journal.records import Resumed
-from holdfast.journal.run_state import RunState, at_checkpoint, copy_run
+from holdfast.journal.run_state import (
+    DONE,
+    EVERY_STEP,
+    RunState,
+    at_checkpoint,
+    copy_run,
+    forget_notes,
+    node_of,
+)
 from holdfast.plan.naming import outline_names
 from holdfast.values import RunStatus
 
@@ -123,9 +133,13 @@ class _Planning:
         self._forks = seq is not None and seq != self._loaded.run.saved_seq
         if self._forks:
             place = journal.load(info, codec, seq)
-            self._loaded = dataclasses.replace(place, run=at_checkpoint(place.run))
+            run = at_checkpoint(place.run)
+            forget_notes(run, EVERY_STEP if options.update else ())
+            self._loaded = dataclasses.replace(place, run=run)
         self._info, self._run = self._loaded.info, self._loaded.run
         self._now = settings
+        self._stands = self._run
+        """The run as it stands when it is made to fit the graph."""
         self._refused = ""
         self._past = past_of(journal, codec, info, self._loaded.seq)
         self._remap = dict(options.remap or {})
@@ -138,6 +152,7 @@ class _Planning:
         changes = changes_between(saved, self._now.outline, self._remap) if differs else []
         changed = changed_nodes(saved, self._now.outline, self._remap) if differs else {}
         steps = [*self._finished(back, changed), *self._active(back, prepared, changed)]
+        steps += self._taken_later(prepared, {step.step for step in steps})
         known = {step.node for step in steps}
         known |= {step.node.rpartition("/")[0] for step in steps}
         steps += [step for step in self._nodes(changed) if step.node not in known]
@@ -153,7 +168,7 @@ class _Planning:
             sum(step.cost for step in kept),
             _total([step.expected_seconds for step in running]),
             _total([step.expected_cost for step in running]),
-            tuple(self._migrations(back)),
+            tuple(self._migrations()),
             None if back is None else back.seq,
             self._refused,
             "",
@@ -176,7 +191,7 @@ class _Planning:
                 self._refused = str(error)
                 return None
         if back is None and not self._forks:
-            refuse_finished(self._info)
+            refuse_finished(self._info, unchanged=self._options.rerun_changed)
         return back
 
     # What is recorded before anything runs.
@@ -209,18 +224,24 @@ class _Planning:
 
     def _prepare(self, run: RunState, back: Rerun | None) -> None:
         settings, options, info, now = self._settings, self._options, self._info, time.time()
-        if back is not None or self._forks:
+        goes_back = back is not None and back.seq is not None
+        found: list[Any] = []
+        if goes_back or self._forks:
             options.refuse_answers("a run that is taken back, and asks again what it comes to,")
-            found: list[Any] = list(taken_back(settings.journal, settings.codec, back, "")) if back else []
+            if back is not None:
+                found += taken_back(settings.journal, settings.codec, back, "")
         else:
-            found = list(answered_now(info, run, options, settings, now, sleeps=True))
+            found += answered_now(info, run, options, settings, now, sleeps=True)
             if is_at_rest(info, run, options, found, settings.rules.barrier):
                 return
+            if back is not None:
+                found.insert(0, reused(back))
         for record in found:
             apply(run, record, now)
-        if back is not None:
+        if goes_back:
             for record in run_blocking(lambda: begun_anew(settings, run, info.run, self._remap)):
                 apply(run, record, now)
+        self._stands = copy_run(run)
         reconciled = reconcile(settings, run, info.run, options)
         self._now = reconciled.settings
         for record in reconciled.records:
@@ -228,9 +249,9 @@ class _Planning:
         approve = options.approve and info.status == RunStatus.PAUSED
         apply(run, Resumed("", approve), now)
 
-    def _migrations(self, back: Rerun | None) -> list[str]:
+    def _migrations(self) -> list[str]:
         try:
-            return planned_migrations(self._run, self._now.graph, self._remap)
+            return planned_migrations(self._stands, self._now.graph, self._remap)
         except (HoldfastError, KeyError):
             return []
 
@@ -239,15 +260,37 @@ class _Planning:
     def _finished(self, back: Rerun | None, changed: Mapping[str, str]) -> Iterator[PlannedStep]:
         """The finished steps, in order; of those before what is stored only the node is known."""
         again = {step.step: step for step in back.steps} if back is not None else {}
-        for node in self._past.forgotten:
+        for node in self._forgotten():
             yield PlannedStep("", node, KEPT, "finished")
         for name, found in {**self._past.finishes, **self._past.spare}.items():
             seconds, cost = found.record.seconds, found.cost
             if name in again and again[name].what == RERUN:
                 expected = self._expected(found.node)
                 yield PlannedStep(name, found.node, RERUN, again[name].reason, seconds, cost, *expected)
+            elif name in again and again[name].what == UNDONE:
+                yield PlannedStep(name, found.node, ORPHANED, again[name].reason, seconds, cost)
             else:
                 yield PlannedStep(name, found.node, KEPT, self._why_kept(found, changed), seconds, cost)
+
+    def _forgotten(self) -> list[str]:
+        """The nodes that finished before what is stored; those whose wave has not finished are told of as steps."""
+        nodes = list(self._past.forgotten)
+        for step in self._run.active():
+            if step.status == DONE and step.id not in self._past.finishes and step.node in nodes:
+                nodes.remove(step.node)
+        return nodes
+
+    def _taken_later(self, run: RunState, known: set[str]) -> Iterator[PlannedStep]:
+        """The steps that another run finished, and that this one is given when it comes to them."""
+        reuse = run.reuse
+        if reuse is None or reuse.rerun is None or reuse.key in (b"", self._info.key):
+            return
+        settings = self._now
+        adoption = Adoption.of(settings.journal, settings.graph, settings.codec, run, self._info.run)
+        for name, found in adoption.promised().items() if adoption is not None else ():
+            if name not in known and not _was_passed(run, name):
+                reason = f"adopted from {found.record.origin or found.info.run!r}"
+                yield PlannedStep(name, node_of(name), KEPT, reason, found.record.seconds, found.cost)
 
     def _why_kept(self, found: Finish, changed: Mapping[str, str]) -> str:
         record, node = found.record, found.node
@@ -332,6 +375,19 @@ class _Planning:
         return sum(found.record.seconds for found in ran) / len(ran), sum(found.cost for found in ran) / len(
             ran
         )
+
+
+def _was_passed(run: RunState, name: str) -> bool:
+    """Whether a run has come to a step, or to one that it is in, before where it stands."""
+    frame = run.root
+    for path in accumulate(name.split("/"), "{}/{}".format):
+        node, _, visit = path.rpartition("/")[2].partition("[")[0].rpartition("#")
+        if path not in frame.active and frame.visits.get(node, 0) >= int(visit):
+            return True
+        if path not in run.frames:
+            return False
+        frame = run.frames[path]
+    return False
 
 
 def _total(expected: list[float | None]) -> float | None:

@@ -34,7 +34,7 @@ from holdfast.engine.resume import (
 )
 from holdfast.engine.settings import Settings
 from holdfast.engine.surroundings import Surroundings
-from holdfast.engine.travel.forking import begin_fork, store_fork
+from holdfast.engine.travel.forking import begin_fork, forget_all, store_fork
 from holdfast.errors import (
     CodecError,
     ExecutionError,
@@ -49,7 +49,7 @@ from holdfast.events import Event, Observer, tell
 from holdfast.journal import records
 from holdfast.journal.checkpoints import checkpoint_id, encode_mark, new_run_key
 from holdfast.journal.journal import Loaded
-from holdfast.journal.pruning import delete_run
+from holdfast.journal.pruning import delete_run, needed_by
 from holdfast.journal.records import Target
 from holdfast.journal.run_state import DONE, RunState
 from holdfast.journal.writer import Writer
@@ -157,7 +157,7 @@ class Runner:
 
             again = Rerunner(self).changes(loaded, options)
         if again is None or not again.goes_back:
-            refuse_finished(info)
+            refuse_finished(info, unchanged=options.rerun_changed)
         if caller.linger is not None:
             _refuse_unqueued(facts, info)
         self.refuse_driven(info, options.takeover)
@@ -325,7 +325,17 @@ class Runner:
         """A new run from an older checkpoint of a run; that run is left as it is."""
         options.refuse_answers("an older checkpoint, where nothing has been asked yet")
         driver, run = this_driver(self._store), str(uuid.uuid4())
-        fork = begin_fork(self.journal, self._codec, info, seq, run, driver=driver, durable=self._is_durable)
+        forget = forget_all if options.update else None
+        fork = begin_fork(
+            self.journal,
+            self._codec,
+            info,
+            seq,
+            run,
+            driver=driver,
+            durable=self._is_durable,
+            forget=forget,
+        )
         writer = fork.writer
         forked = dataclasses.replace(fork.base, info=writer.info, run=writer.run)
         reconciled = self.reconciled(forked, options, caller.observer)
@@ -404,7 +414,7 @@ class Runner:
         await self._see_to_messages(drive, status)
         unwanted = status == RunStatus.COMPLETED and settings.policy.preserve == "none"
         unwanted = unwanted or (status == RunStatus.FAILED and settings.policy.on_failure == "rollback")
-        if unwanted and not has_kept(drive.run):
+        if unwanted and not has_kept(drive.run) and not needed_by(self.journal, writer.info):
             delete_run(self.journal, run)
         if drive.failure is not None:
             raise drive.failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,17 +16,19 @@ from holdfast.errors import HoldfastError
 from holdfast.flows.ending import OUTPUT, Ending, ended_early
 from holdfast.flows.for_each import Items
 from holdfast.flows.groups import Group, is_long, on_error_of
-from holdfast.flows.kinds.kind import Kind, Plain
+from holdfast.flows.kinds.kind import Kind, Paths, Plain
 from holdfast.flows.kinds.table import kind_of
 from holdfast.flows.model import Definition, Step, SubWorkflow
 from holdfast.flows.nested import Inputs, Nested
 from holdfast.flows.retrying import retry_of
-from holdfast.flows.scope import Layout, members
+from holdfast.flows.scope import Layout, members, names_run, values_named
 from holdfast.flows.ways import Ways, follow_by_order
 from holdfast.flows.work import Work, never_skipped, work_of
 from holdfast.flows.world import World
+from holdfast.plan.byte_code import digest
 from holdfast.plan.executor_choice import THREADS
 from holdfast.plan.fingerprint import Fingerprint, definition_fingerprint, fingerprint
+from holdfast.plan.graph import Route
 
 MAX_DEPTH = 10
 """How deep sub-workflows may be nested."""
@@ -150,13 +152,29 @@ class _Compiler:
             retry=retry_of(step, work.kind),
             timeout=step.timeout if step.python is not None else None,
             if_interrupted=self._if_interrupted(step),
-            version=_version(step, work.kind),
+            version=self._version(work),
             on_error=self._stand_in(work, goes_on),
             on_skip=work.skipped,
             max_parallel=_max_parallel(step),
             executor=step.executor if step.executor == THREADS else None,  # Any other the step uses itself.
             reads=work.reads,
+            reusable=not names_run(work.paths),
         )
+
+    def _named(self, paths: Paths) -> list[tuple[str, Any]]:
+        return values_named(paths, self.definition.workflow)
+
+    def _version(self, work: Work) -> Fingerprint:
+        """What tells whether a step is still the same: what it does, not how it is called, routed or described."""
+        step = work.step
+        own = step.model_dump(mode="json", by_alias=True, exclude=_NO_PART_OF_THE_WORK)
+        before = json.dumps(own, sort_keys=True, default=str)
+        del own["name"]
+        own["named"] = self._named(work.paths)
+        if step.for_each is not None:
+            own["for_each"] = step.for_each.as_  # The others are for the nodes around the work.
+        text = json.dumps(own, sort_keys=True, default=str)
+        return definition_fingerprint(text, work.kind.functions(), before)
 
     def _if_interrupted(self, step: Step) -> str:
         if step.if_interrupted is not None:
@@ -187,7 +205,8 @@ class _Compiler:
         self._graph.add_node(
             name,
             items.begin,
-            version=_part(items.step, "begin"),
+            version=_part(items.step, "begin", self._named(items.paths)),
+            reusable=not names_run(items.paths),
             goto=[items.done_node],
             on_error=items.not_begun if goes_on else stand_in,
             on_skip=items.skipped,
@@ -208,11 +227,17 @@ class _Compiler:
         work = Work(step, Plain(), self.layout, self.world)
         goes_on = self._goes_on(step)
         group, stand_in = Group(work, goes_on), self._stand_in(work, goes_on)
-        begins = _part(step, "begin")
-        self._graph.add_node(step.name, group.begin, version=begins, on_error=stand_in, on_skip=work.skipped)
+        self._graph.add_node(
+            step.name,
+            group.begin,
+            version=_part(step, "begin", self._named(work.paths)),
+            reusable=not names_run(work.paths),
+            on_error=stand_in,
+            on_skip=work.skipped,
+        )
         for member in members(step):
             self._add(member, step)
-        self._graph.add_conditional_edges(step.name, group.fan_out, [*group.names, group.done_node])
+        self._fan_out(step.name, group.fan_out, [*group.names, group.done_node])
         self._graph.add_node(
             group.done_node,
             group.gather,
@@ -268,14 +293,24 @@ class _Compiler:
             return
         flow, done, stand_in = f"{step.name}:flow", f"{step.name}:done", self._stand_in(nested.work, goes_on)
         self._take_in(step.name, flow, compiled)
-        version = _version(step, nested.work.kind)
         skipped, broken_off = nested.work.skipped, nested.work.broken_off
-        self._graph.add_node(step.name, nested.begin, version=version, on_error=stand_in, on_skip=skipped)
-        self._graph.add_conditional_edges(step.name, nested.enter, [flow, done])
+        self._graph.add_node(
+            step.name,
+            nested.begin,
+            version=self._version(nested.work),
+            reusable=not names_run(nested.work.paths),
+            on_error=stand_in,
+            on_skip=skipped,
+        )
+        self._fan_out(step.name, nested.enter, [flow, done])
         self._graph.add_node(flow, compiled.graph, on_skip=broken_off)
         self._graph.add_node(done, nested.done, version="done", on_error=stand_in, on_skip=broken_off)
         self._graph.add_edge(flow, done)
         self._result.last[step.name] = done
+
+    def _fan_out(self, name: str, choose: Callable[..., Any], targets: list[str]) -> None:
+        """What follows the first node of a step: whatever the file says, this is chosen in one way."""
+        self._graph.add_route(Route(name, choose, {target: target for target in targets}, ()))
 
     def _take_in(self, name: str, node: str, inner: Compiled) -> None:
         """Know the steps of a sub-workflow by the names that they have from here."""
@@ -289,11 +324,14 @@ class _Compiler:
 
     def _add_ending(self, by_order: bool) -> None:
         ending = Ending(self.layout, self.world, by_order)
-        version = json.dumps(self.definition.output, sort_keys=True, default=str)
+        text = json.dumps(self.definition.output, sort_keys=True, default=str)
+        named = json.dumps(self._named(ending.paths), default=str)
         self._graph.add_node(
             OUTPUT,
             ending.finish,
-            version=version,
+            # Its second form is that of older journals.
+            version=Fingerprint(f"output:{digest(f'{text} {named}')} {fingerprint(text)}"),
+            reusable=not names_run(ending.paths),
             goto=[step.name for step in ending.expected],
             on_skip=never_skipped,
         )
@@ -317,20 +355,11 @@ def _max_parallel(step: Step) -> int | None:
 _NO_PART_OF_THE_WORK = {"description", "routes", "after", "retry", "timeout", "parallel", "executor"}
 
 
-def _version(step: Step, kind: Kind) -> Fingerprint:
-    """What tells whether a step is still the same: what it does, not how it is called, routed or described."""
-    own = step.model_dump(mode="json", by_alias=True, exclude=_NO_PART_OF_THE_WORK)
-    named = json.dumps(own, sort_keys=True, default=str)
-    del own["name"]
-    if step.for_each is not None:
-        own["for_each"] = step.for_each.as_  # The others are for the nodes around the work.
-    return definition_fingerprint(json.dumps(own, sort_keys=True, default=str), kind.functions(), named)
-
-
-def _part(step: Step, name: str) -> Fingerprint:
+def _part(step: Step, name: str, named: Sequence[tuple[str, Any]] = ()) -> Fingerprint:
     """The same for a node around the work of a step: what the file says of beginning it, or of gathering results.
 
-    Its second form is that of older journals, for which only its name counted.
+    `named` are the values of the file that this names. Its second form is that of older journals, for which only its
+    name counted.
     """
     said = {"when", "with_", "after"} if name == "begin" else {"on_error"}
     own = step.model_dump(mode="json", by_alias=True, include=said)
@@ -339,5 +368,5 @@ def _part(step: Step, name: str) -> Fingerprint:
     if step.parallel is not None:
         own["members"] = [[member.name, member.on_error] for member in members(step)]
         own["on_error"] = on_error_of(step)
-    text = fingerprint(json.dumps(own, sort_keys=True, default=str)).partition(":")[2]
-    return Fingerprint(f"part:{text} {fingerprint(name)}")
+    text = json.dumps([own, named], sort_keys=True, default=str)
+    return Fingerprint(f"around:{digest(text)} {fingerprint(name)}")

@@ -26,6 +26,8 @@ class Ending:
     def __init__(self, layout: Layout, world: World, by_order: bool) -> None:
         self._layout, self._world = layout, world
         self._output = Texts().tree("output", layout.definition.output)
+        self.paths = self._output.paths()
+        """The places of the scope that the output reads."""
         self.expected = [] if by_order else _expected(layout.definition.steps)
 
     def finish(self, state: State) -> Any:

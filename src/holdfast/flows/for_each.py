@@ -37,6 +37,8 @@ class Items:
         self._key = None if self._each.key is None else compile_expression(self._each.key)
         paths = texts.paths() | (set() if self._key is None else self._key.names())
         self._names = steps_named(paths) if inputs is None else None
+        self.paths = paths | work.paths
+        """The places of the scope that beginning reads, or handing out its items."""
 
     @property
     def item_node(self) -> str:

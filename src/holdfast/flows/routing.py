@@ -6,7 +6,8 @@ from holdfast.data.state import State
 from holdfast.flows.errors import NoRoute
 from holdfast.flows.language.expressions import Expression, ExpressionError, compile_expression
 from holdfast.flows.model import END_ROUTE, Route, Step
-from holdfast.flows.scope import Layout, Scope, steps_named
+from holdfast.flows.scope import Layout, Scope, steps_named, values_named
+from holdfast.plan.fingerprint import fingerprint
 from holdfast.values import END
 
 
@@ -20,6 +21,16 @@ class Router:
             for route in step.routes or ()
         ]
         self._names = steps_named({path for _, when in self._routes if when for path in when.names()})
+
+    def choices(self) -> tuple[tuple[str, str], ...]:
+        """Where its routes lead, each with the fingerprint of its condition and of the values that it names."""
+        workflow = self._layout.definition.workflow
+        whens = [
+            (route, [] if when is None else values_named(when.names(), workflow))
+            for route, when in self._routes
+        ]
+        told = [(_node(route), fingerprint(repr((route.when, values)))) for route, values in whens]
+        return (*told, *([] if self._following is None else [(self._following, fingerprint("else"))]))
 
     def targets(self) -> list[str]:
         """Every node that may follow."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from holdfast.data.state import State
-from holdfast.flows.model import Definition, Parallel, Step
+from holdfast.flows.model import Definition, Parallel, Step, Workflow
 
 Names = Collection[str] | None
 """Which steps are looked at; `None` means all."""
@@ -169,6 +169,23 @@ def members(step: Step) -> list[Step]:
     if step.parallel is None:
         return []
     return step.parallel.steps if isinstance(step.parallel, Parallel) else step.parallel
+
+
+def values_named(paths: Collection[tuple[str, ...]], workflow: Workflow) -> list[tuple[str, Any]]:
+    """What paths find in the file and not in the state: variables, and the workflow's name."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        if path[0] == "vars":
+            known = workflow.vars
+            found |= {f"vars.{name}": known.get(name) for name in (path[1:2] or known)}
+        elif path == ("workflow",) or path[:2] == ("workflow", "name"):
+            found["workflow.name"] = workflow.name
+    return sorted(found.items())
+
+
+def names_run(paths: Collection[tuple[str, ...]]) -> bool:
+    """Whether paths lead to what is another in every run: its id."""
+    return any(path == ("workflow",) or path[:2] == ("workflow", "run_id") for path in paths)
 
 
 def steps_named(paths: Collection[tuple[str, ...]]) -> Names:

@@ -11,6 +11,7 @@ from holdfast.flows.model import Step
 from holdfast.flows.routing import Router
 from holdfast.flows.scope import Layout
 from holdfast.flows.work import never_skipped
+from holdfast.plan.graph import Route
 from holdfast.values import END, START
 
 
@@ -53,7 +54,8 @@ class Ways:
             for name in followers:
                 self._graph.add_edge(following, name)
         router = Router(step, self._layout, following)
-        self._graph.add_conditional_edges(self._last[step.name], router, router.targets())
+        mapping = {name: name for name in router.targets()}
+        self._graph.add_route(Route(self._last[step.name], router, mapping, router.choices()))
 
     def _begin(self) -> None:
         """The edges from the start, and those of steps that wait for several."""

@@ -32,7 +32,9 @@ class Work:
         self.kind, self._key = kind, layout.key(step.name)
         self._when = None if step.when is None else compile_expression(step.when)
         paths = kind.paths()
-        self._names: Names = steps_named(paths | (set() if self._when is None else self._when.names()))
+        self.paths = paths | (set() if self._when is None else self._when.names())
+        """The places of the scope that its texts and its condition read."""
+        self._names: Names = steps_named(self.paths)
         self._secrets = {path[1] for path in paths if path[0] == "secrets" and len(path) > 1}
         self._needed = required(step)
         self._may_skip = step.for_each is None and bool(self._needed or self._when)

@@ -80,20 +80,33 @@ def encode_mark(wave: int, nodes: list[str], next_: list[str], frame: str) -> by
     return ormsgpack.packb([wave, nodes, next_, frame])
 
 
-_LIST_OF_FOUR, _LIST_OF_SIX = b"\x94", b"\x96"
-_SUM = struct.Struct(">BHBH")
-_NUMBER = 0xCD
+_LIST_OF_FOUR, _LIST_OF_SIX, _LIST_OF_SEVEN = b"\x94", b"\x96", b"\x97"
+_SUM, _COUNT = struct.Struct(">BHBH"), struct.Struct(">BI")
+_NUMBER, _LONG_NUMBER = 0xCD, 0xCE
 _PLACE = struct.Struct(">8sQd")
 
 
-def sealed_mark(mark: bytes, key: bytes, seq: int, at: float) -> bytes:
+def sealed_mark(mark: bytes, key: bytes, seq: int, at: float, resets: int | None = None) -> bytes:
     """A mark with a checksum for its place as two more numbers: whoever lists checkpoints sees no more of an entry.
 
-    A mark that was sealed for another place is sealed anew.
+    A mark that was sealed for another place is sealed anew. The mark of a run that was ever reset also says how often,
+    as a last number; if that is not given, it is what the mark said before.
     """
-    own = (mark if mark[:1] == _LIST_OF_FOUR else plain_mark(mark))[1:]
+    if mark[:1] != _LIST_OF_FOUR:
+        resets = times_reset(mark) if resets is None else resets
+        mark = plain_mark(mark)
+    own = mark[1:]
+    if resets:
+        count = _COUNT.pack(_LONG_NUMBER, resets)
+        high, low = divmod(_sum(own + count, key, seq, at), 1 << 16)
+        return b"".join((_LIST_OF_SEVEN, own, _SUM.pack(_NUMBER, high, _NUMBER, low), count))
     high, low = divmod(_sum(own, key, seq, at), 1 << 16)
     return b"".join((_LIST_OF_SIX, own, _SUM.pack(_NUMBER, high, _NUMBER, low)))
+
+
+def times_reset(mark: bytes) -> int:
+    """How often the run had been reset when this mark was made."""
+    return int(ormsgpack.unpackb(mark)[6]) if mark[:1] == _LIST_OF_SEVEN else 0
 
 
 def _sum(own: bytes, key: bytes, seq: int, at: float) -> int:
@@ -109,8 +122,8 @@ def _facts(key: bytes, mark: Mark) -> tuple[int, list[str], list[str], str]:
     """What a mark says; raises `ValueError` or `TypeError` if it is not what was written."""
     wave, nodes, next_, frame, *seal = ormsgpack.unpackb(mark.mark)
     if seal:
-        high, low = seal
-        if _sum(mark.mark[1 : -_SUM.size], key, mark.seq, mark.at) != high << 16 | low:
+        high, low, *count = seal
+        if _sum(_sealed(mark.mark), key, mark.seq, mark.at) != high << 16 | low or len(count) > 1:
             raise ValueError("its checksum does not match")
     elif ormsgpack.packb([wave, nodes, next_, frame]) != mark.mark:
         raise ValueError("something follows it")
@@ -121,6 +134,13 @@ def _facts(key: bytes, mark: Mark) -> tuple[int, list[str], list[str], str]:
     ):
         raise TypeError("it has other parts than a mark")
     return wave, nodes, next_, frame
+
+
+def _sealed(mark: bytes) -> bytes:
+    """The part of a mark that its checksum is for."""
+    if mark[:1] != _LIST_OF_SEVEN:
+        return mark[1 : -_SUM.size]
+    return mark[1 : -_SUM.size - _COUNT.size] + mark[-_COUNT.size :]
 
 
 def _are_texts(value: Any) -> bool:

@@ -152,14 +152,30 @@ def check_copy(store: Store, info: RunInfo, last: Entry) -> None:
     raise StoreError(f"run {info.run!r} is not in {store.url} as it was copied; it stays where it was")
 
 
-def bring_messages(source: Store, target: Store, run: str) -> int:
-    """Copy the messages that the target's inbox lacks; answer how many. They keep their numbers."""
-    brought, there = 0, target.inbox(run)
-    last = there[-1].number if there else 0
-    for message in source.inbox(run, last):
-        target.post(run, message.body)
-        brought += 1
-    return brought
+def check_whole(store: Store, info: RunInfo) -> None:
+    """Raise `CorruptJournal` unless every entry of a run is as it was written."""
+    for _ in _whole(store, info):
+        pass
+
+
+def bring_messages(source: Store, target: Store, run: str, own: Iterable[bytes] = ()) -> int:
+    """Copy the messages that the target's inbox lacks, and then its `own`; answer how many. They keep their numbers."""
+    there = target.inbox(run)
+    lacking = [message.body for message in source.inbox(run, there[-1].number if there else 0)]
+    for body in (lacking := [*lacking, *own]):
+        target.post(run, body)
+    return len(lacking)
+
+
+def own_messages(source: Store, target: Store, run: str) -> tuple[list[bytes], bool]:
+    """The messages that only the target has, and whether they are where others of the source belong.
+
+    Journals tell messages by their numbers, so that then the copy has to be made anew, and its own messages come last.
+    """
+    theirs = target.inbox(run)
+    numbered = {message.number: message.body for message in source.inbox(run)} if theirs else {}
+    own = [message for message in theirs if numbered.get(message.number) != message.body]
+    return [message.body for message in own], any(message.number in numbered for message in own)
 
 
 def _whole(store: Store, info: RunInfo) -> Iterator[Entry]:

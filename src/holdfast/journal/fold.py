@@ -59,6 +59,7 @@ from holdfast.journal.run_state import (
     Spending,
     Step,
     copy_run,
+    forget_notes,
     names_within,
     node_of,
     renamed_path,
@@ -176,9 +177,11 @@ def _fork(run: RunState, record: Forked, at: float) -> None:
         at,
     )
     run.config = record.config or run.config
-    run.saved_seq = run.inbox_seen = run.refused = 0
+    run.saved_seq = run.inbox_seen = run.refused = run.generation = 0
     run.refusals, run.remarks, run.facts, run.reuse = [], {}, b"", None
-    run.inherited = dict(run.spending)
+    run.inherited, run.inherited_seconds = dict(run.spending), run.seconds
+    run.resets = 0
+    forget_notes(run, record.forget)
 
 
 _OF_THE_PLACE = (
@@ -192,6 +195,9 @@ def _reset(run: RunState, record: Reset, at: float) -> None:
     copy = copy_run(record.run)
     for name in _OF_THE_PLACE:
         setattr(run, name, getattr(copy, name))
+    run.resets += 1
+    run.generation += record.renew
+    forget_notes(run, record.forget)
 
 
 def _reuse(run: RunState, record: Reusing, at: float) -> None:
@@ -214,7 +220,9 @@ def activate(frame: Frame, targets: Iterable[Target]) -> None:
 def _steer(run: RunState, record: Steered, at: float) -> None:
     frame = run.frames[record.frame]
     for name in record.drop:
-        del frame.active[name]
+        dropped = frame.active.pop(name)
+        if record.anew and all(step.node != dropped.node for step in frame.active.values()):
+            frame.visits.pop(dropped.node, None)
         _drop_pauses(run, name)
         if name in run.frames:
             _drop_frames(run, name)

@@ -56,10 +56,16 @@ class Forked(NamedTuple):
     config: bytes
     key: bytes = b""
     chain: bytes = b""
+    forget: tuple[str, ...] = ()
+    """The steps, `*` for all, that do not remember what they noted before."""
 
 
 class Reset(NamedTuple):
-    """The run now stands where `source`, itself or another, stood at its entry `seq`. `body` is that, encoded."""
+    """The run now stands where it stood at its entry `seq`, or where another, `source`, did. `body` is that, encoded.
+
+    Without a source it is the run itself, whatever it is called by now; `key` is the other's. With `renew` what it
+    does from there on is other work than what it did before, for whoever tells that by its idempotency keys.
+    """
 
     source: str
     seq: int
@@ -68,13 +74,22 @@ class Reset(NamedTuple):
     """The run as it stood there; whoever folds it takes a copy."""
     by: str = ""
     why: str = ""
+    forget: tuple[str, ...] = ()
+    """As in `Forked`."""
+    key: bytes = b""
+    renew: bool = False
+
+    def is_of(self, run: str) -> bool:
+        """Whether a run, which this is a record of, was set to a place of its own."""
+        return not self.source or (not self.key and self.source == run)
 
 
 class Reusing(NamedTuple):
     """Steps that another run, or this one earlier, finished after entry `after` and up to `upto` are not run again.
 
-    `key` is that run's. With `rerun` this holds for all but the steps of these nodes; without it, for those whose
-    code and whose inputs are the same.
+    `key` is that run's; this run itself, whatever it is called by now, has neither a `source` nor a key here. With
+    `rerun` this holds for all but the steps of these nodes; without it, for those whose code and whose inputs are the
+    same.
     """
 
     source: str
@@ -84,6 +99,8 @@ class Reusing(NamedTuple):
     rerun: tuple[str, ...] | None = None
     remap: tuple[tuple[str, str], ...] = ()
     """What nodes of that run are called by now, if they were renamed."""
+    needs: tuple[tuple[bytes, int], ...] = ()
+    """The entries after which the journals of runs, by key, hold what is to be kept; this one has no key here."""
 
 
 class StepStarted(NamedTuple):
@@ -264,6 +281,8 @@ class Steered(NamedTuple):
     replan: bool = False
     by: str = ""
     why: str = ""
+    anew: bool = False
+    """Whether it is as if the run had never come to what is gone."""
 
 
 class GraphChanged(NamedTuple):

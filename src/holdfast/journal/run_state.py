@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -45,6 +45,7 @@ REFUSALS = 20
 _PLAIN_KEY = "".join(map(chr, range(33, 127))).translate({ord(letter): None for letter in "%/[]#"}) + " "
 
 EVERY_KEY = ("*",)
+EVERY_STEP = ("*",)
 
 PATH_LENGTH = 200
 """How many of the last visited nodes a run remembers for its error messages."""
@@ -158,6 +159,7 @@ class Reuse(NamedTuple):
     upto: int
     rerun: tuple[str, ...] | None
     remap: tuple[tuple[str, str], ...] = ()
+    needs: tuple[tuple[bytes, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -192,11 +194,17 @@ class RunState:
     """What the steps of each node used up, in the runs that this one was forked from, too."""
     inherited: dict[str, Spending] = field(default_factory=dict)
     """How much of that was used up before the fork."""
+    inherited_seconds: float = 0.0
+    """How many of its seconds the steps took that were finished before the fork."""
     facts: bytes = b""
     """Where the run was last driven."""
     remarks: dict[int, Remark] = field(default_factory=dict)
     """By the entry of the checkpoint, 0 for the run as a whole."""
     reuse: Reuse | None = None
+    generation: int = 0
+    """How often it was set to another place to do other work from there on."""
+    resets: int = 0
+    """How often the run was set to where it, or another, stood before."""
 
     @property
     def root(self) -> Frame:
@@ -275,12 +283,23 @@ def copy_run(run: RunState) -> RunState:
 
 
 def at_checkpoint(run: RunState) -> RunState:
-    """The run as it stood at its checkpoint: nothing under way, no question open, gates closed again."""
+    """The run as it stood at its checkpoint: nothing under way, no question open or answered, gates closed again."""
     run = copy_run(run)
     run.status, run.pauses, run.driver, run.fault, run.fault_node = RunStatus.RUNNING, {}, "", None, ""
     for step in run.active():
         if step.status == DONE or step.id in run.frames:
             continue
         step.status, step.tried, step.crashes, step.retry_at, step.fault = READY, 0, 0, None, None
-        step.passed = False
+        step.passed, step.answers = False, {}
     return run
+
+
+def forget_notes(run: RunState, names: Collection[str]) -> None:
+    """Let steps that are not finished, and those inside of them, forget what they noted for their next attempts."""
+    for step in run.active():
+        if step.notes and step.status != DONE and (names == EVERY_STEP or _is_within(step.id, names)):
+            step.notes = {key: value for key, value in step.notes.items() if key == ONE_OFF}
+
+
+def _is_within(step: str, names: Collection[str]) -> bool:
+    return any(step == name or step.startswith(f"{name}/") for name in names)

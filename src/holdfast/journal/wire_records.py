@@ -130,7 +130,7 @@ def _write_steered(r: Steered, track: Track) -> list[Any]:
     items = [[name, write_item(item)] for name, item in r.items]
     add = [[target.node, target.key, write_item(target.item)] for target in r.add]
     texts = [safe_text(r.by), safe_text(r.why)]
-    return [16, r.frame, r.drop, items, add, r.one_off, r.replan, *texts]
+    return [16, r.frame, r.drop, items, add, r.one_off, r.replan, *texts, *([True] if r.anew else [])]
 
 
 def _count_steered(record: Steered, track: Track) -> None:
@@ -144,13 +144,17 @@ _FORKED = 14
 def _write_forked(r: Forked, track: Track) -> list[Any]:
     if r.body:
         decode_run(r.body, track, Codec())
-    return [_FORKED, r.parent, r.seq, r.body, r.driver, r.config, r.key, r.chain]
+    return [_FORKED, r.parent, r.seq, r.body, r.driver, r.config, r.key, r.chain, *_optional(r.forget)]
 
 
 def _write_reset(r: Reset, track: Track) -> list[Any]:
     track.forget()
     decode_run(r.body, track, Codec())
-    return [17, r.source, r.seq, r.body, safe_text(r.by), safe_text(r.why)]
+    return [17, r.source, r.seq, r.body, safe_text(r.by), safe_text(r.why), r.forget, r.key, r.renew]
+
+
+def _optional(names: tuple[str, ...]) -> list[Any]:
+    return [names] if names else []
 
 
 def _write_remarked(r: Remarked, track: Track) -> list[Any]:
@@ -233,24 +237,25 @@ def _read_edited(w: list[Any], track: Track, codec: Codec) -> Record:
 def _read_steered(w: list[Any], track: Track, codec: Codec) -> Record:
     items = tuple((name, read_item(item, codec)) for name, item in w[3])
     add = tuple(Target(node, key, read_item(item, codec)) for node, key, item in w[4])
-    record = Steered(w[1], tuple(w[2]), items, add, w[5], w[6], w[7], w[8])
+    record = Steered(w[1], tuple(w[2]), items, add, *w[5:10])
     _count_steered(record, track)
     return record
 
 
 def _read_forked(w: list[Any], track: Track, codec: Codec) -> Forked:
     run = decode_run(w[3], track, codec) if w[3] else None
-    return Forked(w[1], w[2], w[3], run, *w[4:8])
+    return Forked(w[1], w[2], w[3], run, *w[4:8], *map(tuple, w[8:9]))
 
 
 def _read_reset(w: list[Any], track: Track, codec: Codec) -> Record:
     track.forget()
-    return Reset(w[1], w[2], w[3], decode_run(w[3], track, codec), *w[4:6])
+    return Reset(w[1], w[2], w[3], decode_run(w[3], track, codec), *w[4:6], *map(tuple, w[6:7]), *w[7:9])
 
 
 def _read_reusing(w: list[Any], track: Track, codec: Codec) -> Record:
     remap = tuple((old, new) for old, new in w[6]) if len(w) > 6 else ()
-    return Reusing(w[1], w[2], w[3], w[4], None if w[5] is None else tuple(w[5]), remap)
+    needs = tuple((key, seq) for key, seq in w[7]) if len(w) > 7 else ()
+    return Reusing(w[1], w[2], w[3], w[4], None if w[5] is None else tuple(w[5]), remap, needs)
 
 
 def _read_migrated(w: list[Any], track: Track, codec: Codec) -> Record:

@@ -79,7 +79,11 @@ def encode_run(run: RunState, track: Track, codec: Codec) -> bytes:
         "facts": run.facts,
         "remarks": [_remark_to_wire(seq, remark) for seq, remark in run.remarks.items()],
         "reuse": None if run.reuse is None else list(run.reuse),
+        "generation": run.generation,
+        "resets": run.resets,
     }
+    if run.parent is not None and run.inherited_seconds != run.seconds:
+        wire["inherited_seconds"] = run.inherited_seconds
     return HEAD + ormsgpack.packb(wire)
 
 
@@ -108,9 +112,12 @@ def decode_run(body: bytes, track: Track, codec: Codec) -> RunState:
             saved_seq=wire["saved_seq"],
             spending=_spending_from_wire(wire.get("spending", ())),
             inherited=_spending_from_wire(wire.get("inherited", ())),
+            inherited_seconds=wire.get("inherited_seconds", wire["seconds"] if wire["parent"] else 0.0),
             facts=wire.get("facts", b""),
             remarks={seq: _remark_from_wire(*remark) for seq, *remark in wire.get("remarks", ())},
             reuse=_reuse_from_wire(wire.get("reuse")),
+            generation=wire.get("generation", 0),
+            resets=wire.get("resets", 0),
         )
         for frame, key, how, data in wire["bases"]:
             track.bases[(frame, key)] = unpack(how, data)
@@ -145,7 +152,8 @@ def _reuse_from_wire(wire: list[Any] | None) -> Reuse | None:
         return None
     source, key, after, upto, rerun, *more = wire
     remap = tuple((old, new) for old, new in more[0]) if more else ()
-    return Reuse(source, key, after, upto, None if rerun is None else tuple(rerun), remap)
+    needs = tuple((other, seq) for other, seq in more[1]) if len(more) > 1 else ()
+    return Reuse(source, key, after, upto, None if rerun is None else tuple(rerun), remap, needs)
 
 
 def _frame_to_wire(frame: Frame, track: Track, codec: Codec, sizes: dict[tuple[str, str], int]) -> list[Any]:

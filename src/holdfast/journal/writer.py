@@ -133,7 +133,7 @@ class Writer:
         if self.journal.seal is not None:
             body = self.journal.seal_body(self.info.run, seq, body)
         if mark is not None:
-            mark = sealed_mark(mark, self.info.key, seq, at)
+            mark = sealed_mark(mark, self.info.key, seq, at, self.run.resets)
         self.chain = chain = link(self.chain, seq, at, mark, body)
         self._unsent.append(Entry(seq, at, chain, body, mark))
         if mark is not None:

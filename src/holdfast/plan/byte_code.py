@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import opcode
 import sys
 import types
 from typing import Any
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+_LOAD, _STORE, _EXTENDED = (opcode.opmap[name] for name in ("LOAD_GLOBAL", "STORE_GLOBAL", "EXTENDED_ARG"))
 _A_FUNCTION = 0x1
 """The flag of code that is a function's, and not a class's or a module's."""
 
@@ -32,7 +34,11 @@ def shallow_fingerprint(subject: Any) -> str:
         function = getattr(type(subject), "__call__", None)  # noqa: B004
     if not isinstance(function, types.FunctionType):
         return f"name:{digest(getattr(subject, '__qualname__', type(subject).__qualname__))}"
-    return f"py{PYTHON}:{digest(_describe(function) + repr(bound) * bool(bound))}"
+    try:
+        text = _describe(function) + repr(bound) * bool(bound)
+    except RecursionError:  # What it holds contains itself.
+        text = repr(_code(function.__code__))
+    return f"py{PYTHON}:{digest(text)}"
 
 
 def byte_code(code: types.CodeType) -> tuple[Any, ...]:
@@ -43,6 +49,32 @@ def byte_code(code: types.CodeType) -> tuple[Any, ...]:
         constants[0] = None
     inner = [byte_code(item) if isinstance(item, types.CodeType) else _simple(item) for item in constants]
     return code.co_code.hex(), tuple(inner), code.co_names, code.co_varnames, code.co_freevars
+
+
+@functools.lru_cache(maxsize=2048)
+def globals_of(code: types.CodeType) -> frozenset[str]:
+    """The names of its module that a piece of code reads, but does not set itself."""
+    read: set[str] = set()
+    set_here: set[str] = set()
+    raw, names, extended = code.co_code, code.co_names, 0
+    for place in range(0, len(raw), 2) if names else ():
+        operation, argument = raw[place], raw[place + 1] | extended
+        extended = argument << 8 if operation == _EXTENDED else 0
+        if operation == _LOAD:
+            read.add(names[argument >> 1])
+        elif operation == _STORE:
+            set_here.add(names[argument])
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            read |= globals_of(constant)
+    return frozenset(read - set_here)
+
+
+@functools.lru_cache(maxsize=2048)
+def names_of(code: types.CodeType) -> frozenset[str]:
+    """All names that a piece of code uses, those of attributes too."""
+    inner = (names_of(each) for each in code.co_consts if isinstance(each, types.CodeType))
+    return frozenset(code.co_names).union(*inner)
 
 
 def _describe(function: types.FunctionType) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from holdfast.data.schema import Schema
@@ -67,6 +69,8 @@ class Node:
     """Where its function is run; that is no part of what it does."""
     reads: tuple[str, ...] | None = None
     """The keys of the state that it looks at, if that is declared; it is given no others."""
+    reusable: bool = True
+    """Whether other runs may take over what it returned."""
     wants_state_only: bool = field(init=False, default=False)
     wants_context: bool = field(init=False, default=False)
     runs_inline: bool = field(init=False, default=False)
@@ -97,6 +101,8 @@ class Node:
             facts["on_skip"] = True
         if self.reads is not None:
             facts["reads"] = list(self.reads)
+        if not self.reusable:
+            facts["reusable"] = False
         return facts
 
 
@@ -117,6 +123,19 @@ class Route:
     source: str
     choose: Callable[..., Any]
     mapping: Mapping[Any, str] | None = None
+    choices: tuple[tuple[str, str], ...] | None = None
+    """What it chooses from, in order: each node with the fingerprint of its condition. Else the function tells."""
+
+    def told(self) -> list[list[str]]:
+        """What changes when it chooses otherwise: pairs of a node, or nothing, and a fingerprint."""
+        if self.choices is not None:
+            return [list(choice) for choice in self.choices]
+        translated = [
+            [node, fingerprint(repr(key))]
+            for key, node in (self.mapping or {}).items()
+            if key != node and isinstance(key, (str, int, Enum, type(None)))
+        ]
+        return [["", fingerprint(self.choose)], *sorted(translated)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +218,18 @@ class Graph:
         return graph
 
     def outline(self) -> dict[str, Any]:
-        """The graph as plain data: what a run needs to be drawn and compared where its code is not installed."""
+        """The graph as plain data: what a run needs to be drawn and compared where its code is not installed.
+
+        It is made once: what functions hold may change as they run.
+        """
+        return self._outline
+
+    @functools.cached_property
+    def _outline(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "nodes": {name: node.facts() for name, node in self.nodes.items()},
+            **({"choices": choices} if (choices := self._choices()) else {}),
             "edges": [[edge.source, edge.target, edge.label, edge.when is not None] for edge in self.edges],
             "routes": [[route.source, sorted(set((route.mapping or {}).values()))] for route in self.routes],
             "joins": [[list(join.sources), join.target] for join in self.joins],
@@ -211,6 +238,17 @@ class Graph:
             **({"last": self.last} if self.last else {}),
             **({"version": self.version} if self.version else {}),
         }
+
+    def _choices(self) -> dict[str, list[list[str]]]:
+        """By node, what changes when the way on from it is chosen otherwise."""
+        found: dict[str, list[list[str]]] = {}
+        for route in self.routes:
+            if told := route.told():
+                found[route.source] = told
+        for edge in self.edges:
+            if edge.when is not None:
+                found.setdefault(edge.source, []).append([edge.target, fingerprint(edge.when)])
+        return found
 
 
 __all__ = ["END", "IF_INTERRUPTED", "START", "Command", "Edge", "Graph", "Join", "Node", "Route", "Send"]

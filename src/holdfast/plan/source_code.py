@@ -1,10 +1,11 @@
-"""Functions told apart by their source: comments, layout, docstrings and annotations left out."""
+"""Functions, classes and modules told apart by their source: comments, layout, docstrings left out."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import linecache
+import opcode
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ _LONG = 1_000_000
 
 _IGNORED = frozenset({"ctx", "type_comment", "kind", "annotation", "returns", "type_params", "simple"})
 
+_IMPORT = opcode.opmap["IMPORT_NAME"]
+
 Defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -23,6 +26,25 @@ class _Module(NamedTuple):
 
     codes: frozenset[types.CodeType]
     functions: dict[tuple[str, int], list[Defined]]
+    classes: dict[str, list[ast.ClassDef]]
+    tree: ast.Module
+
+
+class Import(NamedTuple):
+    """An import statement: `from module import names`, `level` dots before it."""
+
+    level: int
+    module: str
+    names: tuple[str, ...]
+
+
+class Written(NamedTuple):
+    """What a piece of source does, and what it names that is not its own."""
+
+    text: str
+    names: frozenset[str]
+    attributes: frozenset[str]
+    imports: tuple[Import, ...]
 
 
 @functools.lru_cache(maxsize=2048)
@@ -33,14 +55,108 @@ def source_of(code: types.CodeType) -> str | None:
     since.
     """
     try:
-        module = _module(code.co_filename)
-        if module is None or code not in module.codes:
-            return None
-        found = module.functions.get((code.co_name, code.co_firstlineno), [])
-        node = found[0] if len(found) == 1 else _meant(code, found)
+        node = _node_of(code)
         return None if node is None else _own(node)
     except RecursionError:
         return None
+
+
+@functools.lru_cache(maxsize=2048)
+def imports_of(code: types.CodeType) -> tuple[Import, ...]:
+    """The imports within a function, as far as its source tells."""
+    if not _imports(code):
+        return ()
+    try:
+        node = _node_of(code)
+    except RecursionError:
+        return ()
+    return () if node is None else tuple(_imported(node))
+
+
+def _imports(code: types.CodeType) -> bool:
+    """Whether code imports anything, or code within it does."""
+    if _IMPORT in code.co_code[::2]:
+        return True
+    return any(_imports(each) for each in code.co_consts if isinstance(each, types.CodeType))
+
+
+def _node_of(code: types.CodeType) -> Defined | None:
+    module = _module(code.co_filename)
+    if module is None or code not in module.codes:
+        return None
+    found = module.functions.get((code.co_name, code.co_firstlineno), [])
+    return found[0] if len(found) == 1 else _meant(code, found)
+
+
+@functools.lru_cache(maxsize=512)
+def class_written(kind: type, file: str) -> Written | None:
+    """What a class is by its source in a file; `None` where that cannot be said, as for functions."""
+    methods = [each.__code__ for each in vars(kind).values() if isinstance(each, types.FunctionType)]
+    codes = [code for code in methods if code.co_filename == file]
+    try:
+        module = _module(file)
+        if module is None or not module.codes.issuperset(codes):
+            return None
+        found = module.classes.get(kind.__qualname__, [])
+        if len(found) > 1:
+            lines = {getattr(kind, "__firstlineno__", 0), *(code.co_firstlineno for code in codes)}
+            found = [
+                node
+                for node in found
+                if any(_first(node) <= line <= (node.end_lineno or 0) for line in lines)
+            ]
+        return _class(found[0]) if len(found) == 1 else None
+    except RecursionError:
+        return None
+
+
+def module_written(file: str) -> Written | None:
+    """What a module is by its source."""
+    try:
+        module = _module(file)
+        return None if module is None else _whole(module.tree)
+    except RecursionError:
+        return None
+
+
+@functools.lru_cache(maxsize=512)
+def _class(node: ast.ClassDef) -> Written:
+    parts = [_dump(node.decorator_list), _dump(node.bases), _dump(node.keywords), _members(node.body)]
+    return _told(node, " ".join(parts))
+
+
+@functools.lru_cache(maxsize=64)
+def _whole(node: ast.Module) -> Written:
+    return _told(node, _members(node.body))
+
+
+def _members(body: list[ast.stmt]) -> str:
+    """The body of a class: what its fields are annotated with counts, texts that stand alone do not."""
+    parts = []
+    for part in body:
+        if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
+            continue
+        annotated = _dump(part.annotation) if isinstance(part, ast.AnnAssign) else ""
+        nested = _class(part).text if isinstance(part, ast.ClassDef) else ""
+        parts.append(
+            f"{annotated} {part.name if isinstance(part, ast.ClassDef) else ''}{nested or _dump(part)}"
+        )
+    return "; ".join(parts)
+
+
+def _told(node: ast.AST, text: str) -> Written:
+    inside = list(ast.walk(node))
+    names = frozenset(each.id for each in inside if isinstance(each, ast.Name))
+    attributes = frozenset(each.attr for each in inside if isinstance(each, ast.Attribute))
+    return Written(text, names, attributes | names, tuple(_imported(node)))
+
+
+def _imported(node: ast.AST) -> Iterator[Import]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.ImportFrom):
+            yield Import(each.level, each.module or "", tuple(alias.name for alias in each.names))
+        elif isinstance(each, ast.Import):
+            yield from (Import(0, alias.name, ()) for alias in each.names)
 
 
 def _module(file: str) -> _Module | None:
@@ -74,9 +190,27 @@ def _parsed(file: str, source: bytes, size: int) -> _Module | None:
         if isinstance(node, ast.Lambda):
             functions.setdefault(("<lambda>", node.lineno), []).append(node)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            functions.setdefault((node.name, first), []).append(node)
-    return _Module(codes, functions)
+            functions.setdefault((node.name, _first(node)), []).append(node)
+    classes: dict[str, list[ast.ClassDef]] = {}
+    for name, found in _classes(tree, ""):
+        classes.setdefault(name, []).append(found)
+    return _Module(codes, functions, classes, tree)
+
+
+def _first(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def _classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
+    """The classes in a piece of source, by their full names."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.ClassDef):
+            yield f"{prefix}{each.name}", each
+            yield from _classes(each, f"{prefix}{each.name}.")
+        elif isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from _classes(each, f"{prefix}{each.name}.<locals>.")
+        elif isinstance(each, ast.stmt):
+            yield from _classes(each, prefix)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

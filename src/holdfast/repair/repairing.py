@@ -14,11 +14,12 @@ from holdfast.errors import HoldfastError, RunConflict, RunNotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.pruning import add_snapshot
 from holdfast.repair.aside import Aside
-from holdfast.repair.report import FACTS, INBOX, NOTHING, SNAPSHOT, Damage, Progress, RunReport
+from holdfast.repair.report import FACTS, INBOX, NOTHING, SNAPSHOT, Progress, RunReport
 from holdfast.repair.rewriting import Rewriting
-from holdfast.repair.run_check import REPAIRED_AS, RunCheck
+from holdfast.repair.run_check import RunCheck
+from holdfast.repair.settling import Look, settled
 from holdfast.stores.base import RunInfo, Store
-from holdfast.stores.mending import Mender, mending
+from holdfast.stores.mending import REPAIRED_AS, Mender, mending
 from holdfast.values import RunStatus
 
 
@@ -86,18 +87,18 @@ def repair_store(
     with mending(store) as mender:
         kept = Aside(aside or mender.beside())
         medium = mender.mend(kept.keep) if runs is None else []
-        infos = {info.run: info for info in mender.runs().infos}
+        there = {info.run for info in mender.runs().infos} if runs is None else set[str]()
         for run in runs or ():
-            if run not in infos:
+            if mender.standing(run) is None:
                 raise RunNotFound(
                     f"no run {run!r} in {store.url}; `holdfast runs` lists those that are there"
                 )
-        wanted = list(infos) if runs is None else list(dict.fromkeys(runs))
+        wanted = sorted(there) if runs is None else list(dict.fromkeys(runs))
         repairs = []
         for number, run in enumerate(wanted):
             if progress is not None:
                 progress(number, len(wanted), run)
-            repair = _Repairing(journal, mender, infos[run], kept).repair()
+            repair = _Repairing(journal, mender, run, kept).repair()
             repairs += [repair] if repair is not None else []
     return StoreRepair(tuple(medium), tuple(repairs), tuple(map(str, kept.kept)))
 
@@ -105,30 +106,19 @@ def repair_store(
 class _Repairing:
     """One run."""
 
-    def __init__(self, journal: Journal, mender: Mender, info: RunInfo, aside: Aside) -> None:
-        self._journal, self._mender, self._info, self._aside = journal, mender, info, aside
-        self._check = RunCheck(journal, mender, info)
+    def __init__(self, journal: Journal, mender: Mender, run: str, aside: Aside) -> None:
+        self._journal, self._mender, self._run, self._aside = journal, mender, run, aside
         self._done: list[str] = []
         self._new_run = ""
 
     def repair(self) -> Repair | None:
         """What was done; `None` if there was nothing to do."""
-        run = self._info.run
+        run = self._run
         try:
-            report = self._check.report()
-            if report.is_fine or report.repaired_as:
+            look = settled(self._journal, self._mender, run)
+            if look is None or look.report.is_fine or look.report.repaired_as:
                 return None
-            if is_driven(self._journal.store, self._info):
-                raise RunConflict(
-                    f"run {run!r} is being driven by {describe(self._info.driver)}; pause it first"
-                )
-            if self._check.sealed:
-                raise HoldfastError(f"run {run!r} is encrypted; set HOLDFAST_KEY to its key to repair it")
-            if report.needs_new_run:
-                self._rewrite(report)
-            else:
-                for damage in report.damages:
-                    self._right(damage)
+            self._right_all(look)
         except HoldfastError as error:
             return Repair(run, tuple(self._done), self._new_run, str(error))
         except Exception as error:  # What is in a damaged store must not keep other runs from being repaired.
@@ -136,65 +126,78 @@ class _Repairing:
         done = tuple(dict.fromkeys(self._done))
         return Repair(run, done, self._new_run) if done else None
 
-    def _rewrite(self, report: RunReport) -> None:
-        info = self._info
+    def _right_all(self, look: Look) -> None:
+        check, report, error = look
+        info = check.info
+        if is_driven(self._journal.store, info):
+            raise RunConflict(f"run {info.run!r} is being driven by {describe(info.driver)}; pause it first")
+        if error is not None:
+            raise error
+        if check.sealed:
+            raise HoldfastError(f"run {info.run!r} is encrypted; set HOLDFAST_KEY to its key to repair it")
+        if report.needs_new_run:
+            self._rewrite(check, report)
+            return
+        for damage in report.damages:
+            if damage.part == SNAPSHOT and damage.seq:
+                self._renew_snapshot(check, damage.seq)
+            elif damage.part == INBOX and damage.seq:
+                self._void_message(damage.seq)
+        if any(damage.part == FACTS for damage in report.damages):
+            self._right_facts(check)
+
+    def _rewrite(self, check: RunCheck, report: RunReport) -> None:
+        info = check.righted().info if check.standing.problem else check.info
         if report.intact is not None:
             self._new_run = Rewriting(self._journal, self._mender, info, report).write()
-            self._done.append(f"run {self._new_run!r} has what is intact, and can be resumed")
         tags = (*info.tags, f"{REPAIRED_AS}{self._new_run or NOTHING}")
         damaged = RunStatus.DAMAGED.value
         facts = dataclasses.replace(info, status=damaged, driver="", queue="", due_at=None, tags=tags)
-        self._mender.put_facts(facts, report.head)
+        try:
+            self._put_facts(check, facts)
+        except HoldfastError:
+            if self._new_run:
+                self._journal.store.delete(self._new_run)
+                self._new_run = ""
+            raise
+        if self._new_run:
+            self._done.append(f"run {self._new_run!r} has what is intact, and can be resumed")
         self._done.append("it stays as it is, with the status damaged")
 
-    def _right(self, damage: Damage) -> None:
-        if damage.part == SNAPSHOT and damage.seq:
-            self._renew_snapshot(damage.seq)
-        elif damage.part == FACTS:
-            self._right_facts()
-        elif damage.part == INBOX and damage.seq:
-            self._void_message(damage.seq)
-
-    def _renew_snapshot(self, seq: int) -> None:
+    def _renew_snapshot(self, check: RunCheck, seq: int) -> None:
         """A snapshot is only a cache while the journal reaches back."""
-        info, run = self._info, self._info.run
+        info, run = check.info, self._run
         for found in self._mender.snapshots(run):
             if found.number == seq:
                 self._aside.keep(f"{run}.snapshot-{seq}", found.raw)
-        self._mender.drop_snapshot(run, seq)
-        if seq > self._check.head:
+                self._mender.drop_snapshot(run, seq, found.raw)
+        if seq > check.head:
             self._done.append(f"the snapshot at {seq} is put aside")
             return
-        codec = self._check.codec
-        loaded = self._journal.load(info, codec, seq)
-        add_snapshot(self._journal, run, self._journal.make_snapshot(loaded, codec))
+        loaded = self._journal.load(info, check.codec, seq)
+        add_snapshot(self._journal, run, self._journal.make_snapshot(loaded, check.codec))
         self._done.append(f"the snapshot at {seq} is written anew")
 
-    def _right_facts(self) -> None:
-        best, info = self._check.best, self._info
-        if best is None:
+    def _right_facts(self, check: RunCheck) -> None:
+        if check.best is None:
             return
-        run = best.run
-        running = run.status == RunStatus.RUNNING
-        fitting = info.status in (RunStatus.QUEUED, RunStatus.INTERRUPTED) and info.status != run.status
-        keeps = fitting and run.status in (RunStatus.QUEUED, RunStatus.INTERRUPTED)
-        facts = dataclasses.replace(
-            info,
-            workflow=run.workflow,
-            status=info.status if keeps else str(run.status),
-            driver=run.driver if running else "",
-            created_at=info.created_at or run.started_at,
-            updated_at=info.updated_at or run.updated_at,
-        )
-        first = self._check.first
-        if first is not None and first.seq == 1:
-            facts = dataclasses.replace(facts, parent=self._check.parent_of(first))
-        self._mender.put_facts(facts, self._check.head)
+        facts, unverified = check.righted()
+        self._put_facts(check, facts)
         self._done.append("its facts agree with its journal again")
+        if unverified:
+            self._done.append(f"of its facts these could not be verified: {', '.join(unverified)}")
+
+    def _put_facts(self, check: RunCheck, facts: RunInfo) -> None:
+        """Replace the facts, if the run is still as it was checked; what was there is put aside before."""
+        seen = check.standing
+        if seen.raw and (seen.problem or facts.status != RunStatus.DAMAGED):
+            self._aside.keep(f"{self._run}.facts.json", seen.raw)
+        self._mender.put_facts(facts, max(check.head, seen.head), seen)
 
     def _void_message(self, number: int) -> None:
-        for found in self._mender.messages(self._info.run):
-            if found.number == number:
-                self._aside.keep(f"{self._info.run}.message-{number}", found.raw)
-                self._mender.void_message(self._info.run, number)
-                self._done.append(f"message {number} is put aside; the run will refuse it")
+        there = [found for found in self._mender.messages(self._run) if found.number == number]
+        for found in there:
+            self._aside.keep(f"{self._run}.message-{number}", found.raw)
+        self._mender.void_message(self._run, number)
+        what = "is put aside" if there else "is lost; an empty one stands for it"
+        self._done.append(f"message {number} {what}; the run will refuse it")

@@ -11,20 +11,29 @@ from holdfast.errors import CodecError, HoldfastError
 from holdfast.journal.checkpoints import Checkpoint, read_mark
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, follows, genesis, is_whole
+from holdfast.journal.records import Remarked
 from holdfast.journal.run_state import RunState
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_runs import decode_run
 from holdfast.repair.report import FACTS, INBOX, JOURNAL, MARK, SNAPSHOT, STORE, Damage, RunReport, Stretch
 from holdfast.repair.sameness import difference
+from holdfast.repair.true_facts import Righted, Told, missing_tags, righted
 from holdfast.stores.base import Entry, Mark, Message, RunInfo, Snapshot
-from holdfast.stores.mending import Found, Mender
+from holdfast.stores.mending import Found, Mender, Standing, repaired_as
 from holdfast.values import RunStatus
 
 _WAITING_FOR_WORKERS = {RunStatus.QUEUED.value, RunStatus.INTERRUPTED.value}
 """A run that was moved between stores is handed to workers by its facts alone."""
 
-REPAIRED_AS = "repaired-as:"
-"""How the tag of a damaged run begins that names the run with what could be read of it."""
+_TOLD_BY_THE_LAST_ENTRY = {
+    RunStatus.COMPLETED.value,
+    RunStatus.FAILED.value,
+    RunStatus.PAUSED.value,
+}
+"""What facts say only once the journal does."""
+
+_MOST_MISSING = 100
+"""How many messages in a row are told of, and replaced, at once."""
 
 
 class _Damaged(Exception):
@@ -53,7 +62,7 @@ class RunCheck:
 
     journal: Journal
     mender: Mender
-    info: RunInfo
+    standing: Standing
     codec: TolerantCodec = field(default_factory=TolerantCodec)
     damages: list[Damage] = field(default_factory=list)
     sealed: bool = False
@@ -61,13 +70,20 @@ class RunCheck:
     head: int = 0
     first: Entry | None = None
     marks: list[int] = field(default_factory=list)
+    removed: set[str] = field(default_factory=set)
+    """The tags that were ever removed from the run."""
     best: Fold | None = None
     """The stretch that reaches furthest."""
+
+    @property
+    def info(self) -> RunInfo:
+        return self.standing.info
 
     def report(self) -> RunReport:
         """Check everything."""
         snapshots = self.mender.snapshots(self.info.run)
         self._walk({found.number: found for found in snapshots})
+        self._check_end()
         self._check_snapshots(snapshots)
         if not self.journal_is_damaged:
             self._check_reading()
@@ -80,25 +96,24 @@ class RunCheck:
             status=self.info.status,
             damages=tuple(self.damages),
             entries=self.entries,
-            head=self.head,
+            head=self._last_known(),
             checkpoints=len(self.marks),
             snapshots=len(snapshots),
             messages=messages,
             intact=best.stretch if best else None,
             last_good=best.last_good if best else None,
             sealed=self.sealed,
-            repaired_as=self._repaired_as(),
+            repaired_as=repaired_as(self.info),
         )
+
+    def _last_known(self) -> int:
+        """The last entry that there is, or is known to be missing."""
+        told = [damage.seq or 0 for damage in self.damages if damage.part == JOURNAL]
+        return max([self.head, self.standing.head, *told])
 
     @property
     def journal_is_damaged(self) -> bool:
         return any(damage.part == JOURNAL for damage in self.damages)
-
-    def _repaired_as(self) -> str:
-        if self.info.status != RunStatus.DAMAGED:
-            return ""
-        names = [tag.removeprefix(REPAIRED_AS) for tag in self.info.tags if tag.startswith(REPAIRED_AS)]
-        return names[-1] if names else ""
 
     def _say(self, part: str, text: str, seq: int | None = None) -> None:
         self.damages.append(Damage(part, text, seq))
@@ -124,6 +139,22 @@ class RunCheck:
                 self._arrived(fold, entry, snapshots)
         if before is None and not self.journal_is_damaged:
             self._say(JOURNAL, "it has no entries", 1)
+
+    def _check_end(self) -> None:
+        """A journal that ends before its facts were written has lost its end, whatever it says."""
+        best, known, status = self.best, self.standing.head, self.info.status
+        if self.journal_is_damaged or best is None:
+            return
+        if self.head < known:
+            missing = (
+                f"entry {known} is" if known == self.head + 1 else f"entries {self.head + 1} to {known} are"
+            )
+            self._say(JOURNAL, f"{missing} missing at its end: its facts are newer", self.head + 1)
+        elif known or self.sealed or self.standing.problem:
+            return
+        elif best.run.status == RunStatus.RUNNING and status in _TOLD_BY_THE_LAST_ENTRY:
+            text = f"its facts say that it is {status}: the entry that says so is missing at its end"
+            self._say(JOURNAL, text, self.head + 1)
 
     def _entries(self) -> Iterator[Entry]:
         try:
@@ -191,6 +222,8 @@ class RunCheck:
         try:
             for record in self.journal.records(self.info, entry, fold.track, self.codec):
                 apply(fold.run, record, entry.at)
+                if isinstance(record, Remarked) and not record.at:
+                    self.removed.update(record.remove)
         except HoldfastError as error:
             raise _Damaged(f"entry {entry.seq} cannot be read: {error}") from None
         except Exception as error:
@@ -277,9 +310,13 @@ class RunCheck:
         best, run = self.best, self.info.run
         if best is None:
             return
+        for problem in self.mender.reading_problems(run):
+            self._say(STORE, problem)
         try:
             if not self.sealed:
-                loaded = self.journal.load(self.info, self.codec, best.end)
+                loaded = self.journal.load(self.info, self.codec)
+                if loaded.seq != best.end:
+                    loaded = self.journal.load(self.info, self.codec, best.end)
                 if what := difference(loaded.run, best.run, self.codec):
                     self._say(STORE, f"it is read as another run than its journal tells ({what})", best.end)
             listed = [mark.seq for mark in self.journal.store.marks(run, best.end + 1)]
@@ -303,6 +340,18 @@ class RunCheck:
             self._say(FACTS, "its facts name another driver than its journal")
         if self.first is not None and self.first.seq == 1 and info.parent != self.parent_of(self.first):
             self._say(FACTS, "its facts name another run that it was forked from than its journal")
+        if tags := missing_tags(info, run):
+            self._say(FACTS, f"its facts lack tags that its journal has: {', '.join(tags)}")
+
+    def righted(self) -> Righted:
+        """Its facts as the journal has them, as far as that can be read."""
+        best = self.best
+        if best is None or self.sealed:
+            return Righted(self.info)
+        first = self.first
+        parent = self.parent_of(first) if first is not None and first.seq == 1 else None
+        told = Told(best.run, frozenset(self.removed), best.start == 0, parent)
+        return righted(self.standing, told, self.codec)
 
     def parent_of(self, first: Entry) -> bytes:
         """The key of the run that this one is read through, by its first entry."""
@@ -318,10 +367,11 @@ class RunCheck:
     def _check_inbox(self) -> int:
         found = self.mender.messages(self.info.run)
         seen = self.best.run.inbox_seen if self.best is not None and not self.sealed else 0
-        for place, (number, _, message, problem) in enumerate(found, 1):
-            if number != place and not problem:
-                self._say(INBOX, f"message {place} is missing", place)
-                break
+        expected = 1
+        for number, _, message, problem in found:
+            for missing in range(expected, min(number, expected + _MOST_MISSING)):
+                self._say(INBOX, f"message {missing} is missing", missing)
+            expected = number + 1
             if problem or not isinstance(message, Message):
                 self._say(INBOX, f"message {number} cannot be read: {problem}", number)
             elif number > seen and message.body and self._is_garbled(message):

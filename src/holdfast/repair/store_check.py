@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from holdfast.data.seal import Seal
 from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.journal.journal import Journal
-from holdfast.repair.report import STORE, Damage, Progress, RunReport, StoreReport
-from holdfast.repair.run_check import RunCheck
+from holdfast.repair.report import Progress, RunReport, StoreReport
+from holdfast.repair.settling import settled, unlooked
 from holdfast.stores.base import RunInfo, Store
 from holdfast.stores.mending import Mender, mending
-
-_TRIES = 3
 
 
 def check_store(
@@ -36,7 +34,8 @@ def check_store(
         for number, info in enumerate(wanted):
             if progress is not None:
                 progress(number, len(wanted), info.run)
-            found.append(check_run(journal, mender, info))
+            report = _checked(journal, mender, info)
+            found += [report] if report is not None else []
         leftovers = tuple(mender.leftovers()) if runs is None else ()
     return StoreReport(store.url, tuple(found), tuple(dict.fromkeys(medium)), leftovers)
 
@@ -53,33 +52,21 @@ def _wanted(infos: list[RunInfo], runs: Sequence[str] | None, store: Store) -> l
 
 
 def _asked(mender: Mender) -> list[str]:
+    """What is wrong with the medium: what others are writing just now may look wrong once."""
     try:
-        return mender.problems()
+        found = mender.problems()
+        if not found:
+            return []
+        again = set(mender.problems())
+        return [problem for problem in found if problem in again]
     except HoldfastError as error:
         return [str(error)]
 
 
-def check_run(journal: Journal, mender: Mender, info: RunInfo) -> RunReport:
-    """One run; one that somebody advances meanwhile is looked at again."""
-    report = _checked(journal, mender, info)
-    for _ in range(_TRIES):
-        now = _facts(journal, info)
-        if report.is_fine or now is None or now == info:
-            break
-        info, report = now, _checked(journal, mender, now)
-    return report
-
-
-def _facts(journal: Journal, info: RunInfo) -> RunInfo | None:
+def _checked(journal: Journal, mender: Mender, info: RunInfo) -> RunReport | None:
+    """One run; `None` if it is gone."""
     try:
-        return next(iter(journal.store.runs(run=info.run)), None)
-    except HoldfastError:
-        return None
-
-
-def _checked(journal: Journal, mender: Mender, info: RunInfo) -> RunReport:
-    try:
-        return RunCheck(journal, mender, info).report()
+        look = settled(journal, mender, info.run)
     except Exception as error:  # Whatever is in a damaged store, the other runs are looked at.
-        damage = Damage(STORE, f"it cannot be looked at: {type(error).__name__}: {error}")
-        return RunReport(info.run, info.workflow, info.status, (damage,))
+        return unlooked(info, error)
+    return None if look is None else look.report

@@ -46,6 +46,7 @@ from holdfast.stores.run_folder import (
     remove_folder,
 )
 from holdfast.stores.usage import Footprint, RunSize
+from holdfast.values import RunStatus
 
 Answer = TypeVar("Answer")
 
@@ -158,6 +159,8 @@ class FileStore:
 
     def _delete(self, run: str, forks: Collection[bytes] | None) -> bool:
         with self._writing(run) as folder:
+            if folder is None and self._given_up(folder_name(run)) is not None:
+                raise CorruptJournal(f"run {run!r} has no entries", run=run, seq=1)
             if folder is None or folder.state is None or self._has_other_forks(folder, forks):
                 return False
             key = folder.state.info.key
@@ -200,6 +203,10 @@ class FileStore:
 
         with self._usable():
             return FileMender(self)
+
+    def forget(self, run: str) -> None:
+        """Read a run's journal anew when it is next asked for."""
+        self._states.pop(folder_name(run), None)
 
     def _names(self) -> list[str]:
         """The folders of the runs."""
@@ -256,19 +263,28 @@ class FileStore:
         looking = open_folder(self.directory, name, Access.LOOK, self._states)
         with suppress(CorruptJournal, FileNotFoundError), looking as folder:
             return folder.state.info if folder and folder.state else None
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            return frames.parse_facts((self.directory / name / "run.json").read_bytes())
-        return None
+        return self._shown(name)
 
     def _facts(self, name: str) -> RunInfo | None:
+        """What the journal says; of a run whose journal is damaged, what `run.json` does."""
         try:
-            return self._ask_folder(name, lambda folder: folder.state.info if folder.state else None)
+            info = self._ask_folder(name, lambda folder: folder.state.info if folder.state else None)
+            return info or self._given_up(name)
         except CorruptJournal:
-            try:
-                return frames.parse_facts((self.directory / name / "run.json").read_bytes())
-            except (OSError, ValueError, TypeError, KeyError):
-                pass
+            if (shown := self._shown(name)) is not None:
+                return shown
             raise
+
+    def _given_up(self, name: str) -> RunInfo | None:
+        """The facts of a run of which nothing is left but that it was found damaged."""
+        shown = self._shown(name)
+        return shown if shown is not None and shown.status == RunStatus.DAMAGED else None
+
+    def _shown(self, name: str) -> RunInfo | None:
+        try:
+            return frames.parse_facts((self.directory / name / "run.json").read_bytes())
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
 
     def _key_path(self, key: bytes) -> Path:
         return self.directory / ".keys" / key.hex()

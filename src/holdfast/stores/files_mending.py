@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.errors import CorruptJournal, HoldfastError, StoreError
 from holdfast.stores import frames
 from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot
-from holdfast.stores.disk import in_plain_words, write_whole
-from holdfast.stores.mending import Found, Keep, Listing, Mender
-from holdfast.stores.run_folder import folder_name
+from holdfast.stores.disk import in_plain_words, lock_file, write_whole
+from holdfast.stores.mending import Found, Keep, Listing, Mender, Standing, changed_meanwhile
+from holdfast.stores.run_folder import RunFolder, folder_name, is_folder_name
+from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
     from holdfast.stores.files import FileStore
 
 _KNOWN = ("journal", "run.json", "snapshots", "inbox", "lock")
+_DAMAGED = RunStatus.DAMAGED.value
 
 
 class FileMender(Mender):
@@ -26,7 +28,7 @@ class FileMender(Mender):
 
     def __init__(self, store: FileStore) -> None:
         super().__init__(store)
-        self._root = store.directory
+        self._root, self._forget = store.directory, store.forget
 
     def problems(self) -> list[str]:
         with in_plain_words(self._root):
@@ -46,46 +48,40 @@ class FileMender(Mender):
         found = []
         for key, owner in owners.items():
             if _text(self._key_path(key)) != owner:
-                found.append(f"{self._key_path(key)} does not name the folder {owner}")
+                with _locked(self._root / owner) as is_there:
+                    if is_there and _text(self._key_path(key)) != owner:
+                        found.append(f"{self._key_path(key)} does not name the folder {owner}")
         for path in self._keys():
-            if path.name not in owners and (self._root / (_text(path) or "?")).is_dir():
-                found.append(f"{path} is no key of the run whose folder it names")
+            folder = self._named(path)
+            if path.name not in owners and folder is not None and folder.is_dir():
+                # Whoever begins a run claims its key first.
+                info = self._facts_in_peace(folder)
+                if path.exists() and (info is None or info.key.hex() != path.name):
+                    found.append(f"{path} is no key of the run whose folder it names")
         return found
 
     def _key_path(self, key: str) -> Path:
         return self._root / ".keys" / key
 
     def _keys(self) -> list[Path]:
-        folder = self._root / ".keys"
-        paths = sorted(folder.iterdir()) if folder.is_dir() else []
-        return [path for path in paths if not path.name.startswith(".tmp-")]
+        return [path for path in _listed(self._root / ".keys") if not path.name.startswith(".")]
+
+    def _named(self, path: Path) -> Path | None:
+        """The folder that a key names, if it names one."""
+        owner = _text(path) or ""
+        return self._root / owner if is_folder_name(owner.encode()) else None
 
     def _folders(self) -> list[Path]:
-        return [
-            path for path in sorted(self._root.iterdir()) if path.name[:1] not in (".", "@") and path.is_dir()
-        ]
+        return [path for path in _listed(self._root) if path.name[:1] not in (".", "@") and path.is_dir()]
 
     def _strays(self) -> list[Path]:
-        """Files that no version writes."""
-        known = (".keys", ".trash-", ".tmp-", "@")
-        found = [
-            path for path in sorted(self._root.iterdir()) if not path.is_dir() and path.name[:5] != ".tmp-"
-        ]
-        found += [
-            path
-            for path in self._root.iterdir()
-            if path.is_dir() and path.name.startswith(".") and not path.name.startswith(known)
-        ]
+        """Files that no version writes. What begins with a dot is of other programs, such as version control."""
+        found = [path for path in _listed(self._root) if not path.is_dir()]
         for folder in self._folders():
-            for path in sorted(folder.iterdir()):
-                if path.name not in _KNOWN and not path.name.startswith(".tmp-"):
-                    found.append(path)
+            found += [path for path in _listed(folder) if path.name not in _KNOWN]
             for kind in ("snapshots", "inbox"):
-                inside = sorted((folder / kind).iterdir()) if (folder / kind).is_dir() else []
-                found += [
-                    path for path in inside if not path.name.isdigit() and not path.name.startswith(".tmp-")
-                ]
-        return found
+                found += [path for path in _listed(folder / kind) if not path.name.isdigit()]
+        return [path for path in found if not path.name.startswith(".")]
 
     def runs(self) -> Listing:
         infos: list[RunInfo] = []
@@ -94,53 +90,68 @@ class FileMender(Mender):
             for folder in self._folders():
                 if _is_unborn(folder):
                     continue
-                info = self._facts(folder)
-                if info is None:
-                    problems.append(f"{folder}: neither its journal nor its run.json says which run it is of")
-                else:
+                info = self._facts(folder) or self._facts_in_peace(folder)
+                if info is not None:
                     infos.append(info)
+                elif folder.is_dir() and not _is_unborn(folder):
+                    problems.append(f"{folder}: neither its journal nor its run.json says which run it is of")
         return Listing(infos, problems)
 
-    def _facts(self, folder: Path) -> RunInfo | None:
-        """The newest facts that can be read: of the journal, else of `run.json`."""
-        found = None
-        with suppress(HoldfastError, OSError, ValueError, TypeError, KeyError):
-            for info in self._journalled(folder):
-                found = info
-        if found is None:
-            with suppress(OSError, ValueError, TypeError, KeyError):
-                found = frames.parse_facts((folder / "run.json").read_bytes())
-        return found if found is not None and folder_name(found.run) == folder.name else None
+    def standing(self, run: str) -> Standing | None:
+        folder = self._root / folder_name(run)
+        with in_plain_words(self._root):
+            stamp, shown, found = _stamp(folder), _shown(folder), self._scanned(folder)
+            info = _newest(folder, shown, found)
+            if info is None or _is_unborn(folder):
+                return None
+            head = found.head
+            if shown is not None and _is_ahead(shown, found):
+                head = shown.head or head + 1
+            return Standing(info, head, stamp, raw=b"" if shown is None else shown.raw)
 
-    def _journalled(self, folder: Path) -> Iterator[RunInfo]:
-        """All facts in a journal, in order, up to what is damaged."""
-        fd = os.open(folder / "journal", os.O_RDONLY)
+    def _facts_in_peace(self, folder: Path) -> RunInfo | None:
+        """The facts while nobody writes: those of a run that is being created may be half there."""
+        with _locked(folder) as is_there:
+            return self._facts(folder) if is_there else None
+
+    def _facts(self, folder: Path) -> RunInfo | None:
+        shown = _shown(folder)  # The journal is looked at later: it is written first.
+        return _newest(folder, shown, self._scanned(folder))
+
+    def _scanned(self, folder: Path) -> _Scanned:
+        """All facts in a journal, in order, up to what is damaged, and how far that goes."""
+        known: list[RunInfo] = []
+        head, problem = 0, ""
         try:
-            for frame in frames.scan(fd, 0, os.fstat(fd).st_size, folder.name):
-                info = frames.read_facts(fd, frame, folder.name)
-                if info is not None:
-                    yield info
-        finally:
-            os.close(fd)
+            fd = os.open(folder / "journal", os.O_RDONLY)
+            try:
+                for frame in frames.scan(fd, 0, os.fstat(fd).st_size, folder.name):
+                    info = frames.read_facts(fd, frame, folder.name)
+                    known += [info] if info is not None else []
+                    head = frame.head
+            finally:
+                os.close(fd)
+        except (HoldfastError, OSError, ValueError, TypeError, KeyError) as error:
+            problem = str(error)
+        return _Scanned(known, head, problem)
 
     def facts_problems(self, info: RunInfo) -> list[str]:
         folder = self._root / folder_name(info.run)
-        try:
-            known = list(self._journalled(folder))
-        except (HoldfastError, OSError, ValueError, TypeError, KeyError) as error:
-            return [f"its facts cannot be read: {error}"]
-        try:
-            shown = frames.parse_facts((folder / "run.json").read_bytes())
-        except FileNotFoundError:
-            shown = None
-        except (OSError, ValueError, TypeError, KeyError):
+        shown, found = _shown(folder), self._scanned(folder)
+        if not found.is_whole:
+            return []  # That is told of its journal.
+        if shown is None and (folder / "run.json").exists():
             return ["its run.json cannot be read"]
-        if shown is not None and shown.updated_at > max(each.updated_at for each in known):
-            return ["its run.json is newer than its journal, of which the end is missing"]
+        if _is_ahead(shown, found):
+            return []
         # A crash may leave it as it was a while ago.
-        if shown is not None and shown not in known:
+        if shown is not None and (shown.info not in found.known or shown.head is None):
             return ["its run.json says something else than its journal"]
         return super().facts_problems(info)
+
+    def reading_problems(self, run: str) -> list[str]:
+        found = self._scanned(self._root / folder_name(run))
+        return [] if found.is_whole else [f"the facts in its journal cannot be read: {found.problem}"]
 
     def entries(self, run: str) -> Iterator[Entry]:
         name = folder_name(run)
@@ -160,10 +171,15 @@ class FileMender(Mender):
 
     def _alone(self, run: str, kind: str, made: Callable[[Entry], Snapshot | Message]) -> list[Found]:
         folder = self._root / folder_name(run) / kind
-        paths = sorted(path for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else []
         found = []
-        for path in paths:
-            number, raw = int(path.name), path.read_bytes()
+        for path in [path for path in _listed(folder) if path.name.isdigit()]:
+            try:
+                number, raw = int(path.name), path.read_bytes()
+            except FileNotFoundError:
+                continue  # It was pruned meanwhile.
+            except OSError as error:
+                found.append(Found(int(path.name), b"", None, str(error)))
+                continue
             try:
                 entry = _only_entry(path)
                 problem = "" if entry.seq == number else f"the file {path} holds number {entry.seq}"
@@ -172,21 +188,33 @@ class FileMender(Mender):
                 found.append(Found(number, raw, None, str(error)))
         return found
 
-    def drop_snapshot(self, run: str, number: int) -> None:
-        self._path(run, "snapshots", number).unlink(missing_ok=True)
+    def drop_snapshot(self, run: str, number: int, raw: bytes) -> None:
+        path = self._path(run, "snapshots", number)
+        with in_plain_words(path), _locked(path.parent.parent) as is_there:
+            if is_there and path.exists() and path.read_bytes() == raw:
+                path.unlink()
 
     def void_message(self, run: str, number: int) -> None:
         data = frames.encode(number - 1, [Entry(number, 0.0, b"", b"")])
-        write_whole(self._path(run, "inbox", number), data, durable=True)
+        path = self._path(run, "inbox", number)
+        with in_plain_words(path), _locked(path.parent.parent) as is_there:
+            if is_there:
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                write_whole(path, data, durable=True)
 
     def _path(self, run: str, kind: str, number: int) -> Path:
         return self._root / folder_name(run) / kind / f"{number:010}"
 
-    def put_facts(self, info: RunInfo, head: int) -> None:
+    def put_facts(self, info: RunInfo, head: int, seen: Standing) -> None:
         """In the journal; of a run whose journal is damaged they are read from `run.json`."""
-        with suppress(CorruptJournal):
-            self.store.commit([Append(info.run, head, (), info)])
-        write_whole(self._root / folder_name(info.run) / "run.json", frames.facts_json(info), durable=True)
+        folder = self._root / folder_name(info.run)
+        with in_plain_words(folder), _locked(folder) as is_there:
+            if not is_there or _stamp(folder) != seen.stamp:
+                raise changed_meanwhile(info.run)
+            with suppress(CorruptJournal, FileNotFoundError):
+                _append_facts(folder, info)
+            write_whole(folder / "run.json", frames.facts_json(info, head), durable=True)
+        self._forget(info.run)
 
     def beside(self) -> Path:
         root = self._root
@@ -197,23 +225,134 @@ class FileMender(Mender):
     def mend(self, keep: Keep) -> list[str]:
         done = []
         for info in self.runs().infos:
-            path = self._key_path(info.key.hex())
-            if _text(path) != folder_name(info.run):
-                path.parent.mkdir(mode=0o700, exist_ok=True)
-                write_whole(path, folder_name(info.run).encode(), durable=True)
-                done.append(f"{path} names its folder again")
-        owners = {info.key.hex() for info in self.runs().infos}
-        for path in self._keys():
-            if path.name not in owners:
-                keep(f"keys-{path.name}", path.read_bytes())
-                path.unlink()
-                done.append(f"{path} is put aside")
+            path, name = self._key_path(info.key.hex()), folder_name(info.run)
+            if _text(path) == name:
+                continue
+            with _locked(self._root / name) as is_there:
+                if is_there and _text(path) != name:
+                    path.parent.mkdir(mode=0o700, exist_ok=True)
+                    write_whole(path, name.encode(), durable=True)
+                    done.append(f"{path} names its folder again")
+        done += [f"{path} is put aside" for path in self._keys() if self._let_go(path, keep)]
         for path in self._strays():
             if path.is_file():
                 keep(path.relative_to(self._root).as_posix().replace("/", "-"), path.read_bytes())
                 path.unlink()
                 done.append(f"{path} is put aside")
         return done
+
+    def _let_go(self, path: Path, keep: Keep) -> bool:
+        """Whether a key was that of no run, and was put aside. Whoever begins a run claims its key under its lock."""
+        folder = self._named(path)
+        if any(info.key.hex() == path.name for info in self.runs().infos):
+            return False
+        with _locked(folder) if folder is not None else nullcontext(False) as is_there:
+            info = self._facts(folder) if folder is not None and is_there else None
+            if (info is not None and info.key.hex() == path.name) or not path.exists():
+                return False
+            keep(f"keys-{path.name}", path.read_bytes())
+            path.unlink()
+            return True
+
+
+class _Scanned(NamedTuple):
+    """What a journal tells of its run, up to what is damaged."""
+
+    known: list[RunInfo]
+    head: int
+    problem: str
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.problem
+
+
+class _Shown(NamedTuple):
+    """What `run.json` tells; `head` is 0 where an earlier version wrote it, `None` if it is damaged."""
+
+    info: RunInfo
+    head: int | None
+    raw: bytes
+
+
+def _shown(folder: Path) -> _Shown | None:
+    try:
+        raw = (folder / "run.json").read_bytes()
+        info = frames.parse_facts(raw)
+        return (
+            _Shown(info, frames.parse_head(raw), raw) if isinstance(info.updated_at, (int, float)) else None
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _newest(folder: Path, shown: _Shown | None, found: _Scanned) -> RunInfo | None:
+    """The newest facts that can be read: of the journal, unless `run.json` knows more than is left of that."""
+    info = found.known[-1] if found.known else None
+    if info is not None and folder_name(info.run) != folder.name:
+        info = None  # The journal is another run's.
+    if shown is not None:
+        given_up = not found.is_whole and shown.info.status == _DAMAGED
+        if info is None or given_up or _is_ahead(shown, found):
+            info = shown.info
+    return info
+
+
+def _is_ahead(shown: _Shown | None, found: _Scanned) -> bool:
+    """Whether `run.json` tells of entries that are not there any more: the journal comes first."""
+    if shown is None or shown.head is None or (found.known and found.known[0].key != shown.info.key):
+        return False
+    if shown.head:
+        return shown.head > found.head
+    times = [each.updated_at for each in found.known]
+    return bool(times) and shown.info not in found.known and shown.info.updated_at > max(times)
+
+
+def _stamp(folder: Path) -> tuple[int, int, bytes] | None:
+    """What tells whether somebody wrote to a run since: an append makes its journal longer, pruning a new file."""
+    try:
+        stat = (folder / "journal").stat()
+        place = (stat.st_ino, stat.st_size)
+    except FileNotFoundError:
+        place = (0, 0)
+    try:
+        return (*place, (folder / "run.json").read_bytes())
+    except FileNotFoundError:
+        return (*place, b"")
+
+
+def _append_facts(folder: Path, info: RunInfo) -> None:
+    """Add facts at the end of a journal whose lock is held; none to one that has no entries."""
+    fd = os.open(folder / "journal", os.O_RDWR)
+    try:
+        opened = RunFolder(folder, fd, {})
+        if opened.state is not None:
+            opened.append(Append(info.run, opened.state.head, (), info))
+            opened.finish(durable=True)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a run's folder, so that nobody else writes there; `False` if it is gone.
+
+    Without its lock nobody writes to it at all.
+    """
+    lock = lock_file(folder / "lock", create=False)
+    try:
+        yield lock is not None or folder.is_dir()
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _listed(folder: Path) -> list[Path]:
+    """What is in a folder, which may go while it is looked at."""
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _is_unborn(folder: Path) -> bool:

@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 from zlib import crc32
 
 from holdfast.errors import CorruptJournal, StoreError
@@ -143,18 +144,45 @@ _UNLESS_GIVEN = ("tags", "queue", "priority", "due_at", "parent")
 """Facts that are left out where a run has none."""
 
 
-def facts_json(info: RunInfo) -> bytes:
-    """A run's facts as people and other programs can read them."""
+def facts_json(info: RunInfo, head: int | None = None) -> bytes:
+    """A run's facts as people and other programs can read them; with the last entry that there is and a checksum."""
     fields = {**asdict(info), "key": info.key.hex(), "parent": info.parent.hex()}
     plain = {name: value for name, value in fields.items() if name not in _UNLESS_GIVEN or value}
-    return json.dumps(plain, ensure_ascii=False, indent=1).encode()
+    if head is not None:
+        plain["head"] = head
+        plain["sum"] = _sum(plain)
+    return _json(plain)
+
+
+def parse_head(facts: bytes) -> int | None:
+    """The last entry that facts tell of; 0 if they do not, `None` if they are not as they were written."""
+    fields = _fields(facts)
+    head, found = fields.get("head", 0), fields.pop("sum", None)
+    if found is None and not head:
+        return 0
+    return head if found == _sum(fields) and isinstance(head, int) else None
+
+
+def _json(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False, indent=1).encode()
+
+
+def _sum(fields: dict[str, Any]) -> str:
+    return f"{crc32(_json(fields)):08x}"
 
 
 def parse_facts(facts: bytes) -> RunInfo:
     """The opposite of `facts_json`; raises `ValueError` or `TypeError` for anything else."""
-    fields = json.loads(facts)
+    fields = {name: value for name, value in _fields(facts).items() if name not in ("head", "sum")}
     keys = {"key": bytes.fromhex(fields["key"]), "parent": bytes.fromhex(fields.get("parent", ""))}
     return RunInfo(**{**fields, **keys, "tags": tuple(fields.get("tags", ()))})
+
+
+def _fields(facts: bytes) -> dict[str, Any]:
+    fields = json.loads(facts)
+    if not isinstance(fields, dict):
+        raise TypeError("facts are an object")
+    return fields
 
 
 def _entry_parts(entry: Entry) -> tuple[bytes, bytes, bytes, bytes]:

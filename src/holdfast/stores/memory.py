@@ -185,6 +185,14 @@ class MemoryStore:
             if (found := self._find(run)) is not None:
                 found.snapshots.pop(seq, None)
 
+    def void_message(self, run: str, number: int) -> None:
+        """Put a message that says nothing at this number."""
+        with self._lock:
+            if (found := self._find(run)) is not None:
+                others = [message for message in found.inbox if message.number != number]
+                void = Message(number, 0.0, b"")
+                found.inbox = sorted([*others, void], key=lambda message: message.number)
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -227,8 +235,13 @@ class _MemoryMender(Mender):
         super().__init__(store)
         self._memory = store
 
-    def drop_snapshot(self, run: str, number: int) -> None:
-        self._memory.drop_snapshot(run, number)
+    def drop_snapshot(self, run: str, number: int, raw: bytes) -> None:
+        found = self._memory.snapshot(run, number)
+        if found is not None and (found.seq, found.body) == (number, raw):
+            self._memory.drop_snapshot(run, number)
+
+    def void_message(self, run: str, number: int) -> None:
+        self._memory.void_message(run, number)
 
 
 def select(

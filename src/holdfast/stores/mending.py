@@ -7,11 +7,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.errors import HoldfastError, RunConflict, StoreError
 from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot, Store
+from holdfast.values import RunStatus
 
 Keep = Callable[[str, bytes], None]
 """Puts bytes aside under a name before they are removed."""
+
+
+REPAIRED_AS = "repaired-as:"
+"""How the tag of a damaged run begins that names the run with what could be read of it."""
+
+
+def repaired_as(info: RunInfo) -> str:
+    """The run that has what could be read of a damaged one; empty if it was not repaired."""
+    if info.status != RunStatus.DAMAGED:
+        return ""
+    names = [tag.removeprefix(REPAIRED_AS) for tag in info.tags if tag.startswith(REPAIRED_AS)]
+    return names[-1] if names else ""
 
 
 class Found(NamedTuple):
@@ -28,6 +41,20 @@ class Listing(NamedTuple):
 
     infos: list[RunInfo]
     problems: list[str]
+
+
+class Standing(NamedTuple):
+    """How a run stands: its facts, and what tells whether somebody has changed it since.
+
+    `head` is the last entry that there was when the facts were written, 0 where that is not known. `problem` says why
+    the facts cannot be believed, if so; `raw` is what is stored of them.
+    """
+
+    info: RunInfo
+    head: int
+    stamp: object
+    problem: str = ""
+    raw: bytes = b""
 
 
 class Mender:
@@ -51,6 +78,11 @@ class Mender:
         except HoldfastError as error:
             return Listing([], [str(error)])
 
+    def standing(self, run: str) -> Standing | None:
+        """How a run stands now; `None` if it is gone."""
+        found = self.store.runs(run=run)
+        return Standing(found[0], 0, found[0]) if found else None
+
     def facts_problems(self, info: RunInfo) -> list[str]:
         """What is wrong with how a run's facts are kept, and found."""
         found = []
@@ -58,6 +90,10 @@ class Mender:
             if infos != [info]:
                 found.append(f"looking for its {how} does not find it")
         return found
+
+    def reading_problems(self, run: str) -> list[str]:
+        """What keeps the store from reading a run whose entries are all there."""
+        return []
 
     def entries(self, run: str) -> Iterator[Entry]:
         """The entries in order; where one cannot be read, a `StoreError` ends them."""
@@ -84,19 +120,25 @@ class Mender:
         except HoldfastError as error:
             return [Found(0, b"", None, str(error))]
 
-    def drop_snapshot(self, run: str, number: int) -> None:
-        """Remove a snapshot."""
+    def drop_snapshot(self, run: str, number: int, raw: bytes) -> None:
+        """Remove a snapshot, if it is still the one with these bytes."""
         raise StoreError(f"{self.store.url} cannot remove the snapshot at {number} of run {run!r}")
 
     def void_message(self, run: str, number: int) -> None:
-        """Replace a message that cannot be read by one that says nothing, which the run refuses."""
+        """Put a message that says nothing, which the run refuses, where one cannot be read, or is missing."""
         raise StoreError(f"{self.store.url} cannot replace message {number} of run {run!r}")
 
-    def put_facts(self, info: RunInfo, head: int) -> None:
-        """Replace a run's facts, whatever they were; `head` is its last entry, as far as that can be read."""
-        (conflict,) = self.store.commit([Append(info.run, head, (), info)])
-        if conflict is not None:
-            raise conflict
+    def put_facts(self, info: RunInfo, head: int, seen: Standing) -> None:
+        """Replace a run's facts, if it stands as it was `seen`; else `RunConflict`. `head` is its last known entry."""
+        if self.standing(info.run) != seen:
+            raise changed_meanwhile(info.run)
+        after: int | None = head
+        for _ in range(2):  # What is missing at the end was known of, and is not there.
+            (conflict,) = self.store.commit([Append(info.run, after or head, (), info)])
+            if conflict is None:
+                return
+            after = conflict.head
+        raise changed_meanwhile(info.run)
 
     def beside(self) -> Path:
         """The folder for what is put aside, unless another is given."""
@@ -108,6 +150,11 @@ class Mender:
     def mend(self, keep: Keep) -> list[str]:
         """Put right what `problems` found and can be; what is removed is kept aside. Answers what was done."""
         return []
+
+
+def changed_meanwhile(run: str) -> RunConflict:
+    """The error for a run that does not stand as it was checked."""
+    return RunConflict(f"run {run!r} was changed while it was being repaired; check it again")
 
 
 @runtime_checkable

@@ -159,6 +159,7 @@ class RunFolder:
             states[self.name] = self.state
         self._snapshots: list[Snapshot] = []
         self._new_snapshots: list[Path] = []
+        self._has_new_facts = False
 
     def frames(self) -> list[Frame]:
         """The complete frames of the journal, in order."""
@@ -218,6 +219,7 @@ class RunFolder:
         elif info is not None:
             self.state = State(os.fstat(self._journal).st_ino, frame, before + 1, info)
         self._snapshots += append.snapshots
+        self._has_new_facts |= info is not None
         return None
 
     def finish(self, durable: bool) -> None:
@@ -231,8 +233,9 @@ class RunFolder:
                 sync_folder(self.path.parent)
         for snapshot in self._snapshots:
             self._keep(snapshot)
-        if self._before is None or self.state.info != self._before.info:
-            write_whole(self.path / "run.json", frames.facts_json(self.state.info), durable=durable)
+        if self._has_new_facts:
+            facts = frames.facts_json(self.state.info, self.state.head)
+            write_whole(self.path / "run.json", facts, durable=durable)
         self._states[self.name] = self.state
 
     def undo(self) -> None:
@@ -247,7 +250,8 @@ class RunFolder:
             if self._before is None:
                 self.remove()
             else:
-                write_whole(self.path / "run.json", frames.facts_json(self._before.info), durable=False)
+                facts = frames.facts_json(self._before.info, self._before.head)
+                write_whole(self.path / "run.json", facts, durable=False)
 
     def snapshot(self, upto: int | None) -> Snapshot | None:
         first = self.state.first if self.state else 0

@@ -12,7 +12,7 @@ import apsw
 
 from holdfast.errors import CorruptJournal, StoreError
 from holdfast.stores.base import Entry, Message, RunInfo, Snapshot
-from holdfast.stores.mending import Found, Keep, Listing, Mender
+from holdfast.stores.mending import Found, Keep, Listing, Mender, Standing, changed_meanwhile
 from holdfast.stores.sqlite_file import APPLICATION_ID, connect, failure, migrate, migrations
 from holdfast.stores.sqlite_rows import FACTS, entry_of, facts_of, message_of, snapshot_of
 from holdfast.stores.sqlite_write import Writer, facts_row
@@ -25,7 +25,11 @@ _MOST_PROBLEMS = 100
 _TABLES = ("entries", "snapshots", "inbox")
 _STRAY = "FROM {table} WHERE id >> 32 NOT IN (SELECT no FROM runs NOT INDEXED)"
 
+_COLUMNS = (*FACTS, "head", "sum")
+
 Value = TypeVar("Value", Snapshot, Message)
+Plain = TypeVar("Plain", str, float, int, bytes)
+Stamp = tuple[tuple[Any, ...], Any, Any]
 Writing = Callable[[], AbstractContextManager[Writer]]
 
 
@@ -108,10 +112,64 @@ class SqliteMender(Mender):
         run, key = values["run"], values["key"]
         if not isinstance(run, str) or not isinstance(key, bytes):
             return None
-        workflow, status = (value if isinstance(value, str) else "" for value in row[2:4])
-        created, updated = (value if isinstance(value, float) else 0.0 for value in row[4:6])
-        parent = values["parent"] if isinstance(values["parent"], bytes) else b""
-        return RunInfo(run, key, workflow, status, created, updated, "", _tags(values["tags"]), parent=parent)
+
+        def taken(name: str, kind: type[Plain], instead: Plain) -> Plain:
+            value = values[name]
+            return value if isinstance(value, kind) else instead
+
+        return RunInfo(
+            run,
+            key,
+            taken("workflow", str, ""),
+            taken("status", str, ""),
+            taken("created_at", float, 0.0),
+            taken("updated_at", float, 0.0),
+            tags=_tags(values["tags"]),
+            queue=taken("queue", str, ""),
+            priority=taken("priority", int, 0),
+            due_at=taken("due_at", float, 0.0) or None,
+            parent=taken("parent", bytes, b""),
+        )
+
+    def standing(self, run: str) -> Standing | None:
+        for _ in range(2):
+            if run not in self._numbers:
+                self.runs()
+            if run not in self._numbers:
+                return None
+            stamp = self._stamp(self._reader, self._numbers[run])
+            if stamp is not None and stamp[0][0] == run:
+                return self._believed(stamp)
+            del self._numbers[run]  # It was deleted, and perhaps another begun under its id.
+        return None
+
+    def _believed(self, stamp: Stamp) -> Standing | None:
+        row, *_ = stamp
+        raw = json.dumps(dict(zip(_COLUMNS, row, strict=True)), default=bytes.hex).encode()
+        try:
+            return Standing(facts_of(row), row[-2], stamp, raw=raw)
+        except CorruptJournal as error:
+            info = self._as_far_as_it_goes(row)
+            return None if info is None else Standing(info, 0, stamp, str(error), raw)
+
+    def _stamp(self, connection: apsw.Connection, number: int) -> Stamp | None:
+        """The row of a run and its first and last entry, as far as they can be read."""
+        query = f"SELECT {', '.join(_COLUMNS)} FROM runs NOT INDEXED WHERE no = ?"
+        try:
+            rows = connection.execute(query, (number,)).fetchall()
+        except (apsw.Error, UnicodeError) as error:
+            raise failure(error, self._path, 0.0) from error
+        return (tuple(rows[0]), *self._ends(connection, number)) if rows else None
+
+    def _ends(self, connection: apsw.Connection, number: int) -> tuple[Any, Any]:
+        text = "SELECT (SELECT min(id) {0}), (SELECT max(id) {0})"
+        of_run = "FROM entries WHERE id BETWEEN ?1 AND ?2"
+        bounds = (number << 32, number << 32 | _SEQ)
+        try:
+            ((first, last),) = connection.execute(text.format(of_run), bounds).fetchall()
+        except apsw.Error as error:
+            return str(error), None
+        return first, last
 
     def facts_problems(self, info: RunInfo) -> list[str]:
         try:
@@ -143,16 +201,25 @@ class SqliteMender(Mender):
             found.append(Found(0, b"", None, str(error)))
         return found
 
-    def drop_snapshot(self, run: str, number: int) -> None:
-        self._change("DELETE FROM snapshots WHERE id = ?", self._number(run) << 32 | number)
+    def drop_snapshot(self, run: str, number: int, raw: bytes) -> None:
+        place = self._number(run) << 32 | number
+        self._change(
+            "DELETE FROM snapshots WHERE id = ? AND (body = ? OR typeof(body) <> 'blob')", place, raw
+        )
 
     def void_message(self, run: str, number: int) -> None:
-        self._change("UPDATE inbox SET body = x'', at = 0.0 WHERE id = ?", self._number(run) << 32 | number)
+        statement = "INSERT OR REPLACE INTO inbox (id, at, body) VALUES (?, 0.0, x'')"
+        self._change(statement, self._number(run) << 32 | number)
 
-    def put_facts(self, info: RunInfo, head: int) -> None:
+    def put_facts(self, info: RunInfo, head: int, seen: Standing) -> None:
         """The row is found by its number: its id may be what is damaged in the index."""
         names = ", ".join(f"{name} = ?" for name in (*FACTS[2:], "head", "sum"))
-        self._change(f"UPDATE runs SET {names} WHERE no = ?", *facts_row(info, head), self._number(info.run))
+        number = self._number(info.run)
+        with self._writing() as writer:
+            if self._stamp(writer.connection, number) != seen.stamp:
+                raise changed_meanwhile(info.run)
+            row = (*facts_row(info, head), number)
+            writer.connection.execute(f"UPDATE runs SET {names} WHERE no = ?", row)
 
     def beside(self) -> Path:
         return self._path.with_name(f"{self._path.name}.lost+found")
@@ -188,7 +255,7 @@ class SqliteMender(Mender):
 
     def _around(self, query: str, key: str, problems: list[str]) -> list[Sequence[Any]]:
         """All rows that can be read from either end, if something in the middle cannot."""
-        text = query.format(columns=", ".join((*FACTS, "head", "sum")))
+        text = query.format(columns=", ".join(_COLUMNS))
         found: list[Sequence[Any]] = []
         try:
             found.extend(self._rows(f"{text} ORDER BY {key}"))

@@ -60,9 +60,10 @@ class Books:
         before = {node: _less(spent, run.inherited.get(node)) for node, spent in run.spending.items()}
         self.inherited = total(*run.inherited.values())
         for node, spent in before.items():
-            self._add(node, at, model="", spent=spent)
-        if run.parent is None:
-            self._charges.append(Charge(self._run, self._workflow, at, EARLIER, EARLIER, seconds=run.seconds))
+            if any(spent):
+                self._add(node, at, model="", spent=spent)
+        if (seconds := run.seconds - run.inherited_seconds) > 0:
+            self._charges.append(Charge(self._run, self._workflow, at, EARLIER, EARLIER, seconds=seconds))
         self._base = Portion(run.steps_done, run.seconds, total(*run.spending.values()).cost)
         self._began = at if run.driver else None
         self._last = at
@@ -162,7 +163,7 @@ class Books:
 
     def _point(self, record: Reset) -> int:
         """The entry of this run after which all is undone by setting it to another place."""
-        if record.source == self._run:
+        if record.is_of(self._run):
             return record.seq
         parting = self._parting(record.source)
         return parting if parting is not None else sys.maxsize

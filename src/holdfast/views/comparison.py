@@ -176,7 +176,7 @@ class _Walk:
     ) -> None:
         """Take over what was done up to the place that the run was set to, its own or a fork's, and nothing else."""
         back, theirs = record.seq, list[Stretch]()
-        if record.source != stretch.name:
+        if not record.is_of(stretch.name):
             back, theirs = _since(journal, record, stretch.name)
         walk = _Walk()
         if back > after:
@@ -197,7 +197,7 @@ class _Walk:
 
 def _since(journal: Journal, record: Reset, run: str) -> tuple[int, list[Stretch]]:
     """The entry at which a fork that was adopted left a run, and the stretches that it went since, oldest first."""
-    found = journal.store.runs(run=record.source)
+    found = journal.store.runs(key=record.key) if record.key else journal.store.runs(run=record.source)
     line = lineage(journal, found[0], record.seq, PLAIN_CODEC) if found else []
     for place, stretch in enumerate(line):
         if stretch.name == run:

@@ -156,7 +156,7 @@ class Happening:
                 self._kinds.add("fork")
                 self._tell(record)
             case Reset():
-                self._kinds.add("rollback" if record.source == self.run_id else "adoption")
+                self._kinds.add("rollback" if record.is_of(self.run_id) else "adoption")
                 self._told.append(reset_told(record, self.run_id))
             case Resumed():
                 self._kinds.add("resume")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import CorruptJournal
+from holdfast.errors import CodecError, CorruptJournal, HoldfastError
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Forked
 from holdfast.journal.run_state import Spending
 from holdfast.plan.naming import base_name
 from holdfast.stores.base import RunInfo
+from holdfast.stores.mending import repaired_as
 from holdfast.values import RunStatus
 from holdfast.views.amounts import Charge, Portion, Row, as_json, row_of, rows, total
 from holdfast.views.bookkeeping import Books
@@ -171,9 +172,34 @@ def family(journal: Journal, run_id: str) -> list[RunInfo]:
     return found
 
 
-def charges_of(journal: Journal, runs: Iterable[str], *, since: float | None = None) -> Iterator[Charge]:
-    """What several runs used up themselves, read one after the other; with `since` only from that time on."""
+def charges_of(
+    journal: Journal,
+    runs: Iterable[str],
+    *,
+    since: float | None = None,
+    unreadable: Callable[[str, HoldfastError], None] | None = None,
+) -> Iterator[Charge]:
+    """What several runs used up themselves, read one after the other; with `since` only from that time on.
+
+    A damaged run that was repaired as another is left out: what could be read of it is that run's. `unreadable` is told
+    of runs that cannot be read; without it they raise.
+    """
     for run_id in runs:
-        for charge in ledger(journal, run_id).charges:
+        if not _counts(journal, run_id):
+            continue
+        try:
+            charges = ledger(journal, run_id).charges
+        except (CorruptJournal, CodecError) as error:
+            if unreadable is None:
+                raise
+            unreadable(run_id, error)
+            continue
+        for charge in charges:
             if since is None or charge.at >= since:
                 yield charge
+
+
+def _counts(journal: Journal, run_id: str) -> bool:
+    """Whether what a run used up is its own."""
+    found = journal.store.runs(run=run_id)
+    return not any(repaired_as(info) and journal.store.runs(run=repaired_as(info)) for info in found)

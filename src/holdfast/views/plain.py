@@ -26,6 +26,9 @@ MAX_DEPTH = 60
 TOO_BIG_TO_PREVIEW = 256 * 1024
 """A stored value of more bytes is not decoded for a preview."""
 
+_MOST_BITS = 14_000
+"""Python writes integers of up to 4300 digits, which have a few more bits than this."""
+
 _TEXTUAL = (decimal.Decimal, fractions.Fraction, uuid.UUID, pathlib.PurePath, complex)
 _DATED = (dt.datetime, dt.date, dt.time)
 
@@ -53,8 +56,9 @@ def iso(at: dt.datetime | None) -> str | None:
 def plain(value: Any, depth: int = 0) -> Any:
     """`value` as JSON carries it.
 
-    Dates are ISO 8601, time spans seconds; numbers that JSON lacks, ids and paths are text; tuples and
-    sets are lists; keys are text. Anything else is an object whose `$type` says what it was.
+    Dates are ISO 8601, time spans seconds; numbers that JSON lacks, ids and paths are text; integers of thousands of
+    digits are hexadecimal text; tuples and sets are lists; keys are text. Anything else is an object whose `$type` says
+    what it was.
     """
     if value is None or (isinstance(value, (bool, int, str, float)) and not isinstance(value, enum.Enum)):
         return _scalar(value)
@@ -74,7 +78,17 @@ def _scalar(value: Any) -> Any:
         return float(value) if math.isfinite(value) else str(value)
     if isinstance(value, str):
         return value if value.isascii() else str(value).encode("utf-8", "backslashreplace").decode()
-    return value
+    return hex(value) if isinstance(value, int) and value.bit_length() > _MOST_BITS else value
+
+
+def _text(value: Any) -> str:
+    """`value` as Python writes it, unless that would take a decimal number which is too long for Python."""
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return hex(value)
+    try:
+        return str(value)
+    except ValueError:
+        return f"<{_type_name(value)} of very large numbers>"
 
 
 def _special(value: Any, depth: int) -> Any:
@@ -85,7 +99,7 @@ def _special(value: Any, depth: int) -> Any:
     if isinstance(value, dt.timedelta):
         return value.total_seconds()
     if isinstance(value, _TEXTUAL):
-        return _scalar(str(value))
+        return _scalar(_text(value))
     if isinstance(value, (bytes, bytearray)):
         return {"$type": "bytes", "base64": base64.b64encode(value).decode()}
     if isinstance(value, Unknown):
@@ -114,7 +128,7 @@ def _type_name(value: Any) -> str:
 
 def key_text(key: Any) -> str:
     """A mapping's key as text."""
-    return str(_scalar(key if isinstance(key, str) else str(key)))
+    return str(_scalar(key if isinstance(key, str) else _text(key)))
 
 
 def preview(value: Any, width: int = 80) -> str:

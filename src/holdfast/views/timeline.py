@@ -242,7 +242,7 @@ def tell_run(record: Record) -> Told | None:
         case Reusing():
             source = {"source": record.source, "seq": record.upto, "rerun": record.rerun}
             which = "that are the same" if record.rerun is None else f"but not {', '.join(record.rerun)}"
-            return "steps.reuse", "", f"finished steps of {record.source} are taken over, {which}", source
+            return "steps.reuse", "", f"finished steps of {record.source or 'its own'} are taken over, {which}", source
         case Migrated():
             data = {"from": record.since, "to": record.until, "update": _values(record.ops)}
             whose = f"state of {record.frame}" if record.frame else "state"
@@ -270,8 +270,8 @@ def reset_told(record: Reset, run: str | None = None) -> str:
     """A reset in words, to whoever knows of which run it is."""
     why = f": {record.why}" if record.why else ""
     if run is None:
-        return f"run set to where {record.source} stood at entry {record.seq}{_by(record)}{why}"
-    if record.source == run:
+        return f"run set to where {record.source or 'it'} stood at entry {record.seq}{_by(record)}{why}"
+    if record.is_of(run):
         return f"rolled back to entry {record.seq}{_by(record)}{why}"
     return f"what {record.source} came to (entry {record.seq}) was adopted{_by(record)}{why}"
 

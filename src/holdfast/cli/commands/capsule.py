@@ -254,6 +254,10 @@ def _passphrase_to_open(file: Path, passphrase_file: Path | None, look: bool) ->
     if not locked:
         if passphrase_file is not None:
             raise click.UsageError(f"{file} is not encrypted; --passphrase-file has no meaning with it")
+        if os.environ.get(VARIABLE):
+            raise click.UsageError(
+                f"{file} is not encrypted, and {VARIABLE} says that it should be; unset that to take it nevertheless"
+            )
         return None
     secret = passphrase(passphrase_file, new=False)
     if secret is None and not look:

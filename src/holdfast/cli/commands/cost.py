@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.display.tables import print_json
+from holdfast.cli.display.text import one_line
 from holdfast.cli.moments import reading_moments
 from holdfast.cli.reading import json_option, reading
 from holdfast.cli.store_option import store_option
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.stores.base import RunInfo
 
 BY = ("step", "model", "run", "workflow", "day")
+_LONGEST = 1000
 
 
 @click.command()
@@ -111,7 +113,15 @@ def _of_many(
 
     journal, meant = reading_moments(store, *runs) if runs else (reading(store), [])
     found = _runs(journal, meant, workflow, since, family)
-    charges = list(charges_of(journal, [info.run for info in found], since=since))
+    unread: dict[str, str] = {}
+    charges = list(
+        charges_of(
+            journal,
+            [info.run for info in found],
+            since=since,
+            unreadable=lambda run, error: unread.update({run: str(error)}),
+        )
+    )
     whole, parts = row_of("total", charges), rows(charges, by, ids=ids)
     if as_json:
         print_json(
@@ -122,12 +132,15 @@ def _of_many(
                 "total": whole.as_json(),
                 "rows": [row.as_json() for row in parts[:limit]],
                 "more": max(0, len(parts) - limit),
+                "unreadable": [{"run_id": run, "error": error} for run, error in unread.items()],
             }
         )
     elif found:
         print_rows(by, whole, parts, limit, len(found))
     else:
         click.echo(f"no runs in {journal.store.url} that match")
+    for error in unread.values():
+        click.echo(f"left out, since it cannot be read: {one_line(error, _LONGEST)}", err=True)
     return 0
 
 

@@ -8,11 +8,13 @@ import click
 
 from holdfast.cli.display.tables import print_json
 from holdfast.cli.display.text import one_line
+from holdfast.cli.manners_options import manners, manners_options
 from holdfast.cli.reading import json_option
 from holdfast.cli.speaking import by_option, me, reason_option
 from holdfast.cli.store_option import close_store, store_option
 
 if TYPE_CHECKING:
+    from holdfast.cli.driving import Manners
     from holdfast.engine.travel.editing import Hands
     from holdfast.engine.travel.moments import Moment
     from holdfast.journal.journal import Journal
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 @reason_option
 @by_option
 @store_option
-@json_option
+@manners_options
 def fork(
     run: str,
     pairs: tuple[str, ...],
@@ -54,7 +56,7 @@ def fork(
     reason: str,
     by: str | None,
     store: str | None,
-    as_json: bool,
+    **how: Any,
 ) -> int:
     """Begin a new run where another stood; that one stays as it is.
 
@@ -76,6 +78,9 @@ def fork(
     from holdfast.engine.travel.forking import fork_run
     from holdfast.engine.travel.moments import find_moment
 
+    polite, as_json = manners(**how), bool(how["as_json"])
+    if not go_on:
+        _refuse_unused(how)
     journal, (text,) = reading_moments(store, run)
     try:
         moment = find_moment(journal.store, text)
@@ -87,7 +92,7 @@ def fork(
     finally:
         journal.store.close()
     if go_on:
-        return _go_on(name, url, as_json)
+        return _go_on(name, url, polite)
     if as_json:
         print_json({"run_id": name, "parent": parent, "status": "interrupted", "store": url})
     else:
@@ -161,16 +166,24 @@ def _free_id(journal: Journal, run_id: str | None) -> str:
     return run_id
 
 
-def _go_on(run_id: str, url: str, as_json: bool) -> int:
+def _refuse_unused(how: dict[str, Any]) -> None:
+    """Refuse what only says how the new run is driven, and shown meanwhile, if it is not driven."""
+    given = [name for name, value in how.items() if name != "as_json" and value not in (None, False, ())]
+    if how["interactive"] is False:
+        given.append("no-interactive")
+    if given:
+        raise click.UsageError(
+            f"--{given[0].replace('_', '-')} is for a fork that goes on here and now: give --run, too"
+        )
+
+
+def _go_on(run_id: str, url: str, polite: Manners) -> int:
     from holdfast.cli.commands.resume import resume_run
-    from holdfast.cli.display.watching import Display
-    from holdfast.cli.driving import Manners
     from holdfast.cli.targets import find_target
 
     found = find_target(run_id, None, url, None)
-    manners = Manners(Display(as_json=as_json))
     try:
-        return resume_run(found, found.open(interactive=manners.asks), manners, {})
+        return resume_run(found, found.open(interactive=polite.asks), polite, {})
     finally:
         close_store(found.store)
 

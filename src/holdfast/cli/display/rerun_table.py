@@ -13,7 +13,7 @@ from holdfast.plan.naming import base_name
 if TYPE_CHECKING:
     from holdfast.engine.travel.rerunning import Rerun, RerunStep
 
-_WORDS = {"kept": "kept", "rerun": "runs again"}
+_WORDS = {"kept": "kept", "rerun": "runs again", "undone": "undone"}
 
 
 def rerun_lines(back: Rerun) -> list[str]:

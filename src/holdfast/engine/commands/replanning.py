@@ -130,7 +130,7 @@ def _placed(ground: Ground, addition: Addition, frame: str, follow: bool) -> tup
     place = meant_frame(ground.run, outer or frame)
     nodes = ground.outline_at(place.path).get("nodes", {})
     if node not in nodes:
-        raise Refused(f"there is no node {addition.node!r}{suggestion(node, nodes)}")
+        raise Refused(f"there is no node {addition.node!r}{suggestion(node, map(base_name, nodes))}")
     if whole := whole_of(node, nodes):
         raise Refused(f"{node!r} is a part of {whole!r} and does not stand for itself; name that")
     if not follow and has_parts(node, nodes):

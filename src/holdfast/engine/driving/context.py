@@ -41,6 +41,7 @@ class Host(Protocol):
     """What a context needs of the drive it belongs to."""
 
     run_id: str
+    generation: int
     codec: Codec
     linger: float | None
 
@@ -102,8 +103,12 @@ class Context:
 
     @property
     def idempotency_key(self) -> str:
-        """The same text for every attempt of this step and no other: hand it to services that deduplicate."""
-        return f"{self._host.run_id}:{self._step.id}"
+        """The same text for every attempt of this step and no other: hand it to services that deduplicate.
+
+        A step that is run again because somebody wants that, or its code is another, has another one.
+        """
+        generation = self._host.generation
+        return f"{self._host.run_id}:{self._step.id}" + (f"~{generation}" if generation else "")
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

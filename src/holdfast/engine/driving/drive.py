@@ -93,7 +93,7 @@ class Drive:
             self.rules = dataclasses.replace(self.rules, if_interrupted=if_interrupted)
         self.saving = Saving(settings, writer, observer)
         self.run: RunState = writer.run
-        self.run_id = writer.info.run
+        self.run_id, self.generation = writer.info.run, writer.run.generation
         self.stop: RunStatus | None = None
         self.stop_reason = ""
         self.pausing: str | None = None

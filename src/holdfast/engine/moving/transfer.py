@@ -24,12 +24,14 @@ from holdfast.journal.copying import (
     bring_messages,
     change_facts,
     check_copy,
+    check_whole,
     close_run,
     compare,
     last_entry,
+    own_messages,
 )
 from holdfast.journal.journal import Journal
-from holdfast.journal.pruning import delete_run
+from holdfast.journal.pruning import delete_run, free_forks
 from holdfast.stores.base import Conflict, Entry, RunInfo, Store, wait_for_change
 from holdfast.values import RunStatus
 
@@ -147,14 +149,18 @@ class _Transfer:
             return _told(info, CopyOutcome.DIFFERENT, note=self._difference(info, theirs))
         if standing is Standing.AHEAD:
             return self._left(info, last, "the copy has gone on")
-        if standing is Standing.MARKED and theirs is not None:
-            if not self.move and last.seq == theirs.seq - 1:
+        own, in_the_way = ([], False) if theirs is None else own_messages(self.source, self.target, info.run)
+        if theirs is not None and (standing is Standing.MARKED or in_the_way):
+            if not self.move and last.seq == theirs.seq - 1 and not in_the_way:
                 return self._unchanged(info)
+            check_whole(self.source, info)
             self._remove(self.target, self.target.runs(run=info.run)[0], theirs)
             standing, theirs = Standing.ABSENT, None
+        else:
+            own = []
         if standing is Standing.SAME and not self.move and info.status != RunStatus.RUNNING:
             return self._unchanged(info)
-        return self._bring(info, standing, theirs, last_try)
+        return self._bring(info, standing, theirs, last_try, own)
 
     def _compare(self, info: RunInfo, last: Entry) -> tuple[Standing, Entry | None]:
         try:
@@ -166,7 +172,9 @@ class _Transfer:
         bring_messages(self.source, self.target, info.run)
         return _told(info, CopyOutcome.UNCHANGED)
 
-    def _bring(self, info: RunInfo, standing: Standing, theirs: Entry | None, last_try: bool) -> CopiedRun:
+    def _bring(
+        self, info: RunInfo, standing: Standing, theirs: Entry | None, last_try: bool, own: Sequence[bytes]
+    ) -> CopiedRun:
         facts, under_way = self._facts(info), info.status == RunStatus.RUNNING
         end = COPIED if under_way else None
         try:
@@ -176,7 +184,7 @@ class _Transfer:
             if standing is Standing.ABSENT:
                 self.target.delete(info.run)
             raise
-        bring_messages(self.source, self.target, info.run)
+        bring_messages(self.source, self.target, info.run, own)
         if self.source.runs(run=info.run) != [info] and not (under_way and last_try and not self.move):
             raise _Changed
         if self.move:
@@ -210,7 +218,7 @@ class _Transfer:
             close_run(self.source, info, brought.shared)
         bring_messages(self.source, self.target, info.run)
         self._hand_over(info, facts, brought.last)
-        delete_run(self.journal, info.run)
+        delete_run(self.journal, info.run, going=None)
 
     def _hand_over(self, info: RunInfo, facts: RunInfo, last: Entry) -> None:
         """Give a copy to the workers of the target, if workers drove the original."""
@@ -231,7 +239,7 @@ class _Transfer:
         bring_messages(self.source, self.target, info.run)
         if standing is not Standing.AHEAD:
             self._hand_over(info, self.target.runs(run=info.run)[0], theirs)
-        delete_run(self.journal, info.run)
+        delete_run(self.journal, info.run, going=None)
         return _told(info, CopyOutcome.MOVED)
 
     def _left(self, info: RunInfo, last: Entry, note: str) -> CopiedRun:
@@ -243,8 +251,10 @@ class _Transfer:
 
     def _remove(self, store: Store, info: RunInfo, last: Entry) -> None:
         """Delete a run, unless somebody advanced it beyond `last`."""
+        journal = Journal(store, self.journal.seal)
+        free_forks(journal, info)  # Before it is closed: that can be refused.
         close_run(store, info, last)
-        delete_run(Journal(store, self.journal.seal), info.run)
+        delete_run(journal, info.run, going=None)
 
     def _paused(self, info: RunInfo) -> RunInfo | None:
         """A run that was under way, once it has stopped; `None` if it does not in time."""

@@ -14,7 +14,7 @@ from holdfast.errors import CheckpointNotFound, CommandRefused, RunNotFound
 from holdfast.journal.checkpoints import checkpoint_id
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Reset, RunEnded
-from holdfast.journal.run_state import RunState, at_checkpoint, copy_run
+from holdfast.journal.run_state import Reuse, RunState, at_checkpoint, copy_run
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_runs import encode_run
 from holdfast.stores.base import RunInfo, Store
@@ -76,11 +76,15 @@ def _reset(
     by: str,
     reason: str,
 ) -> str:
-    track = Track()
+    track, theirs = Track(), source.info
     track.follow(source.track)
+    is_own = theirs.key == loaded.info.key
+    if not is_own and place.reuse is not None:
+        place.reuse = _of_another(place.reuse, theirs)
     body = encode_run(place, track, hands.codec)
     writer = hands.writer(loaded)
-    writer.record(Reset(source.info.run, source.seq, body, place, by, reason))
+    name, key = ("", b"") if is_own else (theirs.run, theirs.key)
+    writer.record(Reset(name, source.seq, body, place, by, reason, key=key, renew=not is_own))
     writer.record(ended)
     found = hands.journal.store.marks(source.info.run, source.seq + 1, 1)
     is_marked = bool(found) and found[0].seq == source.seq
@@ -88,6 +92,13 @@ def _reset(
     writer.set_info(dataclasses.replace(facts, status=str(ended.status), driver="", updated_at=time.time()))
     writer.flush()
     return checkpoint_id(loaded.info.key, writer.seq)
+
+
+def _of_another(reuse: Reuse, info: RunInfo) -> Reuse:
+    """What a run takes results from, as another says it that takes its place."""
+    needs = tuple((key or info.key, seq) for key, seq in reuse.needs)
+    source, key = (reuse.source, reuse.key) if reuse.source else (info.run, info.key)
+    return reuse._replace(source=source, key=key, needs=needs)
 
 
 def _ending(theirs: Loaded, target: RunInfo) -> RunEnded:
@@ -105,7 +116,7 @@ def _is_adopted(journal: Journal, loaded: Loaded, theirs: Loaded) -> bool:
         return False
     found = journal.skimmed(loaded.info, last, TolerantCodec())
     return any(
-        isinstance(record, Reset) and (record.source, record.seq) == (theirs.info.run, theirs.seq)
+        isinstance(record, Reset) and (record.key, record.seq) == (theirs.info.key, theirs.seq)
         for record in found
     )
 

@@ -18,6 +18,7 @@ from holdfast.engine.commands.steering import told
 from holdfast.engine.commands.wishing import waits_for_worker
 from holdfast.engine.driver import describe, is_driven
 from holdfast.engine.driving.changes import meaning
+from holdfast.engine.reconciling import brought_over
 from holdfast.engine.resume import load_latest
 from holdfast.engine.settings import Settings
 from holdfast.errors import CommandRefused, HoldfastError, RunConflict, RunFinished
@@ -76,14 +77,21 @@ def update_state(hands: Hands, run_id: str, edit: Edit) -> str:
     place = edited(writer, hands, edit)
     facts = dataclasses.replace(info, updated_at=time.time())
     if edit.as_node is not None:
-        stands = RunStatus.PAUSED if writer.run.pauses else RunStatus.INTERRUPTED
-        status = RunStatus.QUEUED if waits_for_worker(info.status, info) else stands
+        status = _status_then(info, paused=bool(writer.run.pauses))
         writer.record(RunEnded(status))
-        facts = dataclasses.replace(facts, status=status.value, driver="", due_at=None)
+        due_at = info.due_at if info.status == RunStatus.QUEUED else None
+        facts = dataclasses.replace(facts, status=status.value, driver="", due_at=due_at)
     writer.mark(place if place is not None else checkpoint_of(writer))
     writer.set_info(facts)
     writer.flush()
     return checkpoint_id(info.key, writer.seq)
+
+
+def _status_then(info: RunInfo, *, paused: bool) -> RunStatus:
+    """How a run stands that is to go on elsewhere: workers that were to go on with it still are."""
+    if info.status == RunStatus.QUEUED or waits_for_worker(info.status, info):
+        return RunStatus.QUEUED
+    return RunStatus.PAUSED if paused else RunStatus.INTERRUPTED
 
 
 def undriven(hands: Hands, run_id: str, way_out: str = "") -> Loaded:
@@ -104,11 +112,17 @@ def refuse_driven(store: Store, info: RunInfo, way_out: str = "") -> None:
         )
 
 
-def edited(writer: Writer, hands: Hands, edit: Edit) -> bytes | None:
-    """Record what an edit comes to; answers the mark of where the run stands then, if that is elsewhere."""
+def edited(writer: Writer, hands: Hands, edit: Edit, called: str = "") -> bytes | None:
+    """Record what an edit comes to; answers the mark of where the run stands then, if that is elsewhere.
+
+    `called` is what people know the run by, if that is not its own id.
+    """
     update, name, by, why = edit
-    codec, run_id = hands.codec, writer.info.run
+    codec, run_id = hands.codec, called or writer.info.run
     changes = changes_of(EDIT, update, codec) if update else ()
+    if hands.graph is not None and (changes or name is not None):
+        for record in brought_over(run_id, writer.run, hands.graph, codec):
+            writer.record(record)
     ground = Ground(run_id, writer.run, codec, hands.graph, driven=False)
     try:
         if name is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.data.codec import Codec
@@ -15,13 +15,22 @@ from holdfast.journal.checkpoints import new_run_key
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.pruning import add_snapshot
 from holdfast.journal.records import Forked, RunEnded
-from holdfast.journal.run_state import at_checkpoint
+from holdfast.journal.run_state import EVERY_STEP, RunState, at_checkpoint
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
 
 _DEEP = 16
 """A fork of a fork of … this often is given a snapshot of its own, so that reading it stays cheap."""
+
+
+Forgetting = Callable[[RunState], tuple[str, ...]]
+"""Names steps of a run."""
+
+
+def forget_all(run: RunState) -> tuple[str, ...]:
+    """Every step: what they noted was meant for another state."""
+    return EVERY_STEP
 
 
 class Fork(NamedTuple):
@@ -40,8 +49,12 @@ def begin_fork(
     *,
     driver: str = "",
     durable: bool = True,
+    forget: Forgetting | None = None,
 ) -> Fork:
-    """A new run that begins where `parent` stood at its entry `seq`, or stands now; nothing is stored yet."""
+    """A new run that begins where `parent` stood at its entry `seq`, or stands now; nothing is stored yet.
+
+    `forget` says which steps do not remember what they noted for their next attempts.
+    """
     base = journal.load(parent, codec, seq)
     if seq is not None and base.seq != seq:
         raise CheckpointNotFound(f"run {parent.run!r} has no entry {seq}; its last is {base.seq}")
@@ -52,7 +65,8 @@ def begin_fork(
     )
     writer = Writer.create(journal, info, codec, durable=durable, base=base)
     start = at_checkpoint(base.run)
-    writer.record(Forked(parent.run, base.seq, b"", start, driver, b"", parent.key, base.chain))
+    names = forget(start) if forget is not None else ()
+    writer.record(Forked(parent.run, base.seq, b"", start, driver, b"", parent.key, base.chain, names))
     found = journal.store.marks(parent.run, base.seq + 1, 1)
     writer.mark(found[0].mark if found and found[0].seq == base.seq else checkpoint_of(writer))
     return Fork(writer, base)
@@ -86,9 +100,13 @@ def fork_run(
     tags: Sequence[str] | None = None,
 ) -> str:
     """Store a new run, called `run`, that begins at a moment of another, and is not driven; answer its id."""
-    fork = begin_fork(hands.journal, hands.codec, moment.info, moment.seq, run, durable=hands.durable)
+    edit = edit or Edit()
+    forget = forget_all if edit.update or edit.as_node is not None else None
+    fork = begin_fork(
+        hands.journal, hands.codec, moment.info, moment.seq, run, durable=hands.durable, forget=forget
+    )
     writer = fork.writer
-    place = edited(writer, hands, edit or Edit())
+    place = edited(writer, hands, edit, moment.info.run)
     if place is not None:
         writer.mark(place)
     writer.record(RunEnded(RunStatus.INTERRUPTED))

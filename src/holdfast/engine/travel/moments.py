@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from holdfast.engine.resume import find_run
 from holdfast.errors import CheckpointNotFound, RunFinished
-from holdfast.journal.checkpoints import Checkpoint, read_mark
+from holdfast.journal.checkpoints import Checkpoint, read_mark, times_reset
 from holdfast.plan.check import suggestion
+from holdfast.plan.naming import base_name
 from holdfast.stores.base import Mark, RunInfo, Store
 
 _PAGE = 500
@@ -27,8 +28,9 @@ def find_moment(store: Store, target: str) -> Moment:
     """The moment that somebody means.
 
     A run id, or a workflow's name for its latest run, is that run as it stands; a checkpoint id is that checkpoint.
-    `RUN@3` is after wave 3 and `RUN@0` before the first; `RUN@-1` is one checkpoint before the newest; `RUN@NODE`
-    is after the last finish of a node, `RUN@NODE#2` after its second.
+    `RUN@3` is after wave 3, and in a run that was taken back after the last time that it came there; `RUN@0` is
+    before the first; `RUN@-1` is one checkpoint before the newest; `RUN@NODE` is after the last finish of a node,
+    `RUN@NODE#2` after its second.
     """
     if store.runs(run=target) or "@" not in target:
         return Moment(*_run(store, target))
@@ -46,10 +48,7 @@ def checkpoint_at(store: Store, moment: Moment) -> Checkpoint | None:
 
 def checkpoints_back(store: Store, info: RunInfo, before: int | None = None) -> Iterator[Checkpoint]:
     """The checkpoints of a run, newest first, read page by page."""
-    while page := store.marks(info.run, before, _PAGE):
-        for mark in page:
-            yield read_mark(info.key, mark, info.run)
-        before = page[-1].seq
+    return (_read(info, mark) for mark in _marks_back(store, info, before))
 
 
 def _run(store: Store, target: str) -> tuple[RunInfo, int | None]:
@@ -74,14 +73,15 @@ def _place(store: Store, info: RunInfo, place: str) -> int:
 
 
 def _after_wave(store: Store, info: RunInfo, wave: int) -> int:
-    found = _searched(store, info, wave) or _walked(store, info, lambda point: _is_wave(point, wave))
+    newest = store.marks(info.run, None, 1)
+    found = _searched(store, info, wave, newest[0]) if newest else None
+    found = found or _walked(store, info, wave)
     if found is not None:
         return found
     first = next(iter(store.read(info.run, 0, 1)), None)
     if wave == 0 and first is not None and first.mark is None:
         return first.seq
-    newest = store.marks(info.run, None, 1)
-    last = read_mark(info.key, newest[0], info.run).wave if newest else 0
+    last = _read(info, newest[0]).wave if newest else 0
     raise CheckpointNotFound(
         f"run {info.run!r} has no checkpoint after wave {wave}: it was pruned, not saved, or never came; "
         f"its newest is after wave {last}"
@@ -92,36 +92,53 @@ def _is_wave(point: Checkpoint, wave: int) -> bool:
     return point.wave == wave and not point.frame
 
 
-def _searched(store: Store, info: RunInfo, wave: int) -> int | None:
-    """The checkpoint after a wave, found by halving; `None` where the waves do not simply count up."""
-    guess = store.marks(info.run, wave + 2, 1)
-    if guess and guess[0].seq == wave + 1 and _is_wave(_read(info, guess[0]), wave):
-        return guess[0].seq  # Each step was alone in its wave, and each wave was saved.
-    newest = store.marks(info.run, None, 1)
-    low, high = 0, newest[0].seq if newest else 0
-    while low < high:
-        middle = (low + high + 1) // 2
-        found = store.marks(info.run, middle + 1, 1)
-        if not found or _read(info, found[0]).wave < wave:
-            low = middle
-        else:
-            high = min(middle - 1, found[0].seq - 1)
-    found = _next_mark(store, info, low, newest)
-    return found[0].seq if found and _is_wave(_read(info, found[0]), wave) else None
+def _searched(store: Store, info: RunInfo, wave: int, newest: Mark) -> int | None:
+    """The checkpoint that a wave ended with, found by halving; `None` where the waves do not simply count up."""
+    if _read(info, newest).wave < wave or times_reset(newest.mark):
+        return None
+    low, high = 0, newest.seq
+    # Where each step is alone in its wave, and each wave is saved, nothing has to be searched for.
+    for guess in (wave, wave + 1):
+        if low < guess < high:
+            low, high = _halved(store, info, wave, guess, low, high)
+    while high - low > 1:
+        low, high = _halved(store, info, wave, (low + high) // 2, low, high)
+    before, found = store.marks(info.run, low + 1, 1), store.marks(info.run, high + 1, 1)
+    if not found or (before and _read(info, before[0]).frame):
+        return None
+    return found[0].seq if _is_wave(_read(info, found[0]), wave) else None
 
 
-def _next_mark(store: Store, info: RunInfo, seq: int, newest: list[Mark]) -> list[Mark]:
-    """The first checkpoint after an entry, if it comes soon."""
-    last = min(newest[0].seq, seq + _SHOWN) if newest else 0
-    return [mark for mark in reversed(store.marks(info.run, last + 1, _SHOWN)) if mark.seq > seq][:1]
+def _halved(store: Store, info: RunInfo, wave: int, middle: int, low: int, high: int) -> tuple[int, int]:
+    """Entries between which a wave ended, as the checkpoint at or before the one in the middle tells."""
+    found = store.marks(info.run, middle + 1, 1)
+    if found and _read(info, found[0]).wave >= wave:
+        return low, found[0].seq
+    return middle, high
+
+
+def _walked(store: Store, info: RunInfo, wave: int) -> int | None:
+    """The checkpoint that a wave ended with, the last time that the run came to its end."""
+    found: Mark | None = None
+    for mark in _marks_back(store, info):
+        point = _read(info, mark)
+        if point.frame:
+            continue
+        if found is not None and (point.wave != wave or times_reset(mark.mark) != times_reset(found.mark)):
+            break
+        if point.wave == wave:
+            found = mark
+    return None if found is None else found.seq
+
+
+def _marks_back(store: Store, info: RunInfo, before: int | None = None) -> Iterator[Mark]:
+    while page := store.marks(info.run, before, _PAGE):
+        yield from page
+        before = page[-1].seq
 
 
 def _read(info: RunInfo, mark: Mark) -> Checkpoint:
     return read_mark(info.key, mark, info.run)
-
-
-def _walked(store: Store, info: RunInfo, wanted: Callable[[Checkpoint], bool]) -> int | None:
-    return next((point.seq for point in checkpoints_back(store, info) if wanted(point)), None)
 
 
 def _after_node(store: Store, info: RunInfo, place: str) -> int:
@@ -143,7 +160,8 @@ def _after_node(store: Store, info: RunInfo, place: str) -> int:
     if visit and 0 < int(visit) <= len(finishes):
         return finishes[-int(visit)]
     which = f"{node!r} for the {visit}. time" if visit else repr(node)
-    known = f"; the last to finish were {', '.join(list(seen)[:_SHOWN])}" if seen else ""
+    told = list(dict.fromkeys(map(base_name, seen)))
+    known = f"; the last to finish were {', '.join(told[:_SHOWN])}" if told else ""
     raise CheckpointNotFound(
-        f"run {info.run!r} has no checkpoint after {which}{suggestion(node, list(seen))}{known}"
+        f"run {info.run!r} has no checkpoint after {which}{suggestion(node, told)}{known}"
     )

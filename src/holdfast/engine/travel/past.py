@@ -17,6 +17,8 @@ from holdfast.journal.records import (
     Reusing,
     RunStarted,
     Spent,
+    StateEdited,
+    Steered,
     StepFinished,
     StepStarted,
     WaveFinished,
@@ -24,6 +26,9 @@ from holdfast.journal.records import (
 from holdfast.journal.run_state import RunState, node_of, renamed_path
 from holdfast.stores.base import RunInfo
 from holdfast.values import START
+
+GIVEN = "its result was given"
+"""How it begins why a step was passed over whose result somebody said."""
 
 
 class Seen(NamedTuple):
@@ -48,6 +53,10 @@ class Finish(NamedTuple):
     ended: int = 0
     asked: bool = False
     """Whether somebody answered it."""
+    outline: Mapping[str, Any] = {}
+    """The graph that it was done with."""
+    added: int = 0
+    """The entry at which somebody had the run come to it; 0 if it came to it by itself."""
 
     @property
     def step(self) -> str:
@@ -72,8 +81,12 @@ class Past:
     """By run: the entries that it was taken back behind, those between the first and the second of each pair."""
     followed: dict[str, set[str]] = field(default_factory=dict)
     """The nodes that were seen to follow each node."""
+    reach: dict[bytes, int] = field(default_factory=dict)
+    """By run that it was forked from, directly or not: up to which entry what that one did is its own past."""
     forgotten: tuple[str, ...] = ()
     """The nodes of steps of which only this is known: they finished before what is stored."""
+    lost: str = ""
+    """Why no more is known of them, in words."""
     begun: RunStarted | None = None
     seq: int = 0
     """The last entry that was read."""
@@ -83,19 +96,13 @@ class Past:
 
     def renamed(self, remap: Mapping[str, str]) -> Past:
         """The same with the steps known by the names that their nodes have now."""
-
-        def moved(finishes: dict[str, Finish]) -> dict[str, Finish]:
-            names = {name: renamed_path(name, remap) for name in finishes}
-            return {
-                names[name]: each._replace(record=each.record._replace(step=names[name]))
-                for name, each in finishes.items()
-            }
-
         followed = {
             renamed_node(name, remap): {renamed_node(each, remap) for each in names}
             for name, names in self.followed.items()
         }
-        return replace(self, finishes=moved(self.finishes), spare=moved(self.spare), followed=followed)
+        return replace(
+            self, finishes=_moved(self.finishes, remap), spare=_moved(self.spare, remap), followed=followed
+        )
 
     def written(self) -> dict[str, set[str]]:
         """The keys that the finished steps of each node have written."""
@@ -112,14 +119,48 @@ def past_of(
     start, history = journal.history(info, codec, upto)
     past = Past(info, run=start)
     if start.frames:
-        past.forgotten = tuple(start.path)
+        past.forgotten, past.lost = tuple(start.path), f"run {info.run!r} was pruned"
     reader = _Reader(journal, codec, past, inputs)
     for entry, found in history:
+        reader.begin(entry.seq if start.frames else 0)
         for record in found:
             reader.take(record, entry.seq)
             apply(past.run, record, entry.at)
+            reader.taken(record, entry.seq)
         past.seq = entry.seq
     return past
+
+
+class _Era(NamedTuple):
+    """What was known when a run had just been set to a place, and what it finished since then."""
+
+    seq: int
+    past: Past
+    since: list[tuple[int, Finish | tuple[str, set[str]]]]
+
+    def at(self, seq: int) -> Past:
+        """What was known at a later entry, before the next era."""
+        found = _copy(self.past)
+        for _, what in (each for each in self.since if each[0] <= seq):
+            if isinstance(what, Finish):
+                found.finishes.pop(what.step, None)
+                found.spare.pop(what.step, None)
+                found.finishes[what.step] = what
+            else:
+                found.followed.setdefault(what[0], set()).update(what[1])
+        return found
+
+
+def _copy(past: Past) -> Past:
+    """The same, to be changed."""
+    return replace(
+        past,
+        finishes=dict(past.finishes),
+        spare=dict(past.spare),
+        gone=dict(past.gone),
+        followed={node: set(names) for node, names in past.followed.items()},
+        reach=dict(past.reach),
+    )
 
 
 class _Reader:
@@ -130,8 +171,32 @@ class _Reader:
         self._seen: dict[str, Seen] = {}
         self._costs: dict[str, float] = {}
         self._began: dict[str, int] = {}
-        self._put_back: dict[str, Finish] = {}
-        """What the run was taken back behind, until it says what of it is used again."""
+        self._put_back: dict[str, Finish] | None = None
+        """What the run was just taken back behind, until it says what of it is used again."""
+        self._eras: list[_Era] = []
+        self._edit: StateEdited | None = None
+        """The change of the state that was just made from outside, for it may be what a step is to have returned."""
+        self._added: dict[str, int] = {}
+        """By step that somebody had the run come to, the entry."""
+
+    def taken(self, record: Record, seq: int) -> None:
+        """Learn from a record that was folded."""
+        if isinstance(record, StateEdited):
+            self._edit = record
+        elif isinstance(record, Steered):
+            steps = self._past.run.frames[record.frame].active
+            new = list(steps)[len(steps) - len(record.add) :] if not record.anew else ()
+            self._added |= dict.fromkeys(new, seq)
+        else:
+            self._edit = None
+
+    def begin(self, seq: int) -> None:
+        """Say from which entry on all is read, if that is not known."""
+        if not self._eras:
+            self._remember(seq)
+
+    def _remember(self, seq: int) -> None:
+        self._eras.append(_Era(seq, _copy(self._past), []))
 
     def take(self, record: Record, seq: int) -> None:
         """Learn from a record that is about to be folded."""
@@ -145,15 +210,18 @@ class _Reader:
             case StepFinished() if not record.promoted:
                 self._finish(record, seq)
             case WaveFinished():
-                self._follow(record)
+                self._follow(record, seq)
             case RunStarted():
                 self._past.begun = record
             case Forked():
                 self._fork(record)
+                self._remember(seq)
             case Reset():
                 self._reset(record, seq)
+                self._remember(seq)
             case Reusing():
                 self._reuse(record)
+                self._remember(seq)
 
     def _look(self, step: str) -> None:
         if self._inputs:
@@ -168,18 +236,32 @@ class _Reader:
         if name not in self._seen:
             self._look(name)
         past.finishes.pop(name, None)
-        past.spare.pop(name, None)
+        before = past.spare.pop(name, None)
         step, seen, cost = past.run.step(name), self._seen.pop(name, None), self._costs.pop(name, 0.0)
         began, asked = self._began.pop(name, past.clock), bool(step.answers)
-        past.finishes[name] = Finish(past.info, seq, record, step.item, seen, cost, began, past.clock, asked)
+        outline, added = self._made_with(record, before), self._added.pop(name, 0)
+        if self._edit is not None and record.skipped.startswith(GIVEN) and not record.ops:
+            record = record._replace(ops=self._edit.ops)
+        found = Finish(
+            past.info, seq, record, step.item, seen, cost, began, past.clock, asked, outline, added
+        )
+        past.finishes[name] = found
+        self._eras[-1].since.append((seq, found))
 
-    def _follow(self, record: WaveFinished) -> None:
+    def _made_with(self, record: StepFinished, before: Finish | None) -> Mapping[str, Any]:
+        """The graph that a result comes from: of one that was taken over, that of the step that ran."""
+        if record.origin and before is not None:
+            return before.outline
+        return self._past.run.outline
+
+    def _follow(self, record: WaveFinished, seq: int) -> None:
         frame = self._past.run.frames[record.frame]
         names = frame.active if record.steps is None else record.steps
         prefix = f"{node_of(record.frame)}/" if record.frame else ""
         for name in names:
-            known = self._past.followed.setdefault(node_of(name), set())
-            known.update(prefix + target.node for target in record.next)
+            after = {prefix + target.node for target in record.next}
+            self._past.followed.setdefault(node_of(name), set()).update(after)
+            self._eras[-1].since.append((seq, (node_of(name), after)))
 
     def _fork(self, record: Forked) -> None:
         past = self._past
@@ -188,39 +270,80 @@ class _Reader:
             self._take_over(past_of(self._journal, self._codec, parent[0], record.seq, inputs=self._inputs))
         else:
             past.forgotten = tuple(record.run.path)
+            past.lost = f"run {record.parent!r}, which run {past.info.run!r} was forked from, is gone"
 
     def _reset(self, record: Reset, seq: int) -> None:
-        past = self._past
-        before, is_own = past.finishes, record.source == past.info.run
-        past.gone.setdefault(past.info.key, []).append((record.seq if is_own else 0, seq))
-        if is_own:
-            kept = {name: each for name, each in before.items() if not _is_after(each, past.info, record.seq)}
-            past.finishes = kept
+        past, own = self._past, self._past.info.key
+        before = {**past.spare, **past.finishes}
+        if record.is_of(past.info.run):
+            known = next((era.at(record.seq) for era in self._eras[::-1] if era.seq <= record.seq), None)
+            point = record.seq
         else:
-            past.finishes, source = {}, self._journal.store.runs(run=record.source)
-            if source:
-                known = past_of(self._journal, self._codec, source[0], record.seq, inputs=self._inputs)
-                self._take_over(known)
-        put_back = {**past.spare, **before}
-        self._put_back = {name: each for name, each in put_back.items() if name not in past.finishes}
-        past.spare, self._seen, self._costs, self._began = {}, {}, {}, {}
+            known = self._elsewhere(record)
+            point = known.reach.get(own, 0) if known is not None else 0
+        if known is None:
+            name = record.source or past.info.run
+            lost = f"what run {name!r} did up to its entry {record.seq} is no longer stored"
+            known = Past(past.info, forgotten=tuple(record.run.path), lost=lost, gone=dict(past.gone))
+        gone = [*known.gone.get(own, ()), (point, seq)]
+        self._take_over(known)
+        past.spare, past.gone[own] = dict(known.spare), gone
+        self._put_back = {name: each for name, each in before.items() if name not in past.finishes}
+        self._seen, self._costs, self._began, self._added = {}, {}, {}, {}
+
+    def _elsewhere(self, record: Reset) -> Past | None:
+        """The past of the run whose place this one took, up to there; `None` if it is not all there any more."""
+        store = self._journal.store
+        for info in store.runs(key=record.key) if record.key else store.runs(run=record.source):
+            known = past_of(self._journal, self._codec, info, record.seq, inputs=self._inputs)
+            if known.seq == record.seq:
+                return known
+        return None
 
     def _reuse(self, record: Reusing) -> None:
-        if record.key == self._past.info.key and record.rerun is not None:
-            again, pool = set(record.rerun), {**self._past.spare, **self._put_back}
-            self._past.spare = {name: each for name, each in pool.items() if not {name, each.node} & again}
-        self._put_back = {}
+        past = self._past
+        if record.rerun is not None:
+            again, pool = set(record.rerun), self._pool(record)
+            past.spare = {name: each for name, each in pool.items() if not {name, node_of(name)} & again}
+        self._put_back = None
+
+    def _pool(self, record: Reusing) -> dict[str, Finish]:
+        """What was finished, by this run earlier or by another, and may be used again."""
+        past, remap, found = self._past, dict(record.remap), dict[str, Finish]()
+        if not record.source or record.key == past.info.key:
+            found = _moved(past.spare if self._put_back is None else self._put_back, remap)
+        else:
+            for info in self._journal.store.runs(key=record.key):
+                source = past_of(self._journal, self._codec, info, record.upto, inputs=self._inputs)
+                found = available(source, record.after, remap)
+        return {name: each for name, each in found.items() if name not in past.finishes}
 
     def _take_over(self, other: Past) -> None:
         past = self._past
         past.finishes, past.followed = other.finishes, other.followed
         past.clock = max(past.clock, other.clock)
-        past.forgotten, past.begun = other.forgotten, past.begun or other.begun
-        past.gone |= {key: places for key, places in other.gone.items() if key != past.info.key}
+        past.forgotten, past.lost, past.begun = other.forgotten, other.lost, past.begun or other.begun
+        past.gone, past.reach = dict(other.gone), dict(other.reach)
+        if other.info.key != past.info.key:
+            past.reach[other.info.key] = other.seq
 
 
-def _is_after(finish: Finish, info: RunInfo, seq: int) -> bool:
-    return finish.info.key == info.key and finish.seq > seq
+def available(past: Past, after: int, remap: Mapping[str, str]) -> dict[str, Finish]:
+    """What can be taken over: with `after`, of what is not put aside only what the run finished after that entry."""
+    own, finishes = past.info.key, past.finishes.items()
+    late = {name: each for name, each in finishes if not after or (each.info.key == own and each.seq > after)}
+    return _moved({**past.spare, **late}, remap)
+
+
+def _moved(finishes: dict[str, Finish], remap: Mapping[str, str]) -> dict[str, Finish]:
+    """Steps by the names that they have after nodes were renamed."""
+    if not remap:
+        return finishes
+    names = {name: renamed_path(name, remap) for name in finishes}
+    return {
+        names[name]: each._replace(record=each.record._replace(step=names[name]))
+        for name, each in finishes.items()
+    }
 
 
 def renamed_node(node: str, remap: Mapping[str, str]) -> str:

@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.data.schema import as_mapping
-from holdfast.engine.changes import changed_nodes
+from holdfast.engine.changes import changed_nodes, why_changed
+from holdfast.engine.reconciling import brought_over
 from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.settings import Settings
-from holdfast.engine.travel.forking import Fork, begin_fork
+from holdfast.engine.travel.forking import Fork, begin_fork, forget_all
 from holdfast.engine.travel.moments import Moment, find_moment
-from holdfast.engine.travel.past import Past, past_of
+from holdfast.engine.travel.past import Past, node_outline, past_of, renamed_node
 from holdfast.engine.travel.rerunning import Given, Rerun, begun, plan_rerun, reused
-from holdfast.errors import CannotRerun, CannotReuse, StateInvalid
+from holdfast.errors import CannotRerun, CannotReuse, MigrationFailed, StateInvalid
 from holdfast.journal.checkpoints import new_run_key
+from holdfast.journal.fold import apply, fold
 from holdfast.journal.journal import Loaded, genesis
 from holdfast.journal.records import Reusing, RunStarted
 from holdfast.journal.writer import Writer
@@ -59,9 +61,21 @@ class Source:
             raise CannotReuse(
                 f"the inputs of run {self.past.info.run!r} are no longer stored; give the new run its own"
             )
-        schema = self.settings.graph.schema
-        ops = [op for op in self.past.begun.ops if schema.is_open or op.key in schema.channels]
-        return {op.key: op.value for op in ops}
+        graph, codec, name = self.settings.graph, self.settings.codec, self.past.info.run
+        run = fold([(self.past.begun, 0.0)])
+        try:
+            for record in brought_over(name, run, graph, codec):
+                apply(run, record, 0.0)
+        except MigrationFailed as error:
+            raise CannotReuse(
+                f"the inputs of run {name!r} do not fit the graph at hand: {error}; give the new run its own"
+            ) from error
+        schema = graph.schema
+        return {
+            key: slot.get()
+            for key, slot in run.root.cells.items()
+            if schema.is_open or key in schema.channels
+        }
 
     def config(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
         """The config of the new run: that of the source, with what is given laid over it; that of a file is whole."""
@@ -97,19 +111,43 @@ def rerun_of_changes(settings: Settings, loaded: Loaded, options: ResumeOptions)
         )
     if not loaded.run.outline:
         return None
-    seeds = changed_nodes(loaded.run.outline, settings.outline, options.remap)
-    back = plan_rerun(settings, loaded, None, seeds, options.remap) if seeds else None
+    remap, past = options.remap or {}, past_of(settings.journal, settings.codec, loaded.info, loaded.seq)
+    seeds = _outdated(past, settings.outline, remap)
+    seeds |= changed_nodes(loaded.run.outline, settings.outline, remap)
+    back = plan_rerun(settings, loaded, past, seeds, remap) if seeds else None
     return back if back is not None and (back.seq is not None or back.again) else None
 
 
-def begin_again(settings: Settings, back: Rerun, run: str, driver: str) -> Fork:
-    """A new run, not yet stored, that begins where something is to run again, and keeps what is not affected."""
+def _outdated(past: Past, outline: Mapping[str, Any], remap: Mapping[str, str]) -> dict[str, str]:
+    """The nodes with a step that was finished by other code than now, even if the run went on with this one since."""
+    found: dict[str, str] = {}
+    looked_at: set[tuple[int, str]] = set()
+    for each in (*past.finishes.values(), *past.spare.values()):
+        node = each.node
+        while node and (id(each.outline), node) not in looked_at:
+            looked_at.add((id(each.outline), node))
+            now = renamed_node(node, remap)
+            one, other = node_outline(each.outline, node), node_outline(outline, now)
+            if one and other and (reason := why_changed(one, other)):
+                found.setdefault(now, reason)
+            node = node.rpartition("/")[0]
+    return found
+
+
+def begin_again(settings: Settings, back: Rerun, run: str, driver: str, *, updated: bool = False) -> Fork:
+    """A new run, not yet stored, that begins where something is to run again, and keeps what is not affected.
+
+    It is said whether its state is going to be `updated`: then no step remembers anything.
+    """
     journal, codec, durable = settings.journal, settings.codec, settings.policy.durability == "full"
     if back.seq:
-        fork = begin_fork(journal, codec, back.base, back.seq, run, driver=driver, durable=durable)
+        forget = forget_all if updated else back.forgotten
+        fork = begin_fork(
+            journal, codec, back.base, back.seq, run, driver=driver, durable=durable, forget=forget
+        )
     else:
         fork = _from_the_beginning(settings, back.base, run, driver)
-    fork.writer.record(reused(back))
+    fork.writer.record(reused(back, anew=True))
     return fork
 
 
@@ -120,7 +158,15 @@ def _from_the_beginning(settings: Settings, parent: RunInfo, run: str, driver: s
     if started is None:
         raise CannotRerun(f"run {parent.run!r} no longer tells how it began")
     info = RunInfo(
-        run, new_run_key(), parent.workflow, RunStatus.RUNNING.value, now, now, driver, parent.tags
+        run,
+        new_run_key(),
+        parent.workflow,
+        RunStatus.RUNNING.value,
+        now,
+        now,
+        driver,
+        parent.tags,
+        parent=parent.key,
     )
     writer = Writer.create(journal, info, codec, durable=settings.policy.durability == "full")
     first, track = begun(journal, codec, parent)

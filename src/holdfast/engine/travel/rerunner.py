@@ -64,7 +64,8 @@ class Rerunner:
         """Take a run back to an earlier entry, and go on from there; what is not affected is kept."""
         options.refuse_answers("a run that is taken back, and asks again what it comes to,")
         writer = self._runner.writer(loaded)
-        for record in taken_back(self._journal, self._codec, back, why, given.by if given else ""):
+        by, updated = (given.by, bool(given.update)) if given is not None else ("", False)
+        for record in taken_back(self._journal, self._codec, back, why, by, updated=updated):
             writer.record(record)
         return await self._go_again(loaded, writer, back, options, caller, given)
 
@@ -103,7 +104,8 @@ class Rerunner:
                 loaded, back, resuming, caller, f"{step} is to run again", options.given
             )
         driver, run = this_driver(self._store), self._runner.new_run_id(options.run_id)
-        fork = begin_again(self._settings, back, run, driver)
+        updated = bool(options.given.update)
+        fork = begin_again(self._settings, back, run, driver, updated=updated)
         forked = dataclasses.replace(fork.base, info=fork.writer.info, run=fork.writer.run)
         return await self._go_again(forked, fork.writer, back, resuming, caller, options.given, fork)
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from holdfast.data.codec import Codec
 from holdfast.data.state import State
+from holdfast.engine.changes import OTHER_WAY, sources_turned
 from holdfast.engine.commands.ground import Ground, NeedsGraph
 from holdfast.engine.commands.meant import Refused
 from holdfast.engine.commands.phrasing import Update, changes_of
@@ -18,13 +19,14 @@ from holdfast.engine.driving.route import first_targets
 from holdfast.engine.settings import Settings
 from holdfast.engine.travel.cone import cone, leads_to, ways
 from holdfast.engine.travel.editing import Edit, Hands, edited
-from holdfast.engine.travel.past import Finish, Past, past_of, renamed_node
+from holdfast.engine.travel.past import GIVEN, Finish, Past, past_of, renamed_node
 from holdfast.errors import CannotRerun, CheckpointNotFound
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Record, Reset, Reusing, Steered, StepFinished
 from holdfast.journal.run_state import (
     DONE,
+    EVERY_STEP,
     RunState,
     at_checkpoint,
     frame_of,
@@ -41,12 +43,13 @@ from holdfast.plan.naming import base_name, outline_at
 from holdfast.stores.base import RunInfo
 from holdfast.values import START
 
-KEPT, RERUN = "kept", "rerun"
+KEPT, RERUN, UNDONE = "kept", "rerun", "undone"
 
 
 @dataclass(frozen=True, slots=True)
 class RerunStep:
-    """A finished step, and what becomes of it: it is kept, or runs again. `seconds` and `cost` are what it took."""
+    """A finished step, and what becomes of it: it is kept, or runs again; or it is undone, for the run only came to it
+    because somebody had it do so later. `seconds` and `cost` are what it took."""
 
     step: str
     node: str
@@ -78,6 +81,8 @@ class Rerun:
     source: RunInfo | None = None
     upto: int = 0
     remap: tuple[tuple[str, str], ...] = ()
+    needs: tuple[tuple[bytes, int], ...] = ()
+    """By run, the entry after which its journal holds what is kept."""
 
     def of(self, what: str) -> tuple[RerunStep, ...]:
         """The steps that are kept, or that run again."""
@@ -92,6 +97,21 @@ class Rerun:
     def cost_saved(self) -> float:
         """US dollars that the kept steps cost."""
         return sum(step.cost for step in self.of(KEPT))
+
+    def forgotten(self, run: RunState) -> tuple[str, ...]:
+        """Of the steps of a run that are under way those that are to run as if for the first time."""
+        remap = dict(self.remap)
+        noted = [step.id for step in run.active() if step.notes and step.status != DONE]
+        return tuple(name for name in noted if self._begins_anew(renamed_path(name, remap)))
+
+    def _begins_anew(self, step: str) -> bool:
+        node = node_of(self.step) if self.step else ""
+        path = ""
+        for part in step.split("/"):
+            path = f"{path}/{part}" if path else part
+            if node_of(path) == node:
+                return path == self.step
+        return step in self.again or node_of(step) in self.nodes
 
     def as_json(self) -> dict[str, Any]:
         """Keys: run_id, base, seq, nodes, steps, seconds_saved, cost_saved."""
@@ -133,7 +153,13 @@ def plan_rerun(
         return replace(planned, remap=tuple((remap or {}).items()))
     steps = tuple(_fate(found, nodes, nodes) for found in past.spare.values())
     again = tuple(nodes) if any(step.what == RERUN for step in steps) else ()
-    return Rerun(loaded.info.run, None, loaded.info, nodes, steps, again, "", loaded.info, loaded.seq)
+    info, renamings = loaded.info, tuple((remap or {}).items())
+    needs = _needs(past.spare.values(), steps)
+    stays = Rerun(info.run, None, info, nodes, steps, again, "", info, loaded.seq, needs=needs)
+    # Taken back to where it stands, so that what its changed steps noted is forgotten.
+    changed = replace(stays, seq=loaded.seq, again=tuple(nodes), remap=renamings)
+    only_seeds = replace(changed, nodes={name: nodes[name] for name in seeds if name in nodes}, again=())
+    return changed if only_seeds.forgotten(loaded.run) else stays
 
 
 def plan_rerun_from(settings: Settings, loaded: Loaded, step: str, history: Past | None = None) -> Rerun:
@@ -172,8 +198,9 @@ def _from(
     kept = {found.node for found in past.finishes.values()} - {node_of(step) for step in affected}
     nodes = {node: reason for node, reason in nodes.items() if node not in kept}
     again = _listed(after, affected)
-    steps = tuple(_fate(found, nodes, affected) for found in after)
-    return Rerun(loaded.info.run, seq, base, nodes, steps, again, "", loaded.info, loaded.seq)
+    steps = tuple(_undone(found, base, seq) or _fate(found, nodes, affected) for found in after)
+    needs = _needs(after, steps)
+    return Rerun(loaded.info.run, seq, base, nodes, steps, again, "", loaded.info, loaded.seq, needs=needs)
 
 
 def _affected(
@@ -228,6 +255,14 @@ def _fate(found: Finish, nodes: Mapping[str, str], again: Collection[str]) -> Re
     return RerunStep(found.step, found.node, KEPT, reason, seconds, cost)
 
 
+def _undone(found: Finish, base: RunInfo, seq: int) -> RerunStep | None:
+    """What becomes of a step that a run only came to because somebody had it do so after the place it goes back to."""
+    if not found.added or (found.info.key == base.key and found.added <= seq):
+        return None
+    reason = "somebody had the run do it later, which is undone"
+    return RerunStep(found.step, found.node, UNDONE, reason, found.record.seconds, found.cost)
+
+
 # Where to go back to.
 
 
@@ -235,14 +270,18 @@ def _turns(
     graph: Graph,
     before: Mapping[str, set[str]],
     after: Mapping[str, set[str]],
-    seeds: Iterable[str],
+    seeds: Mapping[str, str],
     past: Past,
 ) -> set[str]:
-    """The nodes, `START` included, after which another way is to be taken: those before a node that has others now."""
+    """The nodes, `START` included, after which another way is to be taken: those before a node that has others now.
+
+    Or that is chosen otherwise now.
+    """
     leads = ways(graph, past.followed)
     found: set[str] = set()
     for name in seeds:
-        if before.get(name) is None or before[name] != after.get(name):
+        is_other_way = seeds[name].endswith(OTHER_WAY)
+        if is_other_way or before.get(name) is None or before[name] != after.get(name):
             found |= before.get(name, set()) | leads_to(leads, name)
     return found
 
@@ -295,7 +334,7 @@ def _refuse_forgotten(past: Past, nodes: Collection[str]) -> None:
     if lost:
         names = ", ".join(map(repr, lost))
         raise CannotRerun(
-            f"run {past.info.run!r} was pruned, so that it cannot be taken back to before {names}; "
+            f"{past.lost}, so that run {past.info.run!r} cannot be taken back to before {names}; "
             f"start a new run that reuses what is still the same: reuse={past.info.run!r}"
         )
 
@@ -391,19 +430,40 @@ def _unfinished(settings: Settings, past: Past, loaded: Loaded, name: str) -> Re
     active = [step for step in loaded.run.active() if step.node != START]
     found = [step for step in active if name in (step.id, node_of(step.id), base_name(node_of(step.id)))]
     if not found:
-        known = [*past.finishes, *dict.fromkeys(each.node for each in past.finishes.values())]
-        listed = ", ".join(dict.fromkeys(base_name(each.node) for each in past.finishes.values()))
-        raise CannotRerun(
-            f"run {loaded.info.run!r} has no step {name!r} that ran{suggestion(name, known)}; "
-            f"it ran {listed or 'nothing'}"
-        )
+        raise _unknown(past, name)
     nodes = cone(settings.graph, {node_of(found[0].id): "asked for"}, past.followed, past.written())
     seq = loaded.run.saved_seq or 1
     after = _finished_after(past, loaded.info, seq, None)
     again = (found[0].id, *(node for node in nodes if node != node_of(found[0].id)))
-    steps = [_fate(each, nodes, again) for each in [*after, *past.spare.values()]]
-    only = found[0].id if len(found) == 1 else ""
-    return Rerun(loaded.info.run, seq, loaded.info, nodes, tuple(steps), again, only, loaded.info, loaded.seq)
+    after += past.spare.values()
+    steps, info = tuple(_fate(each, nodes, again) for each in after), loaded.info
+    only, needs = found[0].id if len(found) == 1 else "", _needs(after, steps)
+    return Rerun(info.run, seq, info, nodes, steps, again, only, info, loaded.seq, needs=needs)
+
+
+def _unknown(past: Past, name: str) -> CannotRerun:
+    """Says what ran instead of a step that did not, or that nothing more is known of it."""
+    node, run = node_of(name) if "#" in name else name.partition("[")[0], past.info.run
+    of_node = [each for each in past.finishes.values() if node in (each.node, base_name(each.node))]
+    if of_node and name != node:
+        steps = ", ".join(each.step for each in of_node[-_FEW:])
+        more = f"{len(of_node)} steps, the last of them " if len(of_node) > _FEW else ""
+        return CannotRerun(f"run {run!r} never came to {name!r}; of {node!r} it ran {more}{steps}")
+    if node in past.forgotten or node in map(base_name, past.forgotten):
+        return CannotRerun(
+            f"{past.lost}, so that run {run!r} cannot be taken back to before {node!r}; "
+            f"start a new run that reuses what is still the same: reuse={run!r}"
+        )
+    shown = [step for step in past.finishes if base_name(step) == step]
+    ran = dict.fromkeys(map(base_name, (*past.forgotten, *(each.node for each in past.finishes.values()))))
+    known = [*shown, *ran]
+    return CannotRerun(
+        f"run {run!r} has no step {name!r} that ran{suggestion(name, known)}; it ran {', '.join(ran) or 'nothing'}"
+    )
+
+
+_FEW = 3
+"""How many steps of a node are listed."""
 
 
 # What is recorded.
@@ -428,19 +488,39 @@ def begun(journal: Journal, codec: Codec, info: RunInfo) -> tuple[RunState, Trac
     return run, Track()
 
 
-def taken_back(journal: Journal, codec: Codec, rerun: Rerun, why: str, by: str = "") -> tuple[Reset, Reusing]:
-    """What a run records that is itself taken back, to keep what is not affected."""
+def taken_back(
+    journal: Journal, codec: Codec, rerun: Rerun, why: str, by: str = "", *, updated: bool = False
+) -> tuple[Reset, Reusing]:
+    """What a run records that is itself taken back, to keep what is not affected.
+
+    It is said whether its state is going to be `updated`: then no step remembers anything.
+    """
     assert rerun.seq is not None
     run, track = standing_at(journal, codec, rerun)
-    return Reset(rerun.base.run, rerun.seq, encode_run(run, track, codec), run, by, why), reused(rerun)
+    forget = EVERY_STEP if updated else rerun.forgotten(run)
+    body = encode_run(run, track, codec)
+    base, source = rerun.base, rerun.source
+    name, key = ("", b"") if source is not None and source.key == base.key else (base.run, base.key)
+    return Reset(name, rerun.seq, body, run, by, why, forget, key, renew=True), reused(rerun)
 
 
-def reused(rerun: Rerun) -> Reusing:
-    """What a run records that begins, or goes on, where another stood, to keep what is not affected."""
+def reused(rerun: Rerun, *, anew: bool = False) -> Reusing:
+    """What the run records to keep what is not affected; or what one records that begins `anew` where it stood."""
     source = rerun.source
     assert source is not None
     after = rerun.seq or 0 if source.key == rerun.base.key else 0
-    return Reusing(source.run, source.key, after, rerun.upto, rerun.again, rerun.remap)
+    name, own = (source.run, source.key) if anew else ("", b"")
+    needs = tuple((own if key == source.key else key, seq) for key, seq in rerun.needs)
+    return Reusing(name, own, after, rerun.upto, rerun.again, rerun.remap, needs)
+
+
+def _needs(finishes: Iterable[Finish], steps: Iterable[RerunStep]) -> tuple[tuple[bytes, int], ...]:
+    """By run, the entry after which its journal holds all that is kept of some finished steps."""
+    kept, found = {step.step for step in steps if step.what == KEPT}, dict[bytes, int]()
+    for each in finishes:
+        if each.step in kept:
+            found[each.info.key] = min(each.seq - 1, found.get(each.info.key, each.seq))
+    return tuple(found.items())
 
 
 async def begun_anew(
@@ -450,11 +530,12 @@ async def begun_anew(
     found = []
     for path, frame in run.frames.items():
         now = renamed_path(path, remap) if path else path
-        ways_in = _ways_in(outline_at(run.outline, path)), _ways_in(outline_at(settings.outline, now))
-        done = any(step.status == DONE for step in frame.active.values())
-        if frame.waves or done or ways_in[0] == ways_in[1] or not run.outline:
-            continue
+        saved, present = outline_at(run.outline, path), outline_at(settings.outline, now)
         names = names_within(path, remap)
+        same = _ways_in(saved) == _ways_in(present) and START not in sources_turned(saved, present, names)
+        done = any(step.status == DONE for step in frame.active.values())
+        if frame.waves or done or same or not run.outline:
+            continue
         try:
             state = State.view(frame.cells, settings.codec, run_id, "", "", run.updated_at)
             targets = await first_targets(settings.graph.at(now), state, settings.codec)
@@ -465,7 +546,7 @@ async def begun_anew(
         drop = tuple(name for place, name in known.items() if place not in wanted)
         add = tuple(target for target in targets if (target.node, target.key) not in known)
         if drop or add:
-            found.append(Steered(path, drop, (), add, why="the graph begins otherwise now"))
+            found.append(Steered(path, drop, (), add, why="the graph begins otherwise now", anew=True))
     return found
 
 
@@ -528,4 +609,4 @@ class Given:
             raise CannotRerun(f"run {run_id!r}: {refusal}") from None
         except NeedsGraph:
             raise CannotRerun(f"the graph at hand has no step {name!r}") from None
-        return [StepFinished(name, ops, goto, skipped="its result was given")]
+        return [StepFinished(name, ops, goto, skipped=GIVEN)]

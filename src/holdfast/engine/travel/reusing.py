@@ -8,15 +8,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.data.codec import Codec
-from holdfast.data.ops import Cells, Op, Slot
+from holdfast.data.frozen import thaw
+from holdfast.data.ops import Cells, Op, Slot, make_op
 from holdfast.data.reducers import Reducer
 from holdfast.data.schema import Schema
 from holdfast.engine.driving.decide import qualified
-from holdfast.engine.travel.past import Finish, Past, node_outline, past_of
+from holdfast.engine.travel.past import Finish, Past, available, node_outline, past_of
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import StepFinished
-from holdfast.journal.run_state import READY, Frame, RunState, Step, renamed_path, step_id
+from holdfast.journal.run_state import READY, Frame, RunState, Step, node_of, step_id
 from holdfast.plan.fingerprint import same_code
 from holdfast.plan.graph import Graph, Node
 
@@ -32,9 +33,9 @@ class Adoption:
     def __init__(self, graph: Graph, codec: Codec, run: RunState, run_id: str, past: Past | None) -> None:
         assert run.reuse is not None
         self._graph, self._codec, self._run, self._run_id = graph, codec, run, run_id
-        self._source, self._rerun = run.reuse.source, run.reuse.rerun
+        self._rerun = run.reuse.rerun
         self._again = frozenset(self._rerun or ())
-        self._known = _available(past, run.reuse.after, dict(run.reuse.remap)) if past is not None else {}
+        self._known = available(past, run.reuse.after, dict(run.reuse.remap)) if past is not None else {}
         self._outline = graph.outline()
         self._equality = _Equality(codec)
         self.steps: dict[str, None] = {}
@@ -51,7 +52,7 @@ class Adoption:
             return None
         past = None
         try:
-            for info in journal.store.runs(key=reuse.key):
+            for info in journal.store.runs(key=reuse.key) if reuse.source else [journal.info(run_id)]:
                 past = past_of(journal, codec, info, reuse.upto, inputs=reuse.rerun is None)
         except HoldfastError as error:
             logger.warning("run %s: nothing is taken over from %s: %s", run_id, reuse.source, error)
@@ -74,6 +75,12 @@ class Adoption:
         self.cost += found.cost
         origin = record.origin or found.info.run
         return StepFinished(step.id, record.ops, record.goto, skipped=record.skipped, origin=origin)
+
+    def promised(self) -> dict[str, Finish]:
+        """What the run is given when it comes to it, whatever it looks like then."""
+        if self._rerun is None:
+            return {}
+        return {name: each for name, each in self._known.items() if not {name, node_of(name)} & self._again}
 
     def _may_take(self, step: Step, found: Finish) -> bool:
         node = self._node(step)
@@ -98,9 +105,12 @@ class Adoption:
 
     def _is_same(self, step: Step, node: Node, found: Finish) -> bool:
         seen, now = found.seen, node_outline(self._outline, qualified(step))
-        if seen is None or not _is_same_code(seen.outline, now):
+        if seen is None or not node.reusable or not _is_same_code(seen.outline, now):
             return False
-        if step.item != found.item or not _fits(self._graph.at(step.frame).schema, found.record.ops):
+        schema, cells = self._graph.at(step.frame).schema, self._run.frames[step.frame].cells
+        if step.item != found.item or not _fits(schema, found.record.ops):
+            return False
+        if not all(self._is_valid(schema, op, cells) for op in found.record.ops):
             return False
         if {"config", "ctx"} & {*node.wants, *node.named} and not self._is_same_config(seen.config):
             return False
@@ -112,6 +122,22 @@ class Adoption:
             for key in _inputs({} if told else seen.outline, now, frame, seen.cells, step.item)
         )
 
+    def _is_valid(self, schema: Schema, op: Op, cells: Cells) -> bool:
+        """Whether a step of this schema that returned what this change holds would leave it as it is."""
+        channel = schema.channels.get(op.key)
+        if channel is None or channel.validate is None or op.kind == "drop":
+            return True
+        value, slot = thaw(op.value), cells.get(op.key)
+        grows = op.kind == "append" and channel.reducer is None and slot is not None
+        if grows and slot is not None:
+            value = [*thaw(slot.get()), *value]  # It was the whole list that the step returned.
+        try:
+            checked = channel.validate(value)
+            kept = self._codec.encode(value) if grows else op.raw
+            return make_op(self._codec, op.kind, op.key, checked).raw == kept
+        except HoldfastError:
+            return False
+
     def _is_same_config(self, saved: bytes) -> bool:
         if saved == self._run.config:
             return True
@@ -120,14 +146,6 @@ class Adoption:
         )
         encoded = [self._codec.encode(_without_places(config)) for config in (one, other)]
         return encoded[0] == encoded[1]
-
-
-def _available(past: Past, after: int, remap: Mapping[str, str]) -> dict[str, Finish]:
-    """What can be taken over: with `after`, of what is not put aside only what the run finished after that entry."""
-    own, finishes = past.info.key, past.finishes.items()
-    late = {name: each for name, each in finishes if not after or (each.info.key == own and each.seq > after)}
-    found = {**past.spare, **late}
-    return {renamed_path(name, remap): each for name, each in found.items()} if remap else found
 
 
 def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,8 @@ class CallPython(Plain):
             found = found | {("steps",)}
         if self._with is None and "inputs" in self._named:
             found = found | {("inputs",)}
+        if self._with is None:
+            found = found | {(name,) for name in ("vars", "workflow") if name in self._named}
         return found
 
     def functions(self) -> Sequence[Callable[..., Any]]:

@@ -29,8 +29,8 @@ _TYPES = {"key": "b", "parent": "b", "tags": "s::text[]", "due_at": "s::float8"}
 _GIVEN = {name: f"%({name}){_TYPES.get(name, 's')}" for name in FACTS}
 
 _NEW_RUN = (
-    f"INSERT INTO run (namespace, {', '.join(FACTS)}) VALUES (%(namespace)s, {', '.join(_GIVEN.values())}) "
-    "ON CONFLICT DO NOTHING"
+    f"INSERT INTO run (namespace, {', '.join(FACTS)}, head) "
+    f"VALUES (%(namespace)s, {', '.join(_GIVEN.values())}, %(head)s) ON CONFLICT DO NOTHING"
 )
 
 # Whoever deletes or prunes the parent meanwhile waits, and then sees the fork.
@@ -67,7 +67,9 @@ _TRIED_ANEW = (
     "held = CASE WHEN %(status)s = 'queued' THEN NULL ELSE run.held END, "
     "strikes = CASE WHEN %(status)s = 'queued' THEN 0 ELSE run.strikes END"
 )
-_FACTS = f"UPDATE run SET {_CHANGES}, {_TRIED_ANEW} FROM {{place}} WHERE no = run_no"
+_HEAD = "head = greatest(run.head, %(head)s)"
+_FACTS = f"UPDATE run SET {_CHANGES}, {_HEAD}, {_TRIED_ANEW} FROM {{place}} WHERE no = run_no"
+REPLACE_FACTS = f"UPDATE run SET {_CHANGES}, {_HEAD} WHERE no = %(no)s"
 _SNAPSHOTS = (
     "INSERT INTO snapshot (run_no, seq, at, chain, body) SELECT run_no, given.* FROM {place}, "
     "unnest(%(kept_seqs)b::int8[], %(kept_ats)b::float8[], %(kept_chains)b::bytea[], %(kept_bodies)b::bytea[]) "
@@ -102,7 +104,7 @@ def steps_of(append: Append, namespace: str) -> Steps:
     if first:
         values.update(_columns(first))
     if info is not None:
-        values.update(facts_of(info))
+        values.update(facts_of(info), head=Int8(entries[-1].seq if entries else after))
     if snapshots:
         values.update(_kept(snapshots))
     text = _statement(

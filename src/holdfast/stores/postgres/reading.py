@@ -8,6 +8,7 @@ from typing import Any
 
 from psycopg.types.numeric import Int8
 
+from holdfast.errors import CorruptJournal
 from holdfast.stores.base import (
     PAGE_BYTES,
     PAGE_ENTRIES,
@@ -31,12 +32,14 @@ LAST = (1 << 63) - 1
 _LATEST = "ORDER BY updated_at DESC, run LIMIT %(limit)s"
 _NUMBER = "(SELECT no FROM run WHERE namespace = %(namespace)s AND run = %(run)s)"
 
-# The sizes of bodies are known without reading them.
+# The sizes of bodies are known without reading them. A run without such entries answers one row, with its head.
 _PAGE = (
-    "SELECT seq, at, chain, body, mark FROM (SELECT seq, at, chain, body, mark, "
+    "SELECT head, seq, at, chain, body, mark FROM "
+    "(SELECT no, head FROM run WHERE namespace = %(namespace)s AND run = %(run)s) AS the_run "
+    "LEFT JOIN LATERAL (SELECT seq, at, chain, body, mark, "
     "sum(octet_length(body)) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) - octet_length(body) AS before FROM entry "
-    f"WHERE run_no = {_NUMBER} AND seq > %(after)s AND seq <= %(last)s ORDER BY seq LIMIT {PAGE_ENTRIES}) AS page "
-    f"WHERE before < {PAGE_BYTES} ORDER BY seq"
+    f"WHERE run_no = no AND seq > %(after)s AND seq <= %(last)s ORDER BY seq LIMIT {PAGE_ENTRIES}) AS page "
+    f"ON before < {PAGE_BYTES} ORDER BY seq"
 )
 _MARKS = (
     f"SELECT seq, at, mark, octet_length(body) FROM entry WHERE run_no = {_NUMBER} "
@@ -62,9 +65,19 @@ class Reader:
 
     def page(self, connection: Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
         """The entries that follow, as many as belong on a page, and whether there may be more."""
+        entries, more, head = self.rest(connection, run, after, last)
+        missing = (entries[-1].seq if entries else after) + 1
+        # Up to a `last` before the head there may be nothing: the run was pruned.
+        if not more and missing <= head <= last:
+            raise CorruptJournal(f"run {run!r}: entry {missing} is missing", run=run, seq=missing)
+        return entries, more
+
+    def rest(self, connection: Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool, int]:
+        """As `page`, whatever is missing at the end, and the last entry that there should be at least."""
         rows = self._ask(connection, _PAGE, run=to_column(run), after=Int8(after), last=Int8(min(last, LAST)))
-        entries = [Entry(*row) for row in rows]
-        return entries, len(rows) == PAGE_ENTRIES or sum(len(entry.body) for entry in entries) >= PAGE_BYTES
+        entries = [Entry(*row[1:]) for row in rows if row[1] is not None]
+        is_full = len(entries) == PAGE_ENTRIES or sum(len(entry.body) for entry in entries) >= PAGE_BYTES
+        return entries, is_full, rows[0][0] if rows else 0
 
     def marks(self, connection: Connection, run: str, before: int | None, limit: int | None) -> list[Mark]:
         below = Int8(LAST if before is None else min(before, LAST))

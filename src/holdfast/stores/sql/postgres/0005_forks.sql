@@ -5,6 +5,24 @@
 ALTER TABLE run ADD COLUMN parent bytea NOT NULL DEFAULT '';
 CREATE INDEX run_forks ON run (namespace, parent) WHERE parent <> '';
 
+-- `head` is the last entry that there was when the facts were written, 0 where an earlier version wrote them: a journal
+-- that ends before it has lost its end.
+ALTER TABLE run ADD COLUMN head bigint NOT NULL DEFAULT 0;
+
+-- Who was let in to work may write these columns, too: rights on a run's facts are given column by column.
+DO $$
+DECLARE
+    worker name;
+BEGIN
+    FOR worker IN
+        SELECT DISTINCT role FROM member
+        WHERE role IN (SELECT rolname FROM pg_roles) AND has_column_privilege(role, 'run', 'status', 'UPDATE')
+    LOOP
+        EXECUTE format('GRANT INSERT (parent, head), UPDATE (parent, head) ON run TO %I', worker);
+    END LOOP;
+END
+$$;
+
 CREATE OR REPLACE VIEW runs WITH (security_invoker = true) AS
 SELECT
     run.run,

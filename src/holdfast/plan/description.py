@@ -1,0 +1,310 @@
+"""All that a callable does, in words: its own code, what it holds, and the code of its own that it uses."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import inspect
+import pathlib
+import re
+import string
+import sys
+import types
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from holdfast.plan.byte_code import byte_code, globals_of, names_of
+from holdfast.plan.homes import Home, files_of_import, home_of, home_of_class, space_of_class
+from holdfast.plan.source_code import Import, class_written, imports_of, module_written, source_of
+
+_PIECES = 200
+"""How many functions and classes are followed from one node; the rest count by their names."""
+_VALUES = 20_000
+"""How many values that they hold are looked into."""
+_DEPTH = 60
+_SCALARS = (str, int, float, complex, bool, bytes, type(None), type(...), range)
+_TELLING = (
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.tzinfo,
+    decimal.Decimal,
+    fractions.Fraction,
+    uuid.UUID,
+)
+"""The types whose values tell what they are by their `repr`."""
+_FIXED = (*_SCALARS, *_TELLING, tuple, frozenset, enum.Enum, re.Pattern, pathlib.PurePath, string.Template)
+"""The types of constants, however they are called."""
+_HELD = (functools.partial, types.MethodType)
+
+Piece = types.FunctionType | type
+
+
+class Description:
+    """The text that changes with what a callable does, and whether it was told by source alone."""
+
+    def __init__(self, subject: Any) -> None:
+        self.of_source = True
+        self._numbers: dict[int, int] = {}
+        self._homes: set[str] = set()
+        self._open: set[int] = set()
+        """The containers that are being told."""
+        self._values = 0
+        self._waiting: collections.deque[Piece] = collections.deque()
+        self._files: dict[pathlib.Path, None] = {}
+        parts = [self._told(subject, 0)]
+        while self._waiting:
+            piece = self._waiting.popleft()
+            parts.append(self._class(piece) if isinstance(piece, type) else self._function(piece))
+        self.text = "\n".join(parts)
+
+    # Values.
+
+    def _told(self, value: Any, depth: int) -> str:
+        if isinstance(value, _SCALARS) and not isinstance(value, enum.Enum):
+            return f"{type(value).__name__} {value!r}"
+        self._values += 1
+        if depth > _DEPTH or self._values > _VALUES:
+            return f"a {self._name(type(value))}"
+        if id(value) in self._open:
+            return "itself"
+        self._open.add(id(value))
+        try:
+            return self._held(value, depth) or self._plain(value, depth) or self._object(value, depth)
+        except Exception:  # It is no business of a fingerprint what goes wrong when an object is looked at.
+            return f"a {self._name(type(value))}"
+        finally:
+            self._open.discard(id(value))
+
+    def _held(self, value: Any, depth: int) -> str:
+        """A function, or something that holds one; nothing if it is neither."""
+        if isinstance(value, types.FunctionType):
+            home = home_of(value.__globals__)
+            if not home.is_library:
+                self._homes.add(home.place)
+            return self._numbered(value)
+        if isinstance(value, types.MethodType):
+            return f"{self._told(value.__func__, depth)} of {self._told(value.__self__, depth)}"
+        if isinstance(value, functools.partial):
+            given = self._told((value.args, value.keywords), depth + 1)
+            return f"{self._told(value.func, depth)} given {given}"
+        if isinstance(value, (staticmethod, classmethod)):
+            return self._told(value.__func__, depth)
+        if isinstance(value, property):
+            return f"property {self._told((value.fget, value.fset, value.fdel), depth + 1)}"
+        wrapped = None if isinstance(value, type) else getattr(value, "__wrapped__", None)
+        if isinstance(wrapped, types.FunctionType):
+            return f"a {self._name(type(value))} around {self._told(wrapped, depth)}"
+        return ""
+
+    def _plain(self, value: Any, depth: int) -> str:
+        """A container or one of the simple kinds of objects; nothing if it is neither."""
+        kind = type(value)
+        if isinstance(value, (list, tuple, collections.deque)):
+            return f"{self._name(kind)}({', '.join(self._told(item, depth + 1) for item in value)})"
+        if isinstance(value, (set, frozenset)):
+            items = sorted(value, key=_called)  # Functions and classes are numbered as they are met.
+            return f"{self._name(kind)}({', '.join(sorted(self._told(item, depth + 1) for item in items))})"
+        if isinstance(value, Mapping):
+            return f"{self._name(kind)}({', '.join(self._pairs(value.items(), depth))})"
+        if isinstance(value, enum.Enum):
+            return f"{self._kind(kind)}.{value.name}"
+        if isinstance(value, re.Pattern):
+            return f"pattern {value.pattern!r} {value.flags}"
+        if isinstance(value, pathlib.PurePath):
+            return f"path {value.as_posix()}"
+        if isinstance(value, string.Template):
+            return f"{self._kind(kind)} {value.template!r}"
+        return repr(value) if isinstance(value, (*_TELLING, bytearray)) else ""
+
+    def _pairs(self, pairs: Iterable[tuple[Any, Any]], depth: int) -> Iterator[str]:
+        for key, value in pairs:
+            yield f"{self._told(key, depth + 1)}={self._told(value, depth + 1)}"
+
+    def _object(self, value: Any, depth: int) -> str:
+        if isinstance(value, type):
+            return self._kind(value)
+        if isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
+            return self._name(value)
+        kind = type(value)
+        if depth > 0 and not self._is_own(home_of_class(kind)) and not _is_record(kind):
+            return f"a {self._name(kind)}"
+        call = getattr(kind, "__call__", None) if depth == 0 else None  # noqa: B004
+        called = f"{self._numbered(call)} of " if isinstance(call, types.FunctionType) else ""
+        known = sorted(_attributes(value).items())
+        told = ", ".join(f"{name}={self._told(item, depth + 1)}" for name, item in known)
+        return f"{called}a {self._kind(kind)}({told})"
+
+    def _kind(self, kind: type) -> str:
+        """A class: one of the node's own is told as a whole, others are named."""
+        return self._numbered(kind) if self._is_own(home_of_class(kind)) else self._name(kind)
+
+    def _is_own(self, home: Home) -> bool:
+        return home.place in self._homes or not (self._homes or home.is_library)
+
+    # Functions and classes.
+
+    def _numbered(self, piece: Piece) -> str:
+        """A function or a class by its number; what it does is told once."""
+        number = self._numbers.get(id(piece))
+        if number is None:
+            number = self._numbers[id(piece)] = len(self._numbers)
+            if number < _PIECES:
+                self._waiting.append(piece)
+        return f"piece {number}" if number < _PIECES else self._name(piece)
+
+    def _function(self, function: types.FunctionType) -> str:
+        given, home = self._given(function), home_of(function.__globals__)
+        if not self._homes:
+            self._homes.add(home.place)
+        if home.place not in self._homes:
+            return f"{self._name(function)} with {given}"
+        code = function.__code__
+        text = source_of(code)
+        if text is None:
+            self.of_source = False
+            text = repr(byte_code(code))
+        used = list(self._used(globals_of(code), names_of(code), function.__globals__))
+        return (
+            f"{text} with {given} using {used + list(self._imported(imports_of(code), function.__globals__))}"
+        )
+
+    def _given(self, function: types.FunctionType) -> list[str]:
+        """What a function has beside its code."""
+        given = [
+            self._told(function.__defaults__ or (), 1),
+            self._told(dict(sorted((function.__kwdefaults__ or {}).items())), 1),
+            *self._closure(function),
+        ]
+        wrapped = getattr(function, "__wrapped__", None)
+        if isinstance(wrapped, types.FunctionType):
+            given.append(f"around {self._told(wrapped, 1)}")
+        return given
+
+    def _closure(self, function: types.FunctionType) -> Iterator[str]:
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+            try:
+                yield f"{name}={self._told(cell.cell_contents, 1)}"
+            except ValueError:
+                yield f"{name} unset"
+
+    def _class(self, kind: type) -> str:
+        space = space_of_class(kind)
+        home = home_of(space)
+        if not self._homes:
+            self._homes.add(home.place)
+        members = sorted((name, item) for name, item in vars(kind).items())
+        written = class_written(kind, str(space.get("__file__") or ""))
+        if written is None:
+            return f"{self._name(kind)} of {self._told(kind.__bases__, 1)} with {list(self._made(members))}"
+        functions = [_unwrapped(each) for _, item in members for each in _functions(item)]
+        given = [self._given(each) for each in functions if each.__module__ == kind.__module__]
+        used = list(self._used(written.names, written.attributes, space))
+        return f"{written.text} with {given} using {used + list(self._imported(written.imports, space))}"
+
+    def _made(self, members: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """The members of a class that has no source at hand."""
+        for name, item in members:
+            functions = [each for each in _functions(item) if self._is_own(home_of(each.__globals__))]
+            if functions:
+                self.of_source = False
+                yield f"{name} is {[self._numbered(each) for each in functions]}"
+            elif not name.startswith("_") and isinstance(item, (*_FIXED, list, dict, set)):
+                yield f"{name} is {self._told(item, 1)}"
+
+    def _name(self, value: Any) -> str:
+        """The name of a function, a class or a module; the node's own package may be called differently elsewhere."""
+        module = str(getattr(value, "__module__", ""))
+        known = sys.modules.get(module)
+        own = module in ("__main__", "builtins", "") or (
+            known is not None and self._is_own(home_of(vars(known)))
+        )
+        name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
+        return str(name) if own else f"{module}.{name}"
+
+    # What they use.
+
+    def _used(
+        self, names: Collection[str], attributes: Collection[str], space: Mapping[str, Any]
+    ) -> Iterator[str]:
+        """The functions, classes and constants of a module, and of other modules of its own, that code names."""
+        for name in sorted(names):
+            if name in space:
+                yield from self._use(name, space[name], attributes, ())
+
+    def _use(self, name: str, value: Any, attributes: Collection[str], way: tuple[int, ...]) -> Iterator[str]:
+        if isinstance(value, types.ModuleType):
+            inside = vars(value)
+            if id(value) not in way and self._is_own(home_of(inside)):
+                for each in sorted(attributes & inside.keys()):
+                    yield from self._use(f"{name}.{each}", inside[each], attributes, (*way, id(value)))
+            return
+        inner = value if isinstance(value, type) else _unwrapped(value)
+        if isinstance(inner, types.FunctionType):
+            outer = value if isinstance(value, types.FunctionType) else inner
+            own = any(self._is_own(home_of(each.__globals__)) for each in (inner, outer))
+            yield f"{name} is {self._numbered(outer) if own else self._name(inner)}"
+        elif isinstance(value, type):
+            yield f"{name} is {self._kind(value)}"
+        elif isinstance(value, (*_FIXED, *_HELD)) or name.rpartition(".")[2].isupper():
+            yield f"{name} is {self._told(value, 1)}"
+        elif self._is_own(home_of_class(type(value))):
+            yield f"{name} is a {self._kind(type(value))}"
+
+    def _imported(self, imports: Iterable[Import], space: Mapping[str, Any]) -> Iterator[str]:
+        """The modules of its own that code imports only when it runs: each counts as a whole, with what it imports."""
+        home, waiting = home_of(space), [(each, str(space.get("__package__") or "")) for each in imports]
+        while waiting:
+            (level, module, names), package = waiting.pop(0)
+            for file in files_of_import(home, package, level, module, list(names)):
+                written = module_written(str(file)) if file not in self._files else None
+                self._files[file] = None
+                if written is not None and len(self._files) <= _PIECES:
+                    inside = ".".join(file.parent.relative_to(home.root).parts)
+                    waiting += [(each, inside) for each in written.imports]
+                    yield written.text
+
+
+def _unwrapped(value: Any) -> Any:
+    try:
+        return inspect.unwrap(value)
+    except Exception:  # It is around itself, or is nothing that can be asked.
+        return value
+
+
+def _called(value: Any) -> str:
+    return str(getattr(value, "__qualname__", ""))
+
+
+def _functions(member: Any) -> Iterator[types.FunctionType]:
+    """The functions that a member of a class consists of."""
+    parts = (member.fget, member.fset, member.fdel) if isinstance(member, property) else (member,)
+    for part in parts:
+        inner = getattr(part, "__func__", None) or getattr(part, "func", None) or part
+        if isinstance(inner, types.FunctionType):
+            yield inner
+
+
+def _is_record(kind: type) -> bool:
+    """Whether the attributes of a class's instances are what they are, whoever wrote the class."""
+    marks = ("__dataclass_fields__", "__pydantic_fields__", "model_fields")
+    return issubclass(kind, types.SimpleNamespace) or any(mark in vars(kind) for mark in marks)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """What an object holds, in its slots and else."""
+    found: dict[str, Any] = {}
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            if not name.startswith("__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return {
+        **found,
+        **{str(k): v for k, v in getattr(value, "__dict__", {}).items() if not str(k).startswith("__")},
+    }
