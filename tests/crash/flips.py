@@ -7,6 +7,7 @@ change unless it is in bytes without meaning. Those are, and nothing else:
   counters and the version numbers of its header, and what makes SQLite read its own pages in another way to the same
   rows (`integrity_check` tells of most of that all the same);
 - of a pruned run, the body and the time of the entry at its horizon, which nobody reads: its snapshot stands for it;
+  and the time that is noted beside that snapshot, which is in the snapshot, too;
 - the time at which a message was posted, which nobody reads either.
 """
 
@@ -271,7 +272,10 @@ def _as_read(rows: Any) -> Any:
         (row[0], row[2]) if row[0] & 0xFFFFFFFF > 1 and first[row[0] >> 32] == row[0] else row
         for row in rows["entries"]
     ]
-    return {**rows, "entries": kept, "inbox": [(row[0], row[2]) for row in rows["inbox"]]}
+    horizons = {number for number in first.values() if number & 0xFFFFFFFF > 1}
+    snapshots = [(row[0], *row[2:]) if row[0] in horizons else row for row in rows["snapshots"]]
+    messages = [(row[0], row[2]) for row in rows["inbox"]]
+    return {**rows, "entries": kept, "snapshots": snapshots, "inbox": messages}
 
 
 def _settle(path: Path) -> None:
