@@ -73,9 +73,12 @@ SAMPLES: list[Record] = [
     RunStarted("w", (), (), b"", {}, ""),
     Forked("old", 4, encode_run(FORKED.run, FORKED.track, CODEC), FORKED.run, "me", b"c"),
     Forked("old", 4, b"", None, "me", b"", b"k" * 8, b"c" * 16),
+    Forked("old", 4, b"", None, "me", b"", b"k" * 8, b"c" * 16, ("a#1", "b#1")),
     Reset("old", 4, encode_run(FORKED.run, FORKED.track, CODEC), FORKED.run, "ann", "why"),
     Reusing("old", b"k" * 8, 2, 9, ("a", "b/c")),
-    Reset("old", 4, encode_run(FORKED.run, FORKED.track, CODEC), FORKED.run, "", "", ("b#1",), b"k" * 8, True),
+    Reset(
+        "old", 4, encode_run(FORKED.run, FORKED.track, CODEC), FORKED.run, "", "", ("b#1",), b"k" * 8, True
+    ),
     Reusing("old", b"k" * 8, 0, 9),
     Reusing("", b"", 2, 9, (), (("old", "new"),), ((b"", 3), (b"k" * 8, 1))),
     Steered("", ("a#1",), anew=True),

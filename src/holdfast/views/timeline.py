@@ -159,7 +159,12 @@ class Timeline:
         if isinstance(record, StepStarted | StepFinished | StepFailed | FrameOpened):
             return None if _is_start(record.step) else _tell_step(record)
         if isinstance(record, Reset):
-            where = {"source": record.source, "seq": record.seq, "by": record.by, "why": record.why}
+            where = {
+                "source": record.source or self._info.run,
+                "seq": record.seq,
+                "by": record.by,
+                "why": record.why,
+            }
             return "state.reset", "", reset_told(record, self._info.run), where
         if isinstance(record, Answered):
             pause = self._run.pauses.get(record.pause)
@@ -242,7 +247,12 @@ def tell_run(record: Record) -> Told | None:
         case Reusing():
             source = {"source": record.source, "seq": record.upto, "rerun": record.rerun}
             which = "that are the same" if record.rerun is None else f"but not {', '.join(record.rerun)}"
-            return "steps.reuse", "", f"finished steps of {record.source or 'its own'} are taken over, {which}", source
+            return (
+                "steps.reuse",
+                "",
+                f"finished steps of {record.source or 'its own'} are taken over, {which}",
+                source,
+            )
         case Migrated():
             data = {"from": record.since, "to": record.until, "update": _values(record.ops)}
             whose = f"state of {record.frame}" if record.frame else "state"

@@ -264,7 +264,8 @@ class Context:
     def once(self, key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`function(*args, **kwargs)`, run at most once in this step and remembered under `key`.
 
-        Later attempts and resumes get the remembered result. With a coroutine function, `await` it.
+        Later attempts and resumes get the remembered result, and so do a plain fork and a rollback; a step that is
+        rerun, or whose state a fork changed, runs it anew. With a coroutine function, `await` it.
         """
         key = _text(key)
         if inspect.iscoroutinefunction(function):

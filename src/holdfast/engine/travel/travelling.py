@@ -38,8 +38,9 @@ class Travelling:
     def state_at(self, run: str, checkpoint: Place) -> State:
         """A run's state as it was at a checkpoint.
 
-        `checkpoint` is its id, the number of a wave, or a place as in `RUN@…`: `-1` in `"@-1"` is one before the
-        newest, `"@draft"` is after the last finish of a node, `"@draft#2"` after its second.
+        `checkpoint` is its id, the number of a wave, for the last time that the run came to its end, or a place as in
+        `RUN@…`: `-1` in `"@-1"` is one before the newest, `"@draft"` is after the last finish of a node, `"@draft#2"`
+        after its second.
         """
         moment = self._place(run, checkpoint)
         settings = self._settings
@@ -101,7 +102,8 @@ class Travelling:
         """Let a run stand where it stood at an earlier checkpoint; answer the id of the checkpoint that this makes.
 
         A resume goes on from there: the steps that came after run again, with the idempotency keys that they had. Its
-        questions are asked again, its gates are closed again. Nothing is deleted: what came after stays in the
+        questions are asked again, its gates are closed again; what `ctx.once` remembered in an unfinished step stays
+        remembered. Nothing is deleted: what came after stays in the
         history, and the run can be set to it in the same way. A run that is driven is refused.
         """
         from holdfast.engine.travel.adopting import roll_back
