@@ -18,7 +18,7 @@ from holdfast import CheckpointStore, ExecutionError, open_store
 from holdfast.cli.reading import view_of
 from holdfast.engine.driver import liveness
 from holdfast.engine.housekeeping import janitor
-from holdfast.journal.checkpoints import checkpoint_id, new_run_key
+from holdfast.journal.checkpoints import checkpoint_id, new_run_key, sealed_mark
 from holdfast.journal.journal import Journal, genesis, link
 from holdfast.stores.base import Append, Entry, RunInfo, Store
 from holdfast.stores.postgres.store import PostgresStore
@@ -113,8 +113,9 @@ def _copy(info: RunInfo, entries: Sequence[Entry], number: int, runs: int) -> Ap
     chained, copies = genesis(run, key), []
     for entry in entries:
         at = entry.at - ago
-        chained = link(chained, entry.seq, at, entry.mark, entry.body)
-        copies.append(Entry(entry.seq, at, chained, entry.body, entry.mark))
+        mark = None if entry.mark is None else sealed_mark(entry.mark, key, entry.seq, at)
+        chained = link(chained, entry.seq, at, mark, entry.body)
+        copies.append(Entry(entry.seq, at, chained, entry.body, mark))
     created, updated = info.created_at - ago, info.updated_at - ago
     facts = replace(info, run=run, key=key, driver="", created_at=created, updated_at=updated)
     return Append(run, 0, copies, facts)

@@ -158,7 +158,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("of one run", f"{keys(RunLedger.as_json)}, store"),
         (
             "of several, or with --by",
-            "store, by, runs, total, rows, more; more is how many rows are left out",
+            "store, by, runs, total, rows, more, unreadable; more is how many rows are left out",
         ),
         ("own, total of several, each of steps, models and rows", keys(Amounts.as_json)),
         ("total of one run, inherited", "calls, input_tokens, output_tokens, cost, unpriced"),

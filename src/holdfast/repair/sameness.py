@@ -10,9 +10,9 @@ from holdfast.data.ops import Op
 from holdfast.errors import CodecError
 from holdfast.journal.run_state import Frame, RunState, Step
 
-_OF_THE_WRITER = ("started_at", "updated_at", "faults")
+_OF_THE_WRITER = ("started_at", "updated_at", "faults", "inherited_seconds")
 """Whoever writes a run knows its records' own times, who reads it only those of the entries; and the first versions
-remembered other failures."""
+remembered other failures, and not how long a fork's steps had taken before it."""
 _BY_PARTS = ("frames", "pauses")
 
 

