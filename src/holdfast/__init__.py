@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.engine.travel.comparing import compare_runs
     from holdfast.engine.travel.differing import diff_states
     from holdfast.engine.travel.looking import run_forks, run_history
-    from holdfast.engine.travel.rerunning import Rerun, RerunStep
+    from holdfast.engine.travel.rerun import Rerun, RerunStep
     from holdfast.errors import (
         AnswerRejected,
         AnswerTimeout,
@@ -173,7 +173,7 @@ _NAMES = {
         "run_forks",
         "run_history",
     ),
-    "holdfast.engine.travel.rerunning": (
+    "holdfast.engine.travel.rerun": (
         "Rerun",
         "RerunStep",
     ),

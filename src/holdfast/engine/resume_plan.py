@@ -27,8 +27,9 @@ from holdfast.engine.resume import (
 from holdfast.engine.settings import Settings
 from holdfast.engine.travel.past import Finish, past_of
 from holdfast.engine.travel.repeating import rerun_of_changes
-from holdfast.engine.travel.rerunning import UNDONE, Rerun, begun_anew, reused, taken_back
+from holdfast.engine.travel.rerun import UNDONE, Rerun
 from holdfast.engine.travel.reusing import Adoption
+from holdfast.engine.travel.taking_back import begun_anew, reused, taken_back
 from holdfast.errors import GraphChanged, HoldfastError, PlanOutdated, RunFinished
 from holdfast.journal.fold import apply
 from holdfast.journal.records import GraphChanged as Changed

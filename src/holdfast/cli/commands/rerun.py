@@ -17,7 +17,7 @@ from holdfast.cli.store_option import close_store, store_option
 if TYPE_CHECKING:
     from holdfast.cli.targets import Target
     from holdfast.engine.app import App
-    from holdfast.engine.travel.rerunning import Rerun
+    from holdfast.engine.travel.rerun import Rerun
 
 
 @click.command()

@@ -11,7 +11,7 @@ from holdfast.cli.errors import worded
 from holdfast.plan.naming import base_name
 
 if TYPE_CHECKING:
-    from holdfast.engine.travel.rerunning import Rerun, RerunStep
+    from holdfast.engine.travel.rerun import Rerun, RerunStep
 
 _WORDS = {"kept": "kept", "rerun": "runs again", "undone": "undone"}
 

@@ -13,9 +13,12 @@ from holdfast.engine.reconciling import brought_over
 from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.settings import Settings
 from holdfast.engine.travel.forking import Fork, begin_fork, forget_all
+from holdfast.engine.travel.given import Given
 from holdfast.engine.travel.moments import Moment, find_moment
 from holdfast.engine.travel.past import Past, node_outline, past_of, renamed_node
-from holdfast.engine.travel.rerunning import Given, Rerun, begun, plan_rerun, reused
+from holdfast.engine.travel.rerun import Rerun
+from holdfast.engine.travel.rerunning import plan_rerun
+from holdfast.engine.travel.taking_back import begun, reused
 from holdfast.errors import CannotRerun, CannotReuse, MigrationFailed, StateInvalid
 from holdfast.journal.checkpoints import new_run_key
 from holdfast.journal.fold import apply, fold

@@ -10,9 +10,12 @@ from holdfast.engine.resume import ResumeOptions, as_journalled
 from holdfast.engine.runner import Caller, Runner
 from holdfast.engine.travel.editing import checkpoint_of
 from holdfast.engine.travel.forking import Fork, store_fork
+from holdfast.engine.travel.given import Given
 from holdfast.engine.travel.moments import find_moment
 from holdfast.engine.travel.repeating import RerunOptions, begin_again, rerun_of_changes
-from holdfast.engine.travel.rerunning import Given, Rerun, begun_anew, plan_rerun_from, reused, taken_back
+from holdfast.engine.travel.rerun import Rerun
+from holdfast.engine.travel.rerunning import plan_rerun_from
+from holdfast.engine.travel.taking_back import begun_anew, reused, taken_back
 from holdfast.journal.journal import Loaded
 from holdfast.journal.records import Reusing
 from holdfast.journal.writer import Writer

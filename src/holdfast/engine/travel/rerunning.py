@@ -3,128 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote
 
 from holdfast.data.codec import Codec
-from holdfast.data.state import State
-from holdfast.engine.changes import OTHER_WAY, sources_turned
-from holdfast.engine.commands.ground import Ground, NeedsGraph
-from holdfast.engine.commands.meant import Refused
-from holdfast.engine.commands.phrasing import Update, changes_of
-from holdfast.engine.commands.steering import modify
-from holdfast.engine.driving.changes import meaning
-from holdfast.engine.driving.route import first_targets
+from holdfast.engine.changes import OTHER_WAY
 from holdfast.engine.settings import Settings
 from holdfast.engine.travel.cone import cone, leads_to, ways
-from holdfast.engine.travel.editing import Edit, Hands, edited
-from holdfast.engine.travel.past import GIVEN, Finish, Past, past_of, renamed_node
-from holdfast.errors import CannotRerun, CheckpointNotFound
-from holdfast.journal.fold import apply
+from holdfast.engine.travel.meant_steps import meant_finishes, seed_of, unknown_step
+from holdfast.engine.travel.past import Finish, Past, past_of, renamed_node
+from holdfast.engine.travel.rerun import KEPT, RERUN, UNDONE, Rerun, RerunStep
+from holdfast.errors import CannotRerun
 from holdfast.journal.journal import Journal, Loaded
-from holdfast.journal.records import Record, Reset, Reusing, Steered, StepFinished
 from holdfast.journal.run_state import (
-    DONE,
-    EVERY_STEP,
-    RunState,
-    at_checkpoint,
-    frame_of,
-    names_within,
     node_of,
-    renamed_path,
 )
-from holdfast.journal.wire import Track
-from holdfast.journal.wire_runs import encode_run
-from holdfast.journal.writer import Writer
-from holdfast.plan.check import suggestion
 from holdfast.plan.graph import Graph
-from holdfast.plan.naming import base_name, outline_at
+from holdfast.plan.naming import base_name
 from holdfast.stores.base import RunInfo
 from holdfast.values import START
-
-KEPT, RERUN, UNDONE = "kept", "rerun", "undone"
-
-
-@dataclass(frozen=True, slots=True)
-class RerunStep:
-    """A finished step, and what becomes of it: it is kept, or runs again; or it is undone, for the run only came to it
-    because somebody had it do so later. `seconds` and `cost` are what it took."""
-
-    step: str
-    node: str
-    what: str
-    reason: str
-    seconds: float = 0.0
-    cost: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Rerun:
-    """A part of a run that is to run again, from where run `base` stood at its entry `seq`.
-
-    Without a `seq` the run need not be taken back; but if it was before, and has not come to all that was to be kept
-    then, some of that may have to run again now. 0 is how the run began, before its first entry was whole.
-    """
-
-    run_id: str
-    seq: int | None
-    base: RunInfo
-    nodes: dict[str, str]
-    """Every affected node, with the reason."""
-    steps: tuple[RerunStep, ...] = ()
-    """The steps that were finished after that entry."""
-    again: tuple[str, ...] = ()
-    """The nodes, and the single steps, that are not kept if the run comes to them again."""
-    step: str = ""
-    """The step to begin with, if it is a single one."""
-    source: RunInfo | None = None
-    upto: int = 0
-    remap: tuple[tuple[str, str], ...] = ()
-    needs: tuple[tuple[bytes, int], ...] = ()
-    """By run, the entry after which its journal holds what is kept."""
-
-    def of(self, what: str) -> tuple[RerunStep, ...]:
-        """The steps that are kept, or that run again."""
-        return tuple(step for step in self.steps if step.what == what)
-
-    @property
-    def seconds_saved(self) -> float:
-        """The time that the kept steps took."""
-        return sum(step.seconds for step in self.of(KEPT))
-
-    @property
-    def cost_saved(self) -> float:
-        """US dollars that the kept steps cost."""
-        return sum(step.cost for step in self.of(KEPT))
-
-    def forgotten(self, run: RunState) -> tuple[str, ...]:
-        """Of the steps of a run that are under way those that are to run as if for the first time."""
-        remap = dict(self.remap)
-        noted = [step.id for step in run.active() if step.notes and step.status != DONE]
-        return tuple(name for name in noted if self._begins_anew(renamed_path(name, remap)))
-
-    def _begins_anew(self, step: str) -> bool:
-        node = node_of(self.step) if self.step else ""
-        path = ""
-        for part in step.split("/"):
-            path = f"{path}/{part}" if path else part
-            if node_of(path) == node:
-                return path == self.step
-        return step in self.again or node_of(step) in self.nodes
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, base, seq, nodes, steps, seconds_saved, cost_saved."""
-        names = RerunStep.__slots__
-        return {
-            "run_id": self.run_id,
-            "base": self.base.run,
-            "seq": self.seq,
-            "nodes": dict(self.nodes),
-            "steps": [{name: getattr(step, name) for name in names} for step in self.steps],
-            "seconds_saved": self.seconds_saved,
-            "cost_saved": self.cost_saved,
-        }
 
 
 def plan_rerun(
@@ -169,7 +66,7 @@ def plan_rerun_from(settings: Settings, loaded: Loaded, step: str, history: Past
     if not meant:
         return _unfinished(settings, past, loaded, step)
     single = meant[0].step == step or ("[" in step and len(meant) == 1)
-    seed = _seed(meant, step)
+    seed = seed_of(meant, step)
     nodes = cone(settings.graph, {seed: "asked for"}, past.followed, past.written())
     if not nodes:
         raise CannotRerun(f"{step!r} cannot run again: the graph no longer has its node")
@@ -372,65 +269,12 @@ def _finished_after(past: Past, base: RunInfo, seq: int, first: Finish | None) -
 # Which step is meant.
 
 
-def meant_finishes(past: Past, run: RunState, name: str) -> list[Finish]:
-    """The finished steps that a step's id, or a node's name for its last visit, means; the first one first."""
-    found = list(past.finishes.values())
-    if exact := [each for each in found if each.step == name]:
-        return exact
-    if inner := [each for each in found if each.step.startswith(f"{name}/")]:
-        return inner
-    if "[" in name:
-        named = [each for each in found if _said(each.step) == name]
-        named = named or [each for each in found if _said(each.step).startswith(f"{name}/")]
-        return _last_visit(named, name.count("/"))
-    named = [each for each in found if name in (each.node, base_name(each.node))]
-    named = named or [each for each in found if _is_inside(each.node, name)]
-    own = [each for each in named if each.node == name]
-    if not own:
-        return _last_visit(named, name.count("/"))
-    first = _last_visit(own, name.count("/"))[0]
-    return named[named.index(first) :]
-
-
-def _last_visit(found: list[Finish], level: int) -> list[Finish]:
-    """Of some steps those of the last visit, as far as the outermost nodes are concerned."""
-    return [each for each in found if _visit(each.step, level) == _visit(found[-1].step, level)]
-
-
-def _said(step: str) -> str:
-    """A step as people name it who leave the visits out: `outer[key]/inner`."""
-    parts = []
-    for part in step.split("/"):
-        node, _, rest = part.partition("#")
-        _, bracket, key = rest.partition("[")
-        parts.append(base_name(node) + bracket + unquote(key))
-    return "/".join(parts)
-
-
-def _is_inside(node: str, name: str) -> bool:
-    return node.startswith(f"{name}/") or base_name(node).startswith(f"{name}/")
-
-
-def _visit(step: str, level: int) -> tuple[str, ...]:
-    """Which time each of the outermost nodes of a step's place is visited."""
-    parts = [part.partition("[")[0] for part in step.split("/")[: level + 1]]
-    return tuple(part.rpartition("#")[2] for part in parts)
-
-
-def _seed(meant: list[Finish], name: str) -> str:
-    """The node that is to run again: that of the first step, or the sub-graph that all of them are in."""
-    node, level = meant[0].node, name.partition("[")[0].count("/")
-    if meant[0].step == name:
-        return node
-    return "/".join(node.split("/")[: level + 1])
-
-
 def _unfinished(settings: Settings, past: Past, loaded: Loaded, name: str) -> Rerun:
     """The same for a step that has not finished: it runs from the newest checkpoint on."""
     active = [step for step in loaded.run.active() if step.node != START]
     found = [step for step in active if name in (step.id, node_of(step.id), base_name(node_of(step.id)))]
     if not found:
-        raise _unknown(past, name)
+        raise unknown_step(past, name)
     nodes = cone(settings.graph, {node_of(found[0].id): "asked for"}, past.followed, past.written())
     seq = loaded.run.saved_seq or 1
     after = _finished_after(past, loaded.info, seq, None)
@@ -441,79 +285,6 @@ def _unfinished(settings: Settings, past: Past, loaded: Loaded, name: str) -> Re
     return Rerun(info.run, seq, info, nodes, steps, again, only, info, loaded.seq, needs=needs)
 
 
-def _unknown(past: Past, name: str) -> CannotRerun:
-    """Says what ran instead of a step that did not, or that nothing more is known of it."""
-    node, run = node_of(name) if "#" in name else name.partition("[")[0], past.info.run
-    of_node = [each for each in past.finishes.values() if node in (each.node, base_name(each.node))]
-    if of_node and name != node:
-        steps = ", ".join(each.step for each in of_node[-_FEW:])
-        more = f"{len(of_node)} steps, the last of them " if len(of_node) > _FEW else ""
-        return CannotRerun(f"run {run!r} never came to {name!r}; of {node!r} it ran {more}{steps}")
-    if node in past.forgotten or node in map(base_name, past.forgotten):
-        return CannotRerun(
-            f"{past.lost}, so that run {run!r} cannot be taken back to before {node!r}; "
-            f"start a new run that reuses what is still the same: reuse={run!r}"
-        )
-    shown = [step for step in past.finishes if base_name(step) == step]
-    ran = dict.fromkeys(map(base_name, (*past.forgotten, *(each.node for each in past.finishes.values()))))
-    known = [*shown, *ran]
-    return CannotRerun(
-        f"run {run!r} has no step {name!r} that ran{suggestion(name, known)}; it ran {', '.join(ran) or 'nothing'}"
-    )
-
-
-_FEW = 3
-"""How many steps of a node are listed."""
-
-
-# What is recorded.
-
-
-def standing_at(journal: Journal, codec: Codec, rerun: Rerun) -> tuple[RunState, Track]:
-    """The run as it stands where it is to go on from."""
-    info, seq = rerun.base, rerun.seq
-    if seq:
-        loaded = journal.load(info, codec, seq)
-        if loaded.seq != seq:
-            raise CheckpointNotFound(f"run {info.run!r} has no entry {seq}; its last is {loaded.seq}")
-        return at_checkpoint(loaded.run), loaded.track
-    return begun(journal, codec, info)
-
-
-def begun(journal: Journal, codec: Codec, info: RunInfo) -> tuple[RunState, Track]:
-    """A run as it was when nothing of it had run."""
-    entry = next(iter(journal.store.read(info.run, 0, 1)))
-    run = RunState()
-    apply(run, journal.records(info, entry, Track(), codec)[0], entry.at)
-    return run, Track()
-
-
-def taken_back(
-    journal: Journal, codec: Codec, rerun: Rerun, why: str, by: str = "", *, updated: bool = False
-) -> tuple[Reset, Reusing]:
-    """What a run records that is itself taken back, to keep what is not affected.
-
-    It is said whether its state is going to be `updated`: then no step remembers anything.
-    """
-    assert rerun.seq is not None
-    run, track = standing_at(journal, codec, rerun)
-    forget = EVERY_STEP if updated else rerun.forgotten(run)
-    body = encode_run(run, track, codec)
-    base, source = rerun.base, rerun.source
-    name, key = ("", b"") if source is not None and source.key == base.key else (base.run, base.key)
-    return Reset(name, rerun.seq, body, run, by, why, forget, key, renew=True), reused(rerun)
-
-
-def reused(rerun: Rerun, *, anew: bool = False) -> Reusing:
-    """What the run records to keep what is not affected; or what one records that begins `anew` where it stood."""
-    source = rerun.source
-    assert source is not None
-    after = rerun.seq or 0 if source.key == rerun.base.key else 0
-    name, own = (source.run, source.key) if anew else ("", b"")
-    needs = tuple((own if key == source.key else key, seq) for key, seq in rerun.needs)
-    return Reusing(name, own, after, rerun.upto, rerun.again, rerun.remap, needs)
-
-
 def _needs(finishes: Iterable[Finish], steps: Iterable[RerunStep]) -> tuple[tuple[bytes, int], ...]:
     """By run, the entry after which its journal holds all that is kept of some finished steps."""
     kept, found = {step.step for step in steps if step.what == KEPT}, dict[bytes, int]()
@@ -521,92 +292,3 @@ def _needs(finishes: Iterable[Finish], steps: Iterable[RerunStep]) -> tuple[tupl
         if each.step in kept:
             found[each.info.key] = min(each.seq - 1, found.get(each.info.key, each.seq))
     return tuple(found.items())
-
-
-async def begun_anew(
-    settings: Settings, run: RunState, run_id: str, remap: Mapping[str, str]
-) -> list[Steered]:
-    """What is to be changed so that graphs that have just begun begin with what they begin with now."""
-    found = []
-    for path, frame in run.frames.items():
-        now = renamed_path(path, remap) if path else path
-        saved, present = outline_at(run.outline, path), outline_at(settings.outline, now)
-        names = names_within(path, remap)
-        same = _ways_in(saved) == _ways_in(present) and START not in sources_turned(saved, present, names)
-        done = any(step.status == DONE for step in frame.active.values())
-        if frame.waves or done or same or not run.outline:
-            continue
-        try:
-            state = State.view(frame.cells, settings.codec, run_id, "", "", run.updated_at)
-            targets = await first_targets(settings.graph.at(now), state, settings.codec)
-        except Exception as error:
-            raise CannotRerun(f"run {run_id!r}: what it begins with now cannot be told: {error}") from error
-        wanted = {(target.node, target.key) for target in targets}
-        known = {(names.get(step.node, step.node), step.key): step.id for step in frame.active.values()}
-        drop = tuple(name for place, name in known.items() if place not in wanted)
-        add = tuple(target for target in targets if (target.node, target.key) not in known)
-        if drop or add:
-            found.append(Steered(path, drop, (), add, why="the graph begins otherwise now", anew=True))
-    return found
-
-
-def _ways_in(outline: Mapping[str, Any]) -> list[Any]:
-    return [list(way) for part in ("edges", "routes") for way in outline.get(part, ()) if way[0] == START]
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the step that is run again gets: other values than the state has, or, instead of being run, its result.
-
-    `output` is what it is to have returned, or a function of the state that says so.
-    """
-
-    input: Update | None = None
-    output: Any = ...
-    update: Update | None = None
-    """Changes of the state, for all."""
-    by: str = ""
-
-    @property
-    def is_for_one(self) -> bool:
-        """Whether anything is given to the step itself."""
-        return bool(self.input) or self.output is not ...
-
-    def check(self, step: str, name: str) -> None:
-        """Refuse what means nothing for the step that is meant."""
-        if self.input is not None and self.output is not ...:
-            raise CannotRerun(
-                "give either input= or output=: a step whose output is given does not look at its input"
-            )
-        if self.is_for_one and not step:
-            raise CannotRerun(
-                f"{name!r} stands for several steps; name one of them by its id, such as 'work#1[key]'"
-            )
-
-    def take(self, writer: Writer, settings: Settings, name: str) -> None:
-        """Record what is given to a run, and to its step of that id, which is about to run."""
-        if self.update:
-            edited(writer, Hands.of(settings), Edit(self.update, None, self.by, "rerun"))
-        for record in self._records(settings, writer.run, writer.info.run, name) if self.is_for_one else ():
-            writer.record(record)
-
-    def _records(self, settings: Settings, run: RunState, run_id: str, name: str) -> list[Record]:
-        frame = run.frames.get(frame_of(name))
-        step = frame.active.get(name) if frame is not None else None
-        if frame is None or step is None:
-            raise CannotRerun(
-                f"step {name!r} is not what comes next at the checkpoint before it, as not every wave was saved there; "
-                "change the state with update= instead"
-            )
-        ground = Ground(run_id, run, settings.codec, settings.graph, driven=False)
-        try:
-            if self.input:
-                return modify(ground, name, changes_of("rerun", self.input, settings.codec), self.by, "rerun")
-            state, graph = ground.state_for(step), ground.graph_at(step.frame)
-            value = self.output(state) if callable(self.output) else self.output
-            ops, goto = meaning(graph, settings.codec, frame, step, value, state)
-        except Refused as refusal:
-            raise CannotRerun(f"run {run_id!r}: {refusal}") from None
-        except NeedsGraph:
-            raise CannotRerun(f"the graph at hand has no step {name!r}") from None
-        return [StepFinished(name, ops, goto, skipped=GIVEN)]

@@ -13,8 +13,8 @@ from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.runner import Caller, ObserverLike, Runner
 
 if TYPE_CHECKING:  # What only some need is loaded by those who do.
+    from holdfast.engine.travel.rerun import Rerun
     from holdfast.engine.travel.rerunner import Rerunner
-    from holdfast.engine.travel.rerunning import Rerun
 
 
 class RunningAgain:
@@ -45,8 +45,8 @@ class RunningAgain:
         returned, instead of running it; a function is given the state. `update` changes the state first, as `edit`
         does, and `config` is laid over the config.
         """
+        from holdfast.engine.travel.given import Given
         from holdfast.engine.travel.repeating import RerunOptions
-        from holdfast.engine.travel.rerunning import Given
 
         options = RerunOptions(Given(input, output, update, by), config, in_place, run_id)
         return Blocking(
@@ -70,8 +70,8 @@ class RunningAgain:
         observer: ObserverLike = None,
     ) -> Outcome:
         """As `rerun`, in the running event loop."""
+        from holdfast.engine.travel.given import Given
         from holdfast.engine.travel.repeating import RerunOptions
-        from holdfast.engine.travel.rerunning import Given
 
         options = RerunOptions(Given(input, output, update, by), config, in_place, run_id)
         return await self._rerunner.rerun(run, step, options, self._caller(observer))
