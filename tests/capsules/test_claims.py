@@ -14,11 +14,14 @@ from holdfast.capsules.bounds import unpacked_bytes
 from holdfast.capsules.contents import LONGEST_FACTS, LONGEST_SUMMARY, write_message, write_snapshot
 from holdfast.capsules.sections import Kind
 from holdfast.data.codec import Codec
+from holdfast.data.ops import advance, make_op
 from holdfast.data.seal import Seal
 from holdfast.journal.journal import Journal
 from holdfast.journal.pruning import delete_run, prune_run
+from holdfast.journal.records import Answered, Forked, Noted, Reset
 from holdfast.journal.run_state import Frame, RunState
 from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import encode_records
 from holdfast.journal.wire_runs import encode_run
 from holdfast.stores.base import Append, Message, Snapshot, Store
 from tests.capsules.making import exported, forged, sections
@@ -191,3 +194,19 @@ def test_a_capsule_of_a_run_that_was_found_damaged_is_one(tmp_path: Path) -> Non
     store.commit([Append("r", last, [], dataclasses.replace(info, status="damaged"))])
 
     assert inspect_capsule(exported(store, "r", tmp_path)).status == "damaged"
+
+
+def test_values_that_look_like_the_beginning_of_a_run_are_values() -> None:
+    """The number 1 is stored as the byte that bodies begin with, and a key may begin with any bytes."""
+    track = Track()
+    records = [
+        Noted("a#1", "k", Codec().encode(1)),
+        Answered("p", Codec().encode(1)),
+        Forked("p", 3, b"", None, "", b"", b"\x01\x85abcdef", b"\x01\xde" + b"x" * 14),
+    ]
+    assert unpacked_bytes(encode_records(records, track)) == 0
+
+    run = RunState()
+    run.frames[""] = Frame("", advance({}, [make_op(Codec(), "set", "k", "x" * 5000)]))
+    body = encode_run(run, Track(), Codec())
+    assert unpacked_bytes(encode_records([records[0], Reset("s", 1, body, run)], track)) > 5000

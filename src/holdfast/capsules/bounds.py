@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from holdfast.errors import CapsuleInvalid
-from holdfast.journal.wire import HEAD
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -30,6 +29,9 @@ _EXTENSIONS = (0xC7, 0xC8, 0xC9)
 _OF_A_RECORD = 3
 """How many lists are open where the fields of a record are read."""
 
+_WITH_A_RUN, _RUN = (14, 17), 3
+"""The codes of the records that hold a whole run, and the field that it is in."""
+
 _NESTED = 4
 """How many bodies, one in the other, are looked into: a record has a run, a run has values, and these are not read."""
 
@@ -40,7 +42,7 @@ def unpacked_bytes(body: bytes, most_parts: int = MOST_PARTS, within: int = 0) -
     Parts are passed over, not made: a list that claims a billion members costs nothing. Records may hold whole runs,
     whose values count too; `within` says in how many others this one is.
     """
-    place, parts, total, open_ = 1, 0, 0, [1]
+    place, parts, total, open_, fields, code = 1, 0, 0, [1], 0, -1
     while open_:
         if not open_[-1]:
             open_.pop()
@@ -51,6 +53,10 @@ def unpacked_bytes(body: bytes, most_parts: int = MOST_PARTS, within: int = 0) -
             raise CapsuleInvalid("a record in it is cut short, nested too deep, or has too many parts")
         first = body[place]
         place += 1
+        in_record = len(open_) == _OF_A_RECORD
+        field = fields - open_[-1] - 1
+        if in_record and field == 0:
+            code = first
         if first <= 0x7F or first >= 0xE0:
             continue
         if first <= 0x8F:
@@ -67,7 +73,7 @@ def unpacked_bytes(body: bytes, most_parts: int = MOST_PARTS, within: int = 0) -
             place += width
             if first in _BYTES and body.startswith(_ZSTD, place):
                 total += _declared(body[place : place + _LONGEST_HEAD])
-            elif within < _NESTED and len(open_) == _OF_A_RECORD and _may_be_a_run(body, place):
+            elif in_record and field == _RUN and code in _WITH_A_RUN and size and within < _NESTED:
                 total += unpacked_bytes(body[place : place + size], most_parts - parts, within + 1)
             place += size
         elif first in _COUNTED:
@@ -76,15 +82,11 @@ def unpacked_bytes(body: bytes, most_parts: int = MOST_PARTS, within: int = 0) -
             place += width
         else:
             raise CapsuleInvalid("a record in it is not MessagePack")
+        if len(open_) == _OF_A_RECORD and not in_record:
+            fields = open_[-1]
     if place != len(body):
         raise CapsuleInvalid("a record in it is cut short, or has grown")
     return total
-
-
-def _may_be_a_run(body: bytes, place: int) -> bool:
-    """Whether a body begins there, and as a mapping, as stored runs do."""
-    found = body[place + 1] if place + 1 < len(body) and body.startswith(HEAD, place) else 0
-    return 0x80 <= found <= 0x8F or found in (0xDE, 0xDF)
 
 
 def _declared(start: bytes) -> int:

@@ -105,7 +105,7 @@ class StateGraph:
           down. By default a sync function runs in the caller's thread, or in another beside siblings.
         - `reads`: the keys of the state that it looks at. It is given no others (asking for one raises
           `KeyError`), so that a change of any other key is known not to concern it.
-        - `reusable=False`: other runs do not take over what it returned (`reuse=`), but run it: it goes by
+        - `reusable`: `False` says that other runs do not take over what it returned (`reuse=`), but run it: it goes by
           more than its state, such as the time, or the id of its run.
         """
         if callable(name) and not isinstance(name, str):
