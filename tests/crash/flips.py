@@ -8,7 +8,8 @@ change unless it is in bytes without meaning. Those are, and nothing else:
   rows (`integrity_check` tells of most of that all the same);
 - of a pruned run, the body and the time of the entry at its horizon, which nobody reads: its snapshot stands for it;
   and the time that is noted beside that snapshot, which is in the snapshot, too;
-- the time at which a message was posted, which nobody reads either.
+- the time at which a message was posted, which nobody reads either;
+- of a `run.json`, which kind of white space parts its words.
 """
 
 from __future__ import annotations
@@ -239,10 +240,10 @@ def flips(
             )
 
             def is_meaningless(
-                target: Path = target, place: int = place, changed: bytes = bytes(changed)
+                target: Path = target, content: bytes = content, changed: bytes = bytes(changed)
             ) -> bool:
                 if kind != "sqlite":
-                    return False
+                    return target.name == "run.json" and json.loads(changed) == json.loads(content)
                 aside = folder / "dumped.db"
                 aside.write_bytes(changed)
                 try:
