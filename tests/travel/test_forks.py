@@ -511,6 +511,7 @@ def test_forks_are_readable_although_another_process_deletes_their_parents_and_i
     assert other.stdout.readline() == "ready\n"
     forks = []
     for place, parent in enumerate(parents):
+        forks.append(app.fork(parent, at=1, run_id=f"{parent}-before"))
         other.stdin.write(f"{parent}\n")
         other.stdin.flush()
         with contextlib.suppress(HoldfastError):
@@ -522,7 +523,6 @@ def test_forks_are_readable_although_another_process_deletes_their_parents_and_i
             other.stdout.readline()
     other.communicate()
 
-    assert forks
     for fork in forks:
         assert app.get_state(fork)["log"] == ["a"], fork
     assert app.resume(forks[-1]).state["log"] == ["a", "b"]

@@ -22,6 +22,7 @@ from holdfast.engine.driving.decide import (
 )
 from holdfast.engine.reconciling import graph_at
 from holdfast.engine.settings import Settings
+from holdfast.engine.travel.rerun import KEPT, RERUN
 from holdfast.engine.travel.reusing import Adoption
 from holdfast.journal.run_state import (
     DONE,
@@ -40,7 +41,7 @@ from holdfast.journal.run_state import (
 from holdfast.plan.graph import Graph
 from holdfast.values import END, START
 
-KEPT, RERUN, IN_QUESTION, ASKED, NEXT, ORPHANED = "kept", "rerun", "in_doubt", "asked", "next", "orphaned"
+IN_QUESTION, ASKED, NEXT, ORPHANED = "in_doubt", "asked", "next", "orphaned"
 _STOPPED = "it was running when its process stopped"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.engine.blocking import run_blocking
 from holdfast.engine.changes import NEW_NODE, changed_nodes, changes_between, name_now
 from holdfast.engine.driver import describe, is_driven
-from holdfast.engine.fates import KEPT, NEXT, ORPHANED, RERUN, Fates
+from holdfast.engine.fates import NEXT, ORPHANED, Fates
 from holdfast.engine.migrating import planned_migrations
 from holdfast.engine.plan_identity import identity_of, what_moved
 from holdfast.engine.reconciling import reconcile
@@ -27,7 +27,7 @@ from holdfast.engine.resume import (
 from holdfast.engine.settings import Settings
 from holdfast.engine.travel.past import Finish, past_of
 from holdfast.engine.travel.repeating import rerun_of_changes
-from holdfast.engine.travel.rerun import UNDONE, Rerun
+from holdfast.engine.travel.rerun import KEPT, RERUN, UNDONE, Rerun
 from holdfast.engine.travel.reusing import Adoption
 from holdfast.engine.travel.taking_back import begun_anew, reused, taken_back
 from holdfast.errors import GraphChanged, HoldfastError, PlanOutdated, RunFinished

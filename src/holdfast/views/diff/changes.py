@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.data.marks import stored_class
 from holdfast.views.plain import key_text, plain
@@ -127,37 +127,35 @@ class MapEdited:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemsRemoved:
+class _Items:
+    """Items that only one of two lists has."""
+
+    edit: ClassVar[str]
+    before: int
+    after: int
+    items: tuple[Any, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.items)
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: edit, before, after, items."""
+        return {"edit": self.edit, "before": self.before, "after": self.after, "items": plain(self.items)}
+
+
+class ItemsRemoved(_Items):
     """Items that a list had from index `before` on; in the new list they would be at `after`."""
 
-    before: int
-    after: int
-    items: tuple[Any, ...]
-
-    @property
-    def count(self) -> int:
-        return len(self.items)
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: edit, before, after, items."""
-        return {"edit": "removed", "before": self.before, "after": self.after, "items": plain(self.items)}
+    __slots__ = ()
+    edit = "removed"
 
 
-@dataclass(frozen=True, slots=True)
-class ItemsInserted:
+class ItemsInserted(_Items):
     """Items that the new list has from index `after` on; in the old one they come before index `before`."""
 
-    before: int
-    after: int
-    items: tuple[Any, ...]
-
-    @property
-    def count(self) -> int:
-        return len(self.items)
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: edit, before, after, items."""
-        return {"edit": "inserted", "before": self.before, "after": self.after, "items": plain(self.items)}
+    __slots__ = ()
+    edit = "inserted"
 
 
 @dataclass(frozen=True, slots=True)
