@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -38,6 +37,7 @@ from holdfast import (
     StateInvalid,
     StepTimeout,
     append,
+    clock,
     open_store,
 )
 from holdfast.data.codec import Codec
@@ -593,7 +593,7 @@ def test_a_stalled_run_that_is_stopped_leaves_what_it_had_done(
 
 def test_checkpoints_made_in_the_same_instant_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap 25: second-granular names picked a stale checkpoint."""
-    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
+    monkeypatch.setattr(clock, "time", lambda: 1_800_000_000.0)
     app = talking(20, 10).compile(MemoryStore())
     outcome = app.invoke({"n": 0}, run_id="r")
 

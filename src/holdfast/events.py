@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
+from holdfast import clock
 from holdfast.errors import HoldfastError
 
 logger = logging.getLogger("holdfast")
@@ -89,7 +89,7 @@ class Event:
     run_id: str = ""
     node: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
-    timestamp: float = field(default_factory=time.time)
+    timestamp: float = field(default_factory=lambda: clock.time())
 
     def matches(self, name: str) -> bool:
         """Whether this is an event of that type, by canonical name or alias."""

@@ -38,6 +38,7 @@ class Later:
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch, days: float) -> None:
         now = time.time()
         monkeypatch.setattr("holdfast.cli.commands.checkpoints.time.time", lambda: now + days * 86400)
+        monkeypatch.setattr("holdfast.clock.time", lambda: now + days * 86400)
 
 
 # list

@@ -26,8 +26,8 @@ from holdfast.journal.records import MovedOn, Noted, StepFinished
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import decode_records
 from holdfast.stores.base import Store
-from holdfast.testing import POINTS, CrashingStore, Point, kill_process
-from tests.crash.workflows import WORKFLOWS, Ledger
+from holdfast.testing import POINTS, CrashingStore, FileLedger, Ledger, Point, kill_process
+from tests.crash.workflows import WORKFLOWS
 
 MOST_BOUNDARIES = 200
 RUN = "r"
@@ -50,7 +50,7 @@ class Place:
         root.mkdir(parents=True)
         self.case = case
         self.url = f"sqlite:///{root}/runs.db" if case.scheme == "sqlite" else f"file:///{root}/runs"
-        self.ledger = Ledger(root / "ledger")
+        self.ledger = FileLedger(root / "ledger")
         self.result = root / "result.json"
 
     def store(self) -> Store:

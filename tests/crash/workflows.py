@@ -3,60 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from holdfast import END, START, Context, Event, Send, StateGraph, add, append
+from holdfast import END, START, Context, Send, StateGraph, add, append
+from holdfast.testing import Ledger
 
 
 class Work(TypedDict, total=False):
     n: int
     total: Annotated[int, add]
     log: Annotated[list[str], append]
-
-
-class Ledger:
-    """Lines in a file that outlive any process: each is on the disk before the step goes on."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def write(self, what: str, key: str) -> None:
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(handle, f"{what} {key}\n".encode())
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-    def observe(self, event: Event) -> None:
-        """Note the steps whose outcome is stored: `node.complete` is told only after the save."""
-        if event.type == "node.complete" and not event.data["error"]:
-            self.write("finished", event.data["step"])
-
-    def lines(self) -> list[tuple[str, str]]:
-        if not self.path.exists():
-            return []
-        return [
-            (what, key)
-            for what, _, key in (line.partition(" ") for line in self.path.read_text().splitlines())
-        ]
-
-    def repeated(self) -> list[str]:
-        """The steps that were started although they had finished. There must be none."""
-        finished: set[str] = set()
-        wrong = []
-        for what, key in self.lines():
-            if what == "finished":
-                finished.add(key)
-            elif key in finished:
-                wrong.append(key)
-        return wrong
 
 
 @dataclass

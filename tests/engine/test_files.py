@@ -31,6 +31,7 @@ from holdfast import (
     RunStatus,
     StateGraph,
     StoreError,
+    clock,
     register_type,
 )
 from holdfast.stores.memory import MemoryStore
@@ -331,7 +332,7 @@ def test_two_interrupts_in_one_millisecond_write_two_files(
 ) -> None:
     app = chain("a", "b").compile(MemoryStore(), interrupt_before=["b"], checkpoint_dir=tmp_path)
     frozen = time.time()
-    monkeypatch.setattr(time, "time", lambda: frozen)
+    monkeypatch.setattr(clock, "time", lambda: frozen)
 
     app.invoke({})
     app.invoke({})

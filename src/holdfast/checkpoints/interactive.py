@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast import clock
 from holdfast.checkpoints.record import CheckpointData, PauseMetadata
 from holdfast.checkpoints.store import CheckpointStore
 from holdfast.engine.app import App
@@ -126,7 +126,7 @@ def _waiting_step(run: RunState, run_id: str, block_id: str) -> Step:
 
 
 def _record_pause(writer: Writer, step: Step, block_id: str, prompt: str) -> None:
-    now, root = time.time(), writer.run.root
+    now, root = clock.time(), writer.run.root
     writer.record(Paused(f"{step.id}:{block_id}", "ask", step.id, step.node, block_id, prompt, since=now))
     writer.record(RunEnded(RunStatus.PAUSED))
     writer.set_info(

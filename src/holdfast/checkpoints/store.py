@@ -6,10 +6,10 @@ import asyncio
 import dataclasses
 import datetime as dt
 import os
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from holdfast import clock
 from holdfast.checkpoints.record import (
     SAVED_AT,
     CheckpointData,
@@ -213,7 +213,7 @@ class CheckpointStore:
         return sum(count for run, count in counts.items() if not self.store.runs(run=run))
 
     def _writer(self, state: State, workflow: str) -> Writer:
-        now = time.time()
+        now = clock.time()
         stored = self.store.runs(run=state.run_id)
         if not stored:
             info = RunInfo(state.run_id, new_run_key(), workflow, RunStatus.INTERRUPTED.value, now, now)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
-import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
+from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.data.frozen import GUARDED, ReadOnly, freeze, thaw
 from holdfast.data.limited_cells import LimitedCells
@@ -68,7 +68,7 @@ class State(_Core, Mapping[str, Any]):
         self._run = run_id or str(uuid.uuid4())
         self._ident = checkpoint_id
         self._node = checkpoint_node
-        self._time = time.time() if timestamp is None else timestamp
+        self._time = clock.time() if timestamp is None else timestamp
         self._handed = None
         if observer is not None:
             tell(observer, Event("state.create", self._run, timestamp=self._time))
@@ -197,7 +197,7 @@ class State(_Core, Mapping[str, Any]):
     def set_checkpoint_node(self, node: str) -> State:
         """A new state as of now, produced by `node`."""
         state = self._with(self._cells)
-        state._node, state._time = node, time.time()
+        state._node, state._time = node, clock.time()
         return state
 
     def checkpoint(self, store: SavesState) -> State:

@@ -7,11 +7,11 @@ import logging
 import os
 import pickle
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.data.frozen import thaw
 from holdfast.data.types import BUILTIN, Types
@@ -53,7 +53,7 @@ def save(
         "state": {key: thaw(state[key]) for key in state},
         "node": node,
         "config": {key: thaw(value) for key, value in config.items()},
-        "timestamp": time.time(),
+        "timestamp": clock.time(),
         "version": VERSION,
     }
     if next_nodes is not None:
@@ -136,7 +136,7 @@ class _Unpickler(pickle.Unpickler):
 
 def automatic_path(directory: Path, node: str) -> Path:
     """Where the checkpoint of an interrupt goes: the node and the time in milliseconds; never an existing file."""
-    stamp = int(time.time() * 1000)
+    stamp = int(clock.time() * 1000)
     while (path := directory / f"{node}_{stamp}{SUFFIX}").exists():
         stamp += 1
     return path

@@ -6,8 +6,8 @@ import datetime as dt
 import logging
 import os
 import threading
-import time
 
+from holdfast import clock
 from holdfast.data.codec import TolerantCodec
 from holdfast.data.seal import Seal
 from holdfast.engine.driver import is_driven
@@ -106,7 +106,7 @@ def expire_runs(
     has finished steps that an unfinished run is to be given, is never deleted, nor, with `keep_successful`, a
     workflow's last successful run, nor one that cannot be read.
     """
-    horizon = time.time() - max_age.total_seconds()
+    horizon = clock.time() - max_age.total_seconds()
     runs = store.runs(workflow=workflow, before=horizon)
     kept: set[str] = set()
     if keep_successful:
@@ -132,7 +132,7 @@ def _is_held(journal: Journal, info: RunInfo) -> bool:
 
 def _has_yet_to_run(info: RunInfo) -> bool:
     """Whether workers will go on with a run by themselves, however long it has rested."""
-    waits = info.due_at is not None and info.due_at > time.time()
+    waits = info.due_at is not None and info.due_at > clock.time()
     return info.status == RunStatus.QUEUED or (info.status == RunStatus.PAUSED and bool(info.queue) and waits)
 
 
@@ -248,8 +248,8 @@ class Janitor:
         assert retention is not None
         prune_workflow(settings.journal, workflow, retention)
         place = f"{settings.journal.store.url}:{workflow}"
-        if retention.max_age is not None and time.monotonic() - self._aged.get(place, -_HOUR) >= _HOUR:
-            self._aged[place] = time.monotonic()
+        if retention.max_age is not None and clock.monotonic() - self._aged.get(place, -_HOUR) >= _HOUR:
+            self._aged[place] = clock.monotonic()
             expire_runs(
                 settings.journal.store,
                 retention.max_age,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import time
 import uuid
 
+from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.engine.commands.inbox import STALE, STOPS, open_message
 from holdfast.engine.driver import is_driven
@@ -47,7 +47,7 @@ class Place:
     def on(self, info: RunInfo, status: RunStatus = RunStatus.QUEUED) -> RunInfo:
         """The facts of a run that waits here."""
         place = dataclasses.replace(info, queue=self.queue, priority=self.priority, due_at=self.due_at)
-        return dataclasses.replace(place, status=status.value, updated_at=time.time(), driver="")
+        return dataclasses.replace(place, status=status.value, updated_at=clock.time(), driver="")
 
 
 def _due_at(when: When) -> float | None:
@@ -60,7 +60,7 @@ def _due_at(when: When) -> float | None:
     seconds = when.total_seconds() if isinstance(when, dt.timedelta) else when
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds < 1e10:
         raise HoldfastError(f"a delay is given in seconds, 0 or more, not {when!r}")
-    return time.time() + seconds
+    return clock.time() + seconds
 
 
 def id_of_key(workflow: str, key: str) -> str:

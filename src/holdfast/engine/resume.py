@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.engine.answers import misfit
 from holdfast.engine.policy import ON_CHANGE, Retention, one_of
@@ -203,7 +203,7 @@ def _take(run: str, pause: Pause, value: Any, codec: Codec, retention: Retention
     expires = pause.expires_at
     if expires is None and retention is not None and retention.pause_ttl is not None:
         expires = pause.since + retention.pause_ttl.total_seconds()
-    if expires is not None and time.time() > expires:
+    if expires is not None and clock.time() > expires:
         when = moment(expires).isoformat(timespec="seconds")
         way_out = "compile with a longer Retention(pause_ttl=…), or start the run anew"
         if pause.expires_at is not None:

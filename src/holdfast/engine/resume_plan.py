@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from holdfast import clock
 from holdfast.engine.blocking import run_blocking
 from holdfast.engine.changes import NEW_NODE, changed_nodes, changes_between, name_now
 from holdfast.engine.driver import describe, is_driven
@@ -224,7 +224,7 @@ class _Planning:
             raise GraphChanged(f"run {self._info.run!r} is of workflow {other!r}, and this graph is {own!r}")
 
     def _prepare(self, run: RunState, back: Rerun | None) -> None:
-        settings, options, info, now = self._settings, self._options, self._info, time.time()
+        settings, options, info, now = self._settings, self._options, self._info, clock.time()
         goes_back = back is not None and back.seq is not None
         found: list[Any] = []
         if goes_back or self._forks:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast import clock
 from holdfast.data.frozen import freeze
 from holdfast.data.ops import advance
 from holdfast.data.schema import as_mapping
@@ -163,7 +163,7 @@ class Runner:
         self.refuse_driven(info, options.takeover)
         if again is not None and again.goes_back:
             return await again.go_back(loaded, options, caller)
-        answered = answered_now(info, run, options, self.settings, time.time(), sleeps=caller.linger is None)
+        answered = answered_now(info, run, options, self.settings, clock.time(), sleeps=caller.linger is None)
         at_rest = is_at_rest(info, run, options, answered, self.settings.rules.barrier)
         if at_rest and not self._has_messages(info.run, run):
             return self._as_it_stands(loaded)
@@ -264,7 +264,7 @@ class Runner:
         """A new run, not yet stored: where the graph begins, or with `nodes`."""
         graph, codec = self.settings.graph, self._codec
         ops = graph.schema.initial(codec, values)
-        cells, now = advance({}, ops), time.time()
+        cells, now = advance({}, ops), clock.time()
         if nodes is None:
             targets = await self._first_targets(State.view(cells, codec, run, "", "", now))
         else:
@@ -352,7 +352,7 @@ class Runner:
         approve = options.approve and info.status == RunStatus.PAUSED
         encoded = self._encoded_config(config) if options.config else b""
         writer.record(records.Resumed(driver, approve, encoded))
-        running, now = RunStatus.RUNNING.value, time.time()
+        running, now = RunStatus.RUNNING.value, clock.time()
         facts = dataclasses.replace(info, status=running, updated_at=now, driver=driver, due_at=None)
         writer.set_info(facts)
         if caller.linger is not None and not settings.policy.saves_wave(1):
@@ -492,7 +492,7 @@ def state_of(loaded: Loaded, settings: Settings) -> State:
 
 def _pass_gate(writer: Writer, node: str, driver: str) -> None:
     """Record that a run waited before `node` and was taken up again: resuming from a gate's file passes it."""
-    now = time.time()
+    now = clock.time()
     for step in [step for step in writer.run.root.active.values() if step.node == node]:
         writer.record(records.Paused(f"{step.id}:before", "before", step.id, node, since=now))
     writer.record(records.Resumed(driver, approve=True))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
+
+from holdfast import clock
 
 FIRST = 60.0
 """For how many seconds a run is left to others at first; each further time for twice as long."""
@@ -30,7 +31,7 @@ class Avoiding:
 
     def runs(self, within: float = 0.0) -> list[str]:
         """The runs that are left to others now, and still will be in so many seconds."""
-        soon = time.monotonic() + within
+        soon = clock.monotonic() + within
         with self._lock:
             return [run for run, until in self._until.items() if until > soon]
 
@@ -46,4 +47,4 @@ class Avoiding:
                 self._until.clear()
                 self._length.clear()
             length = self._length[run] = min(LONGEST, 2 * self._length.get(run, FIRST / 2))
-            self._until[run] = time.monotonic() + length
+            self._until[run] = clock.monotonic() + length

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection
 
+from holdfast import clock
 from holdfast.engine.driver import is_driven
 from holdfast.fleet.avoiding import Avoiding
 from holdfast.fleet.claims import MAX_STRIKES, Claim, Wanted
@@ -27,7 +27,7 @@ class LocalClaims:
 
     def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
         """The most urgent runs that this worker may take up."""
-        now, passed = time.time(), {*active, *self._avoiding.runs()}
+        now, passed = clock.time(), {*active, *self._avoiding.runs()}
         found = [
             (info, why)
             for info in self._store.runs(status=_CLAIMABLE)
@@ -41,7 +41,7 @@ class LocalClaims:
         with self._lock:
             self._not_before.pop(run, None)
             if seconds:
-                self._not_before[run] = time.time() + seconds
+                self._not_before[run] = clock.time() + seconds
             else:
                 self._strikes.pop(run, None)
 
@@ -49,7 +49,7 @@ class LocalClaims:
         """Try again a little later, up to the last strike; then this worker leaves the run alone for good."""
         with self._lock:
             strikes = self._strikes[run] = self._strikes.get(run, 0) + 1
-            self._not_before[run] = time.time() + (5.0**strikes if strikes < MAX_STRIKES else float("inf"))
+            self._not_before[run] = clock.time() + (5.0**strikes if strikes < MAX_STRIKES else float("inf"))
 
     def avoid(self, workflow: str) -> None:
         """Leave the runs of a workflow alone."""
@@ -61,7 +61,7 @@ class LocalClaims:
 
     def count_waiting(self, within: float) -> int:
         """How many wanted runs are running, queued, or due soon."""
-        soon, left = time.time() + within, set(self._avoiding.runs(within))
+        soon, left = clock.time() + within, set(self._avoiding.runs(within))
         return sum(
             info.run not in left
             and self._is_wanted(info, soon)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from holdfast import clock
 from holdfast.fleet.limits import Limit, Limits
 from holdfast.fleet.on_postgres import is_postgres
 from holdfast.stores.base import RunInfo, Store
@@ -89,7 +89,7 @@ def _counted_by_server(store: PostgresStore) -> Iterator[QueueLine]:
 
 
 def _counted(store: Store) -> Iterator[QueueLine]:
-    now, found = time.time(), defaultdict[str, list[RunInfo]](list)
+    now, found = clock.time(), defaultdict[str, list[RunInfo]](list)
     for info in store.runs(status=_OPEN):
         if info.queue:
             found[info.queue].append(info)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
+from holdfast import clock
 from holdfast.errors import CorruptJournal, StoreError
 from holdfast.journal.journal import genesis, is_whole, link, verified
 from holdfast.journal.records import Fault, RunEnded
@@ -60,7 +60,7 @@ def last_entry(store: Store, run: str) -> Entry | None:
 
 def ending(before: Entry, body: bytes) -> Entry:
     """An entry that follows another and ends a run."""
-    at, seq = time.time(), before.seq + 1
+    at, seq = clock.time(), before.seq + 1
     return Entry(seq, at, link(before.chain, seq, at, None, body), body)
 
 
@@ -139,7 +139,7 @@ def change_facts(store: Store, facts: RunInfo, last: Entry) -> None:
 
 def close_run(store: Store, info: RunInfo, last: Entry) -> None:
     """End a run that is complete elsewhere, so that nobody can advance it here; a `Conflict` if somebody did."""
-    facts = dataclasses.replace(info, status=RunStatus.CANCELLED.value, driver="", updated_at=time.time())
+    facts = dataclasses.replace(info, status=RunStatus.CANCELLED.value, driver="", updated_at=clock.time())
     _commit(store, info.run, last, [ending(last, MOVED)], facts)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 
+from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.errors import RunConflict, RunExists
 from holdfast.journal.checkpoints import sealed_mark
@@ -68,7 +68,7 @@ class Writer:
     def record(self, record: Record) -> None:
         """Fold a record in, as of now, and keep it for the next flush."""
         with self.lock:
-            self.run.updated_at = at = time.time()
+            self.run.updated_at = at = clock.time()
             APPLY[type(record)](self.run, record, at)
             self._pending.append(record)
 

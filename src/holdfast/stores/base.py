@@ -7,11 +7,11 @@ entries, some snapshots, an inbox, and one row of plain facts.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from holdfast import clock
 from holdfast.errors import HoldfastError, StoreError
 
 
@@ -247,7 +247,7 @@ def wait_for_change(store: Store, run: str, timeout: float) -> None:
     if isinstance(store, Watched):
         store.changed(run, timeout)
     else:
-        time.sleep(timeout)
+        clock.sleep(timeout)
 
 
 DEFAULT_NAMESPACE = "default"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from holdfast import clock
 from holdfast.errors import CorruptJournal, StoreError
 from holdfast.stores import frames
 from holdfast.stores.base import (
@@ -174,7 +174,7 @@ class FileStore:
         with self._writing(run) as folder:
             if folder is None:
                 raise StoreError(f"no run {run!r} is stored, so it has no inbox")
-            return folder.post(time.time(), body)
+            return folder.post(clock.time(), body)
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
         entries = self._ask(run, lambda folder: folder.inbox(after)) or []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from holdfast import clock
 from holdfast.errors import StoreError
 from holdfast.stores.base import (
     DEFAULT_NAMESPACE,
@@ -157,7 +157,7 @@ class MemoryStore:
             if found is None:
                 raise StoreError(f"no run {run!r} is stored, so it has no inbox")
             number = len(found.inbox) + 1
-            found.inbox.append(Message(number, time.time(), body))
+            found.inbox.append(Message(number, clock.time(), body))
             return number
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 import apsw
 
+from holdfast import clock
 from holdfast.errors import CorruptJournal, StoreError
 from holdfast.stores.base import (
     DEFAULT_NAMESPACE,
@@ -163,7 +163,7 @@ class SqliteStore:
 
     def post(self, run: str, body: bytes) -> int:
         with self._writing() as writer:
-            number = writer.post(run, time.time(), body)
+            number = writer.post(run, clock.time(), body)
         if number is None:
             raise StoreError(f"no run {run!r} is stored, so it has no inbox")
         return number

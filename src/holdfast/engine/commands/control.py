@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.engine.commands.inbox import (
     ANSWER,
@@ -280,7 +280,7 @@ def _append(
     writer = Writer(journal, loaded, codec, durable=True)
     for record in found:
         writer.record(record)
-    facts = dataclasses.replace(loaded.info, updated_at=time.time())
+    facts = dataclasses.replace(loaded.info, updated_at=clock.time())
     if status is not None:
         facts = dataclasses.replace(facts, status=status.value, driver="", due_at=None)
     writer.set_info(facts)

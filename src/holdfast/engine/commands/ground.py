@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.data.frozen import thaw
 from holdfast.data.ops import advance
@@ -53,7 +53,7 @@ class Ground:
 
     def state(self, frame: Frame) -> State:
         """The state of a frame."""
-        return State.view(frame.cells, self.codec, self.run_id, "", frame.last_node, time.time())
+        return State.view(frame.cells, self.codec, self.run_id, "", frame.last_node, clock.time())
 
     def state_for(self, step: Step) -> State:
         """The state as a step sees it."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Protocol
 
+from holdfast import clock
 from holdfast.engine.commands.inbox import LATE, OF_WHAT_IS_NEXT, STALE, STOPS, Wish, open_message
 from holdfast.engine.driving.saving import Saving
 from holdfast.errors import StoreError
@@ -44,8 +44,8 @@ class Mailbox:
         self._noted: list[Wish] = []
         self._obeyed = 0
         self._is_redefined = False
-        self.polled = time.perf_counter()
-        """When the inbox was last looked into, by `time.perf_counter`."""
+        self.polled = clock.perf_counter()
+        """When the inbox was last looked into, by `clock.perf_counter`."""
         self._lock = threading.Lock()
         if resumed and by_worker:
             self.polled = float("-inf")
@@ -71,7 +71,7 @@ class Mailbox:
     @property
     def is_due(self) -> bool:
         """Whether the inbox was not looked into for a while."""
-        return time.perf_counter() - self.polled > POLL
+        return clock.perf_counter() - self.polled > POLL
 
     def look_if_due(self) -> None:
         """Look into the inbox, unless that was done a moment ago."""
@@ -84,7 +84,7 @@ class Mailbox:
 
     def _read(self, late: bool) -> None:
         """`late` says that nobody can have known of this drive yet: wishes to stop are not for it."""
-        self.polled = time.perf_counter()
+        self.polled = clock.perf_counter()
         run_id = self._saving.run_id
         try:
             messages = self._journal.store.inbox(run_id, self._saving.run.inbox_seen)

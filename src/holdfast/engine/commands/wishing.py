@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 
+from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.engine.commands.ground import Ground, NeedsGraph
 from holdfast.engine.commands.inbox import (
@@ -68,7 +68,7 @@ def ask(
         )
     refuse(journal.info(run_id))
     number = post(journal, run_id, wish)
-    end, conflicts = time.monotonic() + patience, 0
+    end, conflicts = clock.monotonic() + patience, 0
     while True:
         loaded = load_latest(journal, journal.info(run_id), codec)
         if loaded.run.inbox_seen >= number:
@@ -76,7 +76,7 @@ def ask(
         refuse(loaded.info)
         if is_driven(journal.store, loaded.info):
             passing = 0.0 if loaded.run.status == RunStatus.RUNNING else _PASSING
-            if time.monotonic() >= end + passing:
+            if clock.monotonic() >= end + passing:
                 return ASKED
             wait_for_change(journal.store, run_id, _GLANCE)
             continue
@@ -179,7 +179,7 @@ def obey_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | No
             logger.info("run %s: %r is refused: %s", name, wish.command, refused)
         writer.record(Commanded(message.number, wish.command, refused, wish.by, wish.reason))
         if wish.command != REMARK:  # To say something of a run does not touch it.
-            facts = dataclasses.replace(facts, updated_at=time.time())
+            facts = dataclasses.replace(facts, updated_at=clock.time())
         graph = None if wish.redefines and not refused else graph
     if stop is None and stirred and waits_for_worker(run.status, facts):
         stop = RunStatus.QUEUED  # A worker looks what there is to do now.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast import clock
 from holdfast.data.state import State
 from holdfast.engine.driving.context import Context, Terminated
 from holdfast.engine.driving.threads import Escaped, in_thread
@@ -61,7 +61,7 @@ def attempt_inline(
     node: Node, step: Step, state: State, context: Context | None, config: Mapping[str, Any]
 ) -> Result:
     """As `attempt_here`, where no event loop is seen to run."""
-    begun = time.perf_counter()
+    begun = clock.perf_counter()
     try:
         value = call(node, state, context, config)
         if type(value) is not dict and inspect.isawaitable(value):
@@ -73,8 +73,8 @@ def attempt_inline(
     except (KeyboardInterrupt, Terminated, GeneratorExit):
         raise
     except BaseException as error:
-        return Result(step, error=error, seconds=time.perf_counter() - begun, state=state)
-    return Result(step, value, None, time.perf_counter() - begun, state)
+        return Result(step, error=error, seconds=clock.perf_counter() - begun, state=state)
+    return Result(step, value, None, clock.perf_counter() - begun, state)
 
 
 async def attempt_async(
@@ -88,7 +88,7 @@ async def attempt_async(
     """Run a node without blocking the event loop: where its executor says, an async one here, a sync one in a
     worker thread.
     """
-    begun = time.perf_counter()
+    begun = clock.perf_counter()
     try:
         if awaitable is None and node.executor is not None:
             value = await _within(node, context, elsewhere(node, state, context, config))
@@ -110,8 +110,8 @@ async def attempt_async(
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
         failure = error.error if isinstance(error, Escaped) else error
-        return Result(step, error=failure, seconds=time.perf_counter() - begun, state=state)
-    return Result(step, value, seconds=time.perf_counter() - begun, state=state)
+        return Result(step, error=failure, seconds=clock.perf_counter() - begun, state=state)
+    return Result(step, value, seconds=clock.perf_counter() - begun, state=state)
 
 
 async def _within(node: Node, context: Context | None, work: Any) -> Any:
@@ -130,7 +130,7 @@ async def _watch(task: asyncio.Future[Any], node: Node, context: Context) -> Any
     assert node.timeout is not None
     try:
         while True:
-            left = context._beat + node.timeout - time.monotonic()
+            left = context._beat + node.timeout - clock.monotonic()
             if left <= 0:
                 break
             done, _ = await asyncio.wait({task}, timeout=left)

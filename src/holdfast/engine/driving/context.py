@@ -9,10 +9,10 @@ import inspect
 import logging
 import math
 import re
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.engine.answers import answer_schema
 from holdfast.errors import AnswerTimeout, CodecError, StateInvalid
@@ -71,7 +71,7 @@ class Context:
 
     def __init__(self, host: Host, step: Step, config: Mapping[str, Any], is_async: bool) -> None:
         self._host, self._step, self._is_async, self.config = host, step, is_async, config
-        self.attempt, self._beat, self._sleeps, self._once = step.attempt, time.monotonic(), 0, 0
+        self.attempt, self._beat, self._sleeps, self._once = step.attempt, clock.monotonic(), 0, 0
         self._asked: dict[str, int] | None = None
         self.left: PauseSignal | None = None
         """The pause that left the node, which it must not swallow."""
@@ -159,7 +159,7 @@ class Context:
 
     def heartbeat(self) -> None:
         """Say that the step is alive: its timeout counts from now."""
-        self._beat = time.monotonic()
+        self._beat = clock.monotonic()
 
     def ask(
         self,
@@ -243,8 +243,8 @@ class Context:
             name=name,
             prompt=prompt,
             schema=self._host.codec.encode(described) if described is not None else b"",
-            expires_at=None if seconds is None else time.time() + seconds,
-            since=time.time(),
+            expires_at=None if seconds is None else clock.time() + seconds,
+            since=clock.time(),
         )
 
     def _counted(self, name: str) -> str:
@@ -325,16 +325,16 @@ class Context:
         self._sleeps += 1
         key = f"sleep:{self._sleeps if name is None else name}"
         if self._is_async:
-            return self._sleep_async(key, time.time() + length)
+            return self._sleep_async(key, clock.time() + length)
         known, until = self._remembered(key)
         if not known:
-            until = self._remember(key, time.time() + length)
+            until = self._remember(key, clock.time() + length)
         self._leave_if_long(key, until)
-        while (left := until - time.time()) > 0:
+        while (left := until - clock.time()) > 0:
             if self.cancelled:
                 raise StopSignal
-            self._beat = time.monotonic() + min(left, 0.2)
-            time.sleep(min(left, 0.2))
+            self._beat = clock.monotonic() + min(left, 0.2)
+            clock.sleep(min(left, 0.2))
         return None
 
     async def _sleep_async(self, key: str, until: float) -> None:
@@ -344,17 +344,17 @@ class Context:
         else:
             await self._host.note_async(self._noted(key, until))
         self._leave_if_long(key, until)
-        while (left := until - time.time()) > 0:
-            self._beat = time.monotonic() + min(left, 1.0)
+        while (left := until - clock.time()) > 0:
+            self._beat = clock.monotonic() + min(left, 1.0)
             await asyncio.sleep(min(left, 1.0))
 
     def _leave_if_long(self, key: str, until: float) -> None:
         """Leave the node, if it is to wait longer than its drive wants to."""
         linger = self._host.linger
-        if linger is not None and until - time.time() > linger:
+        if linger is not None and until - clock.time() > linger:
             step = self._step
             raise self._leaving(
-                Paused(f"{step.id}:{key}", SLEEP, step.id, step.node, key, "", b"", until, time.time())
+                Paused(f"{step.id}:{key}", SLEEP, step.id, step.node, key, "", b"", until, clock.time())
             )
 
     def _remembered(self, key: str) -> tuple[bool, Any]:

@@ -6,11 +6,11 @@ import asyncio
 import dataclasses
 import logging
 import threading
-import time
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
+from holdfast import clock
 from holdfast.data.state import State
 from holdfast.engine.commands.inbox import PAUSE, Wish
 from holdfast.engine.commands.mailbox import POLL, Mailbox
@@ -426,13 +426,13 @@ class Drive:
 
     def _heed_time(self) -> None:
         """Settle the waits that are over; wake up for the next."""
-        for answered in elapsed(self.run, time.time()):
+        for answered in elapsed(self.run, clock.time()):
             self._record(answered)
         times = [pause.expires_at for pause in self.run.pauses.values() if pause.expires_at is not None]
         self._wake_at = min(times, default=None)
 
     def _is_long(self, until: float) -> bool:
-        return self.linger is not None and until - time.time() > self.linger
+        return self.linger is not None and until - clock.time() > self.linger
 
     async def _look_back(self) -> None:
         """Learn what the run may be given of what another, or it itself, has finished."""
@@ -458,7 +458,7 @@ class Drive:
 
     def _begin(self, step: Step, at: float | None) -> bool:
         """Record the intent to run a step, unless it is to wait until `at`."""
-        if at is not None and at > time.time():
+        if at is not None and at > clock.time():
             self._wake_at = at if self._wake_at is None else min(at, self._wake_at)
             return False
         self._record(StepStarted(step.id, step.attempt + 1))
@@ -596,7 +596,7 @@ class Drive:
         self._schedule_poll()
         if not self._finished and self.stop is None:
             self._wake.clear()
-            timeout = None if self._wake_at is None else max(0.0, self._wake_at - time.time())
+            timeout = None if self._wake_at is None else max(0.0, self._wake_at - clock.time())
             if self._tasks or timeout is not None:
                 await _wait(self._wake, timeout)
         if self._tasks and self._finished and self.stop is None:

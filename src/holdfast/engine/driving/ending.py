@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 
+from holdfast import clock
 from holdfast.engine.commands.mailbox import Mailbox
 from holdfast.engine.driving.attempt import fault_of
 from holdfast.engine.driving.decide import qualified
@@ -65,7 +65,7 @@ class Ending:
         if status == RunStatus.PAUSED:
             times = [pause.expires_at for pause in run.pauses.values() if pause.expires_at is not None]
             due_at = min(times, default=None)
-        facts = dataclasses.replace(writer.info, status=str(status), updated_at=time.time(), driver="")
+        facts = dataclasses.replace(writer.info, status=str(status), updated_at=clock.time(), driver="")
         writer.set_info(dataclasses.replace(facts, due_at=due_at))
         if self._saving.observer is not None:
             self._say_end(status, reason)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast import clock
 from holdfast.engine import files
 from holdfast.engine.driving.saving import Saving
 from holdfast.errors import CodecError, StoreError
@@ -47,7 +47,7 @@ class Gates:
         schema = self._settings.codec.encode({"enum": ["rerun", "skip", "fail"]})
         pause = f"{step.id}:{kind}"
         self._saving.record(
-            Paused(pause, kind, step.id, step.node, INTERRUPTED, prompt, schema, since=time.time())
+            Paused(pause, kind, step.id, step.node, INTERRUPTED, prompt, schema, since=clock.time())
         )
 
     def _close(self, kind: str, step: Step) -> None:
@@ -59,7 +59,7 @@ class Gates:
         pause = f"{step.id}:{kind}"
         self.files[pause] = path
         prompt = f"paused {kind} {step.node!r}"
-        self._saving.record(Paused(pause, kind, step.id, step.node, prompt=prompt, since=time.time()))
+        self._saving.record(Paused(pause, kind, step.id, step.node, prompt=prompt, since=clock.time()))
 
     def _save_file(self, step: Step, kind: str) -> str | None:
         """Write the checkpoint file of a gate, if there is a folder for them; its path."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from holdfast import clock
 from holdfast.data.schema import EVERYWHERE
 from holdfast.data.state import State
 from holdfast.engine.commands.mailbox import POLL, Mailbox
@@ -98,7 +98,7 @@ class Glide:
             return None
         graph = self._graph
         node = graph.nodes.get(graph.only_next.get(step.node, ""))
-        if node is None or node.graph is not None or time.perf_counter() - driver.mailbox.polled > POLL:
+        if node is None or node.graph is not None or clock.perf_counter() - driver.mailbox.polled > POLL:
             return None
         return node if self._run.frames[""].waves + 1 < graph.max_iterations else None
 

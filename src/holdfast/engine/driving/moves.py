@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 
+from holdfast import clock
 from holdfast.data.ops import Op, advance
 from holdfast.data.state import State
 from holdfast.engine.driving.decide import qualified
@@ -59,7 +59,7 @@ class Moves:
             if any(op.kind == "reduce" for op in ops):
                 reduced = graph.schema.reduce(self._codec, cells, ops)
                 cells = advance(cells, reduced)
-            state = State.view(cells, self._codec, self._saving.run_id, "", steps[-1].node, time.time())
+            state = State.view(cells, self._codec, self._saving.run_id, "", steps[-1].node, clock.time())
             targets, waiting = await self._find_next(graph, steps, state, frame.waiting)
             targets = targets or _closing(graph, steps, len(frame.active) - len(steps))
         except RouteFailed:
@@ -146,7 +146,7 @@ class Moves:
         known = {*inherited, *(op.key for op in own)}
         fresh = [op for op in child.schema.initial(self._codec, {}) if op.key not in known]
         begun = advance(inherited, [*fresh, *own])
-        state = State.view(begun, self._codec, self._saving.run_id, "", step.node, time.time())
+        state = State.view(begun, self._codec, self._saving.run_id, "", step.node, clock.time())
         try:
             targets = await first_targets(child, state, self._codec)
         except RouteFailed:

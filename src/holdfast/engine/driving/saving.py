@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from functools import partial
 from typing import Any
 
+from holdfast import clock
 from holdfast.data.state import State
 from holdfast.engine.settings import Settings
 from holdfast.errors import ExecutionError, StoreError
@@ -75,7 +75,7 @@ class Saving:
         except StoreError as error:
             self.failed(error)
             for pause in self._patience():
-                time.sleep(pause)
+                clock.sleep(pause)
                 if self._flushed_at_last():
                     return
             self._refuse_lost_pause(error)
@@ -153,7 +153,7 @@ class Saving:
         facts = {
             "node": node,
             "checkpoint_id": self.checkpoint_id,
-            "timestamp": time.time(),
+            "timestamp": clock.time(),
             "run_id": self.run_id,
             "size": self.writer.last_size,
         }

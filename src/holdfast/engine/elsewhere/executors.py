@@ -10,10 +10,10 @@ import functools
 import inspect
 import pickle
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from holdfast import clock
 from holdfast.data.state import State
 from holdfast.engine.driving.context import Context
 from holdfast.engine.driving.threads import Escaped, in_thread
@@ -109,7 +109,7 @@ async def _result(submit: Submit, choice: ExecutorChoice, timed: Context | None)
         future = await in_thread(work)
         result = asyncio.wrap_future(future)
         while timed is not None and choice.tells_beginning and not (future.running() or future.done()):
-            timed._beat = time.monotonic() + _GLANCE
+            timed._beat = clock.monotonic() + _GLANCE
             await asyncio.wait({result}, timeout=_GLANCE)
         return await result
     except Escaped as escaped:

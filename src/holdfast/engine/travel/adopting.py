@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator
 
+from holdfast import clock
 from holdfast.data.codec import TolerantCodec
 from holdfast.engine.resume import as_journalled
 from holdfast.engine.travel.editing import Hands, checkpoint_of, refuse_driven, undriven
@@ -89,7 +89,7 @@ def _reset(
     found = hands.journal.store.marks(source.info.run, source.seq + 1, 1)
     is_marked = bool(found) and found[0].seq == source.seq
     writer.mark(found[0].mark if is_marked else checkpoint_of(writer))
-    writer.set_info(dataclasses.replace(facts, status=str(ended.status), driver="", updated_at=time.time()))
+    writer.set_info(dataclasses.replace(facts, status=str(ended.status), driver="", updated_at=clock.time()))
     writer.flush()
     return checkpoint_id(loaded.info.key, writer.seq)
 

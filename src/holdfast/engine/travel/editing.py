@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.data.ops import Op
 from holdfast.engine.commands.ground import Ground, NeedsGraph
@@ -75,7 +75,7 @@ def update_state(hands: Hands, run_id: str, edit: Edit) -> str:
             )
     writer = hands.writer(loaded)
     place = edited(writer, hands, edit)
-    facts = dataclasses.replace(info, updated_at=time.time())
+    facts = dataclasses.replace(info, updated_at=clock.time())
     if edit.as_node is not None:
         status = _status_then(info, paused=bool(writer.run.pauses))
         writer.record(RunEnded(status))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.engine.travel.editing import Edit, Hands, checkpoint_of, edited
 from holdfast.engine.travel.moments import Moment
@@ -58,7 +58,7 @@ def begin_fork(
     base = journal.load(parent, codec, seq)
     if seq is not None and base.seq != seq:
         raise CheckpointNotFound(f"run {parent.run!r} has no entry {seq}; its last is {base.seq}")
-    now = time.time()
+    now = clock.time()
     status = RunStatus.RUNNING.value
     info = RunInfo(
         run, new_run_key(), parent.workflow, status, now, now, driver, parent.tags, parent=parent.key
@@ -110,7 +110,7 @@ def fork_run(
     if place is not None:
         writer.mark(place)
     writer.record(RunEnded(RunStatus.INTERRUPTED))
-    facts = dataclasses.replace(writer.info, status=RunStatus.INTERRUPTED.value, updated_at=time.time())
+    facts = dataclasses.replace(writer.info, status=RunStatus.INTERRUPTED.value, updated_at=clock.time())
     writer.set_info(facts if tags is None else dataclasses.replace(facts, tags=_checked(tags)))
     writer.flush()
     _make_safe(fork)

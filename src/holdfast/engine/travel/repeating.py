@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast import clock
 from holdfast.data.schema import as_mapping
 from holdfast.engine.changes import changed_nodes, why_changed
 from holdfast.engine.reconciling import brought_over
@@ -156,7 +156,7 @@ def begin_again(settings: Settings, back: Rerun, run: str, driver: str, *, updat
 
 def _from_the_beginning(settings: Settings, parent: RunInfo, run: str, driver: str) -> Fork:
     """A new run that begins as another did, of which no entry holds only that."""
-    journal, codec, now = settings.journal, settings.codec, time.time()
+    journal, codec, now = settings.journal, settings.codec, clock.time()
     started = past_of(journal, codec, parent, 1).begun
     if started is None:
         raise CannotRerun(f"run {parent.run!r} no longer tells how it began")

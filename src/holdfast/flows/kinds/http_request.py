@@ -6,13 +6,13 @@ import codecs
 import email.utils
 import json
 import re
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from email.message import Message
 from typing import Any, ClassVar
 
+from holdfast import clock
 from holdfast.data.state import State
 from holdfast.engine.driving.context import Context
 from holdfast.flows.errors import StepFailed
@@ -134,6 +134,6 @@ def _retry_after(value: str | None) -> float | None:
         return float(value)
     try:
         moment = email.utils.parsedate_to_datetime(value)
-        return max(0.0, moment.timestamp() - time.time())
+        return max(0.0, moment.timestamp() - clock.time())
     except (TypeError, ValueError, OverflowError):
         return None

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast import clock
 from holdfast.data.state import State
 from holdfast.engine.driving.context import Context
 from holdfast.flows.errors import EndedInFailure, StepFailed
@@ -38,7 +39,7 @@ class WaitAWhile(Plain):
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         seconds = self._seconds
         if self._until is not None:
-            seconds = max(0.0, (_moment(self._until.render(scope)) - dt.datetime.now(dt.UTC)).total_seconds())
+            seconds = max(0.0, _moment(self._until.render(scope)).timestamp() - clock.time())
         assert seconds is not None
         ctx.sleep(seconds, name="wait")
         return {"output": None}

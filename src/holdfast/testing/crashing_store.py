@@ -1,4 +1,4 @@
-"""Tools to show that a workflow survives a crash: a store that dies at the append you choose."""
+"""A store that crashes the process at the append you choose."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Literal, NoReturn
 
 from holdfast.errors import HoldfastError
-from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, Store
+from holdfast.stores.base import Append, Conflict, Store
+from holdfast.testing.wrapped_store import WrappedStore
 
 Point = Literal["before", "committed", "acknowledged"]
 POINTS: tuple[Point, ...] = ("before", "committed", "acknowledged")
@@ -32,7 +33,7 @@ def raise_crash() -> NoReturn:
     raise Crash("the process died here")
 
 
-class CrashingStore:
+class CrashingStore(WrappedStore):
     """A store that works until its `at`-th commit, and there crashes the process.
 
     `point` says when: "before" the commit (nothing of it is stored), "committed" (it is stored but the
@@ -48,8 +49,8 @@ class CrashingStore:
     ) -> None:
         if point not in POINTS:
             raise HoldfastError(f"point must be one of {', '.join(map(repr, POINTS))}, not {point!r}")
-        self.inner, self.at, self.point, self.how = inner, at, point, how
-        self.url = inner.url
+        super().__init__(inner)
+        self.at, self.point, self.how = at, point, how
         self.commits = 0
         self.crashed = False
         self._lock = threading.Lock()
@@ -72,53 +73,6 @@ class CrashingStore:
     def _crash(self) -> None:
         self.crashed = True
         self.how()
-
-    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
-        return self.inner.read(run, after, upto)
-
-    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
-        return self.inner.marks(run, before, limit)
-
-    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
-        return self.inner.snapshot(run, upto)
-
-    def runs(
-        self,
-        *,
-        run: str | None = None,
-        key: bytes | None = None,
-        workflow: str | None = None,
-        status: Sequence[str] | None = None,
-        limit: int | None = None,
-        prefix: str | None = None,
-        before: float | None = None,
-        parent: bytes | None = None,
-    ) -> list[RunInfo]:
-        return self.inner.runs(
-            run=run,
-            key=key,
-            workflow=workflow,
-            status=status,
-            limit=limit,
-            prefix=prefix,
-            before=before,
-            parent=parent,
-        )
-
-    def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
-        return self.inner.prune(run, horizon, forks=forks)
-
-    def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
-        return self.inner.delete(run, forks=forks)
-
-    def post(self, run: str, body: bytes) -> int:
-        return self.inner.post(run, body)
-
-    def inbox(self, run: str, after: int = 0) -> list[Message]:
-        return self.inner.inbox(run, after)
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 def _when_caller_returns(crash: Callable[[], None]) -> None:

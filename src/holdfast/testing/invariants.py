@@ -1,0 +1,174 @@
+"""What always holds, whatever dies: named promises, and how a ledger and a journal are held against them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.data.codec import Codec
+from holdfast.errors import HoldfastError
+from holdfast.journal.journal import genesis, verified
+from holdfast.journal.records import (
+    MovedOn,
+    Record,
+    Reset,
+    StepFinished,
+    StepStarted,
+)
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import decode_records
+from holdfast.stores.base import Store
+from holdfast.testing.ledger import CONSUMED, DUE, EFFECT, FINISHED, FIRED, START, STORED, Line
+
+
+class Invariant(NamedTuple):
+    """A promise, and the name by which reports call it."""
+
+    name: str
+    promise: str
+
+
+ACKNOWLEDGED = Invariant("acknowledged", "What a store acknowledged is never lost.")
+INTENT = Invariant("intent", "No step runs, and none completes, before its intent is stored.")
+FINISHED_ONCE = Invariant("finished", "A finished step never runs again.")
+EFFECTS = Invariant("effects", "An effect with an idempotency key happens once at most.")
+FENCE = Invariant("fence", "Only the current driver of a run commits to it.")
+SAME_RESULT = Invariant("same-result", "A resumed run ends as an uninterrupted one does.")
+EACH_ITEM = Invariant("each-item", "Each item of a for-each counts once.")
+NOT_STRANDED = Invariant("not-stranded", "A run that can go on is taken up; none is forgotten.")
+TIMERS = Invariant("timers", "Nothing that waits for a time goes on before it.")
+SIGNALS = Invariant("signals", "A signal or an answer is taken in once.")
+PRUNING = Invariant("pruning", "Pruning never removes what a resume needs.")
+CORRUPTION = Invariant("corruption", "Damage is reported, never guessed around.")
+RECOVERY = Invariant("recovery", "Recovery can itself be interrupted, and comes to an end.")
+
+INVARIANTS = (
+    ACKNOWLEDGED,
+    INTENT,
+    FINISHED_ONCE,
+    EFFECTS,
+    FENCE,
+    SAME_RESULT,
+    EACH_ITEM,
+    NOT_STRANDED,
+    TIMERS,
+    SIGNALS,
+    PRUNING,
+    CORRUPTION,
+    RECOVERY,
+)
+
+
+class Violation(NamedTuple):
+    """A promise that was broken, and how."""
+
+    invariant: Invariant
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant.name}: {self.what}"
+
+
+class Journalled(NamedTuple):
+    """A run's journal as stored: the seq and chain of each entry, and all records in order."""
+
+    entries: dict[int, str]
+    records: list[tuple[int, Record]]
+
+
+def read_journal(store: Store, run: str, codec: Codec | None = None) -> Journalled:
+    """What a store holds of a run that was neither pruned nor forked; every checksum is verified."""
+    codec, track = codec or Codec(), Track()
+    found = store.runs(run=run)
+    entries: dict[int, str] = {}
+    records: list[tuple[int, Record]] = []
+    if found:
+        for entry in verified(store, run, 0, genesis(run, found[0].key)):
+            entries[entry.seq] = entry.chain.hex()
+            records.extend((entry.seq, record) for record in decode_records(entry.body, track, codec))
+    return Journalled(entries, records)
+
+
+def check_run(lines: Sequence[Line], store: Store, run: str, codec: Codec | None = None) -> list[Violation]:
+    """Hold a ledger against the journal of a run; what was broken, if anything."""
+    try:
+        journal = read_journal(store, run, codec)
+    except HoldfastError as error:
+        return [Violation(CORRUPTION, f"the journal of {run!r} cannot be read: {error}")]
+    return [*check_ledger(lines), *check_journal(journal), *_check_both(lines, run, journal)]
+
+
+def check_ledger(lines: Iterable[Line]) -> list[Violation]:
+    """What a ledger shows by itself: repeated steps and effects, two drivers, early timers, signals taken twice."""
+    return list(_of_ledger(lines))
+
+
+def _of_ledger(lines: Iterable[Line]) -> Iterator[Violation]:
+    finished: set[str] = set()
+    effects: Counter[str] = Counter()
+    signals: Counter[str] = Counter()
+    chains: dict[str, str] = {}
+    due: dict[str, float] = {}
+    for what, key, detail in lines:
+        if what == FINISHED:
+            finished.add(key)
+        elif what == START and key in finished:
+            yield Violation(FINISHED_ONCE, f"step {key!r} ran again after it had finished")
+        elif what == EFFECT:
+            effects[key] += 1
+            if effects[key] == 2:
+                yield Violation(EFFECTS, f"the effect with the key {key!r} happened more than once")
+        elif what == CONSUMED:
+            signals[key] += 1
+            if signals[key] == 2:
+                yield Violation(SIGNALS, f"signal {key!r} was taken in more than once")
+        elif what == STORED and chains.setdefault(key, detail) != detail:
+            yield Violation(FENCE, f"two different entries were acknowledged as {key!r}")
+        elif what == DUE:
+            due.setdefault(key, float(detail))
+        elif what == FIRED and float(detail) < due.get(key, 0.0):
+            yield Violation(TIMERS, f"{key!r} went on at {detail}, before {due[key]!r}")
+
+
+def check_journal(journal: Journalled) -> list[Violation]:
+    """What a journal shows by itself: completions without an intent, steps that completed twice."""
+    return list(_of_journal(journal))
+
+
+def _of_journal(journal: Journalled) -> Iterator[Violation]:
+    intended: set[str] = set()
+    done: set[str] = set()
+    for seq, record in _plain(journal.records):
+        if isinstance(record, Reset):
+            intended.clear()
+            done.clear()
+        elif isinstance(record, StepStarted):
+            intended.add(record.step)
+        elif isinstance(record, StepFinished):
+            if record.step not in intended and not (record.skipped or record.origin or record.promoted):
+                yield Violation(INTENT, f"entry {seq} completes step {record.step!r}, which was never begun")
+            if record.step in done:
+                yield Violation(EACH_ITEM, f"entry {seq} completes step {record.step!r} once more")
+            done.add(record.step)
+
+
+def _plain(records: Iterable[tuple[int, Record]]) -> Iterator[tuple[int, Any]]:
+    for seq, record in records:
+        if isinstance(record, MovedOn):
+            yield from ((seq, part) for part in record.parts())
+        else:
+            yield seq, record
+
+
+def _check_both(lines: Sequence[Line], run: str, journal: Journalled) -> Iterator[Violation]:
+    intended = {record.step for _, record in _plain(journal.records) if isinstance(record, StepStarted)}
+    for what, key, detail in lines:
+        if what == STORED and key.rpartition(":")[0] == run:
+            stored = journal.entries.get(int(key.rpartition(":")[2]))
+            if stored != detail:
+                yield Violation(
+                    ACKNOWLEDGED, f"{key!r} was acknowledged and is {'another' if stored else 'gone'}"
+                )
+        elif what == START and key.partition(":once:")[0] not in intended:
+            yield Violation(INTENT, f"step {key!r} ran, and the journal does not know that it began")
