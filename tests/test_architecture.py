@@ -162,7 +162,7 @@ def run(program: str) -> str:
         capture_output=True,
         text=True,
         env={"PYTHONPATH": str(SOURCE.parent), "PATH": ""},
-        timeout=60,
+        timeout=110,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -206,14 +206,17 @@ def test_a_run_is_not_deleted_under_an_append(store: PostgresStore) -> None:
 
 
 def test_batches_that_clash_are_tried_again(postgres_url: str) -> None:
-    """Two transactions that lock runs in opposite order: one is thrown out by the server, and tried again."""
-    store = PostgresStore(f"{postgres_url}&options=-c%20deadlock_timeout=20ms")
+    """Two transactions that lock runs in opposite order: one is thrown out by the server, and tried again.
+
+    The server looks once after its time-out; by then the rival waits, too, also on a busy machine.
+    """
+    store = PostgresStore(f"{postgres_url}&options=-c%20deadlock_timeout=1s")
     create(store, "a")
     create(store, "b")
     answers: list[Conflict | None] = []
     batch = [Append(run, 1, [entry(2)], info(run, status="done")) for run in "ab"]
     with psycopg.connect(**store._server.address.parameters) as rival:  # type: ignore[arg-type]
-        rival.execute(f'SET search_path TO "{store.schema}"; SET deadlock_timeout = "10s"')
+        rival.execute(f'SET search_path TO "{store.schema}"; SET deadlock_timeout = "60s"')
         rival.execute("SELECT 1 FROM run WHERE run = 'b' FOR UPDATE")
         committing = threading.Thread(target=lambda: answers.extend(store.commit(batch)))
         committing.start()
