@@ -33,6 +33,15 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def make_folders(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder and those above it that are missing; their names survive a power loss like what is put there."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    for place in reversed(missing):
+        place.mkdir(mode=mode if place == folder else 0o777, exist_ok=True)
+        with suppress(PermissionError):  # Who may make a folder somewhere need not be allowed to read there.
+            sync_folder(place.parent)
+
+
 def write_at(fd: int, data: bytes, position: int) -> None:
     """Write all of `data` at `position`."""
     rest = memoryview(data)

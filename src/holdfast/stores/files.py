@@ -1,7 +1,8 @@
 """A store of plain files: one folder per run, good for looking at, copying and version control.
 
-`DIRECTORY/RUN/` holds `journal` (frames, append-only), `run.json` (the facts), `snapshots/`, `inbox/`
-and `lock`; `DIRECTORY/.keys/` says which folder has which key, and `DIRECTORY/@NAME/` is a namespace.
+`DIRECTORY/RUN/` holds `journal` (frames, append-only), `run.json` (the facts), `snapshots/`, `inbox/`,
+`lock` and, of a long run, `landmarks`; `DIRECTORY/.keys/` says which folder has which key, and
+`DIRECTORY/@NAME/` is a namespace.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from holdfast.stores.base import (
     check,
     paged,
 )
-from holdfast.stores.disk import in_plain_words, sync_folder, write_whole
+from holdfast.stores.disk import in_plain_words, make_folders, sync_folder, write_whole
 from holdfast.stores.memory import select
 from holdfast.stores.mending import Mender
 from holdfast.stores.namespaces import check_namespace, folder_of, own_url
@@ -66,8 +67,8 @@ class FileStore:
         self._states: dict[str, State] = {}
         self._closed = False
         with in_plain_words(self.directory):
-            place.parent.mkdir(parents=True, exist_ok=True)
             for folder in dict.fromkeys((place, self.directory)):
+                make_folders(folder, 0o700)
                 folder.mkdir(mode=0o700, exist_ok=True)
             for trash in self.directory.glob(".trash-*"):
                 shutil.rmtree(trash, ignore_errors=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.errors import CorruptJournal, HoldfastError, StoreError
-from holdfast.stores import frames
+from holdfast.stores import frames, landmarks
 from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot
 from holdfast.stores.disk import in_plain_words, lock_file, write_whole
 from holdfast.stores.mending import Found, Keep, Listing, Mender, Standing, changed_meanwhile
@@ -19,7 +19,7 @@ from holdfast.values import RunStatus
 if TYPE_CHECKING:
     from holdfast.stores.files import FileStore
 
-_KNOWN = ("journal", "run.json", "snapshots", "inbox", "lock")
+_KNOWN = ("journal", "run.json", "snapshots", "inbox", "lock", landmarks.NAME)
 _DAMAGED = RunStatus.DAMAGED.value
 
 
@@ -56,7 +56,8 @@ class FileMender(Mender):
             if path.name not in owners and folder is not None and folder.is_dir():
                 # Whoever begins a run claims its key first.
                 info = self._facts_in_peace(folder)
-                if path.exists() and (info is None or info.key.hex() != path.name):
+                is_begun = info is not None or not _is_unborn(folder)
+                if path.exists() and is_begun and (info is None or info.key.hex() != path.name):
                     found.append(f"{path} is no key of the run whose folder it names")
         return found
 
@@ -125,7 +126,7 @@ class FileMender(Mender):
         try:
             fd = os.open(folder / "journal", os.O_RDONLY)
             try:
-                for frame in frames.scan(fd, 0, os.fstat(fd).st_size, folder.name):
+                for frame in frames.scan_whole(fd, 0, os.fstat(fd).st_size, folder.name):
                     info = frames.read_facts(fd, frame, folder.name)
                     known += [info] if info is not None else []
                     head = frame.head
@@ -158,7 +159,7 @@ class FileMender(Mender):
         with in_plain_words(self._root):
             fd = os.open(self._root / name / "journal", os.O_RDONLY)
             try:
-                for frame in frames.scan(fd, 0, os.fstat(fd).st_size, name):
+                for frame in frames.scan_whole(fd, 0, os.fstat(fd).st_size, name):
                     yield from frames.salvage_entries(fd, frame)
             finally:
                 os.close(fd)
@@ -356,12 +357,19 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _is_unborn(folder: Path) -> bool:
-    """Whether a folder has no frame of a journal: its creation was cut short."""
+    """Whether a folder has no whole frame of a journal: its creation was cut short."""
+    if (folder / "run.json").exists():
+        return False
     try:
-        size = (folder / "journal").stat().st_size
+        fd = os.open(folder / "journal", os.O_RDONLY)
     except FileNotFoundError:
-        return not (folder / "run.json").exists()
-    return size < frames.HEADER_SIZE and not (folder / "run.json").exists()
+        return True
+    try:
+        return next(frames.scan_whole(fd, 0, os.fstat(fd).st_size, folder.name), None) is None
+    except HoldfastError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def _only_entry(path: Path) -> Entry:

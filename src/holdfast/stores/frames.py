@@ -6,10 +6,12 @@ of frames; a snapshot and a message are each a file of one frame with one entry.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 from zlib import crc32
@@ -25,6 +27,8 @@ _ENTRY = struct.Struct(">QdHQq")
 """Seq, time, sizes of chain, body and mark (-1: no mark)."""
 
 HEADER_SIZE = _HEADER.size + _CHECK.size
+_SECTOR = 512
+"""What a disk writes all or nothing of."""
 _CHUNK = 1 << 14
 """How much of a journal is looked at at once: most frames are small, and their headers close together."""
 
@@ -64,8 +68,9 @@ def encode(after: int, entries: Sequence[Entry], info: RunInfo | None = None) ->
 def scan(fd: int, start: int, size: int, run: str) -> Iterator[Frame]:
     """The frames from byte `start` on, by their headers alone.
 
-    Stops before a torn tail: a last frame of which the file holds only the beginning, or only the
-    zeros that a power loss leaves. Anything else that is no frame raises `CorruptJournal`.
+    Stops before a torn tail: a last frame of which the file holds only the beginning, or in whose header
+    are only zeros, or a sector of zeros, as a power loss leaves them. Anything else that is no frame raises
+    `CorruptJournal`.
     """
     known, begin = b"", start
     while start < size:
@@ -77,11 +82,54 @@ def scan(fd: int, start: int, size: int, run: str) -> Iterator[Frame]:
             return
         if not any(header) and not any(os.pread(fd, size - start, start)):
             return
-        frame = parse(header, start, run)
+        try:
+            frame = parse(header, start, run)
+        except CorruptJournal:
+            if _has_lost_sector(header, start) and not _is_followed(fd, start, size, run):
+                return
+            raise
         if frame.end > size:
             return
         yield frame
         start = frame.end
+
+
+def scan_whole(fd: int, start: int, size: int, run: str) -> Iterator[Frame]:
+    """As `scan`, but also without a last frame that a power loss took sectors from, which was never acknowledged."""
+    last = None
+    for frame in scan(fd, start, size, run):
+        if last is not None:
+            yield last
+        last = frame
+    if last is not None and not _is_torn(fd, last):
+        yield last
+
+
+def _is_torn(fd: int, frame: Frame) -> bool:
+    """Whether a frame is not as it was written, and that because the disk never got some of its sectors."""
+    data = os.pread(fd, frame.end - frame.start, frame.start)
+    facts_end = HEADER_SIZE + frame.facts_size
+    if crc32(data[HEADER_SIZE:facts_end]) == frame.facts_crc and crc32(data[facts_end:]) == frame.entries_crc:
+        return False
+    return _has_lost_sector(data, frame.start)
+
+
+def _has_lost_sector(data: bytes, start: int) -> bool:
+    """Whether of some sector all that belongs to `data`, which begins at `start`, is zeros."""
+    edges = [0, *range(_SECTOR - start % _SECTOR, len(data), _SECTOR), len(data)]
+    return any(not any(data[begin:end]) for begin, end in itertools.pairwise(edges))
+
+
+def _is_followed(fd: int, start: int, size: int, run: str) -> bool:
+    """Whether a frame begins somewhere after `start`: what lies before it was not written last."""
+    data = os.pread(fd, size - start, start)
+    place = data.find(_MAGIC, 1)
+    while place >= 0:
+        with suppress(CorruptJournal, StoreError, struct.error):
+            parse(data[place : place + HEADER_SIZE], start + place, run)
+            return True
+        place = data.find(_MAGIC, place + 1)
+    return False
 
 
 def read_facts(fd: int, frame: Frame, run: str) -> RunInfo | None:

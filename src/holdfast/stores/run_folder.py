@@ -8,17 +8,18 @@ import os
 import shutil
 import uuid
 from bisect import bisect_left
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
 from holdfast.errors import CorruptJournal
-from holdfast.stores import frames
+from holdfast.stores import frames, landmarks
 from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot, pruned_before
 from holdfast.stores.disk import lock_file, replacing, sync, sync_folder, write_at, write_whole
 from holdfast.stores.frames import Frame
+from holdfast.stores.landmarks import Landmarks
 from holdfast.stores.usage import RunSize
 
 _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
@@ -27,6 +28,8 @@ _LONGEST_NAME = 120
 _COPY_BYTES = 1 << 20
 _APART = 16
 """How many entries lie between two frames whose place is remembered."""
+_WORTHWHILE = 32
+"""How many places are worth to be written down."""
 
 
 def folder_name(run: str) -> str:
@@ -70,18 +73,25 @@ class Places:
     What it says may be outdated: a frame's own header tells whether it is there.
     """
 
-    def __init__(self) -> None:
-        self._known: list[tuple[int, int]] = []
+    def __init__(self, known: Sequence[tuple[int, int]] = ()) -> None:
+        self.known = list(known)
+        self.kept = len(self.known)
+        """How many of them are written down."""
+
+    @property
+    def are_many(self) -> bool:
+        """Whether enough came since they were written down to do it again."""
+        return len(self.known) - self.kept >= max(_WORTHWHILE, self.kept // 4)
 
     def note(self, frame: Frame) -> None:
         """Remember a frame, if none was for a while."""
-        if not self._known or frame.after - self._known[-1][0] >= _APART:
-            self._known.append((frame.after, frame.start))
+        if not self.known or frame.after - self.known[-1][0] >= _APART:
+            self.known.append((frame.after, frame.start))
 
     def before(self, seq: int) -> tuple[int, int]:
         """The last frame known that begins at or before an entry: the seq that it follows, and where it is."""
-        index = bisect_left(self._known, (max(1, seq), 0)) - 1
-        return self._known[index] if index >= 0 else (0, 0)
+        index = bisect_left(self.known, (max(1, seq), 0)) - 1
+        return self.known[index] if index >= 0 else (0, 0)
 
 
 States = MutableMapping[str, State]
@@ -132,7 +142,7 @@ def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
         if seen.last.end == stat.st_size:
             return seen
         last, first, info, places = seen.last, seen.first, seen.info, seen.places
-    for frame in frames.scan(fd, last.end if last else 0, stat.st_size, name):
+    for frame in frames.scan_whole(fd, last.end if last else 0, stat.st_size, name):
         facts = frames.read_facts(fd, frame, name) if frame.facts_size else None
         info = facts or info
         is_foreign = info is None or (facts is not None and folder_name(facts.run) != name)
@@ -154,7 +164,8 @@ class RunFolder:
     def __init__(self, path: Path, journal: int, states: States) -> None:
         self.path, self.name = path, path.name
         self._journal, self._states = journal, states
-        self.state = self._before = load_state(journal, self.name, states.get(self.name))
+        seen = states.get(self.name) or _recalled(path, journal)
+        self.state = self._before = load_state(journal, self.name, seen)
         if self.state is not None:
             states[self.name] = self.state
         self._snapshots: list[Snapshot] = []
@@ -237,6 +248,13 @@ class RunFolder:
             facts = frames.facts_json(self.state.info, self.state.head)
             write_whole(self.path / "run.json", facts, durable=durable)
         self._states[self.name] = self.state
+        self._keep_landmarks(self.state)
+
+    def _keep_landmarks(self, state: State) -> None:
+        places = state.places
+        if places.are_many:
+            landmarks.keep(self.path, Landmarks(state.last, state.first, state.info, places.known))
+            places.kept = len(places.known)
 
     def undo(self) -> None:
         """Take back what was appended, as far as a failing disk lets us."""
@@ -308,6 +326,7 @@ class RunFolder:
     def _rewrite(self, first: int, state: State) -> None:
         kept = [frame for frame in self.frames() if frame.head >= first]
         remaining = [entry for entry in self.entries(kept[0]) if entry.seq >= first]
+        landmarks.forget(self.path)
         with replacing(self.path / "journal", durable=True) as fd:
             beginning = frames.encode(first - 1, remaining, state.info)
             write_at(fd, beginning, 0)
@@ -356,6 +375,15 @@ class RunFolder:
         finally:
             os.close(fd)
         raise frames.corrupt(label, 0, number)
+
+
+def _recalled(path: Path, journal: int) -> State | None:
+    """What the landmarks say; whether they hold is seen when they are used."""
+    seen = landmarks.recall(path)
+    if seen is None:
+        return None
+    inode, places = os.fstat(journal).st_ino, Places(seen.places)
+    return State(inode, seen.last, seen.first, seen.info, places)
 
 
 def remove_folder(path: Path, states: States) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.errors import CorruptJournal, StoreError
+from holdfast.stores.disk import make_folders
 
 APPLICATION_ID = 0x484F4C44
 """`HOLD`: marks a SQLite file as ours."""
@@ -32,7 +33,7 @@ def connect(path: Path, patience: float) -> apsw.Connection:
     is no database, belongs to another program, or was made by a newer version.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except OSError as error:

@@ -1,0 +1,116 @@
+"""What a file store keeps of a long journal, so that opening it anew need not read it all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from holdfast import open_store
+from holdfast.stores import frames
+from holdfast.stores.base import Append, Snapshot, Store
+from holdfast.stores.landmarks import NAME
+from tests.stores.making import create, entry, info, seqs
+
+LENGTH = 600
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run that was appended to often."""
+    store = open_store(f"file://{tmp_path / 'runs'}")
+    create(store, "r")
+    go_on(store, 1, LENGTH)
+    store.close()
+    return tmp_path / "runs" / "r"
+
+
+def go_on(store: Store, head: int, upto: int) -> None:
+    for seq in range(head + 1, upto + 1):
+        facts = info("r", status=f"at {seq}") if seq % 50 == 0 else None
+        assert store.commit([Append("r", seq - 1, [entry(seq)], facts, durable=False)]) == [None]
+
+
+def scanned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[int], str]:
+    """How many frames a store that is opened anew looks at to list the run; what it then reads."""
+    looked, scan = 0, frames.scan
+
+    def counting(*args: object) -> object:
+        nonlocal looked
+        for frame in scan(*args):  # type: ignore[arg-type]
+            looked += 1
+            yield frame
+
+    with monkeypatch.context() as patch:
+        patch.setattr(frames, "scan", counting)
+        store = open_store(f"file://{folder.parent}")
+        (listed,) = store.runs()
+        seen = looked
+    found = seqs(store, "r")
+    store.close()
+    return seen, found, listed.status
+
+
+def test_a_long_journal_is_not_read_whole_when_it_is_opened_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, found, status = scanned(folder, monkeypatch)
+
+    assert looked < LENGTH / 4 and found == list(range(1, LENGTH + 1)) and status == f"at {LENGTH}"
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:100]),
+        lambda path: path.write_bytes(b"\0" * 300),
+        lambda path: path.write_bytes(path.read_bytes().replace(b'"first":1', b'"first":2')),
+    ],
+    ids=["gone", "empty", "cut", "zeros", "changed"],
+)
+def test_without_whole_landmarks_the_journal_is_read(
+    folder: Path, harm: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harm(folder / NAME)  # type: ignore[operator]
+
+    looked, found, status = scanned(folder, monkeypatch)
+
+    assert looked >= LENGTH and found == list(range(1, LENGTH + 1)) and status == f"at {LENGTH}"
+
+
+def test_landmarks_of_another_time_are_not_believed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal was restored to an earlier time, and went another way."""
+    journal = folder / "journal"
+    os.truncate(journal, journal.stat().st_size * 2 // 5)
+    store = open_store(f"file://{folder.parent}")
+    head = seqs(store, "r")[-1]
+    go_on(store, head, head + 3)
+    store.close()
+
+    _, found, status = scanned(folder, monkeypatch)
+
+    assert found == list(range(1, head + 4)) and status == f"at {(head + 3) // 50 * 50}"
+
+
+def test_a_pruned_journal_is_not_taken_for_the_old_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(f"file://{folder.parent}")
+    horizon = next(iter(store.read("r", 299)))
+    store.prune("r", Snapshot(horizon.seq, horizon.at, horizon.chain, b"state"))
+    store.close()
+
+    _, found, status = scanned(folder, monkeypatch)
+
+    assert found == list(range(300, LENGTH + 1)) and status == f"at {LENGTH}"
+
+
+def test_a_copied_store_keeps_its_landmarks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = folder.parent.parent / "copy"
+    shutil.copytree(folder.parent, copy)
+
+    looked, found, _ = scanned(copy / "r", monkeypatch)
+
+    assert looked < LENGTH / 4 and found[-1] == LENGTH
