@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.cli.warm import WARM
+
 PROGRAM = [sys.executable, "-W", "error", "-m", "holdfast"]
 PATIENCE = 60.0
 
@@ -109,15 +111,7 @@ def call(
     folder: Path, *arguments: str, given: str = "", env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """The command line, run to its end in a folder."""
-    return subprocess.run(
-        [*PROGRAM, *arguments],
-        cwd=folder,
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=env or environment(),
-    )
+    return WARM.call(list(arguments), folder, given, env or environment(), PATIENCE)
 
 
 def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
