@@ -177,11 +177,11 @@ def _at_url(scheme: str, rest: str, text: str, namespace: str) -> Store:
 
 
 def _at_path(text: str, namespace: str) -> Store:
-    path = Path(text).expanduser()
+    path = _expanded(text)
     with _lock:
         if text in _named:
             return get_store(text, namespace=namespace)
-    if path.is_dir():
+    if _is_folder(path):
         return _open("file", text, namespace)
     if path.suffix.lower() in _SQLITE_SUFFIXES:
         return _open("sqlite", text, namespace)
@@ -193,7 +193,24 @@ def _at_path(text: str, namespace: str) -> Store:
     )
 
 
+def _expanded(text: str) -> Path:
+    if "\0" in text:
+        raise StoreError(f"{text!r} has a NUL character, which no path can have; choose another path")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise StoreError(f"{text!r} begins with the home of nobody known here; write out the path") from None
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise StoreError(f"cannot open {str(path)!r:.300}: {error.strerror}; choose another path") from None
+
+
 def _open(scheme: str, path: str, namespace: str) -> Store:
+    _expanded(path)
     if scheme == "sqlite":
         if path == ":memory:":
             raise StoreError("SQLite in memory cannot be shared by threads and processes; use memory://")

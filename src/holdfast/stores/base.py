@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 from holdfast import clock
 from holdfast.errors import HoldfastError, StoreError
@@ -211,9 +211,22 @@ class Leases(Protocol):
     def lapses(self) -> int:
         """A number that changes whenever this process may have been thought dead: its lease was not renewed in time.
 
-        By its own clock, and not only while that lasts. Asked before every step, so it costs nothing.
+        By its own clock. While that lasts it is another each time, for anybody may come at any moment, and once more
+        when it is over. Asked before every step, so it costs nothing.
         """
         ...
+
+
+def leases_of(store: Store) -> Leases | None:
+    """The store, if it has leases. Asked for every run, so each kind of store is looked at only once."""
+    kind = type(store)
+    has_leases = _LEASED.get(kind)
+    if has_leases is None:
+        has_leases = _LEASED[kind] = isinstance(store, Leases)
+    return cast(Leases, store) if has_leases else None
+
+
+_LEASED: dict[type, bool] = {}
 
 
 @runtime_checkable

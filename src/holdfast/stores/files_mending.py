@@ -38,12 +38,13 @@ class FileMender(Mender):
         with in_plain_words(self._root):
             found = [f"{path}: a file that was being written" for path in self._root.rglob(".tmp-*")]
             found += [f"{path}: a run that was being deleted" for path in self._root.glob(".trash-*")]
-            return found + [
-                f"{path}: a run that was never begun" for path in self._folders() if _is_unborn(path)
-            ]
+            found += [f"{path}: a run that was never begun" for path in self._folders() if _is_unborn(path)]
+            keys = {info.key.hex() for info in self.runs().infos}
+            unused = (path for path in self._keys() if path.name not in keys)
+            return found + [f"{path}: the key of a run that was never begun" for path in unused]
 
     def _key_problems(self) -> list[str]:
-        """Every run has its key in `.keys`, and every key there is that of a run, or of none at all."""
+        """Every run has its key in `.keys`. Others are left there by creations that were cut short."""
         owners = {info.key.hex(): folder_name(info.run) for info in self.runs().infos}
         found = []
         for key, owner in owners.items():
@@ -51,14 +52,6 @@ class FileMender(Mender):
                 with _locked(self._root / owner) as is_there:
                     if is_there and _text(self._key_path(key)) != owner:
                         found.append(f"{self._key_path(key)} does not name the folder {owner}")
-        for path in self._keys():
-            folder = self._named(path)
-            if path.name not in owners and folder is not None and folder.is_dir():
-                # Whoever begins a run claims its key first.
-                info = self._facts_in_peace(folder)
-                is_begun = info is not None or not _is_unborn(folder)
-                if path.exists() and is_begun and (info is None or info.key.hex() != path.name):
-                    found.append(f"{path} is no key of the run whose folder it names")
         return found
 
     def _key_path(self, key: str) -> Path:
@@ -165,7 +158,21 @@ class FileMender(Mender):
                 os.close(fd)
 
     def snapshots(self, run: str) -> list[Found]:
-        return self._alone(run, "snapshots", lambda e: Snapshot(e.seq, e.at, e.chain, e.body))
+        """All but those before the beginning of a pruned journal: who pruned it did not come to remove them."""
+        first = self._first(self._root / folder_name(run))
+        found = self._alone(run, "snapshots", lambda e: Snapshot(e.seq, e.at, e.chain, e.body))
+        return [snapshot for snapshot in found if snapshot.number >= first]
+
+    def _first(self, folder: Path) -> int:
+        """The first entry that a journal has, as far as it can be read."""
+        with suppress(HoldfastError, OSError):
+            fd = os.open(folder / "journal", os.O_RDONLY)
+            try:
+                for frame in frames.scan_whole(fd, 0, os.fstat(fd).st_size, folder.name):
+                    return frame.after + 1
+            finally:
+                os.close(fd)
+        return 0
 
     def messages(self, run: str) -> list[Found]:
         return self._alone(run, "inbox", lambda e: Message(e.seq, e.at, e.body))

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from zlib import crc32
 
-from holdfast.errors import CorruptJournal, StoreError
+from holdfast.errors import CorruptJournal, HoldfastError, StoreError
 from holdfast.stores.base import Entry, RunInfo
 
 _MAGIC, VERSION = b"HFJ", 1
@@ -97,10 +97,15 @@ def scan(fd: int, start: int, size: int, run: str) -> Iterator[Frame]:
 def scan_whole(fd: int, start: int, size: int, run: str) -> Iterator[Frame]:
     """As `scan`, but also without a last frame that a power loss took sectors from, which was never acknowledged."""
     last = None
-    for frame in scan(fd, start, size, run):
+    try:
+        for frame in scan(fd, start, size, run):
+            if last is not None:
+                yield last
+            last = frame
+    except HoldfastError:
         if last is not None:
             yield last
-        last = frame
+        raise
     if last is not None and not _is_torn(fd, last):
         yield last
 

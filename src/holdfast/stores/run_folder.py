@@ -61,6 +61,8 @@ class State:
     first: int
     info: RunInfo
     places: Places = field(default_factory=lambda: Places(), compare=False)
+    is_anchored: bool = field(default=False, compare=False)
+    """Whether this process knows that the names that lead to the journal survive a power loss."""
 
     @property
     def head(self) -> int:
@@ -133,6 +135,7 @@ def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
     """What the open journal says, reading only what follows `seen`; `None` if it says nothing yet."""
     stat = os.fstat(fd)
     last, first, info, inode, places = None, 0, None, stat.st_ino, Places()
+    is_anchored = False
     if (
         seen is not None
         and seen.inode == inode
@@ -142,6 +145,7 @@ def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
         if seen.last.end == stat.st_size:
             return seen
         last, first, info, places = seen.last, seen.first, seen.info, seen.places
+        is_anchored = seen.is_anchored
     for frame in frames.scan_whole(fd, last.end if last else 0, stat.st_size, name):
         facts = frames.read_facts(fd, frame, name) if frame.facts_size else None
         info = facts or info
@@ -150,7 +154,7 @@ def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
             raise frames.corrupt(name, frame.start, frame.after + 1)
         last, first = frame, first or frame.after + 1
         places.note(frame)
-    return State(inode, last, first, info, places) if last and info else None
+    return State(inode, last, first, info, places, is_anchored) if last and info else None
 
 
 class RunFolder:
@@ -239,9 +243,11 @@ class RunFolder:
             return
         if durable:
             sync(self._journal)
-            if self._before is None:
+            if not self.state.is_anchored:
+                # Also of a run that is there: whoever created it may not have asked for that.
                 sync_folder(self.path)
                 sync_folder(self.path.parent)
+                self.state = replace(self.state, is_anchored=True)
         for snapshot in self._snapshots:
             self._keep(snapshot)
         if self._has_new_facts:

@@ -91,13 +91,13 @@ class SqliteStore:
                 raise failure(error, self.path, self._patience) from error
 
     def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
-        last = _SEQ if upto is None else max(0, min(upto, _SEQ))
+        last = _SEQ if upto is None else _within(upto)
 
         def fetch(after: int) -> tuple[list[Entry], bool]:
             with self._reading() as connection:
                 return _page(connection, run, after, last)
 
-        return paged(fetch, run, max(0, after), upto)
+        return paged(fetch, run, _within(after), upto)
 
     def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
         rows = self._rows(
@@ -105,7 +105,7 @@ class SqliteStore:
             f"SELECT id & {_SEQ}, at, mark, length(body) FROM entries "
             "WHERE id > (SELECT base FROM r) AND id < (SELECT base FROM r) + ? AND mark IS NOT NULL "
             "ORDER BY id DESC LIMIT ?",
-            (run, _SEQ if before is None else max(0, before), -1 if limit is None else limit),
+            (run, _SEQ if before is None else _within(before), -1 if limit is None else _within(limit)),
         )
         return [mark_of(row, run) for row in rows]
 
@@ -114,7 +114,7 @@ class SqliteStore:
             "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
             f"SELECT id & {_SEQ}, at, chain, body FROM snapshots "
             "WHERE id > (SELECT base FROM r) AND id <= (SELECT base FROM r) + ? ORDER BY id DESC LIMIT 1",
-            (run, _SEQ if upto is None else max(0, upto)),
+            (run, _SEQ if upto is None else _within(upto)),
         )
         return snapshot_of(rows[0], run) if rows else None
 
@@ -149,7 +149,7 @@ class SqliteStore:
         rows = self._rows(
             f"SELECT {', '.join(FACTS)}, head, sum FROM runs "
             f"{'WHERE ' if where else ''}{' AND '.join(where)} ORDER BY {latest} DESC, run LIMIT ?",
-            (*values, -1 if limit is None else limit),
+            (*values, -1 if limit is None else _within(limit)),
         )
         return [facts_of(row) for row in rows]
 
@@ -173,7 +173,7 @@ class SqliteStore:
             "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
             f"SELECT id & {_SEQ}, at, body FROM inbox "
             f"WHERE id > (SELECT base FROM r) + ? AND id <= (SELECT base FROM r) + {_SEQ} ORDER BY id",
-            (run, max(0, after)),
+            (run, _within(after)),
         )
         return [message_of(row, run) for row in rows]
 
@@ -258,6 +258,11 @@ class SqliteStore:
         self._pid = os.getpid()
         self._read_lock.release()
         self._write_lock.release()
+
+
+def _within(number: int) -> int:
+    """A number of an entry that can be one of a run: behind its last possible number the next run begins."""
+    return max(0, min(number, _SEQ))
 
 
 def _page(connection: apsw.Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool]:

@@ -42,6 +42,10 @@ def connect(path: Path, patience: float) -> apsw.Connection:
         return _insisting(lambda: _opened(path, patience), patience)
     except apsw.Error as error:
         raise failure(error, path, patience) from error
+    except UnicodeEncodeError:
+        raise StoreError(
+            f"{str(path)!a} is not Unicode, as SQLite's paths are; choose another path"
+        ) from None
 
 
 def failure(error: Exception, path: Path, patience: float) -> StoreError:

@@ -82,11 +82,13 @@ class LeaseKeeper:
         return row is not None and bool(row[0])
 
     def lapses(self) -> int:
-        """A number that changes when the lease is not renewed in time, and again when it is at last.
+        """A number that is another each time while the lease is not renewed in time, and changes once more after.
 
         By this machine's clock, which goes on while it sleeps.
         """
-        return self._lapses + (self._name is not None and self._is_late(_now()))
+        if self._name is not None and self._is_late(_now()):
+            self._lapses += 1
+        return self._lapses
 
     def _is_late(self, now: float) -> bool:
         return now - self._renewed_at > self._server.address.lease
@@ -124,7 +126,7 @@ class LeaseKeeper:
             began = _now()
             self._connection.execute(_RENEW, values)
             if self._name is not None and self._is_late(_now()):
-                self._lapses += 2
+                self._lapses += 1
             self._renewed_at = began
             if time.monotonic() - self._cleaned_at > _BETWEEN_CLEANINGS or not self._cleaned_at:
                 self._connection.execute(_FORGET, (address.namespace,))

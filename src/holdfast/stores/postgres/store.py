@@ -143,7 +143,7 @@ class PostgresStore:
         return self._parts.leases.is_live(lease, self._connections)
 
     def lapses(self) -> int:
-        """A number that changes when this process could not renew its lease in time, and again when it could."""
+        """A number that changes while this process cannot renew its lease in time, and once more when it can."""
         return self._parts.leases.lapses()
 
     def changed(self, run: str, timeout: float) -> bool:
