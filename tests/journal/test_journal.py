@@ -283,6 +283,27 @@ def test_snapshots_cost_no_more_than_the_journal_and_bound_what_a_load_reads(
     assert sum(len(entry.body) for entry in store.read("r", newest.seq)) < store.entry_bytes / 8
 
 
+def test_a_large_input_is_packed_once_and_not_again_to_see_whether_a_snapshot_pays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[int] = []
+    make = Journal.make_snapshot
+    monkeypatch.setattr(
+        Journal,
+        "make_snapshot",
+        lambda self, loaded, codec: (taken.append(loaded.seq), make(self, loaded, codec))[1],
+    )
+    graph = StateGraph({"n": int, "blob": bytes}, name="large")
+    for number in range(20):
+        graph.add_node(
+            f"s{number}", lambda state: {"n": state["n"] + 1}, after=[f"s{number - 1}"] if number else []
+        )
+    app = graph.compile("memory://")
+
+    assert app.invoke({"n": 0, "blob": random.Random(1).randbytes(1_000_000)}, run_id="r").state["n"] == 20
+    assert taken == []
+
+
 def test_snapshots_are_only_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "SNAPSHOT_FLOOR", 2048)
     store = CountingStore()
@@ -473,7 +494,7 @@ def expected(states: list[dict[str, Any]], update: dict[str, Any]) -> dict[str, 
 
 
 @given(st.lists(UPDATES, min_size=1, max_size=12), st.integers(-20_000, 3000), st.booleans(), st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_checkpoint_of_any_run_reads_as_it_was_also_across_snapshots_and_pruning(
     monkeypatch: pytest.MonkeyPatch,
     updates: list[dict[str, Any]],

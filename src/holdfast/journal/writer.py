@@ -46,6 +46,8 @@ class Writer:
         self._new_info: RunInfo | None = None
         self._link = self.chain if self.stored else b""
         """The chain of what is stored."""
+        self._refusal: RunConflict | RunExists | None = None
+        """Why nothing that follows can be stored either."""
 
     @classmethod
     def create(
@@ -92,6 +94,8 @@ class Writer:
 
     def build(self) -> Append:
         """What has to be stored, as one append; called with the lock held."""
+        if self._refusal is not None:
+            raise self._refusal
         snapshots: tuple[Snapshot, ...] = ()
         if self._pending:
             self._seal_entry(self.run.updated_at)
@@ -138,6 +142,9 @@ class Writer:
         self._unsent.append(Entry(seq, at, chain, body, mark))
         if mark is not None:
             self.run.saved_seq, self._mark = seq, None
+        if seq == 1 and not self.snapshot_size and not self.run.steps_done:
+            # A run that has only begun holds what its first entry has: a snapshot could not be smaller.
+            self.snapshot_size = len(body)
         self.seq = seq
         self.weight += len(body)
         self._pending = []
@@ -159,12 +166,13 @@ class Writer:
         """Take the store's answer; called with the lock held."""
         if conflict is not None:
             self._unsent = []
+            self._refusal = self._conflict(conflict.head)
             if self.stored == 0:
-                raise RunExists(
+                self._refusal = RunExists(
                     f"run {self.info.run!r} exists in {self.journal.store.url}; "
                     "resume it, or give the new run another run_id"
                 )
-            raise self._conflict(conflict.head)
+            raise self._refusal
         size = 0
         for entry in self._unsent:
             size += len(entry.body)

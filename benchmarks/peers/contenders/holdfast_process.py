@@ -1,0 +1,11 @@
+"""Holdfast with durability="process": raced only beside peers who do not sync each step either."""
+
+from __future__ import annotations
+
+from contenders import holdfast
+
+
+class Race(holdfast.Race):
+    """What a killed process wrote survives; a power cut may cost the last steps."""
+
+    durability = "process"
