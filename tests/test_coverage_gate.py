@@ -79,7 +79,7 @@ def project(tmp_path: Path) -> Path:
 
 def run(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(project / "src")}
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:holdfast", "-n", "2", *arguments]
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=100)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -71,6 +72,7 @@ class Play:
         self, work: dict[str, str], edges: list[tuple[str, str]], script: list[Asked], barrier: bool
     ) -> None:
         self.work, self.script = work, script
+        self.asking, self.quiet = 0, threading.Condition()
         inner = StateGraph(Log, name="inner").add_node("x", self.node("x")).add_node("y", self.node("y"))
         inner.add_edge(START, "x").add_edge("x", "y")
         graph = StateGraph(Log, name="g", max_iterations=60)
@@ -83,8 +85,13 @@ class Play:
 
     def node(self, name: str) -> Any:
         def run(state: Any, ctx: Any) -> dict[str, Any]:
+            with self.quiet:
+                self.asking += 1
             if self.script:
                 self.script.pop(0).put(self.app)
+            with self.quiet:
+                self.asking -= 1
+                self.quiet.notify_all()
             if self.work[name] == "fail":
                 raise ValueError(name)
             return {"log": [ctx.ask("well?", name=name) if self.work[name] == "ask" else name]}
@@ -92,6 +99,17 @@ class Play:
         return run
 
     def drive(self, begin: bool = False) -> RunStatus:
+        """How the run stands when nobody drives it, nor asks something of it, any more.
+
+        A step that was left behind in its thread may still be asking when the drive ends.
+        """
+        status = self._driven(begin)
+        with self.quiet:
+            late = self.asking > 0
+            assert self.quiet.wait_for(lambda: not self.asking, 60)
+        return RunStatus(self.app.settings.journal.info("r").status) if late else status
+
+    def _driven(self, begin: bool) -> RunStatus:
         try:
             if begin:
                 return self.app.invoke({"n": 0}, run_id="r").status
