@@ -166,15 +166,19 @@ def test_nothing_is_appended_after_damage(folder: Path, store: FileStore) -> Non
     assert journal.read_bytes() == damaged
 
 
-def test_one_damaged_run_does_not_hide_the_others(folder: Path, store: FileStore) -> None:
+def test_one_damaged_run_does_not_hide_the_others(
+    folder: Path, store: FileStore, caplog: pytest.LogCaptureFixture
+) -> None:
     create(store, "bad")
     create(store, "good")
     (folder / "bad" / "journal").write_bytes(b"?" * 100)
 
     assert [each.run for each in FileStore(folder).runs()] == ["bad", "good"]
     (folder / "bad" / "run.json").write_text("?")
+    assert [each.run for each in FileStore(folder).runs()] == ["good"]
+    assert "'bad'" in caplog.text and "holdfast fsck" in caplog.text
     with pytest.raises(CorruptJournal, match="'bad'"):
-        FileStore(folder).runs()
+        FileStore(folder).runs(run="bad")
 
 
 def test_a_damaged_snapshot_or_message_is_reported(folder: Path, store: FileStore) -> None:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -48,6 +49,8 @@ from holdfast.stores.run_folder import (
 )
 from holdfast.stores.usage import Footprint, RunSize
 from holdfast.values import RunStatus
+
+logger = logging.getLogger("holdfast")
 
 Answer = TypeVar("Answer")
 
@@ -132,9 +135,10 @@ class FileStore:
                 names = [owner]
             else:
                 names = self._names()
-            infos = [info for info in map(self._facts, names) if info is not None]
+            look = self._facts if run is not None else self._facts_if_any
+            infos = [info for info in map(look, names) if info is not None]
             if owner is not None and run is None and all(info.key != key for info in infos):
-                infos = [info for info in map(self._facts, self._names()) if info is not None]
+                infos = [info for info in map(look, self._names()) if info is not None]
         return select(
             infos,
             run=run,
@@ -275,6 +279,14 @@ class FileStore:
             if (shown := self._shown(name)) is not None:
                 return shown
             raise
+
+    def _facts_if_any(self, name: str) -> RunInfo | None:
+        """As `_facts`, where other runs are asked for, too: they are not kept back because of this one."""
+        try:
+            return self._facts(name)
+        except CorruptJournal as error:
+            logger.warning("%s: %s; `holdfast fsck` tells more, the other runs are intact", self.url, error)
+            return None
 
     def _given_up(self, name: str) -> RunInfo | None:
         """The facts of a run of which nothing is left but that it was found damaged."""
