@@ -167,6 +167,8 @@ def message(error: BaseException) -> str:
         return f"holdfast: {worded(str(error))}" if str(error) else "holdfast: interrupted"
     if _is_expected(error):
         return f"holdfast: {worded(str(error))}{_way_out(error)}"
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"holdfast: {error.filename!r:.300}: {error.strerror}; check the path, or choose another"
     if isinstance(error, ModuleNotFoundError):
         return f"holdfast: the package {error.name!r} is missing; install holdfast with its dependencies"
     return f"holdfast: unexpected {type(error).__name__}: {error}; run again with --debug to see where"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -161,12 +162,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words, debug = _without_debug(words)
     if "_HOLDFAST_COMPLETE" in os.environ:
         commands.main(words, prog_name=PROGRAM)
+    _write_anything()
     try:
         code = _exit_code(_run(words, debug))
         sys.stdout.flush()
         return code
     except BaseException as error:
         return report(error, debug, "--json" in words[: words.index("--") if "--" in words else None])
+
+
+def _write_anything() -> None:
+    """Let no name that is not Unicode, nor a narrow encoding, end a command that has done its work."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _run(words: list[str], debug: bool) -> Any:

@@ -70,6 +70,9 @@ def scalar_build(items: list[Any]) -> Any:
     text, raw = items
     if text in TEXT_KINDS:
         _dtype(f"|{text}1")
+        # Of a number numpy would make as many zeros.
+        if type(raw) is not (str if text == "U" else bytes):
+            raise CodecError("the stored scalar is another kind of value than it says")
         import numpy
 
         return numpy.str_(raw) if text == "U" else numpy.bytes_(raw)

@@ -107,6 +107,14 @@ def _time_build(items: list[Any]) -> dt.time:
     return dt.time(hour, minute, second, microsecond, zone, fold=fold)
 
 
+def _fraction_build(items: list[Any]) -> Fraction:
+    numerator, denominator = items
+    # A text such as 1e999999999 would be a number too, of a size that no memory holds.
+    if type(numerator) is not int or type(denominator) is not int:
+        raise CodecError("a fraction is made of two whole numbers")
+    return Fraction(numerator, denominator)
+
+
 def _path_build(items: list[Any]) -> pathlib.PurePath:
     flavour, text = items
     return PATHS[flavour](text)
@@ -134,7 +142,7 @@ _TABLE: list[tuple[int, type, Callable[[Any], list[Any]], Callable[[list[Any]], 
     (16, dt.timezone, _timezone_items, lambda items: dt.timezone(*items)),
     (17, zoneinfo.ZoneInfo, _zone_items, _zone_build),
     (18, Decimal, lambda number: [str(number)], lambda items: Decimal(items[0], EXACT)),
-    (19, Fraction, lambda f: [f.numerator, f.denominator], lambda items: Fraction(*items)),
+    (19, Fraction, lambda f: [f.numerator, f.denominator], _fraction_build),
     (20, uuid.UUID, lambda value: [value.bytes], lambda items: uuid.UUID(bytes=items[0])),
     (22, complex, lambda number: [number.real, number.imag], lambda items: complex(*items)),
     (23, range, lambda r: [r.start, r.stop, r.step], lambda items: range(*items)),

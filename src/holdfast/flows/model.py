@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -26,20 +27,25 @@ KINDS = (
 STEP_NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_LONGEST_DURATION = 100
 
 
 def seconds(value: Any) -> float:
     """The seconds that `30s`, `1h30m`, `2d` or a plain number mean; anything else is a `ValueError`."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if value < 0 or value != value or value == float("inf"):
-            raise ValueError("a duration cannot be negative or endless")
-        return float(value)
-    if isinstance(value, str):
+        return _finite(value)
+    if isinstance(value, str) and len(value) <= _LONGEST_DURATION:
         text = value.strip().lower()
         parts = _DURATION.findall(text)
         if parts and not _DURATION.sub("", text).strip():
-            return sum(float(number) * _UNITS[unit] for number, unit in parts)
+            return _finite(sum(float(number) * _UNITS[unit] for number, unit in parts))
     raise ValueError("a duration is a number of seconds or text such as 30s, 5m, 1h30m, 2d")
+
+
+def _finite(value: float) -> float:
+    if not 0 <= value < float("inf") or value > sys.float_info.max:
+        raise ValueError("a duration cannot be negative or endless")
+    return float(value)
 
 
 Duration = Annotated[

@@ -225,14 +225,16 @@ class Journal:
         """
         name = info.run
         first = next(iter(self.store.read(name)), None)
-        if first is None or (first.seq == 1 and not self._needs_snapshot(info, first, codec)):
+        if first is None:
+            raise CorruptJournal(f"run {name!r} has no entries", run=name, seq=1)
+        if first.seq == 1 and not self._needs_snapshot(info, first, codec):
             found = self._read_history(info, 0, genesis(name, info.key), upto, Track(), codec)
             try:
                 # A fork's first entry is read now: its parent may go, but then not without leaving it a snapshot.
                 begun = list(itertools.islice(found, 1)) if info.parent else []
                 return RunState(), itertools.chain(begun, found)
             except CorruptJournal:
-                if first is None or not self._became_whole(name):
+                if not self._became_whole(name):
                     raise
         snapshot, track = self.store.snapshot(name, first.seq), Track()
         if snapshot is None or (snapshot.seq, snapshot.chain) != (first.seq, first.chain):

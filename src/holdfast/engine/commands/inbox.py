@@ -137,9 +137,9 @@ def _wish(message: Mapping[str, Any]) -> Wish:
 
 
 def _changes(wires: Sequence[Any]) -> tuple[Change, ...]:
-    changes = tuple(Change(tuple(map(str, path)), bytes(value)) for path, value in wires)
-    if not all(change.path for change in changes):
-        raise ValueError("a change of nothing")
+    changes = tuple(Change(tuple(map(str, path)), value) for path, value in wires)
+    if not all(change.path and isinstance(change.value, bytes) for change in changes):
+        raise ValueError("a change of nothing, or to what is no stored value")
     return changes
 
 

@@ -14,6 +14,7 @@ from holdfast.stores.base import Mark, RunInfo, Store
 
 _PAGE = 500
 _SHOWN = 20
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,9 @@ def _run(store: Store, target: str) -> tuple[RunInfo, int | None]:
 
 def _place(store: Store, info: RunInfo, place: str) -> int:
     if place.isdecimal():
-        return _after_wave(store, info, int(place))
+        return _after_wave(store, info, _number(place))
     if place.startswith("-") and place[1:].isdecimal():
-        back = int(place[1:])
+        back = _number(place[1:])
         found = store.marks(info.run, None, back + 1)
         if len(found) <= back:
             raise CheckpointNotFound(
@@ -70,6 +71,11 @@ def _place(store: Store, info: RunInfo, place: str) -> int:
             )
         return found[back].seq
     return _after_node(store, info, place)
+
+
+def _number(digits: str) -> int:
+    """A number of waves or checkpoints; more than any run can have is as good as the most that stores count to."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else 10**_MOST_DIGITS
 
 
 def _after_wave(store: Store, info: RunInfo, wave: int) -> int:
@@ -157,9 +163,9 @@ def _after_node(store: Store, info: RunInfo, place: str) -> int:
             if not visit:
                 return point.seq
             finishes.append(point.seq)
-    if visit and 0 < int(visit) <= len(finishes):
-        return finishes[-int(visit)]
-    which = f"{node!r} for the {visit}. time" if visit else repr(node)
+    if visit and 0 < (times := _number(visit)) <= len(finishes):
+        return finishes[-times]
+    which = f"{node!r} for the {visit:.{_MOST_DIGITS}}. time" if visit else repr(node)
     told = list(dict.fromkeys(map(base_name, seen)))
     known = f"; the last to finish were {', '.join(told[:_SHOWN])}" if told else ""
     raise CheckpointNotFound(

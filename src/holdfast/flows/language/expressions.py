@@ -50,6 +50,8 @@ def compile_expression(text: str) -> Expression:
     """Read an expression, whole or within `{{ … }}`; raise `ExpressionError` if it could never work."""
     if len(text) > MAX_TEXT:
         raise ExpressionError(f"the expression has more than {MAX_TEXT:,} characters; do it in a step", 1)
+    if (odd := _unwritable(text)) is not None:
+        raise ExpressionError(f"{text[odd]!r} (column {odd + 1}) is half a character; remove it", odd + 1)
     source, offset = _unwrapped(text)
     reader = Reader(text, source, offset)
     try:
@@ -58,6 +60,15 @@ def compile_expression(text: str) -> Expression:
         return Expression(text, reader.part(tree), reader.names)
     except Misuse as error:
         raise _error(error, text) from None
+
+
+def _unwritable(text: str) -> int | None:
+    """Where a text has what no file can hold, if it does."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return None
 
 
 def _unwrapped(text: str) -> tuple[str, int]:

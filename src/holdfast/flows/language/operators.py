@@ -69,7 +69,8 @@ def multiply(budget: Budget, left: Any, right: Any) -> Any:
         left, right = right, left
     if kind(left) not in ("text", "list"):
         return calculate(operator.mul, left, right)
-    times = max(0, whole(right))
+    # Nothing is nothing however often, and too many times are more than Python itself can count.
+    times = max(0, whole(right)) if size(left) else 0
     if kind(left) == "text":
         budget.new_text(size(left) * times)
         return text(left) * times

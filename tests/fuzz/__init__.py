@@ -1,0 +1,1 @@
+"""Fuzzing: hostile bytes and texts for everything that reads what others wrote."""

@@ -1,0 +1,190 @@
+"""Bugs planted on purpose, each to be found by its target: `python -m tests.fuzz.planted [TARGET …]`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from holdfast.capsules import capsule, folding, sections
+from holdfast.cli import errors
+from holdfast.data import compress, encoding
+from holdfast.data.codec import _Decoding, _marked_lists
+from holdfast.data.seal import Seal
+from holdfast.engine.commands import inbox
+from holdfast.engine.travel import moments
+from holdfast.fleet.cron import Cron, _Field
+from holdfast.flows.language import functions, operators
+from holdfast.flows.reading.strict_yaml import _Document
+from holdfast.flows.shell.words import _Variables
+from holdfast.journal import checkpoints, journal, wire_records, wire_runs
+from holdfast.journal.records import StepStarted
+from holdfast.stores import frames, sqlite
+from holdfast.views.diff import patching
+from tests.fuzz.target import Target
+from tests.fuzz.targets import TARGETS, times, workflow_files
+from tests.fuzz.trying import Tally, run_target
+
+
+class Planted(NamedTuple):
+    """A bug: which target is to find it, what it is, how it is made, and after how many inputs at most."""
+
+    target: str
+    what: str
+    plant: Callable[[], contextlib.AbstractContextManager[Any]]
+    inputs: int = 20_000
+
+
+def _rebuilt(self: Any, tree: Any, marks: int) -> Any:
+    root = [tree]
+    for holder, key, marked in reversed(_marked_lists(root)):
+        holder[key] = self.build(marked)
+    return root[0]
+
+
+def _as_bytes(value: Any, leaf: Callable[[Any], Any] = encoding._leaf) -> Any:
+    return bytes(value) if isinstance(value, bytearray) else leaf(value)
+
+
+def _without_checksum(base: bytes, size: int, against: Any = compress._against) -> dict[int, int]:
+    options: dict[int, int] = against(base, size)
+    return {**options, compress.zstd.CompressionParameter.checksum_flag: 0}
+
+
+def _unbound_open(self: Seal, sealed: bytes, aad: bytes, opened: Any = Seal.open) -> bytes:
+    return bytes(opened(self, sealed, b""))
+
+
+def _unbound_seal(self: Seal, body: bytes, aad: bytes, sealed: Any = Seal.seal) -> bytes:
+    return bytes(sealed(self, body, b""))
+
+
+def _careless_changes(wires: Any) -> Any:
+    return tuple(inbox.Change(tuple(map(str, wire[0])), bytes(wire[1])) for wire in wires)
+
+
+def _careless_number(self: _Field, word: str, text: str) -> int:
+    return self.words[word.upper()] if word.isalpha() else int(word)
+
+
+def _multiplied(budget: Any, left: Any, right: Any) -> Any:
+    times_ = operators.whole(right)
+    budget.new_list(operators.size(left) * max(0, times_))
+    return list(left) * times_
+
+
+@contextlib.contextmanager
+def _all(*patches: contextlib.AbstractContextManager[Any]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for one in patches:
+            stack.enter_context(one)
+        yield
+
+
+def _no_sum(data: bytes, start: int = 0) -> int:
+    return 0
+
+
+def _trusting(*_: Any) -> bool:
+    return True
+
+
+def _verified(store: Any, run: str, after: int, chain: bytes, upto: int | None = None) -> Any:
+    return store.read(run, after, upto)
+
+
+PLANTED = [
+    Planted("codec", "a mark out of place, or data that does not fit, is not told apart",
+            lambda: patch.object(_Decoding, "rebuilt", _rebuilt)),
+    Planted("values", "a bytearray is stored as bytes", lambda: patch.object(encoding, "_leaf", _as_bytes)),
+    Planted("records", "an attempt is read as the next one",
+            lambda: patch.dict(wire_records._READERS, {1: lambda w, track, codec: StepStarted(w[1], w[2] + 1)})),
+    Planted("snapshots", "a text grows whenever it is written",
+            lambda: patch.object(wire_runs, "safe_text", lambda text: text + "?")),
+    Planted("compress", "differences have no checksum", lambda: patch.object(compress, "_against",
+        _without_checksum)),
+    Planted("sealed", "bodies are not bound to their place",
+            lambda: _all(patch.object(Seal, "open", _unbound_open), patch.object(Seal, "seal", _unbound_seal))),
+    Planted("marks", "marks have no checksum", lambda: patch.object(checkpoints, "_sum", lambda *_: 0)),
+    Planted("ids", "an id leads to another entry", lambda: patch.object(checkpoints, "_INVERSE", 3)),
+    Planted("messages", "a change without a value is not foreseen",
+            lambda: patch.object(inbox, "_changes", _careless_changes)),
+    Planted("frames", "frames have no checksums", lambda: patch.object(frames, "crc32", _no_sum)),
+    Planted("facts", "facts may be no object", lambda: patch.object(frames, "_fields", json.loads)),
+    Planted("expressions", "nothing times very much", lambda: patch.dict(operators.BINARY, {"*": _multiplied})),
+        # type: ignore[arg-type]
+    Planted("arithmetic", "// rounds towards zero",
+            lambda: patch.dict(operators.BINARY, {"//": operators._numeric(lambda a, b: int(a / b))})),
+                # type: ignore[arg-type]
+    Planted("templates", "`first` of an empty list is not foreseen",
+            lambda: patch.dict(functions.FUNCTIONS, {"first": lambda budget, value: value[0]})),
+                # type: ignore[arg-type]
+    Planted("shell", "a value is written into the script",
+            lambda: patch.object(_Variables, "_variable", lambda self, value: str(value))),
+    Planted("cron", "day and weekday have to fit both", lambda: patch.object(Cron, "_is_either", False), 40_000),
+    Planted("cron-text", "an unknown name is not foreseen",
+            lambda: patch.object(_Field, "_number", _careless_number)),
+    Planted("durations", "a duration may be endless",
+            lambda: patch.object(times, "seconds", lambda text: float(text.rstrip("smhdw") or "x"))),
+    Planted("yaml", "an alias of nothing is not foreseen",
+            lambda: patch.object(_Document, "_alias", lambda self, event, depth: self.anchors[event.anchor])),
+    Planted("json", "NaN is taken for JSON", lambda: patch.object(workflow_files, "read_json", json.loads)),
+    Planted("differences", "keys are not escaped in a patch",
+            lambda: patch.object(patching, "pointer", lambda tokens: "".join(f"/{token}" for token in tokens))),
+    Planted("patches", "an index is taken as it is",
+            lambda: patch.object(patching, "index_of", lambda token, *_: int(token))),
+    Planted("shown", "very long numbers are written in digits", lambda: patch("holdfast.views.plain._MOST_BITS",
+        10**9)),
+    Planted("capsule", "no checksum of a capsule is looked at",
+            lambda: _all(patch.object(sections, "_check", lambda start, payload: bytes(16)),
+                         patch.object(sections, "_check_end", lambda *_: None),
+                         patch.object(capsule, "follows", _trusting))),
+    Planted("forged", "records of strangers are not looked at",
+            lambda: patch.object(folding, "check_record", lambda record: None)),
+    Planted("file-store", "no checksum of a journal is looked at",
+            lambda: _all(patch.object(frames, "crc32", _no_sum), patch.object(journal, "verified", _verified)), 400),
+    Planted("sqlite-store", "the chain of a journal is not looked at",
+            lambda: patch.object(journal, "verified", _verified), 2000),
+    Planted("verbs", "numbers are not kept within a run",
+            lambda: patch.object(sqlite, "_within", lambda number: max(0, number))),
+    Planted("moments", "a number may have any length", lambda: patch.object(moments, "_number", int)),
+    Planted("cli", "an error of ours is not foreseen",
+            lambda: patch.object(errors, "_is_expected", lambda error: False), 1000),
+]  # fmt: skip
+"""At least one for almost every target; what a planted bug looks like to a user is what its target looks for."""
+
+
+def hunt(planted: Planted) -> Tally:
+    """Run a target with its bug planted, until it is found or enough was tried."""
+    target: Target = dataclasses.replace(TARGETS[planted.target], memory=1 << 40)
+    with planted.plant():
+        return run_target(target, "planted", lambda number: number < planted.inputs, most_findings=1)
+
+
+def main(words: list[str]) -> int:
+    """Hunt for every planted bug, and tell; 1 if one was not found."""
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        tempfile.tempdir = folder
+        for planted in PLANTED:
+            if words and planted.target not in words:
+                continue
+            tally = hunt(planted)
+            missed += not tally.findings
+            how = (
+                f"found after {tally.inputs:,} inputs: {tally.findings[0].where}"
+                if tally.findings
+                else "NOT FOUND"
+            )
+            print(f"{planted.target:14} {planted.what}: {how}", flush=True)
+    print(f"{missed} missed")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

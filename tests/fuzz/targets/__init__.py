@@ -1,0 +1,32 @@
+"""Everything that is fuzzed, by name."""
+
+from __future__ import annotations
+
+from tests.fuzz.target import Target
+from tests.fuzz.targets import (
+    capsules,
+    command_line,
+    decoders,
+    differences,
+    language,
+    shell,
+    stored,
+    times,
+    values,
+    workflow_files,
+)
+
+_MODULES = (
+    decoders,
+    values,
+    language,
+    shell,
+    times,
+    workflow_files,
+    differences,
+    capsules,
+    stored,
+    command_line,
+)
+
+TARGETS: dict[str, Target] = {target.name: target for module in _MODULES for target in module.TARGETS}

@@ -1,0 +1,123 @@
+"""Values in shell scripts: whatever script they stand in, they are never part of it, nor run by any shell."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from random import Random
+
+from holdfast.errors import HoldfastError
+from holdfast.flows.language.templates import compile_template
+from holdfast.flows.shell.words import safe_script
+from tests.flows.test_shell_words import PIECES
+from tests.fuzz.choices import Choices, random_choices
+from tests.fuzz.target import Check, Target, Wrong, own_folder
+
+VALUE = "'; echo PWNED; \"; echo PWNED; `echo PWNED`; $(echo PWNED >&2)\necho PWNED\n)"
+MORE_PIECES = (
+    *PIECES, "{{ l }}", "{{ l }} ", "\\\n", "$'", "$\"", "$[", "]", "<<<", ">|", "2>", "&", "((", "f() { ",
+    "; }", "{ ", "if ", "then ", "fi",
+    "eval ", "sh -c ", "trap ", "test ", "[ ", " ]", "printf %s ", "<<\\E\n", "<<\"E\"\n", "\tE\n", "!", "~",
+    "*", "%", "${#", "${v//", "<(",
+    "a[", "]=", "+=", "export ", "case {{ v }} in ", "\x01", "é", "#", "let ", "declare ", "-c ", "$((1+", "`",
+    "\\`", "\\$", "\\\"", "\\\\",
+)  # fmt: skip
+_SCOPE = {"v": VALUE, "l": [VALUE, "b c"]}
+_VARIABLE = re.compile(r"\$\{HOLDFAST_VALUE_[0-9]+\}")
+_DANGEROUS = ("eval", "trap", "sh -c", ">", "let", "declare", "source", ". ", "kill", "exec", "*")
+
+
+def _checked(text: str) -> tuple[str, dict[str, str]]:
+    script, env = safe_script(compile_template(text), _SCOPE)
+    if "PWNED" in script:
+        raise Wrong(f"the value is part of the script: {script!r}")
+    names = {f"HOLDFAST_VALUE_{number}" for number in range(1, len(env) + 1)}
+    if set(env) != names:
+        raise Wrong(f"other variables: {env!r}")
+    if not {found[2:-1] for found in _VARIABLE.findall(script)} <= names:
+        raise Wrong(f"the script has other variables: {script!r}")
+    return script, env
+
+
+def _text(data: bytes) -> str:
+    choices, parts = Choices(data), []
+    while not choices.is_over and len(parts) < 24:
+        parts.append(choices.of(MORE_PIECES))
+    return "".join(parts)
+
+
+def shell_words() -> Check:
+    """Scripts of odd pieces: a value travels as a variable, in quotes, or is refused."""
+
+    def check(data: bytes) -> str:
+        _, env = _checked(_text(data))
+        return f"{min(4, len(env))} values"
+
+    return check
+
+
+def shell_text() -> Check:
+    """Any text as a script: refused, or with nothing of the value in it."""
+
+    def check(data: bytes) -> str:
+        _, env = _checked(data.decode("utf-8", "replace"))
+        return f"{min(4, len(env))} values"
+
+    return check
+
+
+def shell_runs() -> Check:
+    """Scripts run by every shell there is: nothing of a value is ever run."""
+    shells = [shell for shell in ("dash", "bash", "sh") if shutil.which(shell)]
+    folder = own_folder()
+
+    def check(data: bytes) -> str:
+        text = _text(data)
+        if not any("{{" in piece for piece in text.split("#")) or any(word in text for word in _DANGEROUS):
+            return "not run"
+        script, env = _checked(text)
+        for shell in shells[: 1 + len(data) % 2]:
+            done = subprocess.run(
+                [shutil.which(shell) or shell, "-c", script],
+                env={"PATH": "", **env},
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                cwd=folder,
+                timeout=60,
+            )
+            lines = (done.stdout + done.stderr).replace(VALUE.encode(), b"").split(b"\n")
+            if b"PWNED" in lines:
+                raise Wrong(f"{shell} ran the value: {script!r}")
+        return f"run: {min(done.returncode, 3)}"
+
+    return check
+
+
+def script_text(rng: Random) -> bytes:
+    """A script of pieces, as text."""
+    return "".join(rng.choice(MORE_PIECES) for _ in range(rng.randrange(1, 14))).encode()
+
+
+TARGETS = [
+    Target("shell", shell_words, (HoldfastError,), make=random_choices, share=250, longest=40, fresh=0.5),
+    Target(
+        "shell-text",
+        shell_text,
+        (HoldfastError,),
+        make=script_text,
+        share=150,
+        longest=400,
+        words=tuple(piece.encode() for piece in MORE_PIECES),
+    ),
+    Target(
+        "shell-runs",
+        shell_runs,
+        (HoldfastError,),
+        make=random_choices,
+        share=2,
+        longest=16,
+        fresh=0.5,
+        memory=4096 << 20,
+    ),
+]
