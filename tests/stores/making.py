@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import holdfast
-from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot, Store
+from holdfast.stores.base import Store
+from holdfast.testing.contract.making import add, create, entry, info, seqs, snapshot
 from tests.processes import unmeasured
 
+__all__ = ["add", "create", "entry", "info", "seqs", "snapshot"]
+
 SOURCE = Path(next(iter(holdfast.__path__))).parent
-
-
-def entry(seq: int, body: bytes = b"", mark: bytes | None = b"mark") -> Entry:
-    return Entry(seq, float(seq), b"chain%d" % seq, body or b"body %d" % seq, mark)
-
-
-def snapshot(seq: int) -> Snapshot:
-    return Snapshot(seq, float(seq), b"chain%d" % seq, b"state at %d" % seq)
-
-
-def info(run: str, **facts: object) -> RunInfo:
-    key = hashlib.sha256(run.encode()).digest()[:8]
-    plain = {"key": key, "workflow": "w", "status": "running", "created_at": 1.0, "updated_at": 1.0}
-    return RunInfo(run, **(plain | facts))  # type: ignore[arg-type]
-
-
-def create(store: Store, run: str = "r", upto: int = 1, **facts: object) -> None:
-    """Store a run with the entries 1 … `upto`, one append each."""
-    assert store.commit([Append(run, 0, [entry(1)], info(run, **facts))]) == [None]
-    for seq in range(2, upto + 1):
-        assert store.commit([Append(run, seq - 1, [entry(seq)], durable=False)]) == [None]
-
-
-def add(store: Store, run: str, after: int, count: int = 1) -> Conflict | None:
-    entries = [entry(after + 1 + index) for index in range(count)]
-    return store.commit([Append(run, after, entries, durable=False)])[0]
-
-
-def seqs(store: Store, run: str = "r", after: int = 0, upto: int | None = None) -> list[int]:
-    return [entry.seq for entry in store.read(run, after, upto)]
 
 
 PRELUDE = """

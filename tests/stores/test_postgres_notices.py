@@ -49,6 +49,21 @@ def test_a_store_has_leases_and_tells_of_changes(store: PostgresStore) -> None:
     assert isinstance(store, Leases) and isinstance(store, Watched)
 
 
+def test_while_a_lease_is_late_it_says_so_each_time_it_is_asked(
+    postgres_url: str, other: PostgresStore
+) -> None:
+    """Others may come at any moment: a driver looks before every step, not only before the first."""
+    store = PostgresStore(f"{postgres_url}&lease=1")
+    store.lease()
+
+    with other.transaction() as connection:
+        connection.execute("LOCK TABLE lease IN ACCESS EXCLUSIVE MODE")
+        wait_until(lambda: len({store.lapses() for _ in range(5)}) == 5)
+
+    wait_until(lambda: len({store.lapses() for _ in range(5)}) == 1)
+    store.close()
+
+
 def test_a_lease_lives_while_its_process_renews_it(store: PostgresStore, other: PostgresStore) -> None:
     mine = store.lease()
     [(first,)] = ask(store, "SELECT until FROM lease")

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
+from holdfast import clock
 from holdfast.engine.driving.context import Terminated
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.outcome import Outcome
@@ -49,9 +50,14 @@ def run_blocking(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(main())
+        return _run_in_own_loop(main)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(main())).result()
+        return pool.submit(_run_in_own_loop, main).result()
+
+
+def _run_in_own_loop(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    with asyncio.Runner(loop_factory=clock.loop_factory) as runner:
+        return runner.run(main())
 
 
 class Blocking:
@@ -87,7 +93,7 @@ class Blocking:
     def _run_here(self) -> Outcome:
         with self._signals():
             try:
-                with asyncio.Runner() as runner:
+                with asyncio.Runner(loop_factory=clock.loop_factory) as runner:
                     outcome = runner.run(self._main(True, self._hold))
             except KeyboardInterrupt:
                 raise self.interrupted() from None

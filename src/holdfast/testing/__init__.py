@@ -12,14 +12,28 @@ if TYPE_CHECKING:
         kill_process,
         raise_crash,
     )
+    from holdfast.testing.everywhere.crashing import crash_everywhere
+    from holdfast.testing.everywhere.effects import Effect, record_effect, recorded_effects
+    from holdfast.testing.everywhere.judging import RunSeen
+    from holdfast.testing.everywhere.report import CrashFailure, CrashReport
+    from holdfast.testing.fakes import Answers, answering
     from holdfast.testing.invariants import INVARIANTS, Invariant, Violation, check_run
     from holdfast.testing.ledger import FileLedger, Ledger, WitnessedStore
+    from holdfast.testing.models import FakeModel
+    from holdfast.testing.time_skipping import SkippedTime, skipping_time
     from holdfast.testing.wrapped_store import WrappedStore
 
 _NAMES = {
     "crashing_store": ("POINTS", "Crash", "CrashingStore", "Point", "kill_process", "raise_crash"),
+    "everywhere.crashing": ("crash_everywhere",),
+    "everywhere.effects": ("Effect", "record_effect", "recorded_effects"),
+    "everywhere.judging": ("RunSeen",),
+    "everywhere.report": ("CrashFailure", "CrashReport"),
+    "fakes": ("Answers", "answering"),
     "invariants": ("INVARIANTS", "Invariant", "Violation", "check_run"),
     "ledger": ("FileLedger", "Ledger", "WitnessedStore"),
+    "models": ("FakeModel",),
+    "time_skipping": ("SkippedTime", "skipping_time"),
     "wrapped_store": ("WrappedStore",),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
@@ -27,18 +41,30 @@ _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for n
 __all__ = [
     "INVARIANTS",
     "POINTS",
+    "Answers",
     "Crash",
+    "CrashFailure",
+    "CrashReport",
     "CrashingStore",
+    "Effect",
+    "FakeModel",
     "FileLedger",
     "Invariant",
     "Ledger",
     "Point",
+    "RunSeen",
+    "SkippedTime",
     "Violation",
     "WitnessedStore",
     "WrappedStore",
+    "answering",
     "check_run",
+    "crash_everywhere",
     "kill_process",
     "raise_crash",
+    "record_effect",
+    "recorded_effects",
+    "skipping_time",
 ]
 
 

@@ -67,7 +67,7 @@ class CrashingStore(WrappedStore):
             if due and self.point == "committed":
                 self._crash()
             if due:
-                _when_caller_returns(self._crash)
+                when_caller_returns(self._crash)
         return answers
 
     def _crash(self) -> None:
@@ -75,7 +75,7 @@ class CrashingStore(WrappedStore):
         self.how()
 
 
-def _when_caller_returns(crash: Callable[[], None]) -> None:
+def when_caller_returns(crash: Callable[[], None]) -> None:
     """Crash as soon as the module that called the store has returned to whoever called it."""
     frame = sys._getframe(2)
     module = frame.f_globals.get("__name__")

@@ -1,0 +1,123 @@
+"""What goes and what stays: pruning, deleting, messages, closing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.errors import StoreError
+from holdfast.stores.base import Append, Conflict, Store
+from holdfast.testing.contract.making import add, create, entry, info, seqs, snapshot
+from holdfast.testing.contract.opening import Opening, Reopen
+
+
+class Keeping(Opening):
+    """What goes and what stays: pruning, deleting, messages, closing."""
+
+    def test_pruning_keeps_the_horizon_and_what_follows(self, store: Store, reopen: Reopen) -> None:
+        """`prune` drops what is before the horizon, keeps the entry at it and the horizon's snapshot, and
+        answers how many entries went.
+        """
+        create(store, upto=6, status="paused")
+        store.commit([Append("r", 6, [], snapshots=[snapshot(2), snapshot(5)])])
+
+        assert store.prune("r", snapshot(4)) == 3
+
+        for each in (store, reopen()):
+            assert seqs(each) == [4, 5, 6]
+            assert each.snapshot("r", 3) is None
+            assert each.snapshot("r", 4) == snapshot(4) and each.snapshot("r") == snapshot(5)
+            assert [mark.seq for mark in each.marks("r")] == [6, 5, 4]
+            assert each.runs()[0].status == "paused"
+        assert add(store, "r", 6) is None
+        assert isinstance(add(store, "r", 3), Conflict)
+
+    def test_pruning_inside_an_append_and_down_to_the_head_keeps_the_run_alive(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        """Pruning may cut an append in two, and down to the head; the run can still be continued and not be
+        created anew.
+        """
+        create(store)
+        add(store, "r", 1, count=4)
+        add(store, "r", 5)
+
+        assert store.prune("r", snapshot(3)) == 2
+        assert seqs(store) == [3, 4, 5, 6]
+        assert store.prune("r", snapshot(6)) == 3
+        assert add(store, "r", 6) is None
+        assert seqs(reopen()) == [6, 7]
+        conflict = store.commit([Append("r", 0, [entry(1)], info("r"))])[0]
+        assert conflict is not None and conflict.head == 7
+
+    def test_pruning_where_there_is_no_entry_changes_nothing(self, store: Store) -> None:
+        """A horizon where the run has no entry changes nothing and answers 0."""
+        create(store, upto=5)
+        store.prune("r", snapshot(3))
+
+        assert store.prune("r", snapshot(2)) == store.prune("r", snapshot(9)) == 0
+        assert store.prune("unknown", snapshot(1)) == 0
+        assert seqs(store) == [3, 4, 5] and store.snapshot("r") == snapshot(3)
+
+    def test_a_deleted_run_is_gone_and_cannot_be_continued(self, store: Store, reopen: Reopen) -> None:
+        """After `delete` nothing of a run is left: no entries, marks, snapshots or messages; an append finds
+        no run.
+        """
+        create(store, upto=3)
+        create(store, "s")
+        store.commit([Append("r", 3, [], snapshots=[snapshot(2)])])
+        store.post("r", b"hello")
+
+        assert store.delete("r") is True
+        assert store.delete("r") is False
+
+        conflict = add(store, "r", 3)
+        assert conflict is not None and conflict.head is None
+        for each in (store, reopen()):
+            assert [each.run for each in each.runs()] == ["s"]
+            assert not (seqs(each) or each.marks("r") or each.inbox("r"))
+            assert each.snapshot("r") is None
+
+    def test_messages_are_numbered_and_kept_in_order(self, store: Store, reopen: Reopen) -> None:
+        """The inbox of a run numbers its messages 1, 2, 3 and keeps them in order, with their times."""
+        create(store)
+        create(store, "s")
+
+        assert [store.post("r", body) for body in (b"one", b"", b"three")] == [1, 2, 3]
+        assert store.post("s", b"mine") == 1
+
+        messages = reopen().inbox("r")
+        assert [(each.number, each.body) for each in messages] == [(1, b"one"), (2, b""), (3, b"three")]
+        assert all(each.at > 1e9 for each in messages)
+        assert [each.number for each in store.inbox("r", after=1)] == [2, 3]
+        assert store.inbox("r", after=3) == store.inbox("unknown") == []
+
+    def test_a_message_to_an_unknown_run_is_refused(self, store: Store) -> None:
+        """A message to a run that is not there is a `StoreError` that names it, not a message that nobody
+        reads.
+        """
+        with pytest.raises(StoreError, match="'nobody'"):
+            store.post("nobody", b"hello")
+        assert store.runs() == []
+
+    def test_a_closed_store_says_so(self, store: Store) -> None:
+        """Closing twice is harmless; every other call on a closed store is a `StoreError` that says so."""
+        create(store)
+        store.close()
+        store.close()
+
+        calls: list[Callable[[], object]] = [
+            lambda: add(store, "r", 1),
+            lambda: store.read("r"),
+            lambda: store.marks("r"),
+            lambda: store.snapshot("r"),
+            lambda: store.runs(),
+            lambda: store.prune("r", snapshot(1)),
+            lambda: store.delete("r"),
+            lambda: store.post("r", b""),
+            lambda: store.inbox("r"),
+        ]
+        for call in calls:
+            with pytest.raises(StoreError, match="closed"):
+                call()

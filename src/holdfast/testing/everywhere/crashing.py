@@ -1,0 +1,218 @@
+"""`crash_everywhere`: kill a workflow wherever it could hurt, resume it, and see what became of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.testing.everywhere.boundaries import COMMIT_POINTS, EVERY_POINT, Boundary, check_points, sampled
+from holdfast.testing.everywhere.judging import Judge, RunSeen, Wanted
+from holdfast.testing.everywhere.lives import End, Trial
+from holdfast.testing.everywhere.report import Break, CrashFailure, CrashReport
+from holdfast.testing.everywhere.subject import Subject
+from holdfast.testing.everywhere.worlds import Died, FastPlace, FolderPlace, Place, store_maker
+from holdfast.testing.fakes import Answers
+
+MOST_BOUNDARIES = 100
+MODES = ("process", "fast")
+
+
+def crash_everywhere(
+    workflow: Any,
+    inputs: Any = None,
+    *,
+    invariant: Callable[[RunSeen], object] | None = None,
+    answers: Mapping[str, Any] | Callable[[Any], Any] | None = None,
+    same: Callable[[dict[str, Any], dict[str, Any]], object] | None = None,
+    repeatable: Iterable[str] = (),
+    mode: str = "process",
+    store: Any = None,
+    durability: str | None = None,
+    points: Sequence[str] = EVERY_POINT,
+    limit: int | None = MOST_BOUNDARIES,
+    kill_resumes: bool = False,
+    skip_time: bool = True,
+    config: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    timeout: float = 60.0,
+    start: str | None = None,
+    check: bool = True,
+) -> CrashReport:
+    """Run a workflow undisturbed, then kill it at every boundary, resume it each time, and compare.
+
+    `workflow` is a `StateGraph`, an `App`, a function that makes one (called anew for every process), or the path of a
+    workflow file; it is run on stores of its own. It dies before each commit, after it, after the engine has heard of
+    it, right after each effect, and when the body of each step has run. Then a new process resumes it, and:
+
+    - its result must be that of the undisturbed run (parts in which two undisturbed runs differ are left
+      out, and the report says so; `same(expected, state)` compares in your own way);
+    - no finished step may have run again;
+    - what its fakes told `record_effect` must have happened as often as in the undisturbed run, unless the effect
+      or its node is named in `repeatable`; a step that is run again because it waited may not do it again either;
+    - `invariant`, given a `RunSeen` (`.state`, `.effects`, `.steps`, `.outcome`), may neither raise nor answer `False`.
+
+    `answers` answers `ctx.ask`: a mapping by name, or a function of the pause. A step of a node that asks what to do
+    after an interruption is passed over if it had an effect, else run again; one that may not be repeated unasked
+    may stop the run, which is then not compared.
+
+    With `mode="process"` real processes are killed with SIGKILL; `mode="fast"` simulates that within this one, on a
+    store in memory. `store` is "sqlite" (the default), "file", or a function that takes a folder and returns a
+    store or its URL. More boundaries than `limit` are sampled evenly; `None` is all. With `kill_resumes` the process
+    that resumes is killed too, at its first commit, and another one resumes. With `skip_time` sleeps, retries and
+    timeouts pass at once. `options` are what `compile` takes (or `Flow.open`). `timeout` is how many seconds a process
+    may take; `start` how it is started: "fork", or "spawn", which can only be sent what a module has.
+
+    Raises `CrashFailure`, whose text says where it breaks first and how to mend it; with `check=False` the
+    report is returned either way.
+    """
+    if mode not in MODES:
+        raise HoldfastError(f"mode must be one of {', '.join(map(repr, MODES))}, not {mode!r}")
+    if limit is not None and limit < 1:
+        raise HoldfastError(f"limit must be at least 1, or None for no limit, not {limit!r}")
+    subject = Subject(workflow, inputs, config, durability, dict(options or {}))
+    harmless = frozenset([repeatable] if isinstance(repeatable, str) else repeatable)
+    judge = Judge(invariant, same, harmless, of_file=isinstance(workflow, (str, os.PathLike)))
+    with tempfile.TemporaryDirectory(prefix="crash-", dir=folder) as root:
+        places = _Places(Path(root), mode, store, start, timeout)
+        made = subject if places.sends else subject.settled()
+        trial = Trial(made, Answers.of(answers), judge, skip_time)
+        report = _Campaign(trial, places, check_points(points), limit, kill_resumes).run()
+    if check and not report.passed:
+        raise CrashFailure(report)
+    return report
+
+
+class _Places:
+    """Makes a place for each run."""
+
+    def __init__(self, root: Path, mode: str, store: Any, start: str | None, timeout: float) -> None:
+        self.mode, self._root, self._timeout, self._count = mode, root, timeout, 0
+        if start not in (None, "fork", "spawn"):
+            raise HoldfastError(f"start must be 'fork' or 'spawn', not {start!r}")
+        if start == "fork" and not hasattr(os, "fork"):
+            raise HoldfastError('this system cannot fork; use start="spawn"')
+        can_fork = hasattr(os, "fork") and sys.platform != "darwin"
+        self._start = start or ("fork" if can_fork else "spawn")
+        self._store = None if mode == "fast" and store in (None, "memory") else store_maker(store or "sqlite")
+
+    @property
+    def sends(self) -> bool:
+        """Whether lives begin with nothing but what they are sent."""
+        return self.mode == "process" and self._start == "spawn"
+
+    def new(self) -> Place:
+        self._count += 1
+        folder = self._root / str(self._count)
+        if self.mode == "fast":
+            return FastPlace(folder, self._store)
+        assert self._store is not None
+        return FolderPlace(folder, self._store, self._start, self._timeout)
+
+
+class _Campaign:
+    """The undisturbed runs, then one run per boundary."""
+
+    def __init__(
+        self, trial: Trial, places: _Places, points: tuple[str, ...], limit: int | None, kill_resumes: bool
+    ) -> None:
+        self._trial, self._places, self._points, self._limit = trial, places, points, limit
+        self._kill_resumes = kill_resumes
+        self._kills = self._resumes = self._questions = self._unreached = 0
+        self._refused: set[str] = set()
+        self._decisions: set[str] = set()
+        self._breaks: list[Break] = []
+        self._notes: list[str] = []
+
+    def run(self) -> CrashReport:
+        """Everything that is to be tried, and what came of it."""
+        name = self._trial.subject.ready().app.name
+        place = self._places.new()
+        first = place.live(self._trial, None, None)
+        if first.findings:
+            self._breaks.append(Break(None, tuple(first.findings), tuple(place.lines())))
+        self._questions += first.questions
+        if first.status != "completed":
+            return self._report(name, [], [])
+        wanted = Wanted(first.state, first.effects, is_clean=not first.findings)
+        wanted = self._without_what_differs_anyway(wanted)
+        if first.unwatched:
+            self._notes.append(
+                f"the bodies of {', '.join(map(repr, first.unwatched))} run in other processes: not watched, "
+                "only the commits around them are boundaries"
+            )
+        boundaries = [boundary for boundary in first.boundaries if boundary.point in self._points]
+        chosen = sampled(boundaries, self._limit)
+        for boundary in chosen:
+            self._try(boundary, wanted)
+        return self._report(name, boundaries, chosen)
+
+    def _without_what_differs_anyway(self, wanted: Wanted) -> Wanted:
+        """Run it undisturbed once more, and leave out of all comparisons what is not the same."""
+        if self._trial.judge.same is not None:
+            return wanted
+        again = self._places.new().live(self._trial, None, wanted)
+        if not again.differing:
+            return wanted
+        volatile = tuple(tuple(path) for path in again.differing)
+        named = ", ".join("".join(f"[{part!r}]" for part in path) for path in volatile[:5])
+        more = f" and {len(volatile) - 5} more" if len(volatile) > 5 else ""
+        self._notes.append(
+            f"not compared: {named}{more}, which differ between two undisturbed runs (time, random numbers?)"
+        )
+        return dataclasses.replace(wanted, volatile=volatile)
+
+    def _try(self, boundary: Boundary, wanted: Wanted) -> None:
+        place = self._places.new()
+        try:
+            end = place.live(self._trial, boundary, wanted)
+            self._unreached += 1
+        except Died:
+            self._kills += 1
+            end = self._resumed(place, wanted)
+        self._questions += end.questions
+        self._decisions.update(end.decisions)
+        if end.status == "refused":
+            self._refused.add(boundary.what)
+        if end.findings:
+            self._breaks.append(Break(boundary, tuple(end.findings), tuple(place.lines())))
+
+    def _resumed(self, place: Place, wanted: Wanted) -> End:
+        self._resumes += 1
+        if not self._kill_resumes:
+            return place.live(self._trial, None, wanted)
+        point = COMMIT_POINTS[self._resumes % len(COMMIT_POINTS)]
+        try:
+            return place.live(self._trial, Boundary(point, 1), wanted)
+        except Died:
+            self._kills += 1
+        self._resumes += 1
+        return place.live(self._trial, None, wanted)
+
+    def _report(self, name: str, boundaries: list[Boundary], chosen: list[Boundary]) -> CrashReport:
+        if self._refused:
+            self._notes.append(
+                f"at {len(self._refused)} places the run stopped because a step may not be repeated unasked, as its "
+                'node says (idempotent=False or if_interrupted="fail"); somebody has to look then'
+            )
+        if self._decisions:
+            self._notes.append(f"decided for interrupted steps: {', '.join(sorted(self._decisions))}")
+        return CrashReport(
+            workflow=name,
+            mode=self._places.mode,
+            boundaries=len(boundaries),
+            tried=len(chosen),
+            kills=self._kills,
+            resumes=self._resumes,
+            questions=self._questions,
+            unreached=self._unreached,
+            breaks=tuple(self._breaks),
+            notes=tuple(self._notes),
+            points=self._points,
+        )

@@ -1,0 +1,163 @@
+"""What a workflow does to the world, as the fakes of its tests see it; the record outlives the process."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.errors import HoldfastError
+from holdfast.testing.everywhere.watching import FAILED, LEFT, LIFE, RETURNED, Pass
+from holdfast.testing.ledger import EFFECT, START, FileLedger, Ledger, Line
+
+UNKEYED = "effect-without-key"
+AGAIN = "effect-known"
+LEDGER_VARIABLE = "HOLDFAST_TEST_LEDGER"
+"""Names the ledger to the programs that a step starts."""
+
+current_pass: contextvars.ContextVar[Pass | None] = contextvars.ContextVar("holdfast_pass", default=None)
+
+
+class Effect(NamedTuple):
+    """Something that a workflow did to the world.
+
+    `step` is who did it, as far as that is known, and `visit` in which of its passes. `again` says that a service that
+    knows keys was asked once more under a key that it knew, and did nothing. `in_once`: inside `ctx.once`.
+    """
+
+    name: str
+    key: str | None
+    facts: dict[str, Any]
+    step: str = ""
+    visit: int = 0
+    again: bool = False
+    in_once: bool = False
+
+    def __str__(self) -> str:
+        facts = "".join(f" {name}={value!r}" for name, value in self.facts.items())
+        key = "" if self.key is None else f" key={self.key!r}"
+        return f"{self.name!r}{facts}{key}"
+
+
+class _Book:
+    """The ledger that effects are written to now, if there is one."""
+
+    def __init__(self) -> None:
+        self.ledger: Ledger | None = None
+        self.lock = threading.Lock()
+
+    def reset(self) -> None:
+        self.lock = threading.Lock()
+
+
+_book = _Book()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_book.reset)
+
+
+def record_effect(name: str, key: str | None = None, **facts: Any) -> bool:
+    """Say, from a test's fake of a payment service or the like, that something happens in the world.
+
+    Without a `key` it happens each time. With one it is asked of a service that knows keys, as payment services do:
+    the first time it happens and this answers `True`; asked again under that key, nothing happens: `False`. Outside
+    of `crash_everywhere` nothing is written down, and the answer is `True`.
+    """
+    if key is not None and not isinstance(key, str):
+        raise HoldfastError(f"the key of an effect is text, as ctx.idempotency_key is, not {key!r:.80}")
+    ledger = _book.ledger or _inherited()
+    if ledger is None:
+        return True
+    passing = current_pass.get()
+    if passing is not None:
+        passing.watch.refuse_if_dead()
+    with _book.lock, _between_processes(ledger):
+        known = key is not None and any(
+            effect.key == key and effect.name == name for effect in effects_of(ledger.lines())
+        )
+        what = UNKEYED if key is None else AGAIN if known else EFFECT
+        detail = {
+            "name": name,
+            "key": key,
+            "facts": facts,
+            "step": "" if passing is None else passing.step,
+            "in_once": passing is not None and passing.is_in_once(),
+        }
+        ledger.write(what, json.dumps([name, key]), json.dumps(detail, default=repr))
+    if passing is not None and not known:
+        passing.watch.reached("effect", f"{name!r} of step {passing.step!r}")
+    return not known
+
+
+def recorded_effects(name: str | None = None) -> list[Effect]:
+    """What has happened so far in this run, whichever process did it; with `name` only that.
+
+    For fakes that tell what they have done, say to a function that is given as `if_interrupted`.
+    """
+    ledger = _book.ledger or _inherited()
+    if ledger is None:
+        return []
+    happened = [effect for effect in effects_of(ledger.lines()) if not effect.again]
+    return [effect for effect in happened if name is None or effect.name == name]
+
+
+@contextlib.contextmanager
+def effects_go_to(ledger: Ledger) -> Iterator[None]:
+    """Let effects be written to this ledger, by this process and those that it starts."""
+    earlier, _book.ledger = _book.ledger, ledger
+    variable = os.environ.get(LEDGER_VARIABLE)
+    if isinstance(ledger, FileLedger):
+        os.environ[LEDGER_VARIABLE] = str(ledger.path)
+    try:
+        yield
+    finally:
+        _book.ledger = earlier
+        if variable is None:
+            os.environ.pop(LEDGER_VARIABLE, None)
+        else:
+            os.environ[LEDGER_VARIABLE] = variable
+
+
+def _inherited() -> Ledger | None:
+    path = os.environ.get(LEDGER_VARIABLE)
+    return FileLedger(path, sync=False) if path else None
+
+
+@contextlib.contextmanager
+def _between_processes(ledger: Ledger) -> Iterator[None]:
+    if not isinstance(ledger, FileLedger):
+        yield
+        return
+    import fcntl
+
+    with Path(f"{ledger.path}.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def effects_of(lines: Iterable[Line]) -> list[Effect]:
+    """The effects in a ledger, each with the pass of its step that it belongs to.
+
+    What a program did that a step started is that step's, if only one was under way.
+    """
+    passes: dict[str, int] = {}
+    under_way: set[str] = set()
+    found: list[Effect] = []
+    for what, key, detail in lines:
+        if what == START:
+            passes[key] = passes.get(key, 0) + 1
+            under_way.add(key)
+        elif what in (LEFT, FAILED, RETURNED):
+            under_way.discard(key)
+        elif what == LIFE:
+            under_way.clear()
+        elif what in (EFFECT, UNKEYED, AGAIN):
+            told = json.loads(detail)
+            step = told["step"] or (next(iter(under_way)) if len(under_way) == 1 else "")
+            place = (step, passes.get(step, 0), what == AGAIN, told["in_once"])
+            found.append(Effect(told["name"], told["key"], told["facts"], *place))
+    return found

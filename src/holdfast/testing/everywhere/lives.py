@@ -1,0 +1,207 @@
+"""One life of a run: from its beginning, or from where the last life died, to its end or its own death."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast import clock
+from holdfast.engine.app import App
+from holdfast.engine.driving.results import StepInterrupted
+from holdfast.engine.outcome import Outcome, Pause
+from holdfast.errors import ExecutionError, HoldfastError, RunNotFound
+from holdfast.journal.records import MovedOn, StepFinished
+from holdfast.plan.graph import Graph
+from holdfast.stores.base import Store
+from holdfast.testing.crashing_store import Crash
+from holdfast.testing.everywhere.bodies import runs_here, watched_graph
+from holdfast.testing.everywhere.boundaries import Boundary
+from holdfast.testing.everywhere.effects import effects_go_to, effects_of
+from holdfast.testing.everywhere.judging import Finding, Judge, Wanted
+from holdfast.testing.everywhere.subject import Subject, on_store
+from holdfast.testing.everywhere.watching import LIFE, Watch, WatchedStore
+from holdfast.testing.fakes import Answers
+from holdfast.testing.invariants import read_journal
+from holdfast.testing.ledger import FINISHED, Ledger
+from holdfast.values import RunStatus
+
+RUN = "run"
+ANSWERED, DECIDED = "answered", "decided"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What every life of a test has in common."""
+
+    subject: Subject
+    answers: Answers
+    judge: Judge
+    skip_time: bool = True
+    most_resumes: int = 50
+
+
+@dataclass
+class End:
+    """How a life ended, as far as it did not die: plain data that can be written down."""
+
+    status: str = ""
+    error: str = ""
+    state: dict[str, Any] = field(default_factory=dict)
+    """The encoded state, in hexadecimal digits, by key."""
+    boundaries: list[Boundary] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    effects: dict[str, int] = field(default_factory=dict)
+    differing: list[list[str | int]] = field(default_factory=list)
+    resumes: int = 0
+    questions: int = 0
+    decisions: list[str] = field(default_factory=list)
+    unwatched: list[str] = field(default_factory=list)
+
+
+class Life:
+    """Drives the run of one place, once."""
+
+    def __init__(self, trial: Trial, ledger: Ledger, store: Store, watch: Watch) -> None:
+        self._trial, self._ledger, self._watch = trial, ledger, watch
+        self._end = End()
+        ready = trial.subject.ready()
+        settings = ready.app.settings
+        self._readable = settings.journal.seal is None
+        self._store = WatchedStore(store, watch, settings.codec, self._readable)
+        self._app = on_store(ready.app, self._store, functools.partial(watched_graph, watch=watch))
+        self._ready, self._codec = ready, settings.codec
+        self._end.unwatched = _unwatched(settings.graph)
+
+    def live(self, wanted: Wanted | None) -> End:
+        """Drive the run to its end, and judge it; what kills this life is let through."""
+        known = self._store.runs(run=RUN)
+        self._ledger.write(LIFE, "resumes" if known else "begins")
+        if known:
+            self._note_what_is_finished()
+        with effects_go_to(self._ledger), self._time():
+            try:
+                state = self._driven(known[0].status if known else "")
+            except Crash:
+                raise
+            except ExecutionError as error:
+                state = None
+                self._failed(error)
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                self._end.status, self._end.error = "error", _traced(error)
+                state = None
+            self._watch.refuse_if_dead()
+            self._finish(state, wanted)
+        return self._end
+
+    def _time(self) -> contextlib.AbstractContextManager[object]:
+        if (
+            not self._trial.skip_time or clock.loop_factory is not None
+        ):  # It is skipped already, or not to be.
+            return contextlib.nullcontext()
+        from holdfast.testing.time_skipping import skipping_time
+
+        return skipping_time()
+
+    def _note_what_is_finished(self) -> None:
+        """Write into the ledger what the journal holds as finished: acknowledged or not, it may not run again."""
+        if not self._readable:
+            return
+        for _, record in read_journal(self._store.inner, RUN, self._codec).records:
+            if isinstance(record, (StepFinished, MovedOn)):
+                self._ledger.write(FINISHED, record.step)
+
+    def _driven(self, status: str) -> Mapping[str, Any] | None:
+        app = self._app
+        if status == RunStatus.COMPLETED:
+            self._end.status = status
+            return app.get_state(RUN)
+        outcome = self._begun(status)
+        while outcome.status == RunStatus.PAUSED:
+            answers = self._answered(app, outcome)
+            if answers is None:
+                return None
+            if self._end.resumes >= self._trial.most_resumes:
+                self._end.status, self._end.error = (
+                    "error",
+                    (
+                        f"the run still paused after {self._end.resumes} resumes; the last pause was "
+                        f"{outcome.pauses[0].name or outcome.pauses[0].kind!r}"
+                    ),
+                )
+                return None
+            outcome = self._resumed(answers)
+        self._end.status = str(outcome.status)
+        if outcome.status != RunStatus.COMPLETED:
+            self._end.error = f"the run ended as {outcome.status}: {'; '.join(outcome.warnings)}"
+        return outcome.state
+
+    def _begun(self, status: str) -> Outcome:
+        if status:
+            with contextlib.suppress(RunNotFound):
+                return self._resumed({})
+        return self._app.invoke(self._ready.inputs, run_id=RUN, config=self._ready.config)
+
+    def _resumed(self, answers: dict[str, Any]) -> Outcome:
+        self._end.resumes += 1
+        return self._app.resume(RUN, answers=answers, config=self._ready.config or None)
+
+    def _answered(self, app: App, outcome: Outcome) -> dict[str, Any] | None:
+        """The answers to all that the run waits for; `None`, with the reason, if one is missing."""
+        found: dict[str, Any] = {}
+        for pause in outcome.pauses:
+            if pause.kind in ("before", "after"):
+                continue  # A plain resume passes the gate.
+            known, value = self._trial.answers.find(pause)
+            if not known and pause.kind in ("in_doubt", "poison"):
+                known, value = True, self._decided(pause)
+            if not known:
+                self._end.status = "error"
+                self._end.error = str(self._trial.answers.missing(pause))
+                return None
+            self._end.questions += 1
+            self._ledger.write(ANSWERED, pause.id)
+            found[pause.id] = value
+        return found
+
+    def _decided(self, pause: Pause) -> str:
+        """What a careful person says of an interrupted step: pass it over if it took effect, else run it again."""
+        done = any(effect.step == pause.step for effect in effects_of(self._ledger.lines()))
+        decision = "skip" if done and pause.kind == "in_doubt" else "rerun"
+        self._end.decisions.append(f"{decision} {pause.step}")
+        self._ledger.write(DECIDED, pause.step, decision)
+        return decision
+
+    def _failed(self, error: ExecutionError) -> None:
+        if isinstance(error.cause, StepInterrupted):
+            self._end.status, self._end.error = "refused", str(error)
+        else:
+            self._end.status, self._end.error = "error", _traced(error)
+
+    def _finish(self, state: Mapping[str, Any] | None, wanted: Wanted | None) -> None:
+        end, judge = self._end, self._trial.judge
+        plain = {} if state is None else dict(getattr(state, "to_dict", lambda: state)())
+        end.state = {key: self._codec.encode(value).hex() for key, value in plain.items()}
+        end.boundaries = list(self._watch.seen)
+        seen = judge.seen(end.status, plain, self._ledger.lines())
+        end.effects = judge.counted(seen.effects)
+        skipped = any(decision.startswith("skip") for decision in end.decisions)
+        lines = self._ledger.lines()
+        end.findings = judge.findings(end.status, end.error, seen, wanted, self._codec, lines, skipped)
+        if self._readable and self._app.settings.policy.saves_wave(0):
+            end.findings += judge.of_journal(lines, self._store.inner, RUN, self._codec)
+        if wanted is not None and end.status == RunStatus.COMPLETED:
+            end.differing = [list(path) for path in wanted.differing(plain, self._codec)]
+
+
+def _traced(error: BaseException) -> str:
+    if isinstance(error, HoldfastError) and error.__cause__ is None:
+        return f"{type(error).__name__}: {error}"
+    return "".join(traceback.format_exception(error)[-12:]).strip()
+
+
+def _unwatched(graph: Graph) -> list[str]:
+    return [name for name, node in graph.nodes.items() if node.graph is None and not runs_here(node)]

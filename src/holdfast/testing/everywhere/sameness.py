@@ -1,0 +1,49 @@
+"""Where two states differ, as paths into them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Path = tuple[str | int, ...]
+
+_MOST = 200
+
+
+def differing_paths(one: Any, other: Any, path: Path = ()) -> list[Path]:
+    """The innermost places at which two values differ; lists of different lengths differ as a whole."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        found: list[Path] = []
+        for key in [*one, *(key for key in other if key not in one)]:
+            if key in one and key in other:
+                found += differing_paths(one[key], other[key], (*path, key))
+            else:
+                found.append((*path, key))
+        return found[:_MOST]
+    both_lists = isinstance(one, (list, tuple)) and isinstance(other, (list, tuple))
+    if both_lists and type(one) is type(other) and len(one) == len(other):
+        return [
+            place
+            for index, (mine, theirs) in enumerate(zip(one, other, strict=True))
+            for place in differing_paths(mine, theirs, (*path, index))
+        ][:_MOST]
+    return [] if _are_same(one, other) else [path]
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other) or (one != one and other != other)
+    except Exception:
+        return repr(one) == repr(other)  # Arrays and the like do not answer with a truth.
+
+
+def shown_at(state: Any, path: Path) -> str:
+    """What a state has at a path, for people."""
+    name = "".join(f"[{part!r}]" for part in path) or "the state"
+    for part in path:
+        try:
+            state = state[part]
+        except (KeyError, IndexError, TypeError):
+            return f"{name} is missing"
+    text = repr(state)
+    return f"{name} = {text if len(text) <= 160 else text[:157] + '…'}"

@@ -1,0 +1,271 @@
+"""Where the lives of a run are lived: in processes that are killed, or, fast, in this one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.errors import HoldfastError
+from holdfast.stores import open_store
+from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.crashing_store import Crash, kill_process, raise_crash
+from holdfast.testing.everywhere.boundaries import Boundary
+from holdfast.testing.everywhere.judging import Finding, Wanted
+from holdfast.testing.everywhere.lives import End, Life, Trial
+from holdfast.testing.everywhere.watching import Watch
+from holdfast.testing.ledger import FileLedger, Ledger, Line
+
+StoreMaker = Callable[[Path], "Store | str"]
+
+_NAMED = {"sqlite": "sqlite:///{}/runs.db", "file": "file:///{}/runs"}
+
+
+_SOON_NEEDED = ("holdfast.stores.sqlite", "holdfast.stores.files", "holdfast.testing.time_skipping")
+"""Imported once, not by every child."""
+
+
+class Died(Exception):
+    """A life ended as it was doomed to."""
+
+
+class Place(Protocol):
+    """Where one run is kept, with its ledger, from one life to the next."""
+
+    def live(self, trial: Trial, doom: Boundary | None, wanted: Wanted | None) -> End:
+        """Live once: how it ended. Raises `Died` if it died where it was to."""
+        ...
+
+    def lines(self) -> list[Line]:
+        """The ledger so far."""
+        ...
+
+
+def store_maker(store: Any) -> StoreMaker:
+    """A function of a folder that opens a store in it, of what the caller gave."""
+    if callable(store):
+        maker: StoreMaker = store
+        return maker
+    if store in _NAMED:
+        return _Named(_NAMED[store])
+    if store == "memory":
+        raise HoldfastError('what is kept in memory dies with its process; use mode="fast", or another store')
+    raise HoldfastError(
+        f'store is "sqlite", "file", or a function that takes a folder and returns a store or its URL, not {store!r}'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Named:
+    url: str
+
+    def __call__(self, folder: Path) -> str:
+        return self.url.format(folder)
+
+
+class FastPlace:
+    """Lives in this process. A life that dies raises `Crash`; what its threads still do counts for nothing."""
+
+    def __init__(self, folder: Path, make_store: StoreMaker | None) -> None:
+        self._ledger = _LockedLedger()
+        self._folder, self._make_store = folder, make_store
+        self._store: Store | None = None
+
+    def live(self, trial: Trial, doom: Boundary | None, wanted: Wanted | None) -> End:
+        watch = Watch(self._ledger, doom, raise_crash)
+        try:
+            return Life(trial, self._ledger, self._opened(), watch).live(wanted)
+        except Crash:
+            raise Died from None
+
+    def _opened(self) -> Store:
+        if self._store is None:
+            if self._make_store is None:
+                self._store = MemoryStore()
+            else:
+                self._folder.mkdir(parents=True)
+                self._store = _opened(self._make_store, self._folder)
+        return self._store
+
+    def lines(self) -> list[Line]:
+        return list(self._ledger.lines())
+
+
+class _LockedLedger(Ledger):
+    """A ledger in memory that several threads write to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+
+    def write(self, what: str, key: str, detail: str = "") -> None:
+        with self._lock:
+            super().write(what, key, detail)
+
+    def lines(self) -> list[Line]:
+        with self._lock:
+            return list(super().lines())
+
+
+class FolderPlace:
+    """Lives in processes of their own, one after the other, that leave what they know in a folder."""
+
+    def __init__(self, folder: Path, make_store: StoreMaker, start: str, timeout: float) -> None:
+        folder.mkdir(parents=True)
+        self._folder, self._make_store, self._start, self._timeout = folder, make_store, start, timeout
+
+    def live(self, trial: Trial, doom: Boundary | None, wanted: Wanted | None) -> End:
+        for name in ("end", "trouble"):
+            (self._folder / name).unlink(missing_ok=True)
+        orders = Orders(self._folder, self._make_store, trial, doom, wanted)
+        code = _forked(orders, self._timeout) if self._start == "fork" else _spawned(orders, self._timeout)
+        if code == -signal.SIGKILL and doom is not None and not (self._folder / "late").exists():
+            raise Died
+        return self._end(code)
+
+    def _end(self, code: int) -> End:
+        if (self._folder / "late").exists():
+            (self._folder / "late").unlink()
+            return _troubled(f"the process did not end within {self._timeout:g} seconds")
+        if code != 0:
+            trouble = self._folder / "trouble"
+            told = trouble.read_text("utf-8") if trouble.exists() else ""
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            return _troubled(told or f"the process ended with {how}: {self._output()}")
+        plain = json.loads((self._folder / "end").read_text("utf-8"))
+        return End(
+            **{
+                **plain,
+                "boundaries": [Boundary(*each) for each in plain["boundaries"]],
+                "findings": [Finding(*each) for each in plain["findings"]],
+            }
+        )
+
+    def _output(self) -> str:
+        output = self._folder / "output"
+        return output.read_text("utf-8", "replace")[-2000:] if output.exists() else ""
+
+    def lines(self) -> list[Line]:
+        return list(FileLedger(self._folder / "ledger").lines())
+
+
+def _troubled(error: str) -> End:
+    kind = "resume"
+    from holdfast.testing.everywhere import advice
+
+    what = "the process of the run came to a bad end"
+    return End("error", error, findings=[Finding(kind, what, advice.of_failure(error), "", error, kind)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Orders:
+    """What a process is to do: live once, and leave in its folder how it ended."""
+
+    folder: Path
+    make_store: StoreMaker
+    trial: Trial
+    doom: Boundary | None
+    wanted: Wanted | None
+
+    def follow(self) -> None:
+        """Live; called in the process that may die."""
+        ledger = FileLedger(self.folder / "ledger", sync=False)
+        watch = Watch(ledger, self.doom, kill_process)
+        end = Life(self.trial, ledger, _opened(self.make_store, self.folder), watch).live(self.wanted)
+        (self.folder / "end").write_text(json.dumps(dataclasses.asdict(end)), "utf-8")
+
+
+def _opened(make_store: StoreMaker, folder: Path) -> Store:
+    made = make_store(folder)
+    return open_store(made) if isinstance(made, str) else made
+
+
+def _forked(orders: Orders, timeout: float) -> int:
+    """Follow the orders in a fork of this process; its exit code, negative for a signal."""
+    for module in _SOON_NEEDED:
+        importlib.import_module(module)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        # The child never waits for what a thread of this process may hold.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            _redirect(orders.folder / "output")
+            orders.follow()
+            code = 0
+        except BaseException:
+            with contextlib.suppress(BaseException):
+                (orders.folder / "trouble").write_text(traceback.format_exc(), "utf-8")
+        finally:
+            os._exit(code)
+    return _waited(pid, orders.folder, timeout)
+
+
+def _redirect(path: Path) -> None:
+    """Let what a life prints go to a file: nobody wants to read it some dozens of times."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for number in (1, 2):
+        os.dup2(handle, number)
+    sys.stdout = sys.stderr = os.fdopen(handle, "w", buffering=1, encoding="utf-8", errors="replace")
+
+
+def _waited(pid: int, folder: Path, timeout: float) -> int:
+    end, pause = time.monotonic() + timeout, 0.0005
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > end:
+            (folder / "late").touch()
+            os.kill(pid, signal.SIGKILL)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.01)
+
+
+_FOLLOW = """
+import pickle, sys
+with open(sys.argv[1], "rb") as file:
+    sys.path[:] = pickle.load(file)
+    orders = pickle.load(file)
+orders.follow()
+"""
+
+
+def _spawned(orders: Orders, timeout: float) -> int:
+    """As `_forked`, in a fresh interpreter, to which everything is sent."""
+    try:
+        packed = pickle.dumps(list(sys.path)) + pickle.dumps(orders)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise HoldfastError(
+            "a fresh interpreter cannot be sent this workflow: give crash_everywhere a function of a module that "
+            f"makes the graph, and functions of a module as invariant, same, answers and store; or "
+            f"use mode='fast' ({error})"
+        ) from error
+    path = orders.folder / "orders"
+    path.write_bytes(packed)
+    with (orders.folder / "output").open("ab") as output:
+        process = subprocess.Popen([sys.executable, "-c", _FOLLOW, path], stdout=output, stderr=output)
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            (orders.folder / "late").touch()
+            process.kill()
+            return process.wait()

@@ -1,0 +1,371 @@
+"""Time that passes at once: what waits for a time, and for nothing else, need not really wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import functools
+import selectors
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+from holdfast import clock
+from holdfast.errors import HoldfastError
+
+Result = TypeVar("Result")
+
+
+_ROUNDING = 1e-6
+"""Late by this much, so that no sum of floats is early."""
+
+
+_GLANCE = 3600.0
+"""How often somebody looks whether waiting is still wanted: in skipped time a second is over too soon for that."""
+
+
+class _Wait:
+    """Somebody who waits until a time, by the skipping clock's `monotonic`, or for somebody else (`None`)."""
+
+    __slots__ = ("counts", "until", "wake")
+
+    def __init__(self, until: float | None, counts: bool, wake: Callable[[], object]) -> None:
+        self.until, self.counts, self.wake = until, counts, wake
+
+
+class SkippedTime:
+    """A clock that runs as the real one does, and jumps ahead when all that is at work only waits for a time.
+
+    It jumps to the earliest of these times, never beyond, so that nothing is early and the order is kept. It does
+    not jump while a step's function really runs, in whatever thread, or while a loop waits for a socket or a process.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._offset = 0.0
+        self._working = 0
+        """How many threads and event loops are at work and do not wait."""
+        self._waiting: list[_Wait] = []
+        self._own = threading.local()
+
+    def now(self) -> float:
+        """The time, in seconds since the epoch, with all that was skipped."""
+        return time.time() + self._offset
+
+    def skipped(self) -> float:
+        """How many seconds were skipped so far."""
+        return self._offset
+
+    def advance(self, seconds: float) -> None:
+        """Let so many seconds pass at once, as if nobody had looked meanwhile."""
+        if not seconds >= 0:
+            raise HoldfastError(f"time only goes forward: seconds must be 0 or more, not {seconds!r}")
+        with self._changed:
+            self._offset += seconds
+            self._wake_those_due()
+
+    def run(self, main: Coroutine[Any, Any, Result]) -> Result:
+        """What a coroutine returns, in an event loop whose time is this clock's."""
+        with asyncio.Runner(loop_factory=self.new_loop) as runner:
+            return runner.run(main)
+
+    def new_loop(self) -> asyncio.AbstractEventLoop:
+        """An event loop whose time is this clock's."""
+        return _SkippingLoop(self)
+
+    # What is put in place of the clock's functions.
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._offset
+
+    def perf_counter(self) -> float:
+        return time.perf_counter() + self._offset
+
+    def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        until = self.monotonic() + seconds
+        with self._changed:
+            wait = self._begin(until, self._changed.notify_all)
+            while wait in self._waiting and (left := until - self.monotonic()) > 0:
+                self._changed.wait(left)
+            self._end(wait)
+
+    # Who is at work, and who waits.
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Something is done in this thread; while it is, and does not wait, time does not jump."""
+        depth = getattr(self._own, "depth", 0)
+        self._own.depth = depth + 1
+        if not depth:
+            self.begin_work()
+        try:
+            yield
+        finally:
+            self._own.depth = depth
+            if not depth:
+                self.end_work()
+
+    @contextlib.contextmanager
+    def counted_thread(self) -> Iterator[None]:
+        """This thread is at work, and counted as that already; while it waits, it is not."""
+        depth = getattr(self._own, "depth", 0)
+        self._own.depth = depth + 1
+        try:
+            yield
+        finally:
+            self._own.depth = depth
+
+    @contextlib.contextmanager
+    def counting_itself(self) -> Iterator[None]:
+        """What this thread hands over within this block is counted by whoever hands it over."""
+        self._own.counts_itself = True
+        try:
+            yield
+        finally:
+            self._own.counts_itself = False
+
+    def counts_itself(self) -> bool:
+        """Whether this thread is within `counting_itself`."""
+        return bool(getattr(self._own, "counts_itself", False))
+
+    def steady(self) -> contextlib.AbstractContextManager[Any]:
+        """While this is held, nobody begins or ends to work or to wait."""
+        return self._changed
+
+    def begin_work(self) -> None:
+        """Something has to be done before time may jump."""
+        with self._changed:
+            self._working += 1
+
+    def end_work(self) -> None:
+        """It is done."""
+        with self._changed:
+            self._working -= 1
+            self._jump_if_idle()
+
+    def begin_wait(self, until: float | None, wake: Callable[[], object]) -> _Wait | None:
+        """This thread waits from now on; `None` if its time has come with that."""
+        with self._changed:
+            wait = self._begin(until, wake)
+            return wait if wait in self._waiting else None
+
+    def end_wait(self, wait: _Wait) -> None:
+        """It waits no more. Others may say so for it, before they wake it."""
+        with self._changed:
+            self._end(wait)
+
+    def _begin(self, until: float | None, wake: Callable[[], object]) -> _Wait:
+        counts = getattr(self._own, "depth", 0) > 0
+        wait = _Wait(until, counts, wake)
+        self._waiting.append(wait)
+        self._working -= counts
+        self._jump_if_idle()
+        return wait
+
+    def _end(self, wait: _Wait) -> None:
+        if wait in self._waiting:
+            self._waiting.remove(wait)
+            self._working += wait.counts
+
+    def _jump_if_idle(self) -> None:
+        times = [wait.until for wait in self._waiting if wait.until is not None]
+        if self._working > 0 or not times:
+            return
+        self._offset += max(0.0, min(times) - self.monotonic() + _ROUNDING)
+        self._wake_those_due()
+
+    def _wake_those_due(self) -> None:
+        now = self.monotonic()
+        for wait in [wait for wait in self._waiting if wait.until is not None and wait.until <= now]:
+            self._end(wait)  # It is at work from now on, whenever it really wakes up.
+            wait.wake()
+
+
+class _SkippingLoop(asyncio.SelectorEventLoop):
+    """An event loop that jumps to its next timer when there is nothing else to do."""
+
+    def __init__(self, time_: SkippedTime) -> None:
+        self._skipped = time_
+        self._selector_of_loop = _SkippingSelector(self, time_)
+        super().__init__(self._selector_of_loop)
+
+    def time(self) -> float:
+        return self._skipped.monotonic()
+
+    def run_forever(self) -> None:
+        with self._skipped.at_work():
+            super().run_forever()
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        with self._skipped.steady():
+            # As one: else it could be taken for waiting after the one who roused it has ended.
+            self._selector_of_loop.rouse()
+            return super().call_soon_threadsafe(callback, *args, context=context)
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> Any:
+        """Counted until this loop has heard of the result, not only until there is one."""
+        skipped = self._skipped
+        skipped.begin_work()
+        try:
+            with skipped.counting_itself():
+                future = super().run_in_executor(executor, _counted_call(skipped, func, *args))
+        except BaseException:
+            skipped.end_work()
+            raise
+        future.add_done_callback(lambda _: skipped.end_work())
+        return future
+
+
+class _SkippingSelector(selectors.DefaultSelector):
+    """Waits for what a loop waits for; where that is only a time, the time comes at once."""
+
+    def __init__(self, loop: _SkippingLoop, time_: SkippedTime) -> None:
+        super().__init__()
+        self._loop, self._time = loop, time_
+        self._wait: _Wait | None = None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(0)
+        if events or (timeout is not None and timeout <= 0) or self._waits_for_others():
+            return events or super().select(timeout)
+        with self._time.steady():
+            if self._loop._ready:  # type: ignore[attr-defined]
+                return super().select(0)
+            until = None if timeout is None else self._time.monotonic() + timeout
+            wait = self._wait = self._time.begin_wait(until, self._loop._write_to_self)  # type: ignore[attr-defined]
+        if wait is None:
+            return []
+        try:
+            return super().select(timeout)
+        finally:
+            self._time.end_wait(wait)
+
+    def rouse(self) -> None:
+        """Say for the loop that it does not wait any more: there is something for it to do."""
+        wait = self._wait
+        if wait is not None:
+            self._time.end_wait(wait)
+
+    def _waits_for_others(self) -> bool:
+        """Whether something outside is waited for: a file descriptor other than the loop's own."""
+        return len(self.get_map()) > 1
+
+
+@contextlib.contextmanager
+def skipping_time() -> Iterator[SkippedTime]:
+    """Within this block, what Holdfast waits for as a time passes at once, and in order.
+
+        with skipping_time() as clock:
+            app.invoke({})           # ctx.sleep(3600), retries, `wait` steps: no real waiting
+            clock.advance(86400)     # a day goes by; what has a timeout has it now
+
+    That is `ctx.sleep`, the delays of retries, timeouts of nodes and of questions, due times of queued runs, and
+    `asyncio.sleep` in async nodes that `invoke`, `resume` and `Worker.run` drive (for `ainvoke` use `clock.run`). What
+    really takes time still does: `time.sleep` in a node, a program, a request. Runs of this process only.
+    """
+    from holdfast.engine.driving import attempt, threads
+    from holdfast.engine.elsewhere.executors import elsewhere
+
+    if clock.loop_factory is not None:
+        raise HoldfastError("time is skipped already; skipping_time() cannot be nested")
+    skipped = SkippedTime()
+    put: dict[str, Any] = {
+        "time": skipped.now,
+        "monotonic": skipped.monotonic,
+        "perf_counter": skipped.perf_counter,
+        "sleep": skipped.sleep,
+        "loop_factory": skipped.new_loop,
+        "glance": lambda seconds: max(seconds, _GLANCE),
+    }
+    with contextlib.ExitStack() as stack:
+        for name, value in put.items():
+            stack.enter_context(_replaced(clock, name, value))
+        stack.enter_context(_replaced(attempt, "elsewhere", _counted_async(skipped, elsewhere)))
+        stack.enter_context(
+            _replaced(threads.workers, "submit", _counted_submit(skipped, threads.workers.submit))
+        )
+        pool = concurrent.futures.ThreadPoolExecutor
+        stack.enter_context(_replaced(pool, "submit", _counted_pool(skipped, pool.submit)))
+        yield skipped
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    own = name in vars(owner)
+    earlier = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if own:
+            setattr(owner, name, earlier)
+        else:
+            delattr(owner, name)
+
+
+def _counted_submit(skipped: SkippedTime, submit: Callable[[Callable[[], None]], None]) -> Any:
+    """As `submit`, and until the function has run, time does not jump."""
+
+    def counted(function: Callable[[], None]) -> None:
+        submit(_Working(skipped, function))
+
+    return counted
+
+
+def _counted_pool(skipped: SkippedTime, submit: Any) -> Any:
+    @functools.wraps(submit)
+    def counted(pool: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if skipped.counts_itself():
+            return submit(pool, function, *args, **kwargs)
+        work = _Working(skipped, functools.partial(function, *args, **kwargs))
+        future = submit(pool, work)
+        future.add_done_callback(lambda done: work.give_up() if done.cancelled() else None)
+        return future
+
+    return counted
+
+
+class _Working:
+    """A function that counts as at work from the moment it was handed over until it has run."""
+
+    def __init__(self, skipped: SkippedTime, function: Callable[[], Any]) -> None:
+        self._skipped, self._function = skipped, function
+        skipped.begin_work()
+
+    def __call__(self) -> Any:
+        try:
+            with self._skipped.counted_thread():
+                return self._function()
+        finally:
+            self._skipped.end_work()
+
+    def give_up(self) -> None:
+        self._skipped.end_work()
+
+
+def _counted_call(skipped: SkippedTime, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    def call() -> Any:
+        with skipped.counted_thread():
+            return function(*args)
+
+    return call
+
+
+def _counted_async(skipped: SkippedTime, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        skipped.begin_work()
+        try:
+            return await function(*args, **kwargs)
+        finally:
+            skipped.end_work()
+
+    return counted
