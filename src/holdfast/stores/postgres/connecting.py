@@ -22,7 +22,7 @@ logger = logging.getLogger("holdfast")
 Connection = psycopg.Connection[tuple[Any, ...]]
 Result = TypeVar("Result")
 
-IDLE_CONNECTIONS = 4
+IDLE_CONNECTIONS = 6
 """How many connections a store keeps open for the next reader."""
 
 LONGEST_DELAY = 1.0

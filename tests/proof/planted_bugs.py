@@ -1,0 +1,145 @@
+"""Bugs that the proofs have to see: `python -m tests.proof.planted_bugs` plants one after the other.
+
+Each is put into a copy of the source, and the proof that is to see it is run: it has to end with a violation. First
+every proof is run with the source as it is: there it has to find nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.proof.planting import Planted, Seen, planted, prove
+
+POWER, CALLS = "tests.proof.power_cuts", "tests.proof.syscalls"
+IN_FILES = ("--store", "file", "--durability", "full")
+IN_SQLITE = ("--store", "sqlite", "--durability", "full")
+REWRITE = "        if horizon.seq > state.first:\n            self._rewrite(horizon.seq, state)\n"
+
+BUGS = (
+    Planted(
+        "no sync of the journal",
+        "acknowledged",
+        "stores/run_folder.py",
+        "            sync(self._journal)\n",
+        "            pass\n",
+        (POWER, "--scene", "chain", *IN_FILES, "--model", "ordered"),
+    ),
+    Planted(
+        "no sync of the database",
+        "acknowledged",
+        "stores/sqlite_write.py",
+        "'FULL' if durable else 'NORMAL'",
+        "'OFF'",
+        (POWER, "--scene", "chain", *IN_SQLITE, "--model", "ordered"),
+    ),
+    Planted(
+        "the folder of a new store is not synced",
+        "acknowledged",
+        "stores/disk.py",
+        "            sync_folder(place.parent)\n",
+        "            pass\n",
+        (POWER, "--scene", "chain", *IN_SQLITE, "--model", "arbitrary", "--sector", "512"),
+    ),
+    Planted(
+        "a torn frame is believed",
+        "corruption",
+        "stores/frames.py",
+        "if last is not None and not _is_torn(fd, last):",
+        "if last is not None:",
+        (POWER, "--scene", "chain", *IN_FILES, "--model", "arbitrary"),
+    ),
+    Planted(
+        "a failed sync counts",
+        "acknowledged",
+        "stores/disk.py",
+        "        os.fdatasync(fd)\n",
+        "        with suppress(OSError):\n            os.fdatasync(fd)\n",
+        (CALLS, "--workflow", "chain", *IN_FILES, "--fault", "eio"),
+    ),
+    Planted(
+        "a short write counts as whole",
+        "corruption",
+        "stores/disk.py",
+        "    while rest:\n        written = os.pwrite(fd, rest, position)\n",
+        "    while rest:\n        os.pwrite(fd, rest, position)\n        written = len(rest)\n",
+        (CALLS, "--workflow", "chain", *IN_FILES, "--fault", "short"),
+    ),
+    Planted(
+        "a prune removes the entries before it has its snapshot",
+        "pruning",
+        "stores/run_folder.py",
+        "        self._keep(horizon)\n" + REWRITE,
+        REWRITE + "        self._keep(horizon)\n",
+        (POWER, "--scene", "housekeeping", *IN_FILES, "--model", "ordered"),
+    ),
+    Planted(
+        "acknowledged before it is committed",
+        "acknowledged",
+        "journal/commit.py",
+        "            (conflict,) = self._open_store().commit((append,))\n",
+        "            conflict = None\n"
+        "            threading.Timer(0.01, self._open_store().commit, ((append,),)).start()\n",
+        (CALLS, "--workflow", "chain", *IN_FILES, "--fault", "kill"),
+    ),
+)
+
+
+def hunt(bugs: Sequence[Planted], jobs: int) -> dict[str, Seen]:
+    """Plant each bug and run its proof; by name, how that ended."""
+
+    def one(bug: Planted) -> Seen:
+        with planted(bug) as source:
+            seen = prove(bug.proof, source)
+        mark = "caught" if seen.is_caught else f"MISSED (ended with {seen.code})"
+        print(
+            f"{mark:>8}  {bug.name}  [{seen.seconds:.0f} s] {seen.finding[:160]}", file=sys.stderr, flush=True
+        )
+        return seen
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return dict(zip([bug.name for bug in bugs], pool.map(one, bugs), strict=True))
+
+
+def fails_unharmed(bugs: Sequence[Planted], jobs: int) -> list[str]:
+    """The proofs that find something where no bug is planted, with what they said."""
+    proofs = list(dict.fromkeys(bug.proof for bug in bugs))
+    with ThreadPoolExecutor(jobs) as pool:
+        ends = list(pool.map(prove, proofs))
+    return [f"{' '.join(proof)}: {seen.said}" for proof, seen in zip(proofs, ends, strict=True) if seen.code]
+
+
+def table(bugs: Sequence[Planted]) -> str:
+    """The bugs as a Markdown table, as the documentation shows it."""
+    lines = ["| planted bug | promise broken | caught by |", "|---|---|---|"]
+    lines += [f"| {bug.name} | {bug.breaks} | `python -m {' '.join(bug.proof)}` |" for bug in bugs]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", nargs="*", help="only these")
+    parser.add_argument("--list", action="store_true", help="print the table of bugs, and plant none")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--trust", action="store_true", help="do not run the proofs without a bug first")
+    given = parser.parse_args()
+    bugs = [bug for bug in BUGS if not given.name or bug.name in given.name]
+    if given.list:
+        print(table(bugs))
+        return 0
+    if not given.trust and (wrong := fails_unharmed(bugs, given.jobs)):
+        print("\n".join(["violations without any bug:", *wrong]), file=sys.stderr)
+        return 1
+    seen = hunt(bugs, given.jobs)
+    missed = [name for name, each in seen.items() if not each.is_caught]
+    print(json.dumps({"planted": len(seen), "caught": len(seen) - len(missed), "missed": missed}))
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
