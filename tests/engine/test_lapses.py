@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from holdfast import END, START, Event, RunConflict, StateGraph
+from holdfast import END, START, App, Context, Event, RunConflict, StateGraph
+from holdfast.engine.driving.drive import OLD_NEWS
+from holdfast.journal.journal import Journal
 from holdfast.journal.records import Resumed
 from holdfast.journal.writer import Writer
+from holdfast.stores.base import Append, Conflict, Entry
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing import WrappedStore
 
 
 class Leased(MemoryStore):
@@ -26,6 +32,15 @@ class Leased(MemoryStore):
 
     def lapses(self) -> int:
         return self.lapsed
+
+
+def overtake(app: App) -> None:
+    """Take run `r` over from whoever drives it."""
+    # As another process does it: not through this one's queue of commits.
+    journal, codec = Journal(WrappedStore(app.store)), app.settings.codec
+    writer = Writer(journal, journal.load(journal.info("r"), codec), codec, durable=True)
+    writer.record(Resumed("another"))
+    writer.flush()
 
 
 @pytest.mark.parametrize("way", ["invoke", "ainvoke", "siblings"])
@@ -48,10 +63,7 @@ def test_no_step_begins_when_another_has_taken_the_run_over(way: str, lapses: bo
             if event.type == "node.start" and event.node == "b":
                 store.lapsed += lapses
                 if overtakes:
-                    journal, codec = app.settings.journal, app.settings.codec
-                    writer = Writer(journal, journal.load(journal.info("r"), codec), codec, durable=True)
-                    writer.record(Resumed("another"))
-                    writer.flush()
+                    overtake(app)
 
     def drive() -> Any:
         if way == "invoke":
@@ -64,3 +76,67 @@ def test_no_step_begins_when_another_has_taken_the_run_over(way: str, lapses: bo
     with pytest.raises(RunConflict, match="was advanced by another driver"):
         drive()
     assert ran == ["a"] if lapses else "b" in ran
+
+
+def test_an_answer_that_was_long_on_its_way_is_asked_for_again() -> None:
+    """The look says that nobody has taken the run over, but when it is heard somebody has."""
+
+    class Held(Leased):
+        looks = 0
+
+        def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+            found = list(super().read(run, after, upto))
+            if self.lapsed and after:
+                self.looks += 1
+                if self.looks == 1:
+                    overtake(app)
+                    time.sleep(2 * OLD_NEWS)
+            return iter(found)
+
+    store, ran = Held(), list[str]()
+
+    def first(state: Any) -> None:
+        ran.append("a")
+        store.lapsed += 1
+
+    graph = StateGraph(dict, name="w").add_node("a", first).add_node("b", lambda state: ran.append("b"))
+    app = graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile(store)
+
+    with pytest.raises(RunConflict, match="was advanced by another driver"):
+        app.invoke({}, run_id="r")
+
+    assert ran == ["a"] and store.looks == 2
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_step_that_is_overtaken_begins_no_further_effect(is_async: bool) -> None:
+    """The note of one effect is stored, but this process hears of it after another has taken the run over."""
+
+    class Late(Leased):
+        def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+            answers = super().commit(appends)
+            if ran == ["charge"] and not self.lapsed:
+                self.lapsed += 1
+                overtake(app)
+            return answers
+
+    store, ran = Late(), list[str]()
+
+    def careful(state: Any, ctx: Context) -> None:
+        for effect in ("charge", "mail"):
+            ctx.once(effect, ran.append, effect)
+
+    async def careful_async(state: Any, ctx: Context) -> None:
+        async def do(effect: str) -> None:
+            ran.append(effect)
+
+        for effect in ("charge", "mail"):
+            await ctx.once(effect, do, effect)
+
+    graph = StateGraph(dict, name="w").add_node("a", careful_async if is_async else careful)
+    app = graph.add_edge(START, "a").add_edge("a", END).compile(store)
+
+    with pytest.raises(RunConflict, match="was advanced by another driver"):
+        asyncio.run(app.ainvoke({}, run_id="r"))
+
+    assert ran == ["charge"]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from holdfast import START, App, StateGraph, open_store
+from holdfast import START, App, StateGraph, StoreError, open_store
 from holdfast.engine.driver import active_runs
 from holdfast.fleet.catalog import Catalog
 from holdfast.fleet.claims import MAX_STRIKES, Wanted
 from holdfast.fleet.postgres_claims import PostgresClaims
 from holdfast.fleet.worker import Worker, WorkerEvent
 from holdfast.stores.postgres.store import PostgresStore
+from tests.postgres import LossyWay, PostgresServer, open_folder
 
 
 @pytest.fixture
@@ -56,6 +58,27 @@ def test_what_one_claims_no_other_gets_until_it_is_released(stores: list[Postgre
     assert one.claim(9, ()) == [], "a claim is given back by who has it"
     one.release(next(iter(mine)))
     assert [claim.run for claim in other.claim(9, ())] == [next(iter(mine))]
+
+
+@pytest.mark.parametrize("what", ["claim", "release"])
+def test_a_claim_whose_answer_got_lost_holds_nothing_up(
+    postgres_url: str, postgres_server: PostgresServer, what: str
+) -> None:
+    """The worker does not know that it holds the run: it may take it up at once, not when the claim has run out."""
+    with open_folder() as folder, closing(LossyWay(postgres_server, folder)) as way:
+        store = PostgresStore(postgres_url.replace(str(postgres_server.folder), str(folder)))
+        mine = claims(store)
+        run = graph(store).submit({})
+        if what == "release":
+            mine.claim(9, ())
+        way.lose_answer_to(b"COMMIT" if what == "claim" else b"UPDATE run SET claim = NULL")
+
+        with pytest.raises(StoreError, match="cannot reach"):
+            mine.claim(9, ()) if what == "claim" else mine.release(run)
+
+        assert [claim.run for claim in mine.claim(9, ())] == [run]
+        assert mine.claim(9, ()) == [] and column(store, "strikes") == 0
+        store.close()
 
 
 def test_the_most_urgent_come_first_and_those_of_the_future_not_at_all(stores: list[PostgresStore]) -> None:

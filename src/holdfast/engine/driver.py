@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.stores.base import Leases, RunInfo, Store
+from holdfast.stores.base import RunInfo, Store, leases_of
 from holdfast.values import RunStatus
 
 
@@ -37,7 +37,8 @@ def _started(pid: int) -> str:
 
 def this_driver(store: Store) -> str:
     """This process, as text for the journal; with its lease, where the store has leases."""
-    return _driver(os.getpid(), store.lease() if isinstance(store, Leases) else "")
+    leases = leases_of(store)
+    return _driver(os.getpid(), "" if leases is None else leases.lease())
 
 
 @functools.cache
@@ -70,8 +71,9 @@ def is_alive(driver: str, store: Store) -> bool:
     if not facts:
         return False
     lease = facts.get("lease")
-    if isinstance(lease, str) and isinstance(store, Leases):
-        return store.is_live(lease) and (not is_here(driver) or _may_run(facts))
+    leases = leases_of(store)
+    if isinstance(lease, str) and leases is not None:
+        return leases.is_live(lease) and (not is_here(driver) or _may_run(facts))
     return _may_run(facts)
 
 

@@ -82,7 +82,10 @@ def as_journalled(loaded: Loaded) -> Loaded:
 
     Its plain facts were read a moment earlier, and another driver may have taken the run up in between.
     """
-    facts = dataclasses.replace(loaded.info, status=str(loaded.run.status), driver=loaded.run.driver)
+    facts, status, driver = loaded.info, str(loaded.run.status), loaded.run.driver
+    if facts.status == status and facts.driver == driver:
+        return loaded
+    facts = dataclasses.replace(facts, status=status, driver=driver)
     return dataclasses.replace(loaded, info=facts)
 
 
@@ -96,7 +99,7 @@ def load_latest(journal: Journal, info: RunInfo, codec: Codec) -> Loaded:
         loaded = journal.load(info, codec)
         info = journal.info(info.run)
         if info.key == loaded.info.key:
-            return as_journalled(dataclasses.replace(loaded, info=info))
+            return as_journalled(loaded if info is loaded.info else dataclasses.replace(loaded, info=info))
 
 
 def take_answers(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.driver import active_runs
+from holdfast.errors import StoreError
 from holdfast.fleet.avoiding import Avoiding
 from holdfast.fleet.claims import MAX_STRIKES, Claim, Wanted
 from holdfast.fleet.limits import Room, allowances, spend
@@ -113,6 +115,11 @@ UPDATE run SET claim = NULL, strikes = strikes + 1,
 WHERE namespace = %(namespace)s AND run = %(run)s AND claim = %(lease)s
 """
 
+_FORGO = """
+UPDATE run SET claim = NULL, claim_until = NULL
+WHERE namespace = %(namespace)s AND claim = %(lease)s AND run <> ALL (%(active)s::text[])
+"""
+
 _COUNT = f"""
 SELECT count(*) FROM run WHERE {_WANTED} AND run.held IS NULL AND (
     run.status = 'running' OR (run.status = 'queued' AND coalesce(run.due_at, 0) <= {_NOW} + %(within)s)
@@ -131,6 +138,8 @@ class PostgresClaims:
         self._queues = list(wanted.queues) or None
         self._avoiding = Avoiding()
         self._workflows = None if wanted.workflows is None else list(wanted.workflows)
+        self._in_doubt = False
+        """Whether an answer got lost: this worker may hold claims of which it knows nothing."""
 
     def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
         """Claim what lost its driver, then the most urgent; of limited queues as far as their limits allow."""
@@ -141,7 +150,9 @@ class PostgresClaims:
             "driven": active_runs.of(self._store),
             "seconds": max(LASTS, self._store.lease_seconds),
         }
-        with self._store.transaction() as connection:
+        with self._doubting(), self._store.transaction() as connection:
+            if self._in_doubt:
+                connection.execute(_FORGO, {**values, "active": list(active)})
             rooms = allowances(connection, self._store.namespace, self._queues)
             # A run that lost its driver counts as running already: it has its place.
             paused = [queue for queue, room in rooms.items() if room.paused]
@@ -152,9 +163,11 @@ class PostgresClaims:
                 self._spend(connection, began, rooms)
                 chosen += began
             if not chosen:
+                self._in_doubt = False
                 return []
             rows = connection.execute(_CLAIM.encode(), {**values, "nos": [found.no for found in chosen]})
             held = dict(rows.fetchall())
+        self._in_doubt = False
         return [
             Claim(found.run, found.workflow, found.queue, found.why)
             for found in chosen
@@ -202,8 +215,17 @@ class PostgresClaims:
 
     def _change(self, sql: str, **values: Any) -> None:
         lease, namespace = self._store.lease(), self._store.namespace
-        with self._store.transaction() as connection:
+        with self._doubting(), self._store.transaction() as connection:
             connection.execute(sql, {**values, "lease": lease, "namespace": namespace})
+
+    @contextmanager
+    def _doubting(self) -> Iterator[None]:
+        """While claims are changed: if that fails, it may have happened all the same."""
+        try:
+            yield
+        except StoreError:
+            self._in_doubt = True
+            raise
 
     def count_waiting(self, within: float) -> int:
         """How many wanted runs are running, queued, or due soon."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from holdfast import clock
 from holdfast.engine.app import App
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.outcome import Outcome
@@ -99,8 +100,8 @@ class Worker:
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work until `stop`, SIGTERM or Ctrl+C; with `until_idle` also until there is nothing left to do."""
-        with self._signals():
-            asyncio.run(self.arun(until_idle=until_idle))
+        with self._signals(), asyncio.Runner(loop_factory=clock.loop_factory) as runner:
+            runner.run(self.arun(until_idle=until_idle))
 
     def stop(self, *, at_once: bool = False) -> None:
         """Take up no more runs, let steps finish within the grace (not `at_once`), hand the runs over, and end.

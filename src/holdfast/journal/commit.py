@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +26,12 @@ class Appender(Protocol):
     def build(self) -> Append: ...
     def settle(self, conflict: Conflict | None) -> None: ...
     def adopt(self, conflict: Conflict) -> bool: ...
+
+
+class Pool(Protocol):
+    """Where commits are made that must not block an event loop: one thread."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any) -> object: ...
 
 
 @dataclass(slots=True)
@@ -49,7 +55,11 @@ class Committer:
         self._mutex = threading.Lock()
         self._leader = threading.Lock()
         self._scheduled: set[Any] = set()
-        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self._pool: Pool | None = None
+
+    def work_in(self, pool: Pool) -> None:
+        """Commit, for event loops, in a pool of one thread that is given."""
+        self._pool = pool
 
     def commit(self, writer: Appender) -> None:
         """Store a writer's records from this thread, with whatever else is waiting."""

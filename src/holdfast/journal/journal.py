@@ -120,11 +120,23 @@ class Journal:
         try:
             return self._load(info, codec, upto, snapshot)
         except CorruptJournal as error:
+            if self._begins_later(info.run, snapshot, upto):
+                return self.load(info, codec, upto)
             if snapshot is None and info.parent and self._became_whole(info.run):
                 return self._load(info, codec, upto, self.store.snapshot(info.run, upto))
             if snapshot is None or error.seq != snapshot.seq:
                 raise
             return self._load_without(error, info, codec, upto)
+
+    def _begins_later(self, run: str, snapshot: Snapshot | None, upto: int | None) -> bool:
+        """Whether a run was pruned while it was read: its journal begins after what was to be read first."""
+        begun = 1 if snapshot is None else snapshot.seq
+        with contextlib.suppress(CorruptJournal):
+            first = next(iter(self.store.read(run)), None)
+            if first is not None and begun < first.seq and (upto is None or first.seq <= upto):
+                horizon = self.store.snapshot(run, first.seq)
+                return horizon is not None and horizon.seq == first.seq
+        return False
 
     def _became_whole(self, run: str) -> bool:
         """Whether a fork, whose parent went while it was read, has a snapshot to begin with by now."""

@@ -45,6 +45,8 @@ class Host(Protocol):
     codec: Codec
     linger: float | None
 
+    @property
+    def is_left(self) -> bool: ...
     def note(self, record: Noted) -> None: ...
     async def note_async(self, record: Noted) -> None: ...
     def spend(self, record: Spent, store: bool) -> None: ...
@@ -276,6 +278,7 @@ class Context:
         known, value = self._remembered(f"awaited:{key}")
         if known:
             return _ready(value)
+        self._refuse_if_left()
         self._once += 1
         try:
             value = function(*args, **kwargs)
@@ -284,6 +287,11 @@ class Context:
         if inspect.isawaitable(value):
             return self._remember_async(f"awaited:{key}", value)
         return self._remember(f"once:{key}", value)
+
+    def _refuse_if_left(self) -> None:
+        """Leave a node that still runs although its run was left: somebody else may have it by now."""
+        if self._host.is_left:
+            raise StopSignal
 
     def recall(self, key: str, default: Any = None) -> Any:
         """What `once` remembered under `key` in this step, or `default`."""
@@ -297,6 +305,7 @@ class Context:
         known, value = self._remembered(f"once:{key}")
         if known:
             return value
+        self._refuse_if_left()
         return await self._remember_async(f"once:{key}", function(*args, **kwargs))
 
     async def _remember_async(self, key: str, awaitable: Any) -> Any:
@@ -333,8 +342,9 @@ class Context:
         while (left := until - clock.time()) > 0:
             if self.cancelled:
                 raise StopSignal
-            self._beat = clock.monotonic() + min(left, 0.2)
-            clock.sleep(min(left, 0.2))
+            moment = min(left, clock.glance(0.2))
+            self._beat = clock.monotonic() + moment
+            clock.sleep(moment)
         return None
 
     async def _sleep_async(self, key: str, until: float) -> None:
@@ -345,8 +355,9 @@ class Context:
             await self._host.note_async(self._noted(key, until))
         self._leave_if_long(key, until)
         while (left := until - clock.time()) > 0:
-            self._beat = clock.monotonic() + min(left, 1.0)
-            await asyncio.sleep(min(left, 1.0))
+            moment = min(left, clock.glance(1.0))
+            self._beat = clock.monotonic() + moment
+            await asyncio.sleep(moment)
 
     def _leave_if_long(self, key: str, until: float) -> None:
         """Leave the node, if it is to wait longer than its drive wants to."""

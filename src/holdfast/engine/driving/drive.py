@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -53,13 +54,16 @@ from holdfast.journal.run_state import (
 )
 from holdfast.journal.writer import Writer
 from holdfast.plan.graph import Node
-from holdfast.stores.base import Leases
+from holdfast.stores.base import leases_of
 from holdfast.values import RunStatus
 
 logger = logging.getLogger("holdfast")
 
 LINGER = 0.02
 """How long, in seconds, a finished step waits for its running siblings before it is saved without them."""
+
+OLD_NEWS, LOOKS = 0.1, 3
+"""After how many seconds an answer about others is too old to go by, and how often to ask for a newer one."""
 
 if TYPE_CHECKING:
     from holdfast.engine.travel.reusing import Adoption
@@ -118,10 +122,12 @@ class Drive:
         self._wake_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[Any] | None = None
-        store = settings.journal.store
-        self._lapses = store.lapses if isinstance(store, Leases) else None
+        leases = leases_of(settings.journal.store)
+        self._lapses = None if leases is None else leases.lapses
         self._lapses_seen = 0 if self._lapses is None else self._lapses()
         self._overtaken: RunConflict | None = None
+        self._unsaved: list[ExecutionError | RunConflict] = []
+        """Why something that steps had to have stored was not."""
         self._awaiting = False
         obeying, by_worker = partial(obey, self.saving, self.graph), linger is not None
         self.mailbox = Mailbox(self.saving, self, obeying, resumed=resumed, by_worker=by_worker)
@@ -140,13 +146,20 @@ class Drive:
 
     # What a context asks of its host.
 
+    @property
+    def is_left(self) -> bool:
+        """Whether this drive is over, or is to be at once: steps that still run are left to themselves."""
+        return self.stop is not None or self._loop is None
+
     def note(self, record: Noted) -> None:
         """Record what a step must remember, and store it before returning."""
         inline, self.inline = self.inline, False  # A signal must not part a commit from its acknowledgement.
         try:
             self._record(record)
             if self.settings.policy.saves_wave(0):
-                self.saving.flush()
+                with self._keeping():
+                    self.saving.flush()
+                    self.refuse_if_overtaken()
         finally:
             self.inline = inline
         if inline and self.stop is not None:
@@ -159,7 +172,9 @@ class Drive:
             return
         self._record(record)
         if self.settings.policy.saves_wave(0):
-            await self.saving.flush_async()
+            with self._keeping():
+                await self.saving.flush_async()
+                self.refuse_if_overtaken()
 
     def spend(self, record: Spent, store: bool) -> None:
         """Record what a step used up; with `store` it is stored before returning, wherever that blocks nobody."""
@@ -176,9 +191,19 @@ class Drive:
         # A signal must not part a commit from its acknowledgement. What was paid for is not thrown away for one either.
         inline, self.inline = self.inline, False
         try:
-            self.saving.flush()
+            with self._keeping():
+                self.saving.flush()
         finally:
             self.inline = inline
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """While a step has something stored: what goes wrong with that is not the step's failure."""
+        try:
+            yield
+        except (ExecutionError, RunConflict) as error:
+            self._unsaved.append(error)
+            raise
 
     def spent(self) -> float:
         """US dollars that the run's steps are known to have spent."""
@@ -271,7 +296,7 @@ class Drive:
 
     def _schedule_poll(self) -> None:
         if self._poll_handle is None and self._loop is not None:
-            self._poll_handle = self._loop.call_later(POLL, self._poll)
+            self._poll_handle = self._loop.call_later(clock.glance(POLL), self._poll)
 
     def _poll(self) -> None:
         self._poll_handle = None
@@ -358,6 +383,7 @@ class Drive:
     async def _advance(self) -> list[Step]:
         """Record every decision that can be made now; the steps that are to be run."""
         launches: list[Step] = []
+        self._wake_at = None
         if self.mailbox.is_due:
             await self._look_now()
         if self.mailbox.holds_any:
@@ -372,7 +398,6 @@ class Drive:
             self._take_results()
             self._stop_here(self.stop, self.stop_reason)
             return launches
-        self._wake_at = None
         if self.run.pauses:
             self._heed_time()
         progress = True
@@ -519,8 +544,16 @@ class Drive:
             return
         lapses = self._lapses()
         if lapses != self._lapses_seen:
-            self.saving.writer.refuse_if_behind()
+            self._look_at_journal()
             self._lapses_seen = lapses
+
+    def _look_at_journal(self) -> None:
+        """Look whether another has appended to the run. An answer that was long on its way tells nothing of now."""
+        for _ in range(LOOKS):
+            began = clock.monotonic()
+            self.saving.writer.refuse_if_behind()
+            if clock.monotonic() - began < OLD_NEWS:
+                return
 
     async def _execute(self, launches: list[Step]) -> None:
         if len(launches) == 1 and not self._tasks and self._wake_at is None:
@@ -617,6 +650,9 @@ class Drive:
             self._take(result)
 
     def _take(self, result: Result) -> None:
+        for error in self._unsaved:
+            if result.error is error:
+                raise error
         self._results.take(result)
         if self._results.stopped and self.stop is None:
             self.stop = RunStatus.INTERRUPTED

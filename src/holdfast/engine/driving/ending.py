@@ -65,8 +65,9 @@ class Ending:
         if status == RunStatus.PAUSED:
             times = [pause.expires_at for pause in run.pauses.values() if pause.expires_at is not None]
             due_at = min(times, default=None)
-        facts = dataclasses.replace(writer.info, status=str(status), updated_at=clock.time(), driver="")
-        writer.set_info(dataclasses.replace(facts, due_at=due_at))
+        now = clock.time()
+        facts = dataclasses.replace(writer.info, status=str(status), updated_at=now, driver="", due_at=due_at)
+        writer.set_info(facts)
         if self._saving.observer is not None:
             self._say_end(status, reason)
 

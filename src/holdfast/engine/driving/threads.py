@@ -82,6 +82,8 @@ def in_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
 
     def work() -> None:
         value, failure = None, None
+        if future.cancelled():
+            return  # The run was left before the thread began; whoever drives it now does this.
         try:
             value = function()
         except BaseException as error:

@@ -1,0 +1,1 @@
+"""Schedules of the simulator: workflows, faults and invariants, all from a seed."""

@@ -1,0 +1,248 @@
+"""Holding what a schedule did against what the server holds of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from holdfast.data.codec import Codec
+from holdfast.data.state import State
+from holdfast.journal.fold import apply
+from holdfast.journal.records import (
+    Answered,
+    Commanded,
+    MovedOn,
+    Noted,
+    Paused,
+    Resumed,
+    RunStarted,
+    StepFailed,
+    StepFinished,
+    StepStarted,
+)
+from holdfast.journal.run_state import EXPIRED, SLEEP, RunState
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import decode_records
+from holdfast.testing.invariants import (
+    ACKNOWLEDGED,
+    CORRUPTION,
+    EACH_ITEM,
+    EFFECTS,
+    FENCE,
+    FINISHED_ONCE,
+    INTENT,
+    NOT_STRANDED,
+    RECOVERY,
+    SAME_RESULT,
+    SIGNALS,
+    TIMERS,
+    Invariant,
+    Violation,
+)
+from holdfast.testing.simulator.server import Kept, Stored
+from holdfast.values import RunStatus
+
+from .operating import Operation
+from .shapes import Shape
+from .stage import Begun, Stage
+
+_MOST_TAKE_UPS = 12
+"""How often a run may be taken up after the last of what went wrong."""
+_GRAIN = 1e-6
+
+
+class Reading:
+    """One run's journal, record by record, and what is wrong with it."""
+
+    def __init__(self, kept: Kept, codec: Codec, calm_at: float) -> None:
+        self.run, self.kept, self._calm_at = RunState(), kept, calm_at
+        self.violations: list[Violation] = []
+        self.begun: dict[str, dict[int, int]] = {}
+        self.finished: dict[str, Stored] = {}
+        self.noted: dict[tuple[str, str], Stored] = {}
+        self.sleeps: dict[str, float] = {}
+        self._codec, self._track = codec, Track()
+        self._driver: Any = None
+        self._retry_at: dict[str, float] = {}
+        self._open: dict[str, float | None] = {}
+        self._command = self._taken_up = 0
+        self._chain = b""
+
+    def read(self) -> None:
+        """Read all of it."""
+        for seq, stored in enumerate(self.kept.archive, 1):
+            entry = stored.entry
+            if entry.seq != seq:
+                self.wrong(FENCE, f"entry {entry.seq} is stored where {seq} is next")
+            for record in decode_records(entry.body, self._track, self._codec):
+                if type(record) is MovedOn:
+                    for part in record.parts():
+                        self._see(part, stored)
+                else:
+                    self._see(record, stored)
+                apply(self.run, record, entry.at)
+        kept = self.kept
+        if kept.entries and kept.entries[-1].chain != kept.archive[-1].entry.chain:
+            self.wrong(ACKNOWLEDGED, "the newest entry is gone")
+        if self._taken_up > _MOST_TAKE_UPS:
+            self.wrong(RECOVERY, f"it was taken up {self._taken_up} times after all was well")
+
+    def wrong(self, invariant: Invariant, what: str) -> None:
+        """Note a violation."""
+        self.violations.append(Violation(invariant, f"{self.kept.info.run}: {what}"))
+
+    def _see(self, record: Any, stored: Stored) -> None:
+        look = _LOOKS.get(type(record))
+        if look is not None:
+            look(self, record, stored)
+
+    def _see_driver(self, record: RunStarted | Resumed, stored: Stored) -> None:
+        if stored.time > self._calm_at:
+            self._taken_up += 1
+        self._driver = stored.process if record.driver else None
+        if record.driver and stored.process.lease not in record.driver:
+            self.wrong(FENCE, f"{stored.process.name} took the run up for another")
+
+    def _check_driver(self, what: str, stored: Stored) -> None:
+        if stored.process is not self._driver:
+            self.wrong(
+                FENCE, f"{stored.process.name} stored {what} in entry {stored.entry.seq}, and did not drive"
+            )
+
+    def _see_start(self, record: StepStarted, stored: Stored) -> None:
+        self._check_driver(f"the start of {record.step}", stored)
+        if record.step in self.finished:
+            self.wrong(FINISHED_ONCE, f"{record.step} is begun again in entry {stored.entry.seq}")
+        if stored.entry.at < self._retry_at.pop(record.step, 0.0) - _GRAIN:
+            self.wrong(TIMERS, f"{record.step} was tried again too early, in entry {stored.entry.seq}")
+        self.begun.setdefault(record.step, {}).setdefault(record.attempt, stored.moment)
+
+    def _see_finish(self, record: StepFinished, stored: Stored) -> None:
+        self._check_driver(f"the end of {record.step}", stored)
+        if record.step in self.finished:
+            self.wrong(EACH_ITEM, f"{record.step} is finished again in entry {stored.entry.seq}")
+        if record.step not in self.begun and not (record.promoted or record.skipped):
+            self.wrong(INTENT, f"{record.step} is finished in entry {stored.entry.seq}, and was never begun")
+        self.finished[record.step] = stored
+
+    def _see_failure(self, record: StepFailed, stored: Stored) -> None:
+        if record.retry_at is not None:
+            self._retry_at[record.step] = record.retry_at
+
+    def _see_note(self, record: Noted, stored: Stored) -> None:
+        place = (record.step, record.key)
+        if place in self.noted:
+            self.wrong(EFFECTS, f"{record.step} notes {record.key} again in entry {stored.entry.seq}")
+        self.noted[place] = stored
+        if record.key.startswith("sleep:"):
+            self.sleeps[record.step] = float(self._codec.decode(record.value))
+
+    def _see_pause(self, record: Paused, stored: Stored) -> None:
+        # Whoever drives a run without leaving it waits for the rest of a sleep in its node, which tells of that.
+        self._open[record.pause] = None if record.kind == SLEEP else record.expires_at
+
+    def _see_answer(self, record: Answered, stored: Stored) -> None:
+        if record.pause not in self._open:
+            self.wrong(SIGNALS, f"{record.pause} is answered in entry {stored.entry.seq}, and was not open")
+            return
+        due = self._open.pop(record.pause)
+        early = due is not None and stored.entry.at < due - _GRAIN
+        if record.value == EXPIRED and early:
+            self.wrong(TIMERS, f"{record.pause} ran out too early, in entry {stored.entry.seq}")
+
+    def _see_command(self, record: Commanded, stored: Stored) -> None:
+        if record.number < self._command:
+            self.wrong(SIGNALS, f"message {record.number} is taken in again in entry {stored.entry.seq}")
+        self._command = record.number
+
+
+_LOOKS: dict[type, Any] = {
+    RunStarted: Reading._see_driver,
+    Resumed: Reading._see_driver,
+    StepStarted: Reading._see_start,
+    StepFinished: Reading._see_finish,
+    StepFailed: Reading._see_failure,
+    Noted: Reading._see_note,
+    Paused: Reading._see_pause,
+    Answered: Reading._see_answer,
+    Commanded: Reading._see_command,
+}
+
+
+def check(operation: Operation, stage: Stage, came_to_its_end: bool) -> list[Violation]:
+    """All that is wrong with a schedule that is over."""
+    world, shape = operation.world, operation.scenario.shape
+    violations = [Violation(CORRUPTION, text) for text in world.complaints]
+    if not came_to_its_end:
+        for run in sorted(operation.open):
+            kept = world.server.kept.get(run)
+            status = kept.info.status if kept else "not even stored"
+            violations.append(Violation(NOT_STRANDED, f"{run} is {status}, long after all was well"))
+    for run, status, known in operation.claimed:
+        if not known and shape.is_strict:
+            violations.append(Violation(ACKNOWLEDGED, f"{run} was said to be {status}, and is not"))
+    readings: dict[str, Reading] = {}
+    for run, kept in world.server.kept.items():
+        reading = readings[run] = Reading(kept, shape.app.settings.codec, world.calm_at)
+        try:
+            reading.read()
+        except Exception as error:
+            reading.wrong(CORRUPTION, f"its journal cannot be read: {error!r}")
+        violations += reading.violations
+        if kept.info.status == RunStatus.COMPLETED:
+            violations += _check_result(run, reading, shape)
+        elif kept.info.status == RunStatus.FAILED:
+            violations.append(Violation(SAME_RESULT, f"{run} failed: {reading.run.fault}"))
+    for begun in stage.begun:
+        violations += _check_begun(begun, readings.get(begun.run), shape.is_strict)
+    for fired in stage.fired:
+        due = readings[fired.run].sleeps.get(fired.step)
+        if due is None or fired.wall < due - _GRAIN:
+            violations.append(
+                Violation(TIMERS, f"{fired.run}: {fired.step} slept until {fired.wall}, not {due}")
+            )
+    return violations
+
+
+def _check_begun(begun: Begun, reading: Reading | None, is_strict: bool) -> Iterator[Violation]:
+    what = f"{begun.run}: {begun.step} {begun.key}".rstrip()
+    if reading is None and not is_strict:
+        return
+    if reading is None:
+        yield Violation(INTENT, f"{what} ran on {begun.process.name}, and nothing of the run is stored")
+        return
+    stored_at = reading.begun.get(begun.step, {}).get(begun.attempt)
+    if is_strict and (stored_at is None or stored_at > begun.moment):
+        yield Violation(INTENT, f"{what} ran on {begun.process.name} before its intent was stored")
+    place = (begun.step, f"once:{begun.key}")
+    over = reading.noted.get(place) if begun.key else reading.finished.get(begun.step)
+    # One that stood still, after it had looked, for so long that others took it for dead, is in flight.
+    in_flight = begun.process.was_thought_dead(begun.looked_at, begun.time)
+    if over is not None and over.moment < begun.moment and not in_flight:
+        yield Violation(
+            FINISHED_ONCE,
+            f"{what} ran on {begun.process.name} after {over.process.name} had stored its end",
+        )
+
+
+def _check_result(run: str, reading: Reading, shape: Shape) -> Iterator[Violation]:
+    state = result_of(reading, shape)
+    if state != expected(shape.name):
+        yield Violation(SAME_RESULT, f"{run} ended with {state}, not {expected(shape.name)}")
+
+
+def result_of(reading: Reading, shape: Shape) -> dict[str, Any]:
+    """The state that a run ended with; what came together in any order is sorted, and silence counts as an answer."""
+    codec = shape.app.settings.codec
+    found = dict(State.view(reading.run.root.cells, codec, "", "", "", 0.0))
+    said = ("said yes" if line == "said nobody" else line for line in found.get("log", ()))
+    return {**found, "log": sorted(said)}
+
+
+@cache
+def expected(name: str) -> dict[str, Any]:
+    """What an undisturbed run of a shape ends with."""
+    from .schedule import undisturbed
+
+    return undisturbed(name)

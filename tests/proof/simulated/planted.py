@@ -1,0 +1,223 @@
+"""Bugs that the schedules have to see: `python -m tests.proof.simulated.planted` plants each and looks."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.proof.planting import Planted, planted, prove
+
+_PROOF = ("tests.proof.schedules", "--times", "6000")
+_DRIVE = "engine/driving/drive.py"
+_SAVING = "engine/driving/saving.py"
+
+PLANTED = (
+    Planted(
+        "a writer ignores conflicts",
+        "fence",
+        "journal/writer.py",
+        "        if conflict is not None:\n            self._unsent = []\n",
+        "        if False:\n            self._unsent = []\n",
+        _PROOF,
+    ),
+    Planted(
+        "a store takes any append",
+        "fence",
+        "testing/simulator/server.py",
+        "        elif kept is None or kept.head != after:\n",
+        "        elif kept is None:\n",
+        _PROOF,
+        (
+            (
+                "testing/simulator/server.py",
+                "            if entry.seq != after:\n",
+                "            if False:\n",
+            ),
+            (
+                "testing/simulator/server.py",
+                "        elif link and kept.entries[-1].chain != link:\n",
+                "        elif False:\n",
+            ),
+        ),
+    ),
+    Planted(
+        "steps run before their intent is stored",
+        "intent",
+        _SAVING,
+        "        if (self.saves_every_wave and self.run.status == RunStatus.RUNNING) or self._is_due():\n",
+        "        if self.run.status != RunStatus.RUNNING and self._is_due():\n",
+        _PROOF,
+    ),
+    Planted(
+        "async steps run before their intent is stored",
+        "intent",
+        _SAVING,
+        "        if self._is_due():\n            await self.flush_async()\n",
+        "        if self.run.status != RunStatus.RUNNING and self._is_due():\n            await self.flush_async()\n",
+        _PROOF,
+    ),
+    Planted(
+        "a save is acknowledged before it is committed",
+        "intent, acknowledged",
+        "journal/commit.py",
+        "        await job.future\n",
+        "        job.future.add_done_callback(lambda done: done.exception())\n",
+        _PROOF,
+    ),
+    Planted(
+        "any entry is taken for one's own whose answer got lost",
+        "fence",
+        "journal/writer.py",
+        "        if not stored or stored[0].chain != ours[0].chain:\n",
+        "        if not stored:\n",
+        _PROOF,
+    ),
+    Planted(
+        "a run is taken from a driver that is alive",
+        "finished",
+        "engine/runner.py",
+        "        if takeover or info.status != RunStatus.RUNNING or not is_alive(info.driver, self._store):\n",
+        "        if True:\n",
+        _PROOF,
+    ),
+    Planted(
+        "claims and take-ups ignore leases",
+        "finished",
+        "engine/driver.py",
+        "        return leases.is_live(lease) and (not is_here(driver) or _may_run(facts))\n",
+        "        return False\n",
+        _PROOF,
+    ),
+    Planted(
+        "a driver that was thought dead does not look before its next step",
+        "finished",
+        _DRIVE,
+        "        if lapses != self._lapses_seen:\n",
+        "        if False:\n",
+        _PROOF,
+    ),
+    Planted(
+        "messages are read from the first",
+        "signals",
+        "engine/commands/mailbox.py",
+        "            messages = self._journal.store.inbox(run_id, self._saving.run.inbox_seen)\n",
+        "            messages = self._journal.store.inbox(run_id, 0)\n",
+        _PROOF,
+        (
+            (
+                "engine/commands/mailbox.py",
+                "        if number > self._saving.run.inbox_seen:\n",
+                "        if True:\n",
+            ),
+        ),
+    ),
+    Planted(
+        "retries begin one poll early",
+        "timers",
+        _DRIVE,
+        "        if at is not None and at > clock.time():\n",
+        "        if at is not None and at > clock.time() + 0.25:\n",
+        _PROOF,
+    ),
+    Planted(
+        "sleeps end one poll early",
+        "timers",
+        "engine/driving/context.py",
+        "        while (left := until - clock.time()) > 0:\n            if self.cancelled:\n",
+        "        while (left := until - clock.time()) > 0.25:\n            if self.cancelled:\n",
+        _PROOF,
+    ),
+    Planted(
+        "questions run out one poll early",
+        "timers",
+        "engine/resume.py",
+        "        if (pause.expires_at is not None and pause.expires_at <= now)"
+        " or (sleeps and pause.kind == SLEEP)\n",
+        "        if (pause.expires_at is not None and pause.expires_at <= now + 0.5)"
+        " or (sleeps and pause.kind == SLEEP)\n",
+        _PROOF,
+    ),
+    Planted(
+        "finished steps of an open wave run again after a crash",
+        "finished, each-item",
+        "journal/fold.py",
+        "        elif step.status == RUNNING:\n            step.status = IN_DOUBT\n"
+        "            step.crashes += crashed\n",
+        "        elif step.status in (RUNNING, DONE):\n            step.status = IN_DOUBT\n"
+        "            step.crashes += crashed\n",
+        _PROOF,
+    ),
+    Planted(
+        "what was done once is forgotten by the next attempt",
+        "effects, finished",
+        "engine/driving/context.py",
+        "        raw = self._step.notes.get(key)\n",
+        "        raw = self._step.notes.get(key) if self.attempt == 1 else None\n",
+        _PROOF,
+    ),
+    Planted(
+        "one record too many is pruned",
+        "pruning",
+        "testing/simulator/server.py",
+        "        dropped = horizon.seq - kept.first\n        kept.entries, kept.first"
+        " = kept.entries[dropped:], horizon.seq\n",
+        "        dropped = horizon.seq - kept.first\n        kept.entries, kept.first"
+        " = kept.entries[dropped + 1 :], horizon.seq + 1\n",
+        _PROOF,
+    ),
+    Planted(
+        "a snapshot at the horizon is one entry old",
+        "pruning",
+        "journal/pruning.py",
+        "    snapshot = journal.make_snapshot(journal.load(info, codec, horizon), codec)\n",
+        "    old = journal.load(info, codec, max(1, horizon - 1))\n"
+        "    snapshot = journal.make_snapshot(old, codec)\n"
+        "    snapshot = type(snapshot)(horizon, snapshot.at, snapshot.chain, snapshot.body)\n",
+        _PROOF,
+    ),
+    Planted(
+        "a step that was left begins in its thread all the same",
+        "finished",
+        "engine/driving/threads.py",
+        "        if future.cancelled():\n            return ",
+        "        if False:\n            return ",
+        ("pytest", "-q", "-n0", "-p", "no:cacheprovider", "tests/proof/test_schedules.py", "-k", "at_once"),
+        (("engine/driving/context.py", "        if self._host.is_left:\n", "        if False:\n"),),
+    ),
+    Planted(
+        "a dropped run is never claimed again",
+        "not-stranded",
+        "fleet/local_claims.py",
+        '            return "" if is_driven(self._store, info) else "orphaned"\n',
+        '            return ""\n',
+        _PROOF,
+    ),
+    Planted(
+        "a paused run whose time has come is not claimed",
+        "not-stranded",
+        "fleet/local_claims.py",
+        "    return info.due_at <= now\n",
+        '    return info.due_at <= now and info.status != "paused"\n',
+        _PROOF,
+    ),
+)
+
+
+def main(names: list[str]) -> int:
+    """Plant the bugs whose names have one of these words, or all."""
+    missed = 0
+    for bug in PLANTED:
+        if names and not any(name in bug.name for name in names):
+            continue
+        with planted(bug) as source:
+            seen = prove(bug.proof, source)
+        missed += not seen.is_caught
+        first = next((line for line in seen.said.splitlines() if line.startswith("  ")), seen.said[-300:])
+        count = next((line for line in seen.said.splitlines() if " schedules, " in line), "").partition(",")[
+            0
+        ]
+        print(f"{'caught' if seen.is_caught else 'MISSED'}: {bug.name}: {count}:{first[:160]}", flush=True)
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
