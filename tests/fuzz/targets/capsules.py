@@ -13,7 +13,7 @@ from holdfast import check_store, export_run, import_run, inspect_capsule, open_
 from holdfast.capsules.lines import lines_of
 from holdfast.capsules.sections import Kind, Writer
 from holdfast.data.compress import zstd
-from holdfast.errors import CapsuleInvalid, HoldfastError
+from holdfast.errors import CapsuleInvalid, CapsuleLocked, HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.views import run_list, run_view, timeline
 from tests.capsules.making import forged
@@ -67,7 +67,7 @@ def capsule_bytes() -> Check:
         path.write_bytes(changed)
         if bytes(changed) in whole:
             return "the same"
-        for reader in (inspect_capsule, lambda path: import_run(target, path)):
+        for reader in (_opened, lambda path: import_run(target, path)):
             try:
                 reader(path)
             except CapsuleInvalid:
@@ -78,6 +78,12 @@ def capsule_bytes() -> Check:
         return f"noticed, {len(changed) < len(good)}"
 
     return check
+
+
+def _opened(path: Path) -> None:
+    """Look into a capsule. One that says that it is locked shows nothing."""
+    if not inspect_capsule(path).is_open:
+        raise CapsuleLocked(f"{path} is locked")
 
 
 def _bodies() -> list[bytes]:

@@ -125,4 +125,7 @@ def url_quoted(budget: Budget, value: Any) -> str:
         return join(budget, each, "&")
     found = as_text(budget, value)
     budget.new_text(len(found) if found.isascii() and found.isalnum() else 12 * len(found))
-    return urllib.parse.quote(found, safe="")
+    try:
+        return urllib.parse.quote(found, safe="")
+    except UnicodeEncodeError:
+        raise Misuse(f"{describe(value)} has half of a character, which has no place in an address") from None
