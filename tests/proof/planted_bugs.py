@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.proof.planting import Planted, Seen, planted, prove
+from tests.proof.simulated.planted import PLANTED as OF_SCHEDULES
 
 POWER, CALLS = "tests.proof.power_cuts", "tests.proof.syscalls"
 IN_FILES = ("--store", "file", "--durability", "full")
 IN_SQLITE = ("--store", "sqlite", "--durability", "full")
 REWRITE = "        if horizon.seq > state.first:\n            self._rewrite(horizon.seq, state)\n"
 
-BUGS = (
+OF_STORES = (
     Planted(
         "no sync of the journal",
         "acknowledged",
@@ -86,6 +87,57 @@ BUGS = (
         (CALLS, "--workflow", "chain", *IN_FILES, "--fault", "kill"),
     ),
 )
+
+
+def _server(name: str, breaks: str, file: str, old: str, new: str, *kind: str) -> Planted:
+    """A bug on the way to a PostgreSQL server and back."""
+    return Planted(name, breaks, file, old, new, ("tests.proof.server_faults", *kind, "--seed", "5"))
+
+
+OF_SERVERS = (
+    _server(
+        "a server's refusal is not heeded",
+        "fence",
+        "stores/postgres/writing.py",
+        "refused = batch.refused(self._written(batch.steps))",
+        "refused = batch.refused(self._written(batch.steps)) and set()",
+        "--kind",
+        "partitions",
+        "--times",
+        "20",
+    ),
+    _server(
+        "a commit that was applied is not known again",
+        "recovery",
+        "journal/writer.py",
+        "ours = [entry for entry in self._unsent if entry.seq == conflict.head]",
+        "ours: list[Entry] = []",
+        "--kind",
+        "statements",
+    ),
+    _server(
+        "a driver never looks whether its lease has lapsed",
+        "finished",
+        "stores/postgres/leases.py",
+        "            self._lapses += 1\n        return self._lapses\n",
+        "            pass\n        return 0\n",
+        "--kind",
+        "partitions",
+        "--times",
+        "40",
+    ),
+    _server(
+        "a run goes on where another history ends",
+        "fence",
+        "stores/postgres/appending.py",
+        "entry.chain = %(link)b",
+        "entry.chain <> ''::bytea",
+        "--kind",
+        "failover",
+    ),
+)
+
+BUGS = (*OF_STORES, *OF_SCHEDULES, *OF_SERVERS)
 
 
 def hunt(bugs: Sequence[Planted], jobs: int) -> dict[str, Seen]:
