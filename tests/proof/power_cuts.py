@@ -107,14 +107,15 @@ class _Look:
         job, counts = self.job, self.tally.counts
         counts["images"] += 1
         put(image, self.home)
-        check = counts["images"] % job.fsck_every == 0
+        resumes = self._intact % job.resume_every == job.resume_every // 4 and not expected.horizons
+        check = resumes or counts["images"] % job.fsck_every == 0
         counts["checked with fsck"] += check
         found = examine(self.home, job.scheme, expected, check=check)
         self._intact += not found
         if found and job.may_report and all(one.invariant == CORRUPTION for one in found):
             counts["damaged, and reported"] += 1
             found = examine_reported(self.home, job.scheme, expected)
-        elif not found and self._intact % job.resume_every == job.resume_every // 4 and not expected.horizons:
+        elif resumes and not found:
             counts["resumed"] += 1
             put(image, self.home)
             found = self._resume(disk)

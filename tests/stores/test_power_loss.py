@@ -175,3 +175,13 @@ def test_snapshots_that_a_prune_did_not_come_to_remove_are_no_damage(tmp_path: P
     assert check_store(store).is_fine
     assert app.get_state("r")["n"] == app.invoke({"n": 1}).state["n"]
     store.close()
+
+
+def test_a_run_whose_lock_is_gone_is_written_on(folder: Path) -> None:
+    (folder / "lock").unlink()
+    store = FileStore(folder.parent)
+
+    assert store.commit([Append("r", 2, [entry(3)])]) == [None]
+    assert [each.seq for each in store.read("r")] == [1, 2, 3]
+    assert store.delete("r") and not folder.exists()
+    store.close()

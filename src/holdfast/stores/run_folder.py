@@ -116,7 +116,7 @@ def open_folder(root: Path, name: str, access: Access, states: States) -> Iterat
     """
     with ExitStack() as stack:
         if access is not Access.LOOK:
-            lock = lock_file(root / name / "lock", create=access is Access.CREATE)
+            lock = _lock(root / name, create=access is Access.CREATE)
             if lock is None:
                 yield None
                 return
@@ -129,6 +129,16 @@ def open_folder(root: Path, name: str, access: Access, states: States) -> Iterat
         stack.callback(os.close, fd)
         folder = RunFolder(root / name, fd, states)
         yield folder if access is Access.CREATE or folder.state is not None else None
+
+
+def _lock(folder: Path, *, create: bool) -> int | None:
+    """Wait for a folder's lock. A power loss may have taken its name, which is not synced for itself."""
+    lock = lock_file(folder / "lock", create=create)
+    if lock is None and (folder / "journal").exists():
+        with suppress(FileNotFoundError):
+            os.close(os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600))
+        lock = lock_file(folder / "lock", create=False)
+    return lock
 
 
 def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
