@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from holdfast.data.codec import Codec
 from holdfast.data.state import State
-from holdfast.journal.fold import apply
+from holdfast.journal.fold import fold
 from holdfast.journal.records import (
     Answered,
     Commanded,
     MovedOn,
     Noted,
     Paused,
+    Record,
     Resumed,
     RunStarted,
     StepFailed,
@@ -56,13 +57,12 @@ class Reading:
     """One run's journal, record by record, and what is wrong with it."""
 
     def __init__(self, kept: Kept, codec: Codec, calm_at: float) -> None:
-        self.run, self.kept, self._calm_at = RunState(), kept, calm_at
+        self.kept, self.codec, self._calm_at = kept, codec, calm_at
         self.violations: list[Violation] = []
         self.begun: dict[str, dict[int, int]] = {}
         self.finished: dict[str, Stored] = {}
         self.noted: dict[tuple[str, str], Stored] = {}
         self.sleeps: dict[str, float] = {}
-        self._codec, self._track = codec, Track()
         self._driver: Any = None
         self._retry_at: dict[str, float] = {}
         self._open: dict[str, float | None] = {}
@@ -75,13 +75,8 @@ class Reading:
             entry = stored.entry
             if entry.seq != seq:
                 self.wrong(FENCE, f"entry {entry.seq} is stored where {seq} is next")
-            for record in decode_records(entry.body, self._track, self._codec):
-                if type(record) is MovedOn:
-                    for part in record.parts():
-                        self._see(part, stored)
-                else:
-                    self._see(record, stored)
-                apply(self.run, record, entry.at)
+            for look, record in _looks(entry.body, self.codec):
+                look(self, record, stored)
         kept = self.kept
         if kept.entries and kept.entries[-1].chain != kept.archive[-1].entry.chain:
             self.wrong(ACKNOWLEDGED, "the newest entry is gone")
@@ -92,10 +87,14 @@ class Reading:
         """Note a violation."""
         self.violations.append(Violation(invariant, f"{self.kept.info.run}: {what}"))
 
-    def _see(self, record: Any, stored: Stored) -> None:
-        look = _LOOKS.get(type(record))
-        if look is not None:
-            look(self, record, stored)
+    @property
+    def bodies(self) -> tuple[bytes, ...]:
+        """All that was ever stored, but not when."""
+        return tuple([stored.entry.body for stored in self.kept.archive])
+
+    def folded(self) -> RunState:
+        """The run that its records make."""
+        return _fold(self.bodies, self.codec)
 
     def _see_driver(self, record: RunStarted | Resumed, stored: Stored) -> None:
         if stored.time > self._calm_at:
@@ -136,7 +135,7 @@ class Reading:
             self.wrong(EFFECTS, f"{record.step} notes {record.key} again in entry {stored.entry.seq}")
         self.noted[place] = stored
         if record.key.startswith("sleep:"):
-            self.sleeps[record.step] = float(self._codec.decode(record.value))
+            self.sleeps[record.step] = float(self.codec.decode(record.value))
 
     def _see_pause(self, record: Paused, stored: Stored) -> None:
         # Whoever drives a run without leaving it waits for the rest of a sleep in its node, which tells of that.
@@ -170,6 +169,25 @@ _LOOKS: dict[type, Any] = {
 }
 
 
+@lru_cache(maxsize=4096)
+def _records(body: bytes, codec: Codec) -> tuple[Record, ...]:
+    """What is in an entry. Nothing in these workflows is so large that it needs the entries before."""
+    return tuple(decode_records(body, Track(), codec))
+
+
+@lru_cache(maxsize=4096)
+def _looks(body: bytes, codec: Codec) -> tuple[tuple[Any, Any], ...]:
+    """What is to be looked at in an entry, and how. Most entries of many schedules are the same."""
+    found = list[Any]()
+    for record in _records(body, codec):
+        found += record.parts() if type(record) is MovedOn else (record,)
+    return tuple((_LOOKS[type(record)], record) for record in found if type(record) in _LOOKS)
+
+
+def _fold(bodies: tuple[bytes, ...], codec: Codec) -> RunState:
+    return fold((record, 0.0) for body in bodies for record in _records(body, codec))
+
+
 def check(operation: Operation, stage: Stage, came_to_its_end: bool) -> list[Violation]:
     """All that is wrong with a schedule that is over."""
     world, shape = operation.world, operation.scenario.shape
@@ -187,13 +205,10 @@ def check(operation: Operation, stage: Stage, came_to_its_end: bool) -> list[Vio
         reading = readings[run] = Reading(kept, shape.app.settings.codec, world.calm_at)
         try:
             reading.read()
+            violations += _check_result(run, reading, shape)
         except Exception as error:
             reading.wrong(CORRUPTION, f"its journal cannot be read: {error!r}")
         violations += reading.violations
-        if kept.info.status == RunStatus.COMPLETED:
-            violations += _check_result(run, reading, shape)
-        elif kept.info.status == RunStatus.FAILED:
-            violations.append(Violation(SAME_RESULT, f"{run} failed: {reading.run.fault}"))
     for begun in stage.begun:
         violations += _check_begun(begun, readings.get(begun.run), shape.is_strict)
     for fired in stage.fired:
@@ -227,15 +242,21 @@ def _check_begun(begun: Begun, reading: Reading | None, is_strict: bool) -> Iter
 
 
 def _check_result(run: str, reading: Reading, shape: Shape) -> Iterator[Violation]:
-    state = result_of(reading, shape)
-    if state != expected(shape.name):
-        yield Violation(SAME_RESULT, f"{run} ended with {state}, not {expected(shape.name)}")
+    status = reading.kept.info.status
+    if status == RunStatus.COMPLETED:
+        state = result_of(reading.bodies, reading.codec)
+        if state != expected(shape.name):
+            yield Violation(SAME_RESULT, f"{run} ended with {state}, not {expected(shape.name)}")
+        return
+    fault = reading.folded().fault
+    if status == RunStatus.FAILED:
+        yield Violation(SAME_RESULT, f"{run} failed: {fault}")
 
 
-def result_of(reading: Reading, shape: Shape) -> dict[str, Any]:
+@lru_cache(maxsize=4096)
+def result_of(bodies: tuple[bytes, ...], codec: Codec) -> dict[str, Any]:
     """The state that a run ended with; what came together in any order is sorted, and silence counts as an answer."""
-    codec = shape.app.settings.codec
-    found = dict(State.view(reading.run.root.cells, codec, "", "", "", 0.0))
+    found = dict(State.view(_fold(bodies, codec).root.cells, codec, "", "", "", 0.0))
     said = ("said yes" if line == "said nobody" else line for line in found.get("log", ()))
     return {**found, "log": sorted(said)}
 

@@ -144,7 +144,7 @@ class Operation:
                 elif process.machine == "m1":
                     outcome = await runner.invoke(self.scenario.shape.input, name, None, None, caller)
                 else:
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(0.2)
                     continue
             except (RunFinished, RunExists, RunNotFound):
                 if name not in self.open:
@@ -185,7 +185,7 @@ class Operation:
 
     def _be_worker(self, process: Process) -> None:
         app = self.simulation.app(self.scenario.shape.app, process)
-        worker = Worker(self.simulation.store(process), [app], grace=2.0, tell=self._tell)
+        worker = Worker(self.simulation.store(process), [app], linger=0.4, grace=2.0, tell=self._tell)
         claims = Claims(worker.claims._store, worker.claims._wanted)  # type: ignore[attr-defined]
         self._listeners[process.machine] = claims.listeners = []
         worker.claims = claims

@@ -6,7 +6,7 @@ import sys
 
 from tests.proof.planting import Planted, planted, prove
 
-_PROOF = ("tests.proof.schedules", "--times", "6000")
+_PROOF = ("tests.proof.schedules", "--times", "12000")
 _DRIVE = "engine/driving/drive.py"
 _SAVING = "engine/driving/saving.py"
 

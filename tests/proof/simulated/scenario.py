@@ -11,8 +11,8 @@ from .shapes import Shape, drawn
 PRIVATE, SHARED, FLEET = "blocking", "async", "fleet"
 """Driven by one caller that may block, by one in an event loop, or by workers."""
 
-_MODES = (PRIVATE, PRIVATE, PRIVATE, PRIVATE, SHARED, SHARED, SHARED, FLEET, FLEET)
-_COUNTS = (0, 1, 1, 1, 1, 2, 2, 3)
+_MODES = (PRIVATE,) * 12 + (SHARED,) * 5 + (FLEET,) * 2
+_COUNTS = (0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3)
 _PAUSES = (1.6, 0.8, 1.2, 2.0, 0.3, 1.8, 4.0)
 _BACK = (0.2, 0.0, 1.0, 2.0)
 _WINDOWS = (0.5, 0.05, 1.5, 3.0)
@@ -25,7 +25,7 @@ KINDS: tuple[tuple[str, tuple[float, ...], int], ...] = (
     (faults.LOST_REPLY, (0.0,), 3),
     (faults.REFUSED, (0.0,), 1),
     (faults.TORN, _BACK, 1),
-    (faults.PAUSE, _PAUSES, 4),
+    (faults.PAUSE, _PAUSES, 8),
     (faults.CUT_OFF, _WINDOWS, 2),
     (faults.FULL, _WINDOWS, 1),
     (faults.SLOW, _WINDOWS, 1),
@@ -99,7 +99,7 @@ def draw(choices: Choices) -> Scenario:
     runs = machines = 1
     wish, after = "", 0.0
     if mode == FLEET:
-        runs, machines = (1, 1, 1, 1, 2, 3)[pick(6)], (2, 1, 2, 2, 3)[pick(5)]
+        runs, machines = (1, 1, 1, 1, 1, 1, 2, 3)[pick(8)], (2, 1, 2, 2, 3)[pick(5)]
         chosen = pick(3 * len(WISHES))
         if 0 < chosen <= len(WISHES):
             wish, after = WISHES[chosen - 1], (0.0, 0.005, 0.02, 0.1, 0.6, 2.0)[pick(6)]

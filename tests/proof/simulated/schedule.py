@@ -89,4 +89,4 @@ def undisturbed(name: str) -> dict[str, Any]:
         assert kept.info.status == "completed", f"{name} is {kept.info.status}"
         reading = Reading(kept, shape.app.settings.codec, 0.0)
         reading.read()
-    return result_of(reading, shape)
+    return result_of(reading.bodies, reading.codec)

@@ -219,7 +219,7 @@ _SEGMENTS: tuple[tuple[str, Callable[[Builder], None]], ...] = (
     ("aside", Builder.aside),
 )
 
-_WEIGHTS = {"chain": 8, "wave": 3, "for_each": 2, "once": 3}
+_WEIGHTS = {"wave": 3, "for_each": 2, "once": 3}
 
 
 def _plain(name: str, body: Body, *segments: Callable[[Builder], None], weight: int = 1) -> Shape:
@@ -245,9 +245,9 @@ MIXED = 12
 def shapes() -> tuple[Shape, ...]:
     """All shapes; the first is the simplest."""
     found = [
-        _plain("step", sync, Builder.chain, weight=36),
-        _plain("two", sync, Builder.chain, Builder.chain, weight=24),
-        _plain("three", lazy, Builder.chain, Builder.chain, Builder.chain, weight=8),
+        _plain("step", sync, Builder.chain, weight=150),
+        _plain("two", sync, Builder.chain, Builder.chain, weight=90),
+        _plain("three", lazy, Builder.chain, Builder.chain, Builder.chain, weight=10),
     ]
     for kind, segment in _SEGMENTS[1:]:
         for body in (sync, lazy):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from holdfast import Context
 from holdfast.testing.simulator import Process, Simulation
 
-_DURATIONS = (0.0, 0.0, 0.0, 0.0, 0.0, 0.004, 0.03, 0.3, 1.4)
+_DURATIONS = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.004, 0.03, 0.3, 1.4)
 
 
 class Begun(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from _random import Random
 from collections.abc import Sequence
 
 
@@ -15,16 +16,19 @@ class Choices:
 
     def __init__(self, seed: int | str = 0, *, given: Sequence[int] | None = None) -> None:
         self.seed, self.made = seed, list[int]()
-        self._draw = random.Random(seed).random
+        # That of `_random` is the same for a number, and is made in half the time.
+        self._draw = (Random if isinstance(seed, int) else random.Random)(seed).random
         self._given = None if given is None else iter(given)
-        self._bits: random.Random | None = None
+        self._bits = 0
 
     def pick(self, size: int) -> int:
         """One of 0 … `size` - 1, each as likely as the others."""
         if self._given is None:
             chosen = int(self._draw() * size)
         else:
-            chosen = min(next(self._given, 0), size - 1)
+            chosen = next(self._given, 0)
+            if chosen >= size:
+                chosen = size - 1
         self.made.append(chosen)
         return chosen
 
@@ -34,9 +38,9 @@ class Choices:
 
     def randbits(self, bits: int) -> int:
         """So many bits. They only tell things apart, so they are the same in every simulation, and not written down."""
-        if self._bits is None:
-            self._bits = random.Random(0)
-        return self._bits.getrandbits(bits)
+        self._bits += 1
+        return self._bits * _SCATTER & ((1 << bits) - 1)
 
 
 _GRAIN = 8
+_SCATTER = 0x9E3779B97F4A7C15F39CC0605CEDC835

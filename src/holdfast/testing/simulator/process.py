@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from holdfast.testing.simulator.world import World
 
 
+_set_running_loop = asyncio._set_running_loop
+
+
 class Crashed(BaseException):
     """The process that this is raised in is dead; nothing that it still does has any effect."""
 
@@ -109,7 +112,11 @@ class Process(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> Handle:
-        return self.call_at(self.world.now + delay, callback, *args, context=context)
+        when = self.world.now + delay
+        handle = Handle(callback, args, context, when)
+        if self.alive:
+            self.world.set_timer(when, self, handle)
+        return handle
 
     def call_at(  # type: ignore[override]
         self,
@@ -141,7 +148,10 @@ class Process(asyncio.AbstractEventLoop):
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.Future(loop=self)
-        self.call_at(self.world.now + self.world.delay(), self._thread, func, args, future)
+        world = self.world
+        if self.alive:
+            when = world.now + world.delay()
+            world.set_timer(when, self, Handle(self._thread, (func, args, future), None, when))
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -159,13 +169,13 @@ class Process(asyncio.AbstractEventLoop):
 
     def _thread(self, function: Callable[..., Any], args: Any, future: asyncio.Future[Any] | None) -> None:
         """Where no event loop is seen to run. What is done here is one event, except where it calls the store."""
-        asyncio._set_running_loop(None)
+        _set_running_loop(None)
         try:
             value, error = function(*args), None
         except Exception as caught:
             value, error = None, caught
         finally:
-            asyncio._set_running_loop(self)
+            _set_running_loop(self)
         if future is None:
             if error is not None:
                 raise error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -35,7 +36,6 @@ class _Identity:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._drivers: dict[str, str] = {}
 
     def _process(self) -> Process:
         assert self._world.current is not None
@@ -46,11 +46,18 @@ class _Identity:
         return {"host": process.machine, "boot": str(process.number), "space": ""}
 
     def driver(self, pid: int, lease: str) -> str:
-        known = self._drivers.get(lease)
-        if known is None:
-            facts = {**self.host(), "pid": pid, "started": "", "lease": lease}
-            known = self._drivers[lease] = json.dumps(facts)
-        return known
+        process = self._process()
+        return _named(process.machine, process.number, pid, lease)
+
+
+@functools.lru_cache(maxsize=512)
+def _named(machine: str, number: int, pid: int, lease: str) -> str:
+    facts = {"host": machine, "boot": str(number), "space": "", "pid": pid, "started": "", "lease": lease}
+    return json.dumps(facts)
+
+
+# Nobody changes what is said of a driver.
+_facts = functools.lru_cache(maxsize=512)(driver._facts)
 
 
 def _uuid4(bits: Callable[[int], int]) -> Callable[[], uuid.UUID]:
@@ -72,6 +79,7 @@ class Seams:
             (clock, "sleep", world.sleep),
             (driver, "_host", identity.host),
             (driver, "_driver", identity.driver),
+            (driver, "_facts", _facts),
             (os, "getpid", _no_pid),
             (threads, "workers", _Threads(world)),
             (worker, "random", choices),

@@ -45,6 +45,7 @@ class Simulation:
         self._lease_seconds = lease_seconds
         self._numbers: dict[str, int] = {}
         self._connections: dict[Process, Connection] = {}
+        self._apps: dict[tuple[App, Process], App] = {}
         self._seams = Seams(self.world)
         if trace:
             self.world.trace = []
@@ -63,6 +64,7 @@ class Simulation:
                 process.bury()
             self.world.end()
             self._connections.clear()
+            self._apps.clear()
         finally:
             self._seams.take_away()
 
@@ -87,9 +89,12 @@ class Simulation:
 
     def app(self, app: App, process: Process) -> App:
         """The same graph, on the store of a process."""
-        settings = app.settings
-        journal = Journal(self._connections[process], settings.journal.seal)
-        return App(dataclasses.replace(settings, journal=journal))
+        known = self._apps.get((app, process))
+        if known is None:
+            settings = app.settings
+            journal = Journal(self._connections[process], settings.journal.seal)
+            known = self._apps[app, process] = App(dataclasses.replace(settings, journal=journal))
+        return known
 
     def start(
         self, process: Process, work: Coroutine[Any, Any, Any], then: Callable[[asyncio.Task[Any]], object]

@@ -27,6 +27,8 @@ _TURNS = (1, 1, 2, 3, 6, 12)
 
 NEVER = float("inf")
 
+_get_running_loop, _set_running_loop = asyncio._get_running_loop, asyncio._set_running_loop
+
 
 def _ignore(process: Process) -> None:
     return None
@@ -113,13 +115,13 @@ class World:
         timers = self._timers
         if timers and timers[0][0] <= self.now:
             self._fire()
-        while not (ready := [process for process in self.processes if process.ready and process.is_free]):
+        while (process := self._whose_turn()) is None:
             if not timers or timers[0][0] > limit:
                 self.now = max(self.now, limit) if limit != NEVER else self.now
                 return False
-            self.now = max(self.now, timers[0][0])
+            if timers[0][0] > self.now:
+                self.now = timers[0][0]
             self._fire()
-        process = ready[0] if len(ready) == 1 else ready[self.choices.pick(len(ready))]
         handle = process.ready.popleft()
         callback = handle.callback
         if callback is None:
@@ -130,25 +132,34 @@ class World:
             return True
         if self.trace is not None:
             self.trace.append(f"{self.now:.5f} {process.name} {_named(callback)}")
-        self._run(process, handle)
-        return True
-
-    def _run(self, process: Process, handle: Handle) -> None:
         before, self.current = self.current, process
-        asyncio._set_running_loop(process)
+        _set_running_loop(process)
         try:
-            assert handle.callback is not None
             if handle.context is None:
-                handle.callback(*handle.args)
+                callback(*handle.args)
             else:
-                handle.context.run(handle.callback, *handle.args)
+                handle.context.run(callback, *handle.args)
         except Crashed:
-            return
+            pass
         except Exception as error:
             self.complain(process, error)
         finally:
             self.current = before
-            asyncio._set_running_loop(None)
+            _set_running_loop(None)
+        return True
+
+    def _whose_turn(self) -> Process | None:
+        """One of those that have something to do."""
+        found = others = None
+        for process in self.processes:
+            if process.ready and process.is_free:
+                if found is None:
+                    found = process
+                elif others is None:
+                    others = [found, process]
+                else:
+                    others.append(process)
+        return found if others is None else others[self.choices.pick(len(others))]
 
     def _fire(self) -> None:
         """Make ready what is due."""
@@ -164,12 +175,12 @@ class World:
 
     def stand_still(self, process: Process, until: float, turns: float = NEVER) -> None:
         """Keep a process where it is, in the middle of something, while others have so many turns."""
-        loop = asyncio._get_running_loop()
+        loop = _get_running_loop()
         task = asyncio.current_task(process) if loop is process else None
         if task is not None:
             asyncio._leave_task(process, task)
         current, process.is_free, process.is_inside = self.current, False, True
-        asyncio._set_running_loop(None)
+        _set_running_loop(None)
         try:
             while process.alive and turns > 0 and self.now < until and self.step(until):
                 turns -= 1
@@ -177,7 +188,7 @@ class World:
                 self.step(process.paused_until)
         finally:
             self.current = current
-            asyncio._set_running_loop(loop)
+            _set_running_loop(loop)
             if task is not None:
                 asyncio._enter_task(process, task)
             process.is_free, process.is_inside = process.alive, False
@@ -215,7 +226,17 @@ class World:
         pick = self.choices.pick
         self._until_turn = 2 + pick(16)
         if len(self.processes) > 1:
-            self.stand_still(process, self.now + _GLIMPSE, _TURNS[pick(len(_TURNS))])
+            until, turns = self.now + _GLIMPSE, _TURNS[pick(len(_TURNS))]
+            if self._is_anything_to_do(process, until):
+                self.stand_still(process, until, turns)
+            else:
+                self.now = until
+
+    def _is_anything_to_do(self, process: Process, until: float) -> bool:
+        """Whether others than a process have anything to do before a time, or something is due until then."""
+        if self._timers and self._timers[0][0] <= until:
+            return True
+        return any(other.ready and other.is_free for other in self.processes if other is not process)
 
     def _hang(self, process: Process) -> None:
         """A call that does not reach the server fails at once, or when somebody has waited for long enough."""
