@@ -502,3 +502,22 @@ def test_a_run_id_that_is_taken_is_refused(tmp_path: Path) -> None:
     done = call(tmp_path, "run", "asking.yaml", "--run-id", "r1")
 
     assert done.returncode == 2 and "'r1'" in done.stderr
+
+
+def test_json_is_json_in_a_narrow_encoding(tmp_path: Path) -> None:
+    text = "na\u00efve \u263a \U0001f600"
+    write(
+        tmp_path,
+        "plain.yaml",
+        f'workflow: {{name: plain}}\nsteps:\n  - {{name: a, set: {{x: "{text}"}}}}\n'
+        'output: "{{ steps.a.output.x }}"\n',
+    )
+
+    done = subprocess.run(
+        [*PROGRAM, "run", "plain.yaml", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        env=environment(PYTHONIOENCODING="cp1252"),
+    )
+
+    assert done.returncode == 0 and json.loads(done.stdout.decode("cp1252"))["output"] == text

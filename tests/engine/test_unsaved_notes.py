@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from holdfast import END, START, Context, ExecutionError, Retry, RunConflict, StateGraph, StoreError
-from holdfast.stores.base import Append, Conflict, Store
-from holdfast.testing import WrappedStore
+from holdfast import (
+    END,
+    START,
+    Context,
+    ExecutionError,
+    Retry,
+    RunConflict,
+    StateGraph,
+    StoreError,
+    open_store,
+)
+from holdfast.stores.base import Append, Conflict, Entry, Store
+from holdfast.testing import Crash, CrashingStore, WrappedStore, raise_crash
+from holdfast.values import RunStatus
 
 
 class Faltering(WrappedStore):
@@ -97,3 +109,116 @@ def test_a_driver_that_is_refused_within_a_step_is_told_so(memory: Store, carele
         app.invoke({}, run_id="r")
 
     assert len(list(memory.read("r"))) == 1
+
+
+class Unreliable(WrappedStore):
+    """A store with leases: while one is late, each look differs, and reading may fail."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.late, self.failures, self._lapses = False, 0, 0
+
+    def lease(self) -> str:
+        return "00000000-0000-0000-0000-000000000001"
+
+    def is_live(self, lease: str) -> bool:
+        return False
+
+    def lapses(self) -> int:
+        self._lapses += self.late
+        return self._lapses
+
+    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+        if self.late and self.failures:
+            self.failures -= 1
+            raise StoreError("the server closed the connection")
+        return super().read(run, after, upto)
+
+
+@pytest.mark.parametrize("siblings", [0, 1, 2])
+def test_a_look_that_fails_while_the_lease_is_late_ends_the_drive_and_fails_no_step(siblings: int) -> None:
+    store = Unreliable(open_store("memory://"))
+
+    def first(state: Any, ctx: Context) -> dict[str, Any]:
+        store.late, store.failures = not siblings, 1
+        ctx.once("k", lambda: 1)
+        store.late = store.failures > 0
+        return {"first": 1}
+
+    graph = StateGraph(dict, name="late").add_node("first", first).add_edge(START, "first")
+    for number in range(siblings):
+        graph.add_node(f"s{number}", lambda state: {}).add_edge("first", f"s{number}").add_edge(
+            f"s{number}", END
+        )
+    app = (graph if siblings else graph.add_edge("first", END)).compile(store)
+
+    with pytest.raises(StoreError, match="closed the connection"):
+        app.invoke({}, run_id="r")
+
+    store.late, store.failures = False, 0
+    assert app.resume("r").status == "completed"
+
+
+def test_what_finished_beside_a_step_whose_note_was_not_stored_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its siblings have finished, and wait to be saved together with it, when the store fails."""
+    monkeypatch.setattr("holdfast.engine.driving.drive.LINGER", 30.0)
+    ran: list[str] = []
+
+    class Outage(WrappedStore):
+        due = False
+
+        def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+            if self.due:
+                self.due = False
+                raise StoreError("a moment's outage")
+            return super().commit(appends)
+
+    store = Outage(open_store("memory://"))
+
+    def noting(state: Any, ctx: Context) -> dict[str, Any]:
+        if not ran.count("noting"):
+            end = time.monotonic() + 30
+            while len(ctx._host._finished) < 2 and time.monotonic() < end:  # type: ignore[attr-defined]
+                time.sleep(0.001)
+            store.due = True
+        ran.append("noting")
+        ctx.once("k", lambda: 1)
+        return {}
+
+    def other(state: Any, ctx: Context) -> dict[str, Any]:
+        ran.append(ctx.node)
+        return {ctx.node: 1}
+
+    graph = StateGraph(dict, name="siblings")
+    for name, node in (("noting", noting), ("b", other), ("c", other)):
+        graph.add_node(name, node).add_edge(START, name).add_edge(name, END)
+    app = graph.compile(store)
+
+    with pytest.raises(ExecutionError, match="a moment's outage"):
+        app.invoke({}, run_id="r")
+
+    assert app.resume("r").status == "completed"
+    assert sorted(ran) == ["b", "c", "noting", "noting"]
+
+
+def test_a_stop_while_a_step_in_doubt_is_looked_at_fails_nothing() -> None:
+    store = open_store("memory://")
+    hosts: list[Any] = []
+
+    def look(ctx: Context) -> bool:
+        if not hosts:
+            hosts.append(ctx._host)
+            ctx._host.request_stop(RunStatus.INTERRUPTED, "asked to stop")
+        ctx.once("seen", lambda: 1)
+        return True
+
+    graph = StateGraph(dict, name="looking").add_node("first", lambda state: {"n": 1}, if_interrupted=look)
+    graph.add_edge(START, "first").add_edge("first", END)
+    with pytest.raises(Crash):
+        graph.compile(CrashingStore(store, 1, "committed", raise_crash)).invoke({}, run_id="r")
+    app = graph.compile(store)
+
+    assert app.resume("r").status == "interrupted"
+    assert app.resume("r").status == "completed"

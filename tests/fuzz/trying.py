@@ -121,7 +121,28 @@ def run_target(
     most_findings: int = MOST_FINDINGS,
 ) -> Tally:
     """Try inputs until `go_on` (asked now and then, with the number of inputs so far) says no."""
+    with silence():
+        return _tried(target, seed, go_on, slot, most_findings)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Let nobody log meanwhile: what is tried is warned of by the thousand."""
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _tried(
+    target: Target,
+    seed: str,
+    go_on: Callable[[int], bool],
+    slot: memoryview | None,
+    most_findings: int,
+) -> Tally:
     check = target.open()
     rng, pool = Random(f"{seed}/{target.name}"), corpus(target)
     seen: dict[str, int] = {}

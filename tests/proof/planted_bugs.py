@@ -49,7 +49,7 @@ OF_STORES = (
         "a torn frame is believed",
         "corruption",
         "stores/frames.py",
-        "if last is not None and not _is_torn(fd, last):",
+        "if last is not None and not is_torn(fd, last):",
         "if last is not None:",
         (POWER, "--scene", "chain", *IN_FILES, "--model", "arbitrary"),
     ),

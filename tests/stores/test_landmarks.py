@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import open_store
+from holdfast import CorruptJournal, open_store
 from holdfast.stores import frames
 from holdfast.stores.base import Append, Snapshot, Store
 from holdfast.stores.landmarks import NAME
@@ -114,3 +114,32 @@ def test_a_copied_store_keeps_its_landmarks(folder: Path, monkeypatch: pytest.Mo
     looked, found, _ = scanned(copy / "r", monkeypatch)
 
     assert looked < LENGTH / 4 and found[-1] == LENGTH
+
+
+def test_the_folder_of_another_run_is_not_taken_for_its_own(folder: Path) -> None:
+    shutil.copytree(folder, folder.parent / "other")
+    store = open_store(f"file://{folder.parent}")
+
+    with pytest.raises(CorruptJournal):
+        list(store.read("other"))
+    store.close()
+
+
+def test_landmarks_of_a_frame_that_never_came_whole_are_not_believed(tmp_path: Path) -> None:
+    """The power failed after they were written, and before the frame's own sectors were."""
+    store = open_store(f"file://{tmp_path / 'runs'}")
+    create(store, "r")
+    seq, landmarks = 1, tmp_path / "runs" / "r" / NAME
+    while not landmarks.exists():
+        seq += 1
+        store.commit([Append("r", seq - 1, [entry(seq, b"x" * 2000)], durable=False)])
+    store.close()
+    journal = landmarks.parent / "journal"
+    data = bytearray(journal.read_bytes())
+    place = len(data) // 512 * 512 - 512
+    data[place : place + 512] = bytes(512)
+    journal.write_bytes(data)
+
+    store = open_store(f"file://{tmp_path / 'runs'}")
+    assert seqs(store, "r") == list(range(1, seq))
+    store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import io
 import os
@@ -174,7 +175,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _write_anything() -> None:
     """Let no name that is not Unicode, nor a narrow encoding, end a command that has done its work."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
+        codecs.register_error("holdfast", _escaped)
+        sys.stdout.reconfigure(errors="holdfast")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """What cannot be written, as JSON and people can read it."""
+    assert isinstance(error, UnicodeEncodeError)
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4)), error.end
 
 
 def _run(words: list[str], debug: bool) -> Any:

@@ -115,6 +115,8 @@ UPDATE run SET claim = NULL, strikes = strikes + 1,
 WHERE namespace = %(namespace)s AND run = %(run)s AND claim = %(lease)s
 """
 
+_ANY = "*"
+
 _FORGO = """
 UPDATE run SET claim = NULL, claim_until = NULL
 WHERE namespace = %(namespace)s AND claim = %(lease)s AND run <> ALL (%(active)s::text[])
@@ -138,8 +140,8 @@ class PostgresClaims:
         self._queues = list(wanted.queues) or None
         self._avoiding = Avoiding()
         self._workflows = None if wanted.workflows is None else list(wanted.workflows)
-        self._in_doubt = False
-        """Whether an answer got lost: this worker may hold claims of which it knows nothing."""
+        self._in_doubt: set[str] = set()
+        """The runs whose claims this worker may hold without knowing it, for an answer got lost; `*` stands for any."""
 
     def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
         """Claim what lost its driver, then the most urgent; of limited queues as far as their limits allow."""
@@ -150,9 +152,10 @@ class PostgresClaims:
             "driven": active_runs.of(self._store),
             "seconds": max(LASTS, self._store.lease_seconds),
         }
-        with self._doubting(), self._store.transaction() as connection:
-            if self._in_doubt:
-                connection.execute(_FORGO, {**values, "active": list(active)})
+        settled = self._in_doubt.difference(active)
+        with self._doubting(_ANY), self._store.transaction() as connection:
+            if settled:
+                connection.execute(_FORGO, {**values, "active": [*active, *values["driven"]]})
             rooms = allowances(connection, self._store.namespace, self._queues)
             # A run that lost its driver counts as running already: it has its place.
             paused = [queue for queue, room in rooms.items() if room.paused]
@@ -163,11 +166,11 @@ class PostgresClaims:
                 self._spend(connection, began, rooms)
                 chosen += began
             if not chosen:
-                self._in_doubt = False
+                self._in_doubt -= settled
                 return []
             rows = connection.execute(_CLAIM.encode(), {**values, "nos": [found.no for found in chosen]})
             held = dict(rows.fetchall())
-        self._in_doubt = False
+        self._in_doubt -= settled
         return [
             Claim(found.run, found.workflow, found.queue, found.why)
             for found in chosen
@@ -213,18 +216,18 @@ class PostgresClaims:
         """Leave a run to others for a while."""
         self._avoiding.leave(run)
 
-    def _change(self, sql: str, **values: Any) -> None:
+    def _change(self, sql: str, run: str, **values: Any) -> None:
         lease, namespace = self._store.lease(), self._store.namespace
-        with self._doubting(), self._store.transaction() as connection:
-            connection.execute(sql, {**values, "lease": lease, "namespace": namespace})
+        with self._doubting(run), self._store.transaction() as connection:
+            connection.execute(sql, {**values, "run": run, "lease": lease, "namespace": namespace})
 
     @contextmanager
-    def _doubting(self) -> Iterator[None]:
+    def _doubting(self, run: str) -> Iterator[None]:
         """While claims are changed: if that fails, it may have happened all the same."""
         try:
             yield
         except StoreError:
-            self._in_doubt = True
+            self._in_doubt.add(run)
             raise
 
     def count_waiting(self, within: float) -> int:

@@ -218,11 +218,16 @@ class Leases(Protocol):
 
 
 def leases_of(store: Store) -> Leases | None:
-    """The store, if it has leases. Asked for every run, so each kind of store is looked at only once."""
+    """The store, if it has leases. Asked for every run, so each kind of store is looked at only once.
+
+    One that stands for another, whatever that is, is looked at each time.
+    """
     kind = type(store)
     has_leases = _LEASED.get(kind)
     if has_leases is None:
-        has_leases = _LEASED[kind] = isinstance(store, Leases)
+        has_leases = isinstance(store, Leases)
+        if not hasattr(kind, "__getattr__"):
+            _LEASED[kind] = has_leases
     return cast(Leases, store) if has_leases else None
 
 

@@ -106,11 +106,11 @@ def scan_whole(fd: int, start: int, size: int, run: str) -> Iterator[Frame]:
         if last is not None:
             yield last
         raise
-    if last is not None and not _is_torn(fd, last):
+    if last is not None and not is_torn(fd, last):
         yield last
 
 
-def _is_torn(fd: int, frame: Frame) -> bool:
+def is_torn(fd: int, frame: Frame) -> bool:
     """Whether a frame is not as it was written, and that because the disk never got some of its sectors."""
     data = os.pread(fd, frame.end - frame.start, frame.start)
     facts_end = HEADER_SIZE + frame.facts_size

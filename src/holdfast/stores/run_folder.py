@@ -396,7 +396,7 @@ class RunFolder:
 def _recalled(path: Path, journal: int) -> State | None:
     """What the landmarks say; whether they hold is seen when they are used."""
     seen = landmarks.recall(path)
-    if seen is None:
+    if seen is None or folder_name(seen.info.run) != path.name or frames.is_torn(journal, seen.last):
         return None
     inode, places = os.fstat(journal).st_ino, Places(seen.places)
     return State(inode, seen.last, seen.first, seen.info, places)

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -43,7 +43,7 @@ from holdfast.engine.driving.saving import Saving
 from holdfast.engine.elsewhere.main_program import refuse_while_loading
 from holdfast.engine.resume import elapsed
 from holdfast.engine.settings import Settings
-from holdfast.errors import ExecutionError, RunConflict
+from holdfast.errors import ExecutionError, RunConflict, StoreError
 from holdfast.events import Observer
 from holdfast.journal.records import Noted, Spent, StepFinished, StepStarted
 from holdfast.journal.run_state import (
@@ -125,8 +125,8 @@ class Drive:
         leases = leases_of(settings.journal.store)
         self._lapses = None if leases is None else leases.lapses
         self._lapses_seen = 0 if self._lapses is None else self._lapses()
-        self._overtaken: RunConflict | None = None
-        self._unsaved: list[ExecutionError | RunConflict] = []
+        self._overtaken: RunConflict | StoreError | None = None
+        self._unsaved: list[ExecutionError | RunConflict | StoreError] = []
         """Why something that steps had to have stored was not."""
         self._awaiting = False
         obeying, by_worker = partial(obey, self.saving, self.graph), linger is not None
@@ -174,7 +174,8 @@ class Drive:
         if self.settings.policy.saves_wave(0):
             with self._keeping():
                 await self.saving.flush_async()
-                self.refuse_if_overtaken()
+                if self._lapses is not None and self._lapses() != self._lapses_seen:
+                    await asyncio.to_thread(self.refuse_if_overtaken)
 
     def spend(self, record: Spent, store: bool) -> None:
         """Record what a step used up; with `store` it is stored before returning, wherever that blocks nobody."""
@@ -201,7 +202,7 @@ class Drive:
         """While a step has something stored: what goes wrong with that is not the step's failure."""
         try:
             yield
-        except (ExecutionError, RunConflict) as error:
+        except (ExecutionError, RunConflict, StoreError) as error:
             self._unsaved.append(error)
             raise
 
@@ -517,6 +518,7 @@ class Drive:
                 self._results.refuse(step)
             case Reconcile(step):
                 await self._reconcile(step)
+                return self.stop is None
             case ExceedIterations(frame, limit):
                 self._ending.exceed(frame, limit)
                 return False
@@ -615,8 +617,8 @@ class Drive:
             node, state, context = self.prepare(step)
             result = await attempt_async(node, step, state, context, self.config)
             self._finished.append(result)
-        except RunConflict as conflict:
-            self._overtaken = conflict
+        except (RunConflict, StoreError) as error:
+            self._overtaken = error
         finally:
             del self._tasks[step.id]
             self._wake.set()
@@ -635,9 +637,10 @@ class Drive:
         if self._tasks and self._finished and self.stop is None:
             self._idle.clear()
             await _wait(self._idle, self._linger())
-        if self._overtaken is not None:
-            raise self._overtaken
         self._take_results()
+        if self._overtaken is not None:
+            self._keep_the_rest()
+            raise self._overtaken
 
     def _linger(self) -> float:
         """Short while further steps wait for a place, unless there are so many that deciding takes its time."""
@@ -646,8 +649,19 @@ class Drive:
 
     def _take_results(self) -> None:
         results, self._finished = self._finished, []
+        unsaved = None
         for result in results:
-            self._take(result)
+            if any(result.error is error for error in self._unsaved):
+                unsaved = unsaved or result.error
+            else:
+                self._take(result)
+        if unsaved is not None:
+            self._keep_the_rest()
+            raise unsaved
+
+    def _keep_the_rest(self) -> None:
+        with suppress(ExecutionError, RunConflict, StoreError):
+            self.saving.flush()
 
     def _take(self, result: Result) -> None:
         for error in self._unsaved:
@@ -669,7 +683,9 @@ class Drive:
         result = attempt_here(looking, step, state, context, self.config)
         if result.seconds < 0:
             result = await attempt_async(looking, step, state, context, self.config, result.value)
-        if result.error is not None:
+        if isinstance(result.error, StopSignal) or any(result.error is e for e in self._unsaved):
+            self._take(result)
+        elif result.error is not None:
             self._results.failed(step, result.error, 0.0, repeatable=False)
         elif result.value is None or result.value is False:
             step.answers[INTERRUPTED] = b"rerun"
