@@ -137,6 +137,14 @@ PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
         lambda: StateGraph(Log).add_node("sub", chain("x"), timeout=3).add_edge(START, "sub"),
         "node 'sub' is a sub-graph and takes no timeout",
     ),
+    "if_interrupted of a sub-graph": (
+        lambda: StateGraph(Log).add_node("sub", chain("x"), if_interrupted="ask").add_edge(START, "sub"),
+        "node 'sub' is a sub-graph and takes no if_interrupted; set it on its nodes",
+    ),
+    "idempotent of a sub-graph": (
+        lambda: StateGraph(Log).add_node("sub", chain("x"), idempotent=False).add_edge(START, "sub"),
+        "node 'sub' is a sub-graph and takes no idempotent; set it on its nodes",
+    ),
 }
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from holdfast import Context, HoldfastError, Retry, RunInfo, StateGraph, open_store
 from holdfast.stores.base import Append, Conflict, Entry, Store
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing import (
     CrashFailure,
     CrashReport,
@@ -221,7 +222,7 @@ def test_what_differs_anyway_is_not_compared_and_that_is_said() -> None:
 
     report = crash_everywhere(chain("shop", ("stamp", stamp)), {}, mode="fast")
 
-    assert "not compared: ['receipt'], which differ between two undisturbed runs" in str(report)
+    assert "not compared: ['receipt'], which differs between undisturbed runs" in str(report)
 
 
 def test_an_invariant_that_does_not_hold_is_told_with_what_happened() -> None:
@@ -382,6 +383,13 @@ def test_a_workflow_that_fails_by_itself_is_not_killed_at_all() -> None:
         ({"store": "postgres"}, "store is .sqlite., .file., or a function"),
         ({"start": "thread"}, "start must be 'fork' or 'spawn'"),
         ({"answers": 3}, "answers are a mapping by name or a function of the pause, not int"),
+        ({"invariant": True}, "invariant must be a function, not True"),
+        ({"same": "=="}, "same must be a function, not '=='"),
+        ({"timeout": 0}, "timeout must be a number of seconds above 0, not 0"),
+        ({"store": lambda folder: None}, "has to return a store or its URL, not None"),
+        ({"store": lambda folder: None, "mode": "fast"}, "has to return a store or its URL, not None"),
+        ({"store": lambda folder: WrappedStore(MemoryStore())}, "dies with its process; use mode="),
+        ({"store": lambda folder: "memory://"}, "dies with its process; use mode="),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:

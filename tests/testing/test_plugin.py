@@ -52,6 +52,12 @@ CARELESS = """
 
 def test_careless(crash_everywhere) -> None:
     crash_everywhere(shop(False), {})
+
+
+def test_broken(crash_everywhere) -> None:
+    graph = shop(True)
+    graph.add_node("bad", lambda state: 1 / 0).add_edge("pay", "bad")
+    crash_everywhere(graph, {})
 """
 
 
@@ -95,10 +101,17 @@ def test_without_an_option_crashes_are_simulated_and_a_careless_workflow_is_told
 ) -> None:
     done = run(tmp_path, CAREFUL + CARELESS, "--tb=short")
 
-    assert done.returncode == 1 and "1 failed, 4 passed" in done.stdout, done.stdout
-    assert "holdfast: 3 crash tests, 13 of 19 boundaries, 13 crashes (simulated), 13 resumes" in done.stdout
+    assert done.returncode == 1 and "2 failed, 4 passed" in done.stdout, done.stdout
+    assert "holdfast: 4 crash tests, 13 of 19 boundaries, 13 crashes (simulated), 13 resumes" in done.stdout
     assert "IT BREAKS if the process dies right after effect 1" in done.stdout
-    assert "idempotency_key=ctx.idempotency_key" in done.stdout and "boundaries break; --crash" in done.stdout
+    assert (
+        "idempotency_key=ctx.idempotency_key" in done.stdout
+        and "boundaries break; 1 test breaks" in done.stdout
+    )
+    assert "1 test breaks without any crash; --crash-everywhere really kills" in done.stdout
+    assert (
+        "def crash_everywhere(" not in done.stdout and "crashing.py" not in done.stdout
+    )  # Nothing of the kit.
 
 
 def test_options_that_contradict_each_other_are_refused(tmp_path: Path) -> None:

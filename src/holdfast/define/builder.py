@@ -91,7 +91,8 @@ class StateGraph:
         - `retry`, `timeout` (seconds): how often and how long it is tried.
         - `if_interrupted`: what a resume does if the node was running when the process died: "rerun",
           "skip", "ask", "fail", or a function `(ctx)` that looks and answers `None` (not done), `True`
-          or an update (done). The default is "rerun", and "fail" for a node with `idempotent=False`.
+          or an update (done). The default is "rerun", and "fail" for a node with `idempotent=False`. For
+          another graph it is said of the nodes in it.
         - `version`: names the node's code in place of its fingerprint.
         - `goto`: the nodes that its `Command`s may lead to, where no edge does.
         - `on_error`: a function of the state and the error of a failure that is final; what it returns
@@ -137,10 +138,12 @@ class StateGraph:
                     self._problems.append(
                         f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes"
                     )
-            if not reusable:
-                self._problems.append(
-                    f"node {name!r} is a sub-graph and takes no reusable; set it on its nodes"
-                )
+            plain = {"if_interrupted": if_interrupted is None, "idempotent": idempotent, "reusable": reusable}
+            self._problems += [
+                f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes"
+                for option, is_default in plain.items()
+                if not is_default
+            ]
         elif callable(function):
             wants, named = self._wants(name, function)
             self._nodes[name] = Node(

@@ -23,6 +23,7 @@ class Answers:
     """
 
     def __init__(self, given: Mapping[str, Any] | Callable[[Pause], Any] | None = None) -> None:
+        __tracebackhide__ = True
         if given is not None and not isinstance(given, Mapping) and not callable(given):
             raise HoldfastError(
                 f"answers are a mapping by name or a function of the pause, not {type(given).__name__}"
@@ -33,6 +34,7 @@ class Answers:
     @classmethod
     def of(cls, given: Answers | Mapping[str, Any] | Callable[[Pause], Any] | None) -> Answers:
         """The answers themselves, or made of what was given."""
+        __tracebackhide__ = True
         return given if isinstance(given, Answers) else cls(given)
 
     def find(self, pause: Pause) -> tuple[bool, Any]:
@@ -44,11 +46,20 @@ class Answers:
         if not isinstance(given, Mapping):
             value = given(pause)
             return value is not NotImplemented, value
-        for name in (pause.id, pause.name, _AGAIN.sub("", pause.name)):
+        for name in self.names_of(pause):
             if name in given:
                 value = given[name]
                 return True, value(pause) if callable(value) else value
         return False, None
+
+    @staticmethod
+    def names_of(pause: Pause) -> tuple[str, ...]:
+        """The names by which a pause's answer is looked up, in this order."""
+        return pause.id, pause.name, _AGAIN.sub("", pause.name)
+
+    def names(self) -> tuple[str, ...]:
+        """The names that a mapping has answers to; none of a function."""
+        return tuple(self._given) if isinstance(self._given, Mapping) else ()
 
     def missing(self, pause: Pause) -> HoldfastError:
         """What is to be raised for a question without an answer."""

@@ -19,6 +19,7 @@ from holdfast.agents.provider import (
 )
 from holdfast.agents.schema import misfit
 from holdfast.errors import HoldfastError
+from holdfast.testing.everywhere.effects import counted_in_run
 
 Reply = Any
 """Text; data, for a request with an output schema; an exception to be raised; or a function of the request."""
@@ -32,10 +33,11 @@ class FakeModel:
         assert model.prompts == ["write", "write", "judge: a draft"]
 
     `replies` are given in turn; a mapping gives the first reply whose key is part of the prompt, and a function gets
-    the `AgentRequest`: these two also serve in `crash_everywhere`, where every process begins anew. A reply is
+    the `AgentRequest`: these two also serve in `crash_everywhere`, where a step that runs again asks again. A reply is
     text, data for a request that has an output schema, an exception to be raised, or a function of the request.
     `rate_limit_at` are the calls, counted from 1, that fail as a busy service does, asking for `retry_after` seconds
-    of patience; they use up no reply. Each word counts as a token, and each call costs `cost` dollars. `requests` has
+    of patience; they use up no reply. In `crash_everywhere` calls are counted for each run anew, over all its
+    processes. Each word counts as a token, and each call costs `cost` dollars. `requests` has
     every `AgentRequest`, `usage` what all calls used up.
     """
 
@@ -81,7 +83,8 @@ class FakeModel:
         """The next reply; what a `Provider` does."""
         with self._lock:
             self.requests.append(request)
-            if len(self.requests) in self._limited:
+            call = counted_in_run(f"call of {self._prefix}") or len(self.requests)
+            if call in self._limited:
                 raise TransientAgentError(
                     f"{request.model} answered HTTP 429: too many requests", retry_after=self._retry_after
                 )
@@ -107,14 +110,17 @@ class FakeModel:
             reply = found[0]
         elif callable(replies):
             reply = replies
-        elif self._given < len(replies):
-            reply = replies[self._given]
-            self._given += 1
+        elif (given := self._count_given()) <= len(replies):
+            reply = replies[given - 1]
         else:
             raise AgentError(
                 f"the fake model was given {len(replies)} replies and is asked once more: {request.prompt!r:.200}"
             )
         return reply(request) if callable(reply) else reply
+
+    def _count_given(self) -> int:
+        self._given += 1
+        return counted_in_run(f"reply of {self._prefix}") or self._given
 
 
 def _tokens(text: str) -> int:

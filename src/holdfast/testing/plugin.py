@@ -67,6 +67,7 @@ def crash_everywhere(request: pytest.FixtureRequest, tmp_path: Any) -> Callable[
 
     @functools.wraps(crash)
     def crash_and_count(workflow: Any, inputs: Any = None, **options: Any) -> CrashReport:
+        __tracebackhide__ = True
         try:
             report = crash(workflow, inputs, **{**defaults, **options})
         except CrashFailure as failure:
@@ -83,7 +84,9 @@ def _count(counts: Counter[str], report: CrashReport) -> None:
     counts[f"in {report.mode}"] += 1
     for name in ("boundaries", "tried", "kills", "resumes"):
         counts[name] += getattr(report, name)
-    counts["breaks"] += len(report.breaks)
+    undisturbed = sum(each.boundary is None for each in report.breaks)
+    counts["breaks"] += len(report.breaks) - undisturbed
+    counts["breaks by itself"] += undisturbed
 
 
 @pytest.fixture
@@ -147,9 +150,19 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         if not counts["in process"]
         else "partly simulated"
     )
-    broken = f"; {counts['breaks']} boundaries break" if counts["breaks"] else ""
+    broken = ""
+    if counts["breaks"]:
+        broken = f"; {_counted(counts['breaks'], 'boundary breaks', 'boundaries break')}"
+    if counts["breaks by itself"]:
+        broken += f"; {_counted(counts['breaks by itself'], 'test breaks', 'tests break')} without any crash"
     hint = "" if not counts["in fast"] else "; --crash-everywhere really kills"
     terminalreporter.write_line(
-        f"holdfast: {counts['tests']} crash tests, {counts['tried']} of {counts['boundaries']} boundaries, "
-        f"{counts['kills']} crashes ({how}), {counts['resumes']} resumes{broken}{hint}"
+        f"holdfast: {_counted(counts['tests'], 'crash test', 'crash tests')}, {counts['tried']} of "
+        f"{_counted(counts['boundaries'], 'boundary', 'boundaries')}, "
+        f"{_counted(counts['kills'], 'crash', 'crashes')} ({how}), "
+        f"{_counted(counts['resumes'], 'resume', 'resumes')}{broken}{hint}"
     )
+
+
+def _counted(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"

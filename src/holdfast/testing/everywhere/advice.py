@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from holdfast.testing.everywhere.effects import Effect
+from holdfast.testing.everywhere.step_names import nodes_of, told_node
 from holdfast.testing.ledger import Line
 
 OF_PROMISE = "Your workflow did nothing wrong: it is a fault of Holdfast or of the store. Please report it."
@@ -25,6 +26,10 @@ OF_INVARIANT = (
     "be repeated need a key that the service deduplicates by (`ctx.idempotency_key`), or a function as "
     "if_interrupted that looks whether they were done."
 )
+OF_INVARIANT_UNDISTURBED = (
+    "It does not hold although nobody disturbed the run: check the invariant. It gets a `RunSeen`: `.state`, "
+    "`.effects` (what `record_effect` was told), `.steps`, `.outcome`; a key of the state also as `run[key]`."
+)
 OF_CHANGED_REQUEST = (
     "The body ran again and computed its request anew, from the time, a random number, or something that had changed "
     "meanwhile; services refuse that, or keep the first. Let the journal remember what is asked for before asking: "
@@ -41,9 +46,9 @@ _KEY = (
     "for every run of this step"
 )
 _LOOK = (
-    "if the service knows no keys, say what a resume does with a step that was interrupted: `add_node({node!r}, …, "
-    'if_interrupted=look)`, where look(ctx) asks the service whether it was done, or if_interrupted="ask" to let a '
-    "person decide"
+    "if the service knows no keys, say what a resume does with a step that was interrupted, of {told}: "
+    "`add_node({node!r}, …, if_interrupted=look)`, where look(ctx) asks the service whether it was done, or "
+    'if_interrupted="ask" to let a person decide'
 )
 _ANYHOW = "If doing it twice is harmless, say so: crash_everywhere(…, repeatable=[{name!r}])."
 
@@ -51,8 +56,7 @@ _ANYHOW = "If doing it twice is harmless, say so: crash_everywhere(…, repeatab
 def of_repetition(first: Effect, again: Effect, ended: Line | None, times: int) -> tuple[str, str]:
     """What happened when an effect happened more often than it should, and what to change."""
     step, name = first.step or "?", first.name
-    node = step.partition("#")[0]
-    key, look = _KEY.format(name=name), _LOOK.format(node=node)
+    key, look = _KEY.format(name=name), _LOOK.format(told=told_node(step), node=nodes_of(step)[-1])
     anyhow = _ANYHOW.format(name=name)
     often = "twice" if times == 2 else f"{times} times"
     if first.key is not None and again.key is not None and first.key != again.key:
@@ -97,19 +101,28 @@ def of_repetition(first: Effect, again: Effect, ended: Line | None, times: int) 
     return what, f"{fix}\n{anyhow}"
 
 
-def of_failure(error: str) -> str:
+def of_failure(error: str, undisturbed: bool = False) -> str:
     """What to do about a run that does not come to its end."""
+    fix = _of_error(error, undisturbed)
+    return f"It fails without any crash: mend that first. {fix}".strip() if undisturbed else fix
+
+
+def _of_error(error: str, undisturbed: bool) -> str:
     if "has no answer" in error or "nobody answers" in error:
         return "Give the answer: crash_everywhere(…, answers={name: value}), or a function of the pause."
     if "CodecError" in error:
         return "What a step returns has to be stored: return plain data, or register the type."
     if "RunConflict" in error:
         return "Somebody else drives the run too: does a node start or resume a run by itself?"
+    if "did not end" in error and undisturbed:
+        return "Does a body wait or loop for ever? If it just takes longer: give timeout=."
     if "did not end" in error:
         return (
             "A body waits for something that the new process does not have: a thread, a lock, a server that the first "
             "process started. Or it just takes longer: give timeout=."
         )
+    if undisturbed:
+        return ""
     return (
         "A resumed process begins with nothing but the journal: does a body rely on something that only the first "
         "process had, such as a global variable, a temporary file or an open connection?"

@@ -35,8 +35,10 @@ class Boundary(NamedTuple):
         return self.point, self.number
 
 
-def check_points(points: Sequence[str]) -> tuple[str, ...]:
+def check_points(points: str | Sequence[str]) -> tuple[str, ...]:
     """The points that are wanted, in their own order; raise `HoldfastError` for one that there is not."""
+    __tracebackhide__ = True
+    points = (points,) if isinstance(points, str) else tuple(points)
     for point in points:
         if point not in EVERY_POINT:
             raise HoldfastError(f"points are {', '.join(map(repr, EVERY_POINT))}; there is no {point!r}")

@@ -12,15 +12,29 @@ from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.testing.everywhere.boundaries import COMMIT_POINTS, EVERY_POINT, Boundary, check_points, sampled
-from holdfast.testing.everywhere.judging import Judge, RunSeen, Wanted
+from holdfast.testing.everywhere.judging import RESULT, Judge, RunSeen, Wanted
 from holdfast.testing.everywhere.lives import End, Trial
 from holdfast.testing.everywhere.report import Break, CrashFailure, CrashReport
+from holdfast.testing.everywhere.sameness import Path as StatePath
+from holdfast.testing.everywhere.step_names import counted
 from holdfast.testing.everywhere.subject import Subject
-from holdfast.testing.everywhere.worlds import Died, FastPlace, FolderPlace, Place, store_maker
+from holdfast.testing.everywhere.worlds import (
+    DID_NOT_END,
+    Died,
+    FastPlace,
+    FolderPlace,
+    Place,
+    store_maker,
+)
 from holdfast.testing.fakes import Answers
+from holdfast.values import RunStatus
 
 MOST_BOUNDARIES = 100
 MODES = ("process", "fast")
+_MOST_LATE = 3
+"""So many runs may take too long; then nobody waits for further ones."""
+_FURTHER_RUNS = 5
+"""So many more undisturbed runs tell whether a result that differs does so by itself."""
 
 
 def crash_everywhere(
@@ -34,7 +48,7 @@ def crash_everywhere(
     mode: str = "process",
     store: Any = None,
     durability: str | None = None,
-    points: Sequence[str] = EVERY_POINT,
+    points: str | Sequence[str] = EVERY_POINT,
     limit: int | None = MOST_BOUNDARIES,
     kill_resumes: bool = False,
     skip_time: bool = True,
@@ -51,7 +65,7 @@ def crash_everywhere(
     workflow file; it is run on stores of its own. It dies before each commit, after it, after the engine has heard of
     it, right after each effect, and when the body of each step has run. Then a new process resumes it, and:
 
-    - its result must be that of the undisturbed run (parts in which two undisturbed runs differ are left
+    - its result must be that of the undisturbed run (parts in which undisturbed runs differ are left
       out, and the report says so; `same(expected, state)` compares in your own way);
     - no finished step may have run again;
     - what its fakes told `record_effect` must have happened as often as in the undisturbed run, unless the effect
@@ -66,16 +80,23 @@ def crash_everywhere(
     store in memory. `store` is "sqlite" (the default), "file", or a function that takes a folder and returns a
     store or its URL. More boundaries than `limit` are sampled evenly; `None` is all. With `kill_resumes` the process
     that resumes is killed too, at its first commit, and another one resumes. With `skip_time` sleeps, retries and
-    timeouts pass at once. `options` are what `compile` takes (or `Flow.open`). `timeout` is how many seconds a process
-    may take; `start` how it is started: "fork", or "spawn", which can only be sent what a module has.
+    timeouts pass at once. `options` are what `compile` takes (or `Flow.open`). `timeout` is how many real seconds
+    each process may take, in fast mode each run and each resume; `start` is how a process is started: "fork", or
+    "spawn", which can only be sent what a module has.
 
     Raises `CrashFailure`, whose text says where it breaks first and how to mend it; with `check=False` the
     report is returned either way.
     """
+    __tracebackhide__ = True
     if mode not in MODES:
         raise HoldfastError(f"mode must be one of {', '.join(map(repr, MODES))}, not {mode!r}")
     if limit is not None and limit < 1:
         raise HoldfastError(f"limit must be at least 1, or None for no limit, not {limit!r}")
+    if not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise HoldfastError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+    for what, given in (("invariant", invariant), ("same", same)):
+        if given is not None and not callable(given):
+            raise HoldfastError(f"{what} must be a function, not {given!r:.80}")
     subject = Subject(workflow, inputs, config, durability, dict(options or {}))
     harmless = frozenset([repeatable] if isinstance(repeatable, str) else repeatable)
     judge = Judge(invariant, same, harmless, of_file=isinstance(workflow, (str, os.PathLike)))
@@ -93,6 +114,7 @@ class _Places:
     """Makes a place for each run."""
 
     def __init__(self, root: Path, mode: str, store: Any, start: str | None, timeout: float) -> None:
+        __tracebackhide__ = True
         self.mode, self._root, self._timeout, self._count = mode, root, timeout, 0
         if start not in (None, "fork", "spawn"):
             raise HoldfastError(f"start must be 'fork' or 'spawn', not {start!r}")
@@ -111,7 +133,7 @@ class _Places:
         self._count += 1
         folder = self._root / str(self._count)
         if self.mode == "fast":
-            return FastPlace(folder, self._store)
+            return FastPlace(folder, self._store, self._timeout)
         assert self._store is not None
         return FolderPlace(folder, self._store, self._start, self._timeout)
 
@@ -124,7 +146,11 @@ class _Campaign:
     ) -> None:
         self._trial, self._places, self._points, self._limit = trial, places, points, limit
         self._kill_resumes = kill_resumes
-        self._kills = self._resumes = self._questions = self._unreached = 0
+        self._kills = self._resumes = self._questions = self._unreached = self._late = self._effects = 0
+        self._further_runs = _FURTHER_RUNS
+        self._tried: list[Boundary] = []
+        self._asked: set[str] = set()
+        self._volatile: list[StatePath] = []
         self._refused: set[str] = set()
         self._decisions: set[str] = set()
         self._breaks: list[Break] = []
@@ -132,16 +158,20 @@ class _Campaign:
 
     def run(self) -> CrashReport:
         """Everything that is to be tried, and what came of it."""
+        __tracebackhide__ = True
         name = self._trial.subject.ready().app.name
         place = self._places.new()
         first = place.live(self._trial, None, None)
         if first.findings:
             self._breaks.append(Break(None, tuple(first.findings), tuple(place.lines())))
         self._questions += first.questions
+        self._asked.update(first.asked)
+        self._effects = sum(first.effects.values())
         if first.status != "completed":
-            return self._report(name, [], [])
+            return self._report(name, [])
         wanted = Wanted(first.state, first.effects, is_clean=not first.findings)
-        wanted = self._without_what_differs_anyway(wanted)
+        if self._trial.judge.same is None:
+            wanted = self._run_again(wanted)
         if first.unwatched:
             self._notes.append(
                 f"the bodies of {', '.join(map(repr, first.unwatched))} run in other processes: not watched, "
@@ -150,25 +180,50 @@ class _Campaign:
         boundaries = [boundary for boundary in first.boundaries if boundary.point in self._points]
         chosen = sampled(boundaries, self._limit)
         for boundary in chosen:
-            self._try(boundary, wanted)
-        return self._report(name, boundaries, chosen)
+            wanted = self._try(boundary, wanted)
+            if self._late >= _MOST_LATE:
+                self._notes.append(
+                    f"{counted(self._late, 'run')} did not end in time: nothing more was tried"
+                )
+                break
+        return self._report(name, boundaries)
 
-    def _without_what_differs_anyway(self, wanted: Wanted) -> Wanted:
+    def _run_again(self, wanted: Wanted) -> Wanted:
         """Run it undisturbed once more, and leave out of all comparisons what is not the same."""
-        if self._trial.judge.same is not None:
-            return wanted
-        again = self._places.new().live(self._trial, None, wanted)
-        if not again.differing:
-            return wanted
-        volatile = tuple(tuple(path) for path in again.differing)
-        named = ", ".join("".join(f"[{part!r}]" for part in path) for path in volatile[:5])
-        more = f" and {len(volatile) - 5} more" if len(volatile) > 5 else ""
-        self._notes.append(
-            f"not compared: {named}{more}, which differ between two undisturbed runs (time, random numbers?)"
-        )
-        return dataclasses.replace(wanted, volatile=volatile)
+        return self._without(wanted, self._places.new().live(self._trial, None, wanted))
 
-    def _try(self, boundary: Boundary, wanted: Wanted) -> None:
+    def _without(self, wanted: Wanted, end: End) -> Wanted:
+        """Leave out what an end, which no crash explains, shows to be another each time."""
+        found = [tuple(path) for path in end.differing]
+        if self._trial.judge.same is not None:
+            found = [()] if any(finding.kind == RESULT for finding in end.findings) else []
+        self._volatile += found
+        return dataclasses.replace(wanted, volatile=tuple(self._volatile))
+
+    def _without_what_differs_anyway(self, wanted: Wanted, boundary: Boundary, end: End) -> Wanted:
+        """Take a result that differs for a matter of the workflow, not of the crash, if undisturbed runs differ too."""
+        if boundary.place == (COMMIT_POINTS[0], 1):
+            return self._without(wanted, end)  # Nothing was stored: the run began anew.
+        while self._further_runs:
+            self._further_runs -= 1
+            wanted = self._run_again(wanted)
+        return wanted
+
+    def _judged_again(self, wanted: Wanted, end: End) -> End:
+        """An end without what is said of a result that is not compared any more."""
+        if end.status != RunStatus.COMPLETED:
+            return end
+        codec = self._trial.subject.ready().app.settings.codec
+        state = {key: codec.decode(bytes.fromhex(raw)) for key, raw in end.state.items()}
+        others = [finding for finding in end.findings if finding.kind != RESULT]
+        return dataclasses.replace(
+            end, findings=[*others, *self._trial.judge.of_result(state, wanted, codec)]
+        )
+
+    def _try(self, boundary: Boundary, wanted: Wanted) -> Wanted:
+        """Die at a boundary and live on; what is wanted from now on."""
+        __tracebackhide__ = True
+        self._tried.append(boundary)
         place = self._places.new()
         try:
             end = place.live(self._trial, boundary, wanted)
@@ -176,12 +231,18 @@ class _Campaign:
         except Died:
             self._kills += 1
             end = self._resumed(place, wanted)
+        if any(finding.kind == RESULT for finding in end.findings):
+            wanted = self._without_what_differs_anyway(wanted, boundary, end)
+            end = self._judged_again(wanted, end)
+        self._late += DID_NOT_END in end.error
+        self._asked.update(end.asked)
         self._questions += end.questions
         self._decisions.update(end.decisions)
         if end.status == "refused":
             self._refused.add(boundary.what)
         if end.findings:
             self._breaks.append(Break(boundary, tuple(end.findings), tuple(place.lines())))
+        return wanted
 
     def _resumed(self, place: Place, wanted: Wanted) -> End:
         self._resumes += 1
@@ -195,19 +256,14 @@ class _Campaign:
         self._resumes += 1
         return place.live(self._trial, None, wanted)
 
-    def _report(self, name: str, boundaries: list[Boundary], chosen: list[Boundary]) -> CrashReport:
-        if self._refused:
-            self._notes.append(
-                f"at {len(self._refused)} places the run stopped because a step may not be repeated unasked, as its "
-                'node says (idempotent=False or if_interrupted="fail"); somebody has to look then'
-            )
-        if self._decisions:
-            self._notes.append(f"decided for interrupted steps: {', '.join(sorted(self._decisions))}")
+    def _report(self, name: str, boundaries: list[Boundary]) -> CrashReport:
+        self._note_what_was_seen()
         return CrashReport(
             workflow=name,
             mode=self._places.mode,
             boundaries=len(boundaries),
-            tried=len(chosen),
+            tried=len(self._tried),
+            effects=self._effects,
             kills=self._kills,
             resumes=self._resumes,
             questions=self._questions,
@@ -216,3 +272,23 @@ class _Campaign:
             notes=tuple(self._notes),
             points=self._points,
         )
+
+    def _note_what_was_seen(self) -> None:
+        if self._volatile:
+            paths = list(dict.fromkeys(self._volatile))
+            named = ", ".join("".join(f"[{part!r}]" for part in path) or "the result" for path in paths[:5])
+            more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
+            self._notes.append(
+                f"not compared: {named}{more}, which {'differs' if len(paths) == 1 else 'differ'} between undisturbed "
+                "runs (time, random numbers?)"
+            )
+        if self._refused:
+            self._notes.append(
+                f"at {counted(len(self._refused), 'place')} the run stopped because a step may not be repeated "
+                'unasked, as its node says (idempotent=False or if_interrupted="fail"); somebody has to look then'
+            )
+        if self._decisions:
+            self._notes.append(f"decided for interrupted steps: {', '.join(sorted(self._decisions))}")
+        unasked = [name for name in self._trial.answers.names() if name not in self._asked]
+        if unasked:
+            self._notes.append(f"nobody ever asked {', '.join(map(repr, unasked))}, which `answers` has")

@@ -17,6 +17,8 @@ from holdfast.testing.ledger import EFFECT, START, FileLedger, Ledger, Line
 
 UNKEYED = "effect-without-key"
 AGAIN = "effect-known"
+COUNTED = "counted"
+"""Something that a fake counts; the key is what."""
 LEDGER_VARIABLE = "HOLDFAST_TEST_LEDGER"
 """Names the ledger to the programs that a step starts."""
 
@@ -93,6 +95,16 @@ def record_effect(name: str, key: str | None = None, **facts: Any) -> bool:
     return not known
 
 
+def counted_in_run(what: str) -> int | None:
+    """How often this was said in this run, whichever process did, this time included; `None` outside of crash tests."""
+    ledger = _book.ledger or _inherited()
+    if ledger is None:
+        return None
+    with _book.lock, _between_processes(ledger):
+        ledger.write(COUNTED, what)
+        return sum(line.what == COUNTED and line.key == what for line in ledger.lines())
+
+
 def recorded_effects(name: str | None = None) -> list[Effect]:
     """What has happened so far in this run, whichever process did it; with `name` only that.
 
@@ -110,7 +122,7 @@ def effects_go_to(ledger: Ledger) -> Iterator[None]:
     """Let effects be written to this ledger, by this process and those that it starts."""
     earlier, _book.ledger = _book.ledger, ledger
     variable = os.environ.get(LEDGER_VARIABLE)
-    if isinstance(ledger, FileLedger):
+    if isinstance(ledger, (FileLedger, OpenLedger)):
         os.environ[LEDGER_VARIABLE] = str(ledger.path)
     try:
         yield
@@ -120,6 +132,34 @@ def effects_go_to(ledger: Ledger) -> Iterator[None]:
             os.environ.pop(LEDGER_VARIABLE, None)
         else:
             os.environ[LEDGER_VARIABLE] = variable
+
+
+class OpenLedger(Ledger):
+    """A ledger in memory that several threads write to, and other programs by way of a file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self._taken = 0
+        self._lock = threading.Lock()
+
+    def write(self, what: str, key: str, detail: str = "") -> None:
+        with self._lock:
+            self._take_in()
+            super().write(what, key, detail)
+
+    def lines(self) -> list[Line]:
+        with self._lock:
+            self._take_in()
+            return list(super().lines())
+
+    def _take_in(self) -> None:
+        """Add what programs have written since."""
+        if not self.path.exists():
+            return
+        added = FileLedger(self.path).lines()[self._taken :]
+        self._taken += len(added)
+        self._lines += added
 
 
 def _inherited() -> Ledger | None:

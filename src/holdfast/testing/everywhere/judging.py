@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +12,17 @@ from holdfast.data.codec import Codec
 from holdfast.stores.base import Store
 from holdfast.testing.everywhere import advice
 from holdfast.testing.everywhere.effects import Effect, effects_of
+from holdfast.testing.everywhere.frames import own_trace
 from holdfast.testing.everywhere.sameness import Path, differing_paths, shown_at
+from holdfast.testing.everywhere.step_names import nodes_of
 from holdfast.testing.everywhere.watching import FAILED, LEFT, RETURNED
 from holdfast.testing.invariants import check_run
 from holdfast.testing.ledger import START, Line
 from holdfast.values import RunStatus
 
 _MOST_SHOWN = 4
+RESULT = "result"
+"""The kind of finding that says that a run came to another result."""
 
 
 class Finding(NamedTuple):
@@ -111,14 +114,15 @@ class Judge:
         found = list(self._of_effects(seen, wanted, lines, status))
         if status == RunStatus.COMPLETED:
             if wanted is not None and not skipped:
-                found += self._of_result(seen, wanted, codec)
-            found += self._of_invariant(seen)
+                found += self.of_result(seen.state, wanted, codec)
+            found += self._of_invariant(seen, wanted is None)
         elif status == "refused":
-            found += self._of_invariant(seen) if wanted is not None else []
+            found += self._of_invariant(seen, False) if wanted is not None else []
         else:
             happened = error or f"the run is {status}"
             kind = "resume" if wanted is not None else "run"
-            found.insert(0, Finding(kind, _FAILED[kind], advice.of_failure(happened), "", happened, kind))
+            fix = advice.of_failure(happened, undisturbed=wanted is None)
+            found.insert(0, Finding(kind, _FAILED[kind], fix, "", happened, kind))
         return found
 
     def of_journal(self, lines: Sequence[Line], store: Store, run: str, codec: Codec) -> list[Finding]:
@@ -131,24 +135,25 @@ class Judge:
             for name in [violation.invariant.name]
         ]
 
-    def _of_result(self, seen: RunSeen, wanted: Wanted, codec: Codec) -> Iterator[Finding]:
+    def of_result(self, state: Mapping[str, Any], wanted: Wanted, codec: Codec) -> Iterator[Finding]:
+        """Whether a run came to what it should have come to."""
         expected = wanted.decoded(codec)
         if self.same is not None:
-            mine = {key: codec.decode(codec.encode(value)) for key, value in seen.state.items()}
-            paths: list[Path] = [] if self.same(expected, mine) else [()]
+            mine = {key: codec.decode(codec.encode(value)) for key, value in state.items()}
+            paths: list[Path] = [] if () in wanted.volatile or self.same(expected, mine) else [()]
         else:
-            paths = wanted.differing(seen.state, codec)
+            paths = wanted.differing(state, codec)
         if not paths:
             return
         shown = paths[:_MOST_SHOWN]
         more = f" (and {len(paths) - len(shown)} more places)" if len(paths) > len(shown) else ""
         yield Finding(
-            "result",
+            RESULT,
             "the resumed run came to another result than the undisturbed one",
             advice.OF_RESULT,
             "; ".join(shown_at(expected, path) for path in shown) + more,
-            "; ".join(shown_at(seen.state, path) for path in shown) + more,
-            "result",
+            "; ".join(shown_at(state, path) for path in shown) + more,
+            RESULT,
         )
 
     def _of_effects(
@@ -170,7 +175,7 @@ class Judge:
         for subject, usual in wanted.effects.items():
             name, step = json.loads(subject)
             missing = usual - len(by_subject.get(subject, ()))
-            if missing > 0 and not {name, step, _node_of(step)} & self.repeatable:
+            if missing > 0 and not {name, step, *nodes_of(step)} & self.repeatable:
                 yield Finding(
                     "lost",
                     f"step {step!r} did {name!r} {usual - missing} times of {usual}",
@@ -207,15 +212,15 @@ class Judge:
                     _subject(effect),
                 )
 
-    def _of_invariant(self, seen: RunSeen) -> Iterator[Finding]:
+    def _of_invariant(self, seen: RunSeen, undisturbed: bool) -> Iterator[Finding]:
         if self.invariant is None:
             return
         try:
             held = self.invariant(seen)
         except AssertionError as error:
-            happened = str(error).strip() or "".join(traceback.format_exception(error)[-2:]).strip()
+            happened = str(error).strip() or own_trace(error)
         except Exception as error:
-            happened = "".join(traceback.format_exception(error)).strip()
+            happened = own_trace(error)
         else:
             if held is not False:
                 return
@@ -225,14 +230,14 @@ class Judge:
         yield Finding(
             "invariant",
             f"the invariant {name!r} does not hold",
-            advice.OF_INVARIANT,
+            advice.OF_INVARIANT_UNDISTURBED if undisturbed else advice.OF_INVARIANT,
             "the invariant holds however the run went",
-            f"{happened}; effects: {shown}",
+            f"{happened}\neffects: {shown}",
             "invariant",
         )
 
     def _may_repeat(self, effect: Effect) -> bool:
-        return bool({effect.name, effect.step, _node_of(effect.step)} & self.repeatable)
+        return bool({effect.name, effect.step, *nodes_of(effect.step)} & self.repeatable)
 
 
 _FAILED = {
@@ -273,10 +278,6 @@ def _repeated(effects: Sequence[Effect], usual: int | None) -> tuple[Effect, Eff
 
 def _subject(effect: Effect) -> str:
     return json.dumps([effect.name, effect.step])
-
-
-def _node_of(step: str) -> str:
-    return step.partition("#")[0].partition("[")[0]
 
 
 def _listed(first: Effect, again: Effect) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,14 +12,16 @@ from holdfast import clock
 from holdfast.engine.app import App
 from holdfast.engine.driving.results import StepInterrupted
 from holdfast.engine.outcome import Outcome, Pause
-from holdfast.errors import ExecutionError, HoldfastError, RunNotFound
+from holdfast.errors import ExecutionError, RunNotFound
 from holdfast.journal.records import MovedOn, StepFinished
 from holdfast.plan.graph import Graph
 from holdfast.stores.base import Store
 from holdfast.testing.crashing_store import Crash
 from holdfast.testing.everywhere.bodies import runs_here, watched_graph
 from holdfast.testing.everywhere.boundaries import Boundary
+from holdfast.testing.everywhere.deadline import within
 from holdfast.testing.everywhere.effects import effects_go_to, effects_of
+from holdfast.testing.everywhere.frames import own_trace
 from holdfast.testing.everywhere.judging import Finding, Judge, Wanted
 from holdfast.testing.everywhere.subject import Subject, on_store
 from holdfast.testing.everywhere.watching import LIFE, Watch, WatchedStore
@@ -58,15 +59,19 @@ class End:
     differing: list[list[str | int]] = field(default_factory=list)
     resumes: int = 0
     questions: int = 0
+    asked: list[str] = field(default_factory=list)
+    """What answers were looked for, by whatever name they could be found."""
     decisions: list[str] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)
 
 
 class Life:
-    """Drives the run of one place, once."""
+    """Drives the run of one place, once; with a `timeout` it ends itself when it takes longer."""
 
-    def __init__(self, trial: Trial, ledger: Ledger, store: Store, watch: Watch) -> None:
-        self._trial, self._ledger, self._watch = trial, ledger, watch
+    def __init__(
+        self, trial: Trial, ledger: Ledger, store: Store, watch: Watch, timeout: float | None = None
+    ) -> None:
+        self._trial, self._ledger, self._watch, self._timeout = trial, ledger, watch, timeout
         self._end = End()
         ready = trial.subject.ready()
         settings = ready.app.settings
@@ -84,14 +89,14 @@ class Life:
             self._note_what_is_finished()
         with effects_go_to(self._ledger), self._time():
             try:
-                state = self._driven(known[0].status if known else "")
+                state = self._driven_in_time(known[0].status if known else "")
             except Crash:
                 raise
             except ExecutionError as error:
                 state = None
                 self._failed(error)
             except (Exception, SystemExit, KeyboardInterrupt) as error:
-                self._end.status, self._end.error = "error", _traced(error)
+                self._end.status, self._end.error = "error", own_trace(error)
                 state = None
             self._watch.refuse_if_dead()
             self._finish(state, wanted)
@@ -113,6 +118,11 @@ class Life:
         for _, record in read_journal(self._store.inner, RUN, self._codec).records:
             if isinstance(record, (StepFinished, MovedOn)):
                 self._ledger.write(FINISHED, record.step)
+
+    def _driven_in_time(self, status: str) -> Mapping[str, Any] | None:
+        if self._timeout is None:
+            return self._driven(status)
+        return within(self._timeout, functools.partial(self._driven, status), self._watch.give_up)
 
     def _driven(self, status: str) -> Mapping[str, Any] | None:
         app = self._app
@@ -155,6 +165,7 @@ class Life:
         for pause in outcome.pauses:
             if pause.kind in ("before", "after"):
                 continue  # A plain resume passes the gate.
+            self._end.asked += self._trial.answers.names_of(pause)
             known, value = self._trial.answers.find(pause)
             if not known and pause.kind in ("in_doubt", "poison"):
                 known, value = True, self._decided(pause)
@@ -179,7 +190,7 @@ class Life:
         if isinstance(error.cause, StepInterrupted):
             self._end.status, self._end.error = "refused", str(error)
         else:
-            self._end.status, self._end.error = "error", _traced(error)
+            self._end.status, self._end.error = "error", own_trace(error)
 
     def _finish(self, state: Mapping[str, Any] | None, wanted: Wanted | None) -> None:
         end, judge = self._end, self._trial.judge
@@ -195,12 +206,6 @@ class Life:
             end.findings += judge.of_journal(lines, self._store.inner, RUN, self._codec)
         if wanted is not None and end.status == RunStatus.COMPLETED:
             end.differing = [list(path) for path in wanted.differing(plain, self._codec)]
-
-
-def _traced(error: BaseException) -> str:
-    if isinstance(error, HoldfastError) and error.__cause__ is None:
-        return f"{type(error).__name__}: {error}"
-    return "".join(traceback.format_exception(error)[-12:]).strip()
 
 
 def _unwatched(graph: Graph) -> list[str]:

@@ -38,11 +38,13 @@ class Subject:
 
     def settled(self) -> Subject:
         """The same, compiled once for all lives, where nobody is to make it anew."""
+        __tracebackhide__ = True
         is_graph = isinstance(self.given, (StateGraph, App))
         return dataclasses.replace(self, given=self.ready()) if is_graph else self
 
     def ready(self) -> Ready:
         """The workflow, made anew by whoever makes it; not yet on a store of its own."""
+        __tracebackhide__ = True
         if isinstance(self.given, Ready):
             return self.given
         made = self._made()
@@ -51,10 +53,15 @@ class Subject:
             return Ready(self._of_app(made), self.inputs, config)
         if isinstance(made, StateGraph):
             options = {"durability": self.durability or _durability_of(self.options), **self.options}
-            return Ready(made.compile(MemoryStore(), **options), self.inputs, config)
+            try:
+                return Ready(made.compile(MemoryStore(), **options), self.inputs, config)
+            except HoldfastError as error:
+                # It is about the graph, not about where that is checked.
+                raise error.with_traceback(None) from error.__cause__
         return self._of_flow(made, config)
 
     def _made(self) -> Any:
+        __tracebackhide__ = True
         given = self.given
         if callable(given) and not _is_workflow(given):
             given = given()
@@ -70,6 +77,7 @@ class Subject:
         return given
 
     def _of_app(self, app: App) -> App:
+        __tracebackhide__ = True
         if self.options:
             raise HoldfastError(
                 f"an app is compiled already: {', '.join(self.options)} cannot be given; give its graph instead"

@@ -30,7 +30,7 @@ class Watch:
     def __init__(self, ledger: Ledger, doom: Boundary | None, crash: Callable[[], object]) -> None:
         self.ledger, self._doom, self._crash = ledger, doom, crash
         self.seen: list[Boundary] = []
-        self.dead = False
+        self.dead = self.is_late = False
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -55,6 +55,10 @@ class Watch:
         """Raise `Crash` in what goes on although the life is over."""
         if self.dead:
             raise Crash("the process died before this")
+
+    def give_up(self) -> None:
+        """End this life, which takes too long: from now on whatever goes on in it is refused."""
+        self.dead = self.is_late = True
 
     def _is_doom(self, point: str, number: int) -> bool:
         return self._doom is not None and self._doom.place == (point, number)

@@ -11,32 +11,38 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
-import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from holdfast.errors import HoldfastError
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.crashing_store import Crash, kill_process, raise_crash
+from holdfast.testing.everywhere import advice
 from holdfast.testing.everywhere.boundaries import Boundary
+from holdfast.testing.everywhere.effects import OpenLedger
+from holdfast.testing.everywhere.frames import own_trace
 from holdfast.testing.everywhere.judging import Finding, Wanted
 from holdfast.testing.everywhere.lives import End, Life, Trial
 from holdfast.testing.everywhere.watching import Watch
-from holdfast.testing.ledger import FileLedger, Ledger, Line
+from holdfast.testing.ledger import FileLedger, Line
+from holdfast.testing.wrapped_store import WrappedStore
 
 StoreMaker = Callable[[Path], "Store | str"]
 
+_NOT_IN_MEMORY = 'what is kept in memory dies with its process; use mode="fast", or another store'
 _NAMED = {"sqlite": "sqlite:///{}/runs.db", "file": "file:///{}/runs"}
 
 
 _SOON_NEEDED = ("holdfast.stores.sqlite", "holdfast.stores.files", "holdfast.testing.time_skipping")
 """Imported once, not by every child."""
+
+
+DID_NOT_END = "did not end within"
 
 
 class Died(Exception):
@@ -57,13 +63,14 @@ class Place(Protocol):
 
 def store_maker(store: Any) -> StoreMaker:
     """A function of a folder that opens a store in it, of what the caller gave."""
+    __tracebackhide__ = True
     if callable(store):
         maker: StoreMaker = store
         return maker
-    if store in _NAMED:
+    if isinstance(store, str) and store in _NAMED:
         return _Named(_NAMED[store])
     if store == "memory":
-        raise HoldfastError('what is kept in memory dies with its process; use mode="fast", or another store')
+        raise HoldfastError(_NOT_IN_MEMORY)
     raise HoldfastError(
         f'store is "sqlite", "file", or a function that takes a folder and returns a store or its URL, not {store!r}'
     )
@@ -80,19 +87,25 @@ class _Named:
 class FastPlace:
     """Lives in this process. A life that dies raises `Crash`; what its threads still do counts for nothing."""
 
-    def __init__(self, folder: Path, make_store: StoreMaker | None) -> None:
-        self._ledger = _LockedLedger()
-        self._folder, self._make_store = folder, make_store
+    def __init__(self, folder: Path, make_store: StoreMaker | None, timeout: float) -> None:
+        self._ledger = OpenLedger(folder.with_suffix(".ledger"))
+        self._folder, self._make_store, self._timeout = folder, make_store, timeout
         self._store: Store | None = None
 
     def live(self, trial: Trial, doom: Boundary | None, wanted: Wanted | None) -> End:
+        __tracebackhide__ = True
         watch = Watch(self._ledger, doom, raise_crash)
+        life = Life(trial, self._ledger, self._opened(), watch, self._timeout)
         try:
-            return Life(trial, self._ledger, self._opened(), watch).live(wanted)
+            with contextlib.nullcontext() if wanted is None else _unheard():
+                return life.live(wanted)
         except Crash:
+            if watch.is_late:
+                return _late("run", self._timeout, wanted)
             raise Died from None
 
     def _opened(self) -> Store:
+        __tracebackhide__ = True
         if self._store is None:
             if self._make_store is None:
                 self._store = MemoryStore()
@@ -105,20 +118,15 @@ class FastPlace:
         return list(self._ledger.lines())
 
 
-class _LockedLedger(Ledger):
-    """A ledger in memory that several threads write to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = threading.Lock()
-
-    def write(self, what: str, key: str, detail: str = "") -> None:
-        with self._lock:
-            super().write(what, key, detail)
-
-    def lines(self) -> list[Line]:
-        with self._lock:
-            return list(super().lines())
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Let what a life prints go nowhere: the undisturbed one has printed it."""
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield
 
 
 class FolderPlace:
@@ -129,23 +137,26 @@ class FolderPlace:
         self._folder, self._make_store, self._start, self._timeout = folder, make_store, start, timeout
 
     def live(self, trial: Trial, doom: Boundary | None, wanted: Wanted | None) -> End:
-        for name in ("end", "trouble"):
+        __tracebackhide__ = True
+        for name in ("end", "trouble", "refused"):
             (self._folder / name).unlink(missing_ok=True)
         orders = Orders(self._folder, self._make_store, trial, doom, wanted)
         code = _forked(orders, self._timeout) if self._start == "fork" else _spawned(orders, self._timeout)
         if code == -signal.SIGKILL and doom is not None and not (self._folder / "late").exists():
             raise Died
-        return self._end(code)
+        if (self._folder / "refused").exists():
+            raise HoldfastError((self._folder / "refused").read_text("utf-8"))
+        return self._end(code, wanted)
 
-    def _end(self, code: int) -> End:
+    def _end(self, code: int, wanted: Wanted | None) -> End:
         if (self._folder / "late").exists():
             (self._folder / "late").unlink()
-            return _troubled(f"the process did not end within {self._timeout:g} seconds")
+            return _late("process", self._timeout, wanted)
         if code != 0:
             trouble = self._folder / "trouble"
             told = trouble.read_text("utf-8") if trouble.exists() else ""
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            return _troubled(told or f"the process ended with {how}: {self._output()}")
+            return _troubled(told or f"the process ended with {how}: {self._output()}", wanted)
         plain = json.loads((self._folder / "end").read_text("utf-8"))
         return End(
             **{
@@ -163,12 +174,17 @@ class FolderPlace:
         return list(FileLedger(self._folder / "ledger").lines())
 
 
-def _troubled(error: str) -> End:
-    kind = "resume"
-    from holdfast.testing.everywhere import advice
+def _late(what: str, seconds: float, wanted: Wanted | None) -> End:
+    return _troubled(f"the {what} {DID_NOT_END} {seconds:g} seconds", wanted)
 
+
+def _troubled(error: str, wanted: Wanted | None) -> End:
+    kind = "run" if wanted is None else "resume"
+    fix = advice.of_failure(error, undisturbed=wanted is None)
     what = "the process of the run came to a bad end"
-    return End("error", error, findings=[Finding(kind, what, advice.of_failure(error), "", error, kind)])
+    if DID_NOT_END in error:
+        what = "the run did not come to its end in time"
+    return End("error", error, findings=[Finding(kind, what, fix, "", error, kind)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,16 +198,50 @@ class Orders:
     wanted: Wanted | None
 
     def follow(self) -> None:
-        """Live; called in the process that may die."""
+        """Live; called in the process that may die. What goes wrong is left in the folder too."""
+        try:
+            self._live()
+        except BaseException as error:
+            with contextlib.suppress(BaseException):
+                (self.folder / "trouble").write_text(own_trace(error), "utf-8")
+            raise
+
+    def _live(self) -> None:
         ledger = FileLedger(self.folder / "ledger", sync=False)
         watch = Watch(ledger, self.doom, kill_process)
-        end = Life(self.trial, ledger, _opened(self.make_store, self.folder), watch).live(self.wanted)
+        end = Life(self.trial, ledger, self._opened(), watch).live(self.wanted)
         (self.folder / "end").write_text(json.dumps(dataclasses.asdict(end)), "utf-8")
+
+    def _opened(self) -> Store:
+        made = self.make_store(self.folder)
+        try:
+            store = _store_of(made)
+            if _is_in_memory(store):
+                raise HoldfastError(_NOT_IN_MEMORY)
+        except HoldfastError as error:
+            (self.folder / "refused").write_text(str(error), "utf-8")
+            raise
+        return store
 
 
 def _opened(make_store: StoreMaker, folder: Path) -> Store:
-    made = make_store(folder)
-    return open_store(made) if isinstance(made, str) else made
+    __tracebackhide__ = True
+    return _store_of(make_store(folder))
+
+
+def _store_of(made: object) -> Store:
+    __tracebackhide__ = True
+    if isinstance(made, str):
+        return open_store(made)
+    if isinstance(made, type) or not callable(getattr(made, "commit", None)):
+        raise HoldfastError(f"the function given as store has to return a store or its URL, not {made!r:.80}")
+    return cast(Store, made)
+
+
+def _is_in_memory(store: Store) -> bool:
+    while isinstance(store, WrappedStore):
+        store = store.inner
+    return isinstance(store, MemoryStore)
 
 
 def _forked(orders: Orders, timeout: float) -> int:
@@ -211,8 +261,7 @@ def _forked(orders: Orders, timeout: float) -> int:
             orders.follow()
             code = 0
         except BaseException:
-            with contextlib.suppress(BaseException):
-                (orders.folder / "trouble").write_text(traceback.format_exc(), "utf-8")
+            pass  # It is written down.
         finally:
             os._exit(code)
     return _waited(pid, orders.folder, timeout)
