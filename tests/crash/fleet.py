@@ -14,6 +14,7 @@ import argparse
 import collections
 import contextlib
 import random
+import secrets
 import signal
 import subprocess
 import sys
@@ -151,7 +152,7 @@ def chaos(
     acts: tuple[str, ...] = ("kill", "freeze", "crash"),
 ) -> Report:
     """Submit runs, disturb the workers and the server until all are completed, and check what happened."""
-    url = server.url("chaos", lease=lease)
+    url = server.url(f"chaos_{secrets.token_hex(4)}", lease=lease)
     ledger, chance, report = folder / "ledger", random.Random(seed), Report(runs)
     ledger.touch()
     store = open_store(url)
