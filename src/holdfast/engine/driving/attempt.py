@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,10 +84,17 @@ async def attempt_async(
     context: Context | None,
     config: Mapping[str, Any],
     awaitable: Any = None,
+    look: Callable[[], None] | None = None,
 ) -> Result:
     """Run a node without blocking the event loop: where its executor says, an async one here, a sync one in a
-    worker thread.
+    worker thread, where `look` comes first: the process may have stood still since the thread was asked for.
     """
+
+    def work_in_thread() -> Any:
+        if look is not None:
+            look()
+        return call(node, state, context, config)
+
     begun = clock.perf_counter()
     try:
         if awaitable is None and node.executor is not None:
@@ -96,7 +103,7 @@ async def attempt_async(
             work = call(node, state, context, config) if awaitable is None else awaitable
             value = await _within(node, context, work)
         else:
-            value = await _within(node, context, in_thread(lambda: call(node, state, context, config)))
+            value = await _within(node, context, in_thread(work_in_thread))
             if inspect.isawaitable(value):
                 value = await _within(node, context, value)
         if state.was_handed_out:

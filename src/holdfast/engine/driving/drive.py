@@ -549,6 +549,11 @@ class Drive:
             self._look_at_journal()
             self._lapses_seen = lapses
 
+    def _look_first(self) -> None:
+        """As `refuse_if_overtaken`, from the thread of a step: a refusal is not the step's failure."""
+        with self._keeping():
+            self.refuse_if_overtaken()
+
     def _look_at_journal(self) -> None:
         """Look whether another has appended to the run. An answer that was long on its way tells nothing of now."""
         for _ in range(LOOKS):
@@ -596,7 +601,7 @@ class Drive:
         self._schedule_poll()
         self._awaiting = True
         try:
-            return await attempt_async(node, step, state, context, self.config)
+            return await attempt_async(node, step, state, context, self.config, look=self._look_first)
         finally:
             self._awaiting = False
 
@@ -615,7 +620,7 @@ class Drive:
         try:
             self.refuse_if_overtaken()
             node, state, context = self.prepare(step)
-            result = await attempt_async(node, step, state, context, self.config)
+            result = await attempt_async(node, step, state, context, self.config, look=self._look_first)
             self._finished.append(result)
         except (RunConflict, StoreError) as error:
             self._overtaken = error
