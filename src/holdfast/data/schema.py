@@ -81,6 +81,12 @@ class Schema:
 
     def __init__(self, name: str, channels: Mapping[str, Channel], *, is_open: bool = False) -> None:
         self.name, self.channels, self.is_open = name, dict(channels), is_open
+        self.begun_keys = frozenset(
+            key
+            for key, channel in self.channels.items()
+            if channel.default is not None or isinstance(channel.reducer, Reducer)
+        )
+        """The keys that every state of this schema holds from its beginning."""
 
     @classmethod
     def of(cls, source: Any) -> Schema:

@@ -53,10 +53,12 @@ def _preparations(
 ) -> Iterator[records.Record]:
     """What is recorded before anything runs, each record as the ones before it leave the run."""
     graph, codec, remap, known = settings.graph, settings.codec, options.remap or {}, bool(run.outline)
-    migrated = migrations(name, run, graph, remap, codec)
-    run = copy_run(run)
+    migrated, saved = migrations(name, run, graph, remap, codec), run
 
     def made(record: records.Record) -> records.Record:
+        nonlocal run
+        if run is saved:
+            run = copy_run(saved)
         apply(run, record, run.updated_at)
         return record
 
@@ -66,8 +68,8 @@ def _preparations(
         yield made(record)
     for renaming in list(_renamed_keys(graph, run, options.rename_keys or {}, codec)):
         yield made(renaming)
-    fresh = [op for op in graph.schema.initial(codec, {}) if op.key not in run.root.cells]
-    if fresh and known:
+    if known and not run.root.cells.keys() >= graph.schema.begun_keys:
+        fresh = [op for op in graph.schema.initial(codec, {}) if op.key not in run.root.cells]
         yield made(records.StateEdited("", tuple(fresh)))
     for edit in edits(graph, run, options.update or {}, codec):
         yield made(edit)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import clock
+from holdfast.data.codec import Codec
 from holdfast.data.frozen import freeze
 from holdfast.data.ops import advance
 from holdfast.data.schema import as_mapping
@@ -62,6 +63,7 @@ if TYPE_CHECKING:  # What only some need is loaded by those who do.
 logger = logging.getLogger("holdfast")
 
 
+_NO_CONFIG = Codec().encode({})
 _FOR_WORKERS = (RunStatus.QUEUED, RunStatus.PAUSED, RunStatus.RUNNING)
 
 
@@ -277,6 +279,8 @@ class Runner:
         return writer
 
     def _encoded_config(self, config: Mapping[str, Any]) -> bytes:
+        if not config:
+            return _NO_CONFIG
         try:
             return self._codec.encode(dict(config))
         except CodecError as error:

@@ -15,6 +15,7 @@ from holdfast.data.seal import Seal
 from holdfast.errors import CodecError, CorruptJournal, RunNotFound
 from holdfast.journal.commit import Committer, committer_of
 from holdfast.journal.fold import apply
+from holdfast.journal.inboxes import Inboxes
 from holdfast.journal.records import Forked, MovedOn, Record
 from holdfast.journal.run_state import RunState, at_checkpoint
 from holdfast.journal.wire import Track
@@ -103,6 +104,7 @@ class Journal:
     def __init__(self, store: Store, seal: Seal | None = None) -> None:
         self.store, self.seal = store, seal
         self.committer: Committer = committer_of(store)
+        self.inboxes = Inboxes(store)
 
     def info(self, run: str) -> RunInfo:
         """The plain facts of a run; an unknown run is refused."""

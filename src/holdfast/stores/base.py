@@ -7,7 +7,7 @@ entries, some snapshots, an inbox, and one row of plain facts.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
@@ -251,6 +251,10 @@ class Overview(Protocol):
         """The newest checkpoint of each of these runs that has one."""
         ...
 
+    def inboxes(self, after: Mapping[str, int]) -> dict[str, list[Message]]:
+        """As `Store.inbox` for each of these runs; one that is not answered has no such messages."""
+        ...
+
 
 def newest_marks(store: Store, runs: Sequence[str]) -> dict[str, Mark]:
     """The newest checkpoint of each of these runs that has one."""
@@ -258,6 +262,13 @@ def newest_marks(store: Store, runs: Sequence[str]) -> dict[str, Mark]:
         return store.newest_marks(runs)
     found = {run: store.marks(run, limit=1) for run in runs}
     return {run: marks[0] for run, marks in found.items() if marks}
+
+
+def inboxes(store: Store, after: Mapping[str, int]) -> dict[str, list[Message]]:
+    """The messages of each of these runs with numbers above the one given."""
+    if len(after) > 1 and isinstance(store, Overview):
+        return store.inboxes(after)
+    return {run: store.inbox(run, number) for run, number in after.items()}
 
 
 def wait_for_change(store: Store, run: str, timeout: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from holdfast import clock
@@ -12,6 +12,7 @@ from holdfast.engine.commands.inbox import LATE, OF_WHAT_IS_NEXT, STALE, STOPS, 
 from holdfast.engine.driving.saving import Saving
 from holdfast.errors import StoreError
 from holdfast.journal.records import Commanded
+from holdfast.stores.base import Message
 
 logger = logging.getLogger("holdfast")
 
@@ -82,17 +83,32 @@ class Mailbox:
         """Read what is new. Whoever wants the run to stop is heeded at once, all else between steps."""
         self._read(late=False)
 
-    def _read(self, late: bool) -> None:
-        """`late` says that nobody can have known of this drive yet: wishes to stop are not for it."""
+    async def look_async(self) -> None:
+        """As `look`, without blocking the event loop."""
         self.polled = clock.perf_counter()
-        run_id = self._saving.run_id
         try:
-            messages = self._journal.store.inbox(run_id, self._saving.run.inbox_seen)
+            messages = await self._journal.inboxes.look(self._saving.run_id, self._saving.run.inbox_seen)
         except StoreError as error:
-            logger.warning("run %s: the inbox cannot be read: %s", run_id, error)
-            return
+            self._tell_unread(error)
+        else:
+            self._take(messages, late=False)
+
+    def _read(self, late: bool) -> None:
+        self.polled = clock.perf_counter()
+        try:
+            messages = self._journal.store.inbox(self._saving.run_id, self._saving.run.inbox_seen)
+        except StoreError as error:
+            self._tell_unread(error)
+        else:
+            self._take(messages, late)
+
+    def _tell_unread(self, error: StoreError) -> None:
+        logger.warning("run %s: the inbox cannot be read: %s", self._saving.run_id, error)
+
+    def _take(self, messages: Sequence[Message], late: bool) -> None:
+        """`late` says that nobody can have known of this drive yet: wishes to stop are not for it."""
         for message in messages:
-            wish = open_message(self._journal, run_id, message)
+            wish = open_message(self._journal, self._saving.run_id, message)
             stale = late and wish.command in STOPS
             with self._lock:
                 if message.number in self._wishes or message.number <= self._obeyed:

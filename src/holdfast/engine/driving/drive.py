@@ -314,7 +314,7 @@ class Drive:
         if self.private:
             self.mailbox.look()
         else:
-            await asyncio.to_thread(self.mailbox.look)
+            await self.mailbox.look_async()
 
     def _looked(self) -> None:
         if self._loop is None:

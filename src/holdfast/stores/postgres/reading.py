@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +54,11 @@ _SNAPSHOT = (
     f"SELECT seq, at, chain, body FROM snapshot WHERE run_no = {_NUMBER} AND seq <= %(upto)s "
     "ORDER BY seq DESC LIMIT 1"
 )
-_INBOX = f"SELECT number, at, body FROM inbox WHERE run_no = {_NUMBER} AND number > %(after)s ORDER BY number"
+_INBOXES = (
+    "SELECT run, messages.* FROM unnest(%(runs)s::text[], %(after)s::int8[]) AS wanted(name, seen) "
+    "JOIN run ON namespace = %(namespace)s AND run = name CROSS JOIN LATERAL "
+    "(SELECT number, at, body FROM inbox WHERE run_no = no AND number > seen ORDER BY number) AS messages"
+)
 
 
 class Reader:
@@ -95,8 +99,12 @@ class Reader:
         )
         return Snapshot(*rows[0]) if rows else None
 
-    def inbox(self, connection: Connection, run: str, after: int) -> list[Message]:
-        return [Message(*row) for row in self._ask(connection, _INBOX, run=to_column(run), after=Int8(after))]
+    def inboxes(self, connection: Connection, after: Mapping[str, int]) -> dict[str, list[Message]]:
+        runs = [to_column(run) for run in after]
+        found: dict[str, list[Message]] = {}
+        for run, *message in self._ask(connection, _INBOXES, runs=runs, after=[*map(Int8, after.values())]):
+            found.setdefault(from_column(run), []).append(Message(*message))
+        return found
 
     def runs(
         self,

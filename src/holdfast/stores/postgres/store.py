@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import psycopg
@@ -20,7 +20,7 @@ from holdfast.stores.postgres.measuring import footprint, sizes
 from holdfast.stores.postgres.opening import opening_patience, prepare, server_at
 from holdfast.stores.postgres.reading import LAST, Reader
 from holdfast.stores.postgres.trouble import explain
-from holdfast.stores.postgres.watching import Watch, topic_of
+from holdfast.stores.postgres.watching import Look, Watch, topic_of
 from holdfast.stores.postgres.writing import Desk
 from holdfast.stores.usage import Footprint, RunSize
 
@@ -124,14 +124,15 @@ class PostgresStore:
         return number
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
+        return self.inboxes({run: after}).get(run, [])
+
+    def inboxes(self, after: Mapping[str, int]) -> dict[str, list[Message]]:
+        """As `inbox` for each of these runs, in one round trip."""
         self._server.check_open()
-        topic = topic_of(self.namespace, run)
-        if self._watch.inbox_is_unchanged(topic, after):
-            return []
+        looks = [Look(run, topic_of(self.namespace, run), number) for run, number in after.items()]
         return self._watch.look(
-            topic,
-            after,
-            lambda: self._connections.run(lambda connection: self._reader.inbox(connection, run, after)),
+            looks,
+            lambda wanted: self._connections.run(lambda connection: self._reader.inboxes(connection, wanted)),
         )
 
     def lease(self) -> str:

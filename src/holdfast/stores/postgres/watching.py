@@ -6,7 +6,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from holdfast.stores.base import Message
@@ -33,8 +33,16 @@ def topic_of(namespace: str, run: str = "") -> str:
     return hashlib.blake2b(text, digest_size=_TOPIC // 2).hexdigest()
 
 
-class _Look(NamedTuple):
-    """A look into an inbox: when, what had been heard by then, and the number up to which it is known."""
+class Look(NamedTuple):
+    """A look into the inbox of a run, for the messages after a number."""
+
+    run: str
+    topic: str
+    after: int
+
+
+class _Seen(NamedTuple):
+    """An inbox that was looked into: when, what had been heard by then, and the number up to which it is known."""
 
     at: float
     epoch: int
@@ -95,27 +103,39 @@ class Watch:
             self._told[who] = self._interest(topic)
             return True
 
-    def inbox_is_unchanged(self, topic: str, after: int) -> bool:
-        """Whether nothing beyond message `after` can have come in since the inbox was last looked into."""
-        look = self._looks.get(topic)
-        return (
-            look is not None
-            and after >= look.upto
-            and look.epoch == self.listener.epoch != 0
-            and look.tick == self._ticks.get(topic)
-            and time.monotonic() - look.at <= TRUSTED
-        )
+    def look(
+        self, looks: Sequence[Look], read: Callable[[dict[str, int]], dict[str, list[Message]]]
+    ) -> dict[str, list[Message]]:
+        """Look into the inboxes that may have changed, and remember what came of it.
 
-    def look(self, topic: str, after: int, read: Callable[[], list[Message]]) -> list[Message]:
-        """Look into an inbox, and remember what came of it. Who looks twice will look again: then listen."""
-        if topic in self._looks:
+        Who looks twice will look again: then listen.
+        """
+        looks = [look for look in looks if not self._is_unchanged(look)]
+        if not looks:
+            return {}
+        if any(look.topic in self._seen for look in looks):
             self.listener.start()
         with self._changed:
-            at, epoch, tick = time.monotonic(), self.listener.epoch, self._interest(topic)
-        messages = read()
+            at, epoch = time.monotonic(), self.listener.epoch
+            ticks = [self._interest(look.topic) for look in looks]
+        found = read({look.run: look.after for look in looks})
         with self._changed:
-            self._looks[topic] = _Look(at, epoch, tick, messages[-1].number if messages else after)
-        return messages
+            for look, tick in zip(looks, ticks, strict=True):
+                messages = found.get(look.run)
+                upto = messages[-1].number if messages else look.after
+                self._seen[look.topic] = _Seen(at, epoch, tick, upto)
+        return found
+
+    def _is_unchanged(self, look: Look) -> bool:
+        """Whether nothing beyond message `after` can have come in since the inbox was last looked into."""
+        seen = self._seen.get(look.topic)
+        return (
+            seen is not None
+            and look.after >= seen.upto
+            and seen.epoch == self.listener.epoch != 0
+            and seen.tick == self._ticks.get(look.topic)
+            and time.monotonic() - seen.at <= TRUSTED
+        )
 
     def on_queue(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Call `callback` whenever something may have been queued, until what is answered is called."""
@@ -134,14 +154,14 @@ class Watch:
         self._changed = threading.Condition()
         self._ticks: dict[str, int] = {}
         self._told: dict[tuple[int, str], int] = {}
-        self._looks: dict[str, _Look] = {}
+        self._seen: dict[str, _Seen] = {}
 
     def _interest(self, topic: str) -> int:
         """How often something of a run was heard, which is counted from the first time that somebody asks."""
         if len(self._ticks) + len(self._told) > REMEMBERED:
             self._ticks.clear()
             self._told.clear()
-            self._looks.clear()
+            self._seen.clear()
         return self._ticks.setdefault(topic, 0)
 
     def _hear(self, channel: str, payload: str) -> None:
@@ -152,7 +172,7 @@ class Watch:
 
     def _missed(self) -> None:
         with self._changed:
-            self._looks.clear()
+            self._seen.clear()
             for topic in self._ticks:
                 self._ticks[topic] += 1
             self._changed.notify_all()

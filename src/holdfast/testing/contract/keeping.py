@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.errors import StoreError
-from holdfast.stores.base import Append, Conflict, Store
+from holdfast.stores.base import Append, Conflict, Store, inboxes
 from holdfast.testing.contract.making import add, create, entry, info, seqs, snapshot
 from holdfast.testing.contract.opening import Opening, Reopen
 
@@ -92,6 +92,23 @@ class Keeping(Opening):
         assert all(each.at > 1e9 for each in messages)
         assert [each.number for each in store.inbox("r", after=1)] == [2, 3]
         assert store.inbox("r", after=3) == store.inbox("unknown") == []
+
+    def test_the_inboxes_of_many_runs_are_read_together(self, store: Store) -> None:
+        """The messages of each of many runs, those that came after the last look included."""
+        for run in ("a", "b", "c"):
+            create(store, run)
+        for run, body in (("a", b"one"), ("b", b"mine"), ("a", b"two")):
+            store.post(run, body)
+
+        def found(**after: int) -> dict[str, list[bytes]]:
+            return {run: [each.body for each in got] for run, got in inboxes(store, after).items() if got}
+
+        assert found() == {} == found(c=0, nobody=0) == found(nobody=0)
+        assert found(a=0, b=0, c=0, nobody=0) == {"a": [b"one", b"two"], "b": [b"mine"]}
+        assert found(a=1, b=1, c=0) == {"a": [b"two"]}
+        assert found(a=2, b=1, c=0) == {}
+        store.post("c", b"late")
+        assert found(a=2, b=1, c=0) == {"c": [b"late"]} == found(c=0)
 
     def test_a_message_to_an_unknown_run_is_refused(self, store: Store) -> None:
         """A message to a run that is not there is a `StoreError` that names it, not a message that nobody

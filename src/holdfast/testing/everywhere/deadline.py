@@ -77,7 +77,9 @@ def _in_thread(seconds: float, call: Callable[[], Result], give_up: Callable[[],
     if returned:
         return returned[0]
     give_up()
-    for _ in range(3):  # Somebody may catch it.
+    for _ in range(10):  # Somebody may catch it.
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Late))
         thread.join(_AGAIN / 5)
+        if not thread.is_alive():
+            break
     raise Late

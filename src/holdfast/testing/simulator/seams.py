@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast import clock
 from holdfast.engine import driver
-from holdfast.engine.driving import threads
+from holdfast.engine.driving import attempt, threads
 from holdfast.fleet import worker
 from holdfast.journal import checkpoints
 from holdfast.testing.simulator.process import Process
@@ -60,10 +60,18 @@ def _named(machine: str, number: int, pid: int, lease: str) -> str:
 _facts = functools.lru_cache(maxsize=512)(driver._facts)
 
 
+class _Traces:
+    """Tells what went wrong, and not where: to find the lines takes longer than all else that a failing step does."""
+
+    def format_exception(self, error: BaseException) -> list[str]:
+        return [f"{type(error).__qualname__}: {error}"]
+
+
 def _uuid4(bits: Callable[[int], int]) -> Callable[[], uuid.UUID]:
     return lambda: uuid.UUID(int=bits(128), version=4)
 
 
+_TRACES = _Traces()
 _LOGGERS = tuple(logging.getLogger(name) for name in ("holdfast", "holdfast.fleet", "holdfast.nodes"))
 
 
@@ -82,6 +90,7 @@ class Seams:
             (driver, "_facts", _facts),
             (os, "getpid", _no_pid),
             (threads, "workers", _Threads(world)),
+            (attempt, "traceback", _TRACES),
             (worker, "random", choices),
             (checkpoints, "secrets", choices),
             (uuid, "uuid4", _uuid4(choices.randbits)),

@@ -1,0 +1,51 @@
+"""Group look: the inboxes of many runs are read in one question."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from holdfast.stores.base import Message, Store, inboxes
+
+_Asked = list[tuple[str, int, asyncio.Future[list[Message]]]]
+
+
+class Inboxes:
+    """Reads inboxes without blocking an event loop; those that are asked for in one turn of it are read together."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._asked: dict[asyncio.AbstractEventLoop, _Asked] = {}
+
+    async def look(self, run: str, after: int) -> list[Message]:
+        """The messages of a run after number `after`; maybe some more, if others have asked for those."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Message]] = loop.create_future()
+        asked = self._asked.get(loop)
+        if asked is None:
+            asked = self._asked[loop] = []
+            # After the callbacks that are ready now: what their runs ask for joins this question.
+            loop.call_soon(self._send, loop)
+        asked.append((run, after, future))
+        return await future
+
+    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
+        asked = self._asked.pop(loop)
+        wanted: dict[str, int] = {}
+        for run, after, _ in asked:
+            wanted[run] = min(after, wanted.get(run, after))
+        reading = loop.run_in_executor(None, inboxes, self._store, wanted)
+        reading.add_done_callback(partial(_answer, asked))
+
+
+def _answer(asked: _Asked, reading: asyncio.Future[dict[str, list[Message]]]) -> None:
+    error = None if reading.cancelled() else reading.exception()
+    for run, _, future in asked:
+        if future.done():
+            continue
+        if reading.cancelled():
+            future.cancel()
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(reading.result().get(run, []))
