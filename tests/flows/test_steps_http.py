@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import email.utils
-import ipaddress
 import json
 import socket
 import time
@@ -13,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from holdfast.errors import ExecutionError
 from holdfast.flows.errors import StepFailed
 from holdfast.flows.kinds.exchange import address
+from tests.certificates import Certificate, make_certificate
 from tests.flows.web_server import Visit, WebServer, answers
 from tests.flows.workshop import Workshop
 
@@ -412,33 +407,14 @@ def test_templates_that_cannot_be_filled_name_the_field(shop: Workshop) -> None:
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """A certificate that nobody knows, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path = tmp_path / "certificate.pem"
-    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + private)
-    return path
+def certificate(tmp_path: Path) -> Certificate:
+    """A certificate that nobody knows."""
+    return make_certificate(tmp_path)
 
 
-def test_a_certificate_that_is_not_known_is_refused_for_good(shop: Workshop, certificate: Path) -> None:
+def test_a_certificate_that_is_not_known_is_refused_for_good(
+    shop: Workshop, certificate: Certificate
+) -> None:
     with WebServer(certificate=certificate) as server:
         told = shop.error(step(server.url))
 
@@ -446,18 +422,18 @@ def test_a_certificate_that_is_not_known_is_refused_for_good(shop: Workshop, cer
 
 
 def test_https_with_a_certificate_that_is_known(
-    shop: Workshop, certificate: Path, monkeypatch: pytest.MonkeyPatch
+    shop: Workshop, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.path))
     with WebServer(certificate=certificate) as server:
         server.script = [answers({"a": 1})]
         assert shop.step(step(server.url))["output"] == {"a": 1}
 
 
 def test_credentials_do_not_follow_from_https_to_http(
-    ask: Asking, shop: Workshop, certificate: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Asking, shop: Workshop, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.path))
     with WebServer(certificate=certificate) as safe:
         safe.script = [answers("", 302, Location=f"{ask.server.url}/b")]
         shop.step(step(safe.url, "headers: {Authorization: mine}"))

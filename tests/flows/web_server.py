@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, Self
+
+from tests.certificates import Certificate
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class WebServer:
     script: list[Behaviour] = field(default_factory=lambda: [answers("ok")])
     requests: list[Received] = field(default_factory=list)
     url: str = ""
-    certificate: Path | None = None
+    certificate: Certificate | None = None
     """With one, it speaks HTTPS."""
     closing: threading.Event = field(default_factory=threading.Event)
 
@@ -73,8 +73,7 @@ class WebServer:
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         if self.certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(self.certificate)
+            context = self.certificate.context()
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
             self.url = self.url.replace("http:", "https:")
         return self

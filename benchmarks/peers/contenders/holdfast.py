@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
-from workloads import Place, Work, digest, message, step_begins
+from workloads import Place, Work, digest, message
 
+from contenders.nodes import one_more, one_more_async, square_of, watched
 from holdfast import END, START, App, StateGraph, append, open_store
 
 
@@ -67,7 +68,7 @@ class Race:
         graph.add_node("begin", begin).add_edge(START, "begin")
         names = [f"branch{number}" for number in range(width)]
         for number, name in enumerate(names):
-            graph.add_node(name, _square(number)).add_edge("begin", name)
+            graph.add_node(name, square_of(number)).add_edge("begin", name)
         graph.add_node("join", join).add_edge(names, "join").add_edge("join", END)
         app = self._app(graph)
 
@@ -118,23 +119,3 @@ def chain_graph(steps: int, node: Callable[..., Any] | None = None, schema: Any 
         graph.add_node(f"step{number}", node or one_more).add_edge(before, f"step{number}")
         before = f"step{number}"
     return graph.add_edge(before, END)
-
-
-def one_more(state: Any) -> dict[str, Any]:
-    return {"n": state["n"] + 1}
-
-
-async def one_more_async(state: Any) -> dict[str, Any]:
-    return {"n": state["n"] + 1}
-
-
-def watched(state: Any) -> dict[str, Any]:
-    step_begins(state["n"])
-    return {"n": state["n"] + 1}
-
-
-def _square(number: int) -> Callable[..., Any]:
-    async def square(state: Any) -> dict[str, Any]:
-        return {"squares": [number * number]}
-
-    return square

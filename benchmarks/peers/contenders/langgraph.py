@@ -17,7 +17,9 @@ from langgraph.graph import END, START, StateGraph
 from psycopg import Connection
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
-from workloads import Place, Work, digest, fresh, message, step_begins
+from workloads import Place, Work, digest, fresh, message
+
+from contenders.nodes import one_more, one_more_async, square_of, watched
 
 
 class Counting(TypedDict):
@@ -55,7 +57,7 @@ class Race:
         self._saver: Any = None
 
     def chain(self, steps: int) -> Work:
-        return self._plain(_chain_graph(steps, _one_more), {"n": 0}, steps, lambda state: state["n"])
+        return self._plain(_chain_graph(steps, one_more), {"n": 0}, steps, lambda state: state["n"])
 
     def messages(self, steps: int) -> Work:
         def talk(state: Any) -> dict[str, Any]:
@@ -80,7 +82,7 @@ class Race:
         graph.add_edge(START, "begin")
         names = [f"branch{number}" for number in range(width)]
         for number, name in enumerate(names):
-            graph.add_node(name, _square(number))
+            graph.add_node(name, square_of(number))
             graph.add_edge("begin", name)
         graph.add_node("join", join)
         graph.add_edge(names, "join")
@@ -93,7 +95,7 @@ class Race:
         return lambda: self._runner.run(work())
 
     def concurrent(self, runs: int, steps: int) -> Work:
-        app = _chain_graph(steps, _one_more_async).compile(checkpointer=self._asynchronous())
+        app = _chain_graph(steps, one_more_async).compile(checkpointer=self._asynchronous())
 
         async def work() -> list[Any]:
             states = await asyncio.gather(
@@ -107,16 +109,16 @@ class Race:
         return lambda: self._runner.run(work())
 
     def untouched(self, value: list[str], steps: int) -> Work:
-        graph = _chain_graph(steps, _one_more, Holding)
+        graph = _chain_graph(steps, one_more, Holding)
         state = {"n": 0, "value": value}
         return self._plain(graph, state, steps, lambda state: [state["n"], digest(state["value"])])
 
     def starting(self, steps: int) -> Work:
-        graph = _chain_graph(steps, _watched)
+        graph = _chain_graph(steps, watched)
         return self._plain(graph, {"n": 0}, steps, lambda state: state["n"], "stopped")
 
     def resuming(self, steps: int) -> Work:
-        graph = _chain_graph(steps, _watched)
+        graph = _chain_graph(steps, watched)
         return self._plain(graph, None, steps, lambda state: state["n"], "stopped")
 
     def close(self) -> None:
@@ -177,23 +179,3 @@ def _chain_graph(steps: int, node: Callable[..., Any], schema: Any = Counting) -
         before = f"step{number}"
     graph.add_edge(before, END)
     return graph
-
-
-def _one_more(state: Any) -> dict[str, Any]:
-    return {"n": state["n"] + 1}
-
-
-async def _one_more_async(state: Any) -> dict[str, Any]:
-    return {"n": state["n"] + 1}
-
-
-def _watched(state: Any) -> dict[str, Any]:
-    step_begins(state["n"])
-    return {"n": state["n"] + 1}
-
-
-def _square(number: int) -> Callable[..., Any]:
-    async def square(state: Any) -> dict[str, Any]:
-        return {"squares": [number * number]}
-
-    return square

@@ -52,7 +52,7 @@ _LITERALS = (
     "...",
     "f'{a}'",
 )
-_BINARY = (
+_SHARED_BINARY = (
     "+",
     "-",
     "*",
@@ -69,15 +69,8 @@ _BINARY = (
     "not in",
     "and",
     "or",
-    "is",
-    "**",
-    "|",
-    "&",
-    "<<",
-    "~",
-    "@",
-    ":=",
 )
+_BINARY = (*_SHARED_BINARY, "is", "**", "|", "&", "<<", "~", "@", ":=")
 _FUNCTIONS = (*FUNCTIONS, "default", "d", "defined", "eval", "__import__", "open")
 _FILTERS = (
     *FUNCTIONS,
@@ -177,24 +170,6 @@ _SHARED_LEAVES = (
     "None",
     "1e308",
     "9999999999",
-)
-_SHARED_BINARY = (
-    "+",
-    "-",
-    "*",
-    "/",
-    "//",
-    "%",
-    "==",
-    "!=",
-    "<",
-    "<=",
-    ">",
-    ">=",
-    "in",
-    "not in",
-    "and",
-    "or",
 )
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from holdfast.stores.postgres.programs import Programs
 from holdfast.stores.postgres.store import PostgresStore
+from tests.certificates import make_certificate
 from tests.postgres import PostgresServer, open_folder, running
-from tests.proof.server.certificates import make_certificate
 from tests.proof.server.clusters import Control, TcpServer, port_of, socket_of
 from tests.proof.server.proxy import Proxy
 from tests.proof.server.tally import Tally
