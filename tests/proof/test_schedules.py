@@ -191,9 +191,9 @@ def test_a_step_that_runs_before_its_intent_is_stored_is_seen(monkeypatch: pytes
 
 
 def test_a_driver_that_does_not_look_after_a_long_sleep_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.engine.driving.drive import Drive
+    from holdfast.engine.driving.overtaking import Overtaking
 
-    monkeypatch.setattr(Drive, "refuse_if_overtaken", lambda drive: drive._lapses and drive._lapses())
+    monkeypatch.setattr(Overtaking, "refuse", lambda overtaking: overtaking._lapses and overtaking._lapses())
     found = _at_every_moment(_shape("three"), faults.PAUSE, 4.0, range(30, 90))
     assert FINISHED_ONCE in {one.invariant for verdict in found for one in verdict.violations}
 

@@ -90,8 +90,8 @@ PLANTED = (
     Planted(
         "a driver that was thought dead does not look before its next step",
         "finished",
-        _DRIVE,
-        "        if lapses != self._lapses_seen:\n",
+        "engine/driving/overtaking.py",
+        "        if lapses != self._seen:\n",
         "        if False:\n",
         _PROOF,
     ),
@@ -99,10 +99,15 @@ PLANTED = (
         "messages are read from the first",
         "signals",
         "engine/commands/mailbox.py",
-        "            messages = self._journal.store.inbox(run_id, self._saving.run.inbox_seen)\n",
-        "            messages = self._journal.store.inbox(run_id, 0)\n",
+        "self._journal.inboxes.look(self._saving.run_id, self._saving.run.inbox_seen)",
+        "self._journal.inboxes.look(self._saving.run_id, 0)",
         _PROOF,
         (
+            (
+                "engine/commands/mailbox.py",
+                "self._journal.store.inbox(self._saving.run_id, self._saving.run.inbox_seen)",
+                "self._journal.store.inbox(self._saving.run_id, 0)",
+            ),
             (
                 "engine/commands/mailbox.py",
                 "        if number > self._saving.run.inbox_seen:\n",

@@ -37,6 +37,7 @@ from holdfast.engine.driving.ending import Ending
 from holdfast.engine.driving.gates import Gates
 from holdfast.engine.driving.glide import Glide
 from holdfast.engine.driving.moves import Moves
+from holdfast.engine.driving.overtaking import Overtaking
 from holdfast.engine.driving.results import Results, graph_of, state_for
 from holdfast.engine.driving.route import RouteFailed
 from holdfast.engine.driving.saving import Saving
@@ -54,16 +55,12 @@ from holdfast.journal.run_state import (
 )
 from holdfast.journal.writer import Writer
 from holdfast.plan.graph import Node
-from holdfast.stores.base import leases_of
 from holdfast.values import RunStatus
 
 logger = logging.getLogger("holdfast")
 
 LINGER = 0.02
 """How long, in seconds, a finished step waits for its running siblings before it is saved without them."""
-
-OLD_NEWS, LOOKS = 0.1, 3
-"""After how many seconds an answer about others is too old to go by, and how often to ask for a newer one."""
 
 if TYPE_CHECKING:
     from holdfast.engine.travel.reusing import Adoption
@@ -122,9 +119,7 @@ class Drive:
         self._wake_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[Any] | None = None
-        leases = leases_of(settings.journal.store)
-        self._lapses = None if leases is None else leases.lapses
-        self._lapses_seen = 0 if self._lapses is None else self._lapses()
+        self.overtaking = Overtaking(settings.journal.store, writer)
         self._overtaken: RunConflict | StoreError | None = None
         self._unsaved: list[ExecutionError | RunConflict | StoreError] = []
         """Why something that steps had to have stored was not."""
@@ -159,7 +154,7 @@ class Drive:
             if self.settings.policy.saves_wave(0):
                 with self._keeping():
                     self.saving.flush()
-                    self.refuse_if_overtaken()
+                    self.overtaking.refuse()
         finally:
             self.inline = inline
         if inline and self.stop is not None:
@@ -174,8 +169,8 @@ class Drive:
         if self.settings.policy.saves_wave(0):
             with self._keeping():
                 await self.saving.flush_async()
-                if self._lapses is not None and self._lapses() != self._lapses_seen:
-                    await asyncio.to_thread(self.refuse_if_overtaken)
+                if self.overtaking.is_possible:
+                    await asyncio.to_thread(self.overtaking.refuse)
 
     def spend(self, record: Spent, store: bool) -> None:
         """Record what a step used up; with `store` it is stored before returning, wherever that blocks nobody."""
@@ -537,30 +532,10 @@ class Drive:
 
     # Running steps.
 
-    def refuse_if_overtaken(self) -> None:
-        """Raise `RunConflict` if this process may have been thought dead, and another has taken the run over.
-
-        A save would find out too, but only after a step that somebody else has run meanwhile.
-        """
-        if self._lapses is None:
-            return
-        lapses = self._lapses()
-        if lapses != self._lapses_seen:
-            self._look_at_journal()
-            self._lapses_seen = lapses
-
     def _look_first(self) -> None:
-        """As `refuse_if_overtaken`, from the thread of a step: a refusal is not the step's failure."""
+        """Refuse if overtaken, in the thread of a step: that is not the step's failure."""
         with self._keeping():
-            self.refuse_if_overtaken()
-
-    def _look_at_journal(self) -> None:
-        """Look whether another has appended to the run. An answer that was long on its way tells nothing of now."""
-        for _ in range(LOOKS):
-            began = clock.monotonic()
-            self.saving.writer.refuse_if_behind()
-            if clock.monotonic() - began < OLD_NEWS:
-                return
+            self.overtaking.refuse()
 
     async def _execute(self, launches: list[Step]) -> None:
         if len(launches) == 1 and not self._tasks and self._wake_at is None:
@@ -588,7 +563,7 @@ class Drive:
         return await attempt_async(node, step, state, context, self.config, result.value)
 
     async def _attempt_alone(self, step: Step) -> Result:
-        self.refuse_if_overtaken()
+        self.overtaking.refuse()
         node, state, context = self.prepare(step)
         if self.private and node.runs_inline:
             self.inline = True
@@ -618,7 +593,7 @@ class Drive:
     async def _attempt_task(self, step: Step) -> None:
         assert self._wake is not None and self._idle is not None
         try:
-            self.refuse_if_overtaken()
+            self.overtaking.refuse()
             node, state, context = self.prepare(step)
             result = await attempt_async(node, step, state, context, self.config, look=self._look_first)
             self._finished.append(result)

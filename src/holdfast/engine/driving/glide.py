@@ -13,6 +13,7 @@ from holdfast.engine.commands.mailbox import POLL, Mailbox
 from holdfast.engine.driving.attempt import Result, attempt_inline
 from holdfast.engine.driving.changes import certain_of
 from holdfast.engine.driving.context import Context, Host, StopSignal
+from holdfast.engine.driving.overtaking import Overtaking
 from holdfast.engine.driving.saving import Saving
 from holdfast.journal.records import MovedOn
 from holdfast.journal.run_state import ONE_OFF, Step
@@ -30,8 +31,8 @@ class Driver(Host, Protocol):
     pausing: str | None
     inline: bool
     mailbox: Mailbox
+    overtaking: Overtaking
 
-    def refuse_if_overtaken(self) -> None: ...
     def prepare(self, step: Step) -> tuple[Node, State, Context | None]: ...
 
 
@@ -85,7 +86,7 @@ class Glide:
         driver = self._driver
         if driver.stop is not None:
             return Result(step, error=StopSignal())
-        driver.refuse_if_overtaken()
+        driver.overtaking.refuse()
         node, state, context = driver.prepare(step)
         return attempt_inline(node, step, state, context, self._config)
 
