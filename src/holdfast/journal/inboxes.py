@@ -34,7 +34,11 @@ class Inboxes:
         wanted: dict[str, int] = {}
         for run, after, _ in asked:
             wanted[run] = min(after, wanted.get(run, after))
-        reading = loop.run_in_executor(None, inboxes, self._store, wanted)
+        try:
+            reading = loop.run_in_executor(None, inboxes, self._store, wanted)
+        except RuntimeError as error:  # The loop is about to end.
+            reading = loop.create_future()
+            reading.set_exception(error)
         reading.add_done_callback(partial(_answer, asked))
 
 
