@@ -15,6 +15,7 @@ from holdfast import (
     START,
     CallbackObserver,
     Context,
+    CorruptJournal,
     HoldfastError,
     RunConflict,
     StateGraph,
@@ -295,7 +296,10 @@ def asynchronous(tally: Tally, *, is_overtaken: bool = True) -> None:
                 heir.past("s2")
                 heir.end()
                 again.result.state = heir.trial.result.state
-            violations += again.check("").violations
+            try:
+                violations += again.check("").violations
+            except CorruptJournal as error:
+                violations.append(Violation(FENCE, f"two histories are mixed: {error}"))
             if again.result.state != _UNDISTURBED:
                 violations.append(Violation(FENCE, f"two histories are mixed: {again.result.state}"))
         tally.runs += 1
