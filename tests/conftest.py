@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,35 @@ from holdfast.stores.base import Store
 from holdfast.stores.postgres.programs import Programs
 from tests.graphs import Heard
 from tests.postgres import PostgresServer, running
+
+
+LONGEST = (
+    "test_static.py",
+    "crash/test_boundaries.py",
+    "docs/test_docs.py",
+    "travel/test_forks.py",
+    "proof/test_schedules.py",
+    "cli/test_run.py",
+    "diff/test_difference.py",
+    "flows/test_templates.py",
+    "crash/test_moments.py",
+    "data/test_codec.py",
+    "proof/test_server_faults.py",
+    "engine/test_executors.py",
+    "travel/test_properties.py",
+    "test_coverage_gate.py",
+)
+"""Files that take longest; they come first, so that no worker is left alone with one at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """More workers than processors: tests often wait, for a disk, a process or a time."""
+    return (os.cpu_count() or 1) * 3 // 2
 
 
 @pytest.fixture(autouse=True)

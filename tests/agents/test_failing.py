@@ -139,7 +139,7 @@ def test_a_service_that_never_answers_is_left_after_the_timeout(
 ) -> None:
     server.script([hang()])
 
-    error = failed(ask(timeout=0.2), on_text)
+    error = failed(ask(timeout=1.0), on_text)
 
     assert isinstance(error, TransientAgentError) and len(server.requests) == 1
     assert "holdfast-agent" not in {thread.name for thread in threading.enumerate()}
