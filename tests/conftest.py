@@ -14,7 +14,6 @@ from holdfast.stores.postgres.programs import Programs
 from tests.graphs import Heard
 from tests.postgres import PostgresServer, running
 
-
 LONGEST = (
     "test_static.py",
     "crash/test_boundaries.py",
