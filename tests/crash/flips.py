@@ -314,6 +314,8 @@ def main(words: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):
         for what, false, where in flips(given.store, Path(folder), places, rng, 3 if given.every else 200):
             counts[what] += 1
+            if sys.stderr.isatty() and not sum(counts.values()) % 100:
+                print(f"\r{sum(counts.values())} bytes changed ", end="", file=sys.stderr, flush=True)
             if false:
                 bad += 1
                 print(f"{where}: {what}: {'; '.join(false)}", flush=True)
