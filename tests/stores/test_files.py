@@ -181,6 +181,25 @@ def test_one_damaged_run_does_not_hide_the_others(
         FileStore(folder).runs(run="bad")
 
 
+def test_a_run_without_readable_facts_is_listed_by_what_is_intact_of_its_journal(
+    folder: Path, store: FileStore
+) -> None:
+    create(store, upto=3)
+    intact = (folder / "r" / "journal").stat().st_size
+    store.commit([Append("r", 3, [entry(4)], replace(info("r"), status="paused"))])
+    add(store, "r", 4, 2)
+    journal = bytearray((folder / "r" / "journal").read_bytes())
+    journal[intact + 40] ^= 1
+    (folder / "r" / "journal").write_bytes(journal)
+    (folder / "r" / "run.json").write_bytes(b"")
+
+    again = FileStore(folder)
+
+    assert again.runs() == again.runs(run="r") == [info("r")]
+    with pytest.raises(CorruptJournal, match="run 'r' is damaged"):
+        list(again.read("r"))
+
+
 def test_a_damaged_snapshot_or_message_is_reported(folder: Path, store: FileStore) -> None:
     create(store)
     store.commit([Append("r", 1, [], snapshots=[snapshot(1)])])

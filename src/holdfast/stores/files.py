@@ -42,6 +42,7 @@ from holdfast.stores.run_folder import (
     RunFolder,
     State,
     folder_name,
+    intact_facts,
     is_folder_name,
     load_state,
     open_folder,
@@ -271,13 +272,13 @@ class FileStore:
         return self._shown(name)
 
     def _facts(self, name: str) -> RunInfo | None:
-        """What the journal says; of a run whose journal is damaged, what `run.json` does."""
+        """What the journal says; of a run whose journal is damaged, what `run.json` does, or what is intact of it."""
         try:
             info = self._ask_folder(name, lambda folder: folder.state.info if folder.state else None)
             return info or self._given_up(name)
         except CorruptJournal:
-            if (shown := self._shown(name)) is not None:
-                return shown
+            if (known := self._shown(name) or intact_facts(self.directory / name)) is not None:
+                return known
             raise
 
     def _facts_if_any(self, name: str) -> RunInfo | None:

@@ -167,6 +167,19 @@ def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
     return State(inode, last, first, info, places, is_anchored) if last and info else None
 
 
+def intact_facts(path: Path) -> RunInfo | None:
+    """The newest facts that the journal of a folder tells before it is damaged."""
+    found = None
+    with suppress(OSError, CorruptJournal), (path / "journal").open("rb") as journal:
+        fd = journal.fileno()
+        for frame in frames.scan_whole(fd, 0, os.fstat(fd).st_size, path.name):
+            facts = frames.read_facts(fd, frame, path.name)
+            if facts is not None and folder_name(facts.run) != path.name:
+                break
+            found = facts or found
+    return found
+
+
 class RunFolder:
     """A run's folder while it is open. Only who holds its lock may change it.
 
