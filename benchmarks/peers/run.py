@@ -12,6 +12,7 @@ same round are compared, because machines are noisy. The answers are checked, an
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib.util
 import json
 import os
@@ -55,6 +56,9 @@ def main() -> int:
                 f"not installed here: {', '.join(missing)}; race in an environment of the peers "
                 "(--venv DIR --install makes one), or name others with --contender"
             )
+        # As pip has done with the peers: else a new process of Holdfast may compile what theirs need not.
+        for folder in (HERE, SOURCE):
+            compileall.compile_dir(folder, quiet=2)
         results = Race(given, contenders).run()
     return _publish(given, results)
 
