@@ -33,9 +33,20 @@ LONGEST = (
 """Files that take longest; they come first, so that no worker is left alone with one at the end."""
 
 
+UNMEASURED = ("proof", "fuzz")
+"""Folders of tests that go through the same code thousands of times; measuring what they cover would take longer."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    place = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
+    tests = Path(__file__).parent
+    place = {tests / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
+    for item in items:
+        of_proof = (
+            item.path.relative_to(tests).parts[0] in UNMEASURED if item.path.is_relative_to(tests) else False
+        )
+        if of_proof or getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("no_cover")
 
 
 def pytest_xdist_auto_num_workers() -> int:

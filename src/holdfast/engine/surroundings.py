@@ -170,7 +170,10 @@ class Surroundings:
         def later() -> None:
             self.note(writer)
 
-        return functools.partial(repository.forget, later) if repository.when_known(later) else _nothing
+        if repository.when_known(later):
+            return functools.partial(repository.forget, later)
+        self.note(writer)  # Git may have answered since.
+        return _nothing
 
 
 def settle(seconds: float) -> None:
