@@ -19,7 +19,9 @@ from holdfast.flows.language.expressions import ExpressionError, compile_express
 from holdfast.flows.model import seconds
 from holdfast.journal.journal import Journal
 from holdfast.repair.repairing import repair_store
-from holdfast.stores.base import Store
+from holdfast.stores.base import Snapshot, Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.wrapped_store import WrappedStore
 from holdfast.views import run_view
 from tests.graphs import chain
 
@@ -164,3 +166,25 @@ def test_a_name_that_is_not_unicode_can_be_written(tmp_path: Path, monkeypatch: 
 
     out.flush()
     assert b"wrote a\\udc80.yaml" in out.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+class Outdated(WrappedStore):
+    """Its newest snapshot is one from before the run was pruned."""
+
+    older: Snapshot
+
+    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
+        return self.older if upto is None else self.inner.snapshot(run, upto)
+
+
+def test_a_snapshot_from_before_the_journal_begins_is_damage_and_no_endless_search() -> None:
+    store = Outdated(MemoryStore())
+    chain(*"abcd").compile(store).invoke({"n": 1}, run_id="r")
+    journal, codec = Journal(store), Codec()
+    store.older, horizon = (
+        journal.make_snapshot(journal.load(journal.info("r"), codec, seq), codec) for seq in (2, 3)
+    )
+    assert store.prune("r", horizon) == 2
+
+    with pytest.raises(CorruptJournal, match="the snapshot at 2 does not belong there"):
+        journal.load(journal.info("r"), codec)

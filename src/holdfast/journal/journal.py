@@ -115,6 +115,10 @@ class Journal:
 
     def load(self, info: RunInfo, codec: Codec, upto: int | None = None) -> Loaded:
         """Fold a run from its nearest snapshot on, up to and with entry `upto`; every checksum is verified."""
+        return self._load_from(info, codec, upto, 1)
+
+    def _load_from(self, info: RunInfo, codec: Codec, upto: int | None, begins: int) -> Loaded:
+        """As `load`, of a journal that is known to begin with entry `begins`, or later."""
         try:
             snapshot = self.store.snapshot(info.run, upto)
         except CorruptJournal as error:
@@ -122,23 +126,23 @@ class Journal:
         try:
             return self._load(info, codec, upto, snapshot)
         except CorruptJournal as error:
-            if self._begins_later(info.run, snapshot, upto):
-                return self.load(info, codec, upto)
+            first = self._begins_later(info.run, begins if snapshot is None else snapshot.seq, upto)
+            if first > begins:
+                return self._load_from(info, codec, upto, first)
             if snapshot is None and info.parent and self._became_whole(info.run):
                 return self._load(info, codec, upto, self.store.snapshot(info.run, upto))
             if snapshot is None or error.seq != snapshot.seq:
                 raise
             return self._load_without(error, info, codec, upto)
 
-    def _begins_later(self, run: str, snapshot: Snapshot | None, upto: int | None) -> bool:
-        """Whether a run was pruned while it was read: its journal begins after what was to be read first."""
-        begun = 1 if snapshot is None else snapshot.seq
+    def _begins_later(self, run: str, begun: int, upto: int | None) -> int:
+        """With which entry the journal of a run begins that was pruned while it was read, from `begun` on; else 0."""
         with contextlib.suppress(CorruptJournal):
             first = next(iter(self.store.read(run)), None)
             if first is not None and begun < first.seq and (upto is None or first.seq <= upto):
                 horizon = self.store.snapshot(run, first.seq)
-                return horizon is not None and horizon.seq == first.seq
-        return False
+                return first.seq if horizon is not None and horizon.seq == first.seq else 0
+        return 0
 
     def _became_whole(self, run: str) -> bool:
         """Whether a fork, whose parent went while it was read, has a snapshot to begin with by now."""
