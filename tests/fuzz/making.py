@@ -207,6 +207,23 @@ def scalar(choices: Choices, kind: int) -> Any:
             return choices.of(("", "x" * 300, b"\0" * 300, 2**63, -(2**63), 2**64 - 1, 2**64, -(2**63) - 1))
 
 
+def are_same(one: Any, other: Any) -> bool:
+    """Whether two values have the same types, order and bits, however deep they are nested."""
+    return _flat(exact(one)) == _flat(exact(other))
+
+
+def _flat(tree: Any) -> list[Any]:
+    found, left = [], [tree]
+    while left:
+        part = left.pop()
+        if isinstance(part, tuple | list):
+            found.append((type(part), len(part)))
+            left += part
+        else:
+            found.append(part)
+    return found
+
+
 def exact(found: Any) -> Any:
     """A value as plain data that shows its types, its order and every bit; written apart from what is tested."""
     kind = type(found)

@@ -62,6 +62,12 @@ def test_nothing_is_nothing_however_often(text: str, wanted: object) -> None:
     assert compile_expression(text).evaluate({}) == wanted
 
 
+@pytest.mark.parametrize("text", ["'' * 2.5", "2.5 * ''", "[] * 1.0", "'' * True", "'' * 'x'", "[] * none"])
+def test_but_not_part_of_a_time(text: str) -> None:
+    with pytest.raises(ExpressionError, match="a whole number is needed here"):
+        compile_expression(text).evaluate({"none": None})
+
+
 def test_half_a_character_in_an_expression_is_refused_with_its_place() -> None:
     with pytest.raises(ExpressionError, match="half a character") as caught:
         compile_expression("a == '\ud800'")

@@ -70,7 +70,8 @@ def multiply(budget: Budget, left: Any, right: Any) -> Any:
     if kind(left) not in ("text", "list"):
         return calculate(operator.mul, left, right)
     # Nothing is nothing however often, and too many times are more than Python itself can count.
-    times = max(0, whole(right)) if size(left) else 0
+    is_nothing = size(left) == 0 and type(exact(right)) is int
+    times = 0 if is_nothing else max(0, whole(right))
     if kind(left) == "text":
         budget.new_text(size(left) * times)
         return text(left) * times
