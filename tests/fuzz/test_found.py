@@ -62,6 +62,12 @@ def test_nothing_is_nothing_however_often(text: str, wanted: object) -> None:
     assert compile_expression(text).evaluate({}) == wanted
 
 
+@pytest.mark.parametrize("text", ["[] in {}", "[1] not in e", "{} in e"])
+def test_what_cannot_be_a_key_is_not_looked_for(text: str) -> None:
+    with pytest.raises(ExpressionError, match="cannot be a key of a mapping"):
+        compile_expression(text).evaluate({"e": {"k": 1}})
+
+
 @pytest.mark.parametrize("text", ["'' * 2.5", "2.5 * ''", "[] * 1.0", "'' * True", "'' * 'x'", "[] * none"])
 def test_but_not_part_of_a_time(text: str) -> None:
     with pytest.raises(ExpressionError, match="a whole number is needed here"):

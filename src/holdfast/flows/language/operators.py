@@ -127,6 +127,8 @@ def contains(budget: Budget, container: Any, item: Any) -> bool:
         budget.characters(size(container) + size(item))
         return text(item) in text(container)
     if found == "mapping":
+        if kind(item) in ("list", "mapping"):
+            raise Misuse(f"{describe(item)} cannot be a key of a mapping")
         return kind(item) in SCALARS and dict.__contains__(container, exact(item))
     if found != "list":
         raise Misuse(f"nothing can be in {describe(container)}; use a text, list or mapping")
