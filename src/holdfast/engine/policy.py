@@ -29,7 +29,7 @@ class CheckpointPolicy:
     - `on_failure`: "pause" stops so that the run can be resumed; "continue" goes on without the failed
       step's update; "rollback" deletes the run.
     - `on_save_error`: "fail" stops the run; "continue" goes on, tells `checkpoint.fail`, and saves what
-      it owes with the next checkpoint.
+      it owes with the next checkpoint; only that a resume took the run up has to be saved either way.
     - `preserve`: what a completed run leaves. "last" leaves it to retention, which always keeps the last
       successful run; "all" is never pruned; "none" deletes the run when it completes.
     - `durability`: "full" survives a power loss, "process" survives kill -9, "exit" saves only at a pause,

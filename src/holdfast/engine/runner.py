@@ -359,8 +359,13 @@ class Runner:
         running, now = RunStatus.RUNNING.value, clock.time()
         facts = dataclasses.replace(info, status=running, updated_at=now, driver=driver, due_at=None)
         writer.set_info(facts)
-        if caller.linger is not None and not settings.policy.saves_wave(1):
-            await writer.flush_async()  # Other workers must not take it for a run that still waits.
+        policy = settings.policy
+        if policy.on_save_error == "continue" or (caller.linger is not None and not policy.saves_wave(1)):
+            # Nobody else may take it for a run that still waits, and who cannot say that he has it does not.
+            if caller.private:
+                writer.flush()
+            else:
+                await writer.flush_async()
         if caller.observer is not None:
             node = run.root.last_node
             upcoming = ", ".join(step.node for step in run.active() if step.status != DONE)
