@@ -227,7 +227,7 @@ def test_a_failing_schedule_becomes_a_small_one(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_worker_that_cannot_say_that_it_has_a_run_does_not_drive_it() -> None:
-    """Of two that take a run up at once one is refused, and does not hear of it; its policy is to go on all the same."""
+    """Of two that take a run up one is refused, and does not hear of it; its policy is to go on all the same."""
     choices = [17, 284, 0, 0, 0, 8, 11, 0, 0, 11, 79, *[0] * 9, 1, 8, 4, 0, 0, 0, 0, 0, 2]
     assert replay(choices).scenario.shape.name == "stubborn"
     assert not replay(choices).violations
