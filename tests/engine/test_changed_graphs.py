@@ -86,6 +86,16 @@ def test_a_changed_graph_is_warned_of_and_the_run_goes_on(
     assert "run r goes on with a changed graph: node 'between' was added" in caplog.text
 
 
+def test_of_many_changes_the_first_are_told(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    app = chain(*(says(name) for name in "abcdefghijklmno")).compile(store)
+
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        app.resume("r")
+
+    assert "node 'd' was added; node 'e' was added" in caplog.text and "; and 4 more" in caplog.text
+    assert "'o'" not in caplog.text
+
+
 def test_a_graph_that_did_not_change_is_not_warned_of(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -65,6 +65,8 @@ logger = logging.getLogger("holdfast")
 
 _NO_CONFIG = Codec().encode({})
 _FOR_WORKERS = (RunStatus.QUEUED, RunStatus.PAUSED, RunStatus.RUNNING)
+_TOLD = 10
+"""How many changes of a graph are told in a warning; an event tells all."""
 
 
 def _refuse_unqueued(facts: RunInfo, info: RunInfo) -> None:
@@ -383,7 +385,9 @@ class Runner:
         reconciled = reconcile(self.settings, loaded.run, name, options)
         changes = list(reconciled.changes)
         if changes:
-            logger.warning("run %s goes on with a changed graph: %s", name, "; ".join(changes))
+            more = f"; and {len(changes) - _TOLD} more" if len(changes) > _TOLD else ""
+            told = "; ".join(changes[:_TOLD]) + more
+            logger.warning("run %s goes on with a changed graph: %s", name, told)
             if observer is not None:
                 tell(observer, Event("graph.changed", name, data={"changes": changes}))
         return reconciled
