@@ -173,7 +173,7 @@ def test_a_command_whose_output_is_no_json(witness: Witness) -> None:
 
 @pytest.mark.parametrize("fill", range(189, 200, 2))
 def test_output_that_is_no_json_is_not_cut_in_the_middle_of_it(shop: Workshop, fill: int) -> None:
-    secret = shop.env["HOLDFAST_SECRET_TOKEN"] = "abcdefghijkl"
+    secret = shop.env["HOLDFAST_SECRET_TOKEN"] = "ghijklmnopqr"
     script = f"printf %s {'x' * fill}; echo {{{{ secrets.TOKEN }}}}"
     told = shop.error(f"steps: [{{name: x, shell: {{run: '{script}', output: json}}}}]")
 
@@ -185,7 +185,7 @@ def test_what_is_cut_short_is_not_cut_in_the_middle_of_it(
     shop: Workshop, caplog: pytest.LogCaptureFixture, cut: int
 ) -> None:
     """Half of a secret could not be recognised any more."""
-    secret = shop.env["HOLDFAST_SECRET_TOKEN"] = "abcdefghijkl"
+    secret = shop.env["HOLDFAST_SECRET_TOKEN"] = "ghijklmnopqr"
     witness = Witness(shop, secret, caplog)
     fill = 2000 - cut
     witness.run(
@@ -195,7 +195,7 @@ def test_what_is_cut_short_is_not_cut_in_the_middle_of_it(
 
     assert witness.found() == []
     assert not any(
-        piece in str(seen) for seen in witness.seen.values() for piece in ("fghijkl", "ghijkl", "abcdefg")
+        piece in str(seen) for seen in witness.seen.values() for piece in (secret[5:], secret[6:], secret[:7])
     )
 
 
@@ -203,7 +203,7 @@ def test_what_is_cut_short_is_not_cut_in_the_middle_of_it(
 def test_a_long_standard_error_is_not_cut_in_the_middle_of_it(
     shop: Workshop, caplog: pytest.LogCaptureFixture, offset: int
 ) -> None:
-    secret = shop.env["HOLDFAST_SECRET_TOKEN"] = "abcdefghijkl"
+    secret = shop.env["HOLDFAST_SECRET_TOKEN"] = "ghijklmnopqr"
     witness = Witness(shop, secret, caplog)
     fill = 64 * 1024 - offset
     outcome = witness.run(
@@ -464,7 +464,7 @@ def _error_page(fill: int, visit: Visit) -> None:
 def test_an_error_page_is_not_cut_in_the_middle_of_it(
     shop: Workshop, web: WebServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    secret = shop.env["HOLDFAST_SECRET_TOKEN"] = "abcdefghijkl"
+    secret = shop.env["HOLDFAST_SECRET_TOKEN"] = "ghijklmnopqr"
     for fill in range(490, 500, 3):
         web.script = [functools.partial(_error_page, fill)]
         told = shop.error(
@@ -518,7 +518,7 @@ def test_an_agent_is_given_it_and_nobody_else(witness: Witness, model: LlmServer
 def test_an_error_of_a_model_that_repeats_the_prompt_is_not_cut_in_the_middle_of_it(
     shop: Workshop, model: LlmServer, fill: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    secret = shop.env["HOLDFAST_SECRET_TOKEN"] = "abcdefghijkl"
+    secret = shop.env["HOLDFAST_SECRET_TOKEN"] = "ghijklmnopqr"
     shop.env["HOLDFAST_SECRET_KEY"] = "sk-key-of-the-agent"
     model.default = failing(400, "x" * fill + secret + "y" * 100)
     witness = Witness(shop, secret, caplog)
