@@ -33,8 +33,8 @@ LONGEST = (
 """Files that take longest; they come first, so that no worker is left alone with one at the end."""
 
 
-UNMEASURED = ("proof", "fuzz")
-"""Folders of tests that go through the same code thousands of times; measuring what they cover would take longer."""
+UNMEASURED = ("crash", "docs", "fuzz", "golden", "proof")
+"""Folders of tests that go through code which others cover, over and over or in processes that are killed."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,8 +55,10 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain_environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """No test depends on what the caller's environment says about stores and keys."""
+    if request.node.get_closest_marker("no_cover") is not None:
+        monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # Nor are its processes measured.
     for name in (
         "HOLDFAST_STORE",
         "HOLDFAST_NAMESPACE",
