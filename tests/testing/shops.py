@@ -16,9 +16,11 @@ class Order(TypedDict, total=False):
     verdict: str
 
 
-def chain(name: str, *nodes: tuple[str, Callable[..., Any]], **options: Any) -> StateGraph:
+def chain(
+    name: str, *nodes: tuple[str, Callable[..., Any]], schema: Any = Order, **options: Any
+) -> StateGraph:
     """A graph of nodes one after the other; the options are those of the first."""
-    graph = StateGraph(Order, name=name)
+    graph = StateGraph(schema, name=name)
     before = START
     for place, (node, function) in enumerate(nodes):
         graph.add_node(node, function, **(options if place == 0 else {}))

@@ -6,6 +6,7 @@ import json
 
 from holdfast.testing.everywhere.effects import Effect
 from holdfast.testing.everywhere.step_names import nodes_of, told_node
+from holdfast.testing.everywhere.step_names import often as how_often
 from holdfast.testing.ledger import Line
 
 OF_PROMISE = "Your workflow did nothing wrong: it is a fault of Holdfast or of the store. Please report it."
@@ -21,6 +22,17 @@ OF_LOSS = (
     'that died before its effect is passed over too: use "rerun" with a key that the service deduplicates by, or a '
     "function as if_interrupted that looks whether it was done. If the effect is optional, name it in `repeatable=`."
 )
+OF_MORE = (
+    "A body counts or collects in something that is not the state, such as a global variable or a file: a new process "
+    "begins without it, and what one life began the next goes through once more. Keep what decides how often it is "
+    "done in the state. If the effect is optional, name it in `repeatable=`."
+)
+OF_OTHER = (
+    "What is done comes from something that dies with its process, or changes meanwhile: a global variable, an object "
+    "that nodes share, a cache, the time. Return what later steps need as an update of the state, and let the journal "
+    'remember what a body looks up and may look up again: `ctx.once("recipient", look_up)`.'
+)
+OF_SAME = "`same=` gets two states as plain mappings, the expected one first, and answers whether they are the same."
 OF_INVARIANT = (
     "Look at the ledger above: what happened twice, or not at all, when the process died there? Effects that must not "
     "be repeated need a key that the service deduplicates by (`ctx.idempotency_key`), or a function as "
@@ -58,7 +70,7 @@ def of_repetition(first: Effect, again: Effect, ended: Line | None, times: int) 
     step, name = first.step or "?", first.name
     key, look = _KEY.format(name=name), _LOOK.format(told=told_node(step), node=nodes_of(step)[-1])
     anyhow = _ANYHOW.format(name=name)
-    often = "twice" if times == 2 else f"{times} times"
+    often = how_often(times)
     if first.key is not None and again.key is not None and first.key != again.key:
         what = f"step {step!r} did {name!r} {often}, each time under another key"
         fix = f"A key only helps if it is the same when the step runs again: {key}, or make it of the input."
@@ -101,13 +113,13 @@ def of_repetition(first: Effect, again: Effect, ended: Line | None, times: int) 
     return what, f"{fix}\n{anyhow}"
 
 
-def of_failure(error: str, undisturbed: bool = False) -> str:
-    """What to do about a run that does not come to its end."""
-    fix = _of_error(error, undisturbed)
+def of_failure(error: str, undisturbed: bool = False, retries: bool = False) -> str:
+    """What to do about a run that does not come to its end, because of a node that `retries` if so."""
+    fix = _of_error(error, undisturbed, retries)
     return f"It fails without any crash: mend that first. {fix}".strip() if undisturbed else fix
 
 
-def _of_error(error: str, undisturbed: bool) -> str:
+def _of_error(error: str, undisturbed: bool, retries: bool) -> str:
     if "has no answer" in error or "nobody answers" in error:
         return "Give the answer: crash_everywhere(…, answers={name: value}), or a function of the pause."
     if "CodecError" in error:
@@ -123,6 +135,11 @@ def _of_error(error: str, undisturbed: bool) -> str:
         )
     if undisturbed:
         return ""
+    if retries:
+        return (
+            "An attempt that a crash interrupts is one of the attempts that `Retry` allows: after it fewer are left. "
+            "Allow one more, if the service may fail as often as that; or resume once more, as the error says."
+        )
     return (
         "A resumed process begins with nothing but the journal: does a body rely on something that only the first "
         "process had, such as a global variable, a temporary file or an open connection?"

@@ -15,9 +15,9 @@ from holdfast.plan.executor_choice import choice_of
 from holdfast.plan.fingerprint import Fingerprint
 from holdfast.plan.graph import Graph, Node
 from holdfast.testing.crashing_store import Crash
-from holdfast.testing.everywhere.effects import current_pass
-from holdfast.testing.everywhere.watching import FAILED, LEFT, RETURNED, Pass, Watch
-from holdfast.testing.ledger import START
+from holdfast.testing.everywhere.effects import OpenLedger, current_pass, effects_elsewhere
+from holdfast.testing.everywhere.watching import FAILED, LEFT, LOOKS, RETURNED, Pass, Watch
+from holdfast.testing.ledger import START, FileLedger
 
 
 def watched_graph(graph: Graph, outline: Mapping[str, Any], watch: Watch) -> Graph:
@@ -30,14 +30,25 @@ def watched_graph(graph: Graph, outline: Mapping[str, Any], watch: Watch) -> Gra
 def _watched_node(node: Node, facts: Mapping[str, Any], watch: Watch) -> Node:
     if node.graph is not None:
         return dataclasses.replace(node, graph=watched_graph(node.graph, facts.get("graph", {}), watch))
-    if node.function is None or not runs_here(node):
+    if node.function is None:
         return node
     version = node.version
     if version is None:
         version = Fingerprint(facts.get("fingerprint") or node.fingerprint())
-    make = _watched_async if node.is_async else _watched
-    function = make(node.function, watch)
-    return dataclasses.replace(node, function=function, version=version, wants=("ctx", *node.wants))
+    if runs_here(node):
+        function = (_watched_async if node.is_async else _watched)(node.function, watch)
+    elif isinstance(watch.ledger, (FileLedger, OpenLedger)):
+        function = Elsewhere(node.function, str(watch.ledger.path))
+    else:
+        return node
+    look = node.if_interrupted
+    return dataclasses.replace(
+        node,
+        function=function,
+        version=version,
+        wants=("ctx", *node.wants),
+        if_interrupted=look if isinstance(look, str) else _watched(look, watch, LOOKS),
+    )
 
 
 def runs_here(node: Node) -> bool:
@@ -45,11 +56,47 @@ def runs_here(node: Node) -> bool:
     return node.executor is None or choice_of(node.executor).in_threads
 
 
-def _watched(function: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+@dataclasses.dataclass(frozen=True)
+class Elsewhere:
+    """A node's function that runs in another process: what it does there is written to the same ledger."""
+
+    function: Callable[..., Any]
+    path: str
+
+    def __call__(self, ctx: Any, *given: Any, **named: Any) -> Any:
+        with self._passing(ctx.step) as ledger:
+            value = self.function(*given, **named)
+            if not inspect.isawaitable(value):
+                ledger.write(RETURNED, ctx.step)
+                return value
+        return self._awaited(value, ctx.step)
+
+    async def _awaited(self, value: Any, step: str) -> Any:
+        with self._passing(step, begins=False) as ledger:
+            result = await value
+            ledger.write(RETURNED, step)
+            return result
+
+    @contextlib.contextmanager
+    def _passing(self, step: str, begins: bool = True) -> Iterator[FileLedger]:
+        ledger = FileLedger(self.path, sync=False)
+        if begins:
+            ledger.write(START, step)
+        try:
+            with effects_elsewhere(ledger, step):
+                yield ledger
+        except Exception as error:
+            ledger.write(FAILED, step, _told(error))
+            raise
+
+
+def _watched(function: Callable[..., Any], watch: Watch, begins: str = START) -> Callable[..., Any]:
+    gives_context = begins == LOOKS
+
     @functools.wraps(function)
     def body(ctx: Any, *given: Any, **named: Any) -> Any:
-        with _passing(Pass(ctx.step, ctx, watch)):
-            value = function(*given, **named)
+        with _passing(Pass(ctx.step, ctx, watch), begins):
+            value = function(*((ctx,) if gives_context else ()), *given, **named)
             if not inspect.isawaitable(value):
                 _returned(ctx.step, watch)
                 return value
@@ -70,7 +117,7 @@ def _watched_async(function: Callable[..., Any], watch: Watch) -> Callable[..., 
 
 
 async def _awaited(value: Any, passing: Pass) -> Any:
-    with _passing(passing, begins=False):
+    with _passing(passing, ""):
         result = await value
         _returned(passing.step, passing.watch)
         return result
@@ -82,12 +129,12 @@ def _returned(step: str, watch: Watch) -> None:
 
 
 @contextlib.contextmanager
-def _passing(passing: Pass, begins: bool = True) -> Iterator[None]:
+def _passing(passing: Pass, begins: str = START) -> Iterator[None]:
     """Note in the ledger how a pass goes, and let effects know whose they are."""
     watch, step = passing.watch, passing.step
     watch.refuse_if_dead()
     if begins:
-        watch.ledger.write(START, step)
+        watch.ledger.write(begins, step)
     token = current_pass.set(passing)
     try:
         yield
@@ -99,7 +146,11 @@ def _passing(passing: Pass, begins: bool = True) -> Iterator[None]:
         raise
     except Exception as error:
         if not watch.dead:
-            watch.ledger.write(FAILED, step, json.dumps(f"{type(error).__name__}: {error}"))
+            watch.ledger.write(FAILED, step, _told(error))
         raise
     finally:
         current_pass.reset(token)
+
+
+def _told(error: Exception) -> str:
+    return json.dumps(f"{type(error).__name__}: {error}")

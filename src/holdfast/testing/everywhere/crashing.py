@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.testing.everywhere.boundaries import COMMIT_POINTS, EVERY_POINT, Boundary, check_points, sampled
-from holdfast.testing.everywhere.judging import RESULT, Judge, RunSeen, Wanted
+from holdfast.testing.everywhere.deeds import Usual
+from holdfast.testing.everywhere.judging import (
+    COMPARED,
+    OF_RUN,
+    RESULT,
+    SAME,
+    Finding,
+    Judge,
+    RunSeen,
+    Wanted,
+)
 from holdfast.testing.everywhere.lives import End, Trial
 from holdfast.testing.everywhere.report import Break, CrashFailure, CrashReport
 from holdfast.testing.everywhere.sameness import Path as StatePath
@@ -27,6 +38,7 @@ from holdfast.testing.everywhere.worlds import (
     store_maker,
 )
 from holdfast.testing.fakes import Answers
+from holdfast.testing.ledger import Line
 from holdfast.values import RunStatus
 
 MOST_BOUNDARIES = 100
@@ -68,11 +80,14 @@ def crash_everywhere(
     - its result must be that of the undisturbed run (parts in which undisturbed runs differ are left
       out, and the report says so; `same(expected, state)` compares in your own way);
     - no finished step may have run again;
-    - what its fakes told `record_effect` must have happened as often as in the undisturbed run, unless the effect
-      or its node is named in `repeatable`; a step that is run again because it waited may not do it again either;
-    - `invariant`, given a `RunSeen` (`.state`, `.effects`, `.steps`, `.outcome`), may neither raise nor answer `False`.
+    - what its fakes told `record_effect` must have happened as often as in the undisturbed run, and with the same
+      facts, unless the effect or its node is named in `repeatable`; a step that is run again because it waited may not
+      do it again either;
+    - `invariant`, given a `RunSeen` (`.state`, `.effects`, `.steps`, `.outcome`), may neither raise nor answer
+      something false; `None` is no answer.
 
-    `answers` answers `ctx.ask`: a mapping by name, or a function of the pause. A step of a node that asks what to do
+    `answers` answers `ctx.ask`: a mapping by name, or a function of the pause. A question with a timeout that has no
+    answer runs out. A step of a node that asks what to do
     after an interruption is passed over if it had an effect, else run again; one that may not be repeated unasked
     may stop the run, which is then not compared.
 
@@ -90,17 +105,25 @@ def crash_everywhere(
     __tracebackhide__ = True
     if mode not in MODES:
         raise HoldfastError(f"mode must be one of {', '.join(map(repr, MODES))}, not {mode!r}")
-    if limit is not None and limit < 1:
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise HoldfastError(f"limit must be at least 1, or None for no limit, not {limit!r}")
     if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise HoldfastError(f"timeout must be a number of seconds above 0, not {timeout!r}")
     for what, given in (("invariant", invariant), ("same", same)):
         if given is not None and not callable(given):
             raise HoldfastError(f"{what} must be a function, not {given!r:.80}")
+    for what, mapping in (("config", config), ("options", options)):
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise HoldfastError(f"{what} must be a mapping, not {mapping!r:.80}")
+    if not isinstance(repeatable, Iterable):
+        raise HoldfastError(f"repeatable must be a list of names, not {repeatable!r:.80}")
+    if folder is not None and not Path(folder).is_dir():
+        raise HoldfastError(f"the folder {os.fspath(folder)!r} does not exist")
     subject = Subject(workflow, inputs, config, durability, dict(options or {}))
     harmless = frozenset([repeatable] if isinstance(repeatable, str) else repeatable)
     judge = Judge(invariant, same, harmless, of_file=isinstance(workflow, (str, os.PathLike)))
-    with tempfile.TemporaryDirectory(prefix="crash-", dir=folder) as root:
+    parent = None if folder is None else Path(folder).resolve()
+    with tempfile.TemporaryDirectory(prefix="crash-", dir=parent, ignore_cleanup_errors=True) as root:
         places = _Places(Path(root), mode, store, start, timeout)
         made = subject if places.sends else subject.settled()
         trial = Trial(made, Answers.of(answers), judge, skip_time)
@@ -150,6 +173,7 @@ class _Campaign:
         self._further_runs = _FURTHER_RUNS
         self._tried: list[Boundary] = []
         self._asked: set[str] = set()
+        self._unanswered: set[str] = set()
         self._volatile: list[StatePath] = []
         self._refused: set[str] = set()
         self._decisions: set[str] = set()
@@ -159,23 +183,33 @@ class _Campaign:
     def run(self) -> CrashReport:
         """Everything that is to be tried, and what came of it."""
         __tracebackhide__ = True
-        name = self._trial.subject.ready().app.name
-        place = self._places.new()
-        first = place.live(self._trial, None, None)
-        if first.findings:
-            self._breaks.append(Break(None, tuple(first.findings), tuple(place.lines())))
-        self._questions += first.questions
-        self._asked.update(first.asked)
-        self._effects = sum(first.effects.values())
-        if first.status != "completed":
-            return self._report(name, [])
-        wanted = Wanted(first.state, first.effects, is_clean=not first.findings)
-        if self._trial.judge.same is None:
-            wanted = self._run_again(wanted)
+        app = self._trial.subject.ready().app
+        with self._place() as place:
+            first = place.live(self._trial, None, None)
+            lines = place.lines()
+        self._take_in(first)
+        self._effects = len(first.deeds)
+        found = first.findings
+        wanted = Wanted(first.state, (tuple(first.deeds),), unordered=not app.settings.rules.barrier)
+        if first.status == RunStatus.COMPLETED:
+            second = self._undisturbed(wanted)
+            wanted = self._without(wanted, second)
+            found += [finding for finding in second.findings if finding.kind == SAME]
+            known = {finding.subject for finding in found}
+            found += [each for each in self._repeated_anyway(lines, wanted) if each.subject not in known]
+        if found:
+            self._breaks.append(Break(None, tuple(found), tuple(lines)))
+        if first.status != RunStatus.COMPLETED:
+            return self._report(app.name, [])
+        wanted = dataclasses.replace(wanted, is_clean=not found)
         if first.unwatched:
             self._notes.append(
-                f"the bodies of {', '.join(map(repr, first.unwatched))} run in other processes: not watched, "
-                "only the commits around them are boundaries"
+                f"the bodies of {', '.join(map(repr, first.unwatched))} run in other processes: they are not killed "
+                "there, only at the commits around them"
+            )
+        if wanted.unordered:
+            self._notes.append(
+                "barrier=False: the order of lists is not compared, for whoever is first decides it"
             )
         boundaries = [boundary for boundary in first.boundaries if boundary.point in self._points]
         chosen = sampled(boundaries, self._limit)
@@ -186,11 +220,32 @@ class _Campaign:
                     f"{counted(self._late, 'run')} did not end in time: nothing more was tried"
                 )
                 break
-        return self._report(name, boundaries)
+        return self._report(app.name, boundaries)
 
-    def _run_again(self, wanted: Wanted) -> Wanted:
-        """Run it undisturbed once more, and leave out of all comparisons what is not the same."""
-        return self._without(wanted, self._places.new().live(self._trial, None, wanted))
+    @contextlib.contextmanager
+    def _place(self) -> Iterator[Place]:
+        """A place for one run."""
+        place = self._places.new()
+        try:
+            yield place
+        finally:
+            place.leave()
+
+    def _take_in(self, end: End) -> None:
+        self._questions += end.questions
+        self._asked.update(end.asked)
+        self._unanswered.update(end.unanswered)
+
+    def _repeated_anyway(self, lines: Sequence[Line], wanted: Wanted) -> Iterator[Finding]:
+        """What the first undisturbed run repeated, though with other facts, as the second one tells."""
+        judge = self._trial.judge
+        return judge.of_repetitions(judge.seen("", {}, lines), lines, Usual(wanted.deeds))
+
+    def _undisturbed(self, wanted: Wanted) -> End:
+        """One more run that nobody disturbs."""
+        __tracebackhide__ = True
+        with self._place() as place:
+            return place.live(self._trial, None, wanted)
 
     def _without(self, wanted: Wanted, end: End) -> Wanted:
         """Leave out what an end, which no crash explains, shows to be another each time."""
@@ -198,62 +253,74 @@ class _Campaign:
         if self._trial.judge.same is not None:
             found = [()] if any(finding.kind == RESULT for finding in end.findings) else []
         self._volatile += found
-        return dataclasses.replace(wanted, volatile=tuple(self._volatile))
+        deeds = wanted.deeds
+        if end.status == RunStatus.COMPLETED:
+            deeds += (tuple(end.deeds),)
+        return dataclasses.replace(wanted, deeds=deeds, volatile=tuple(self._volatile))
 
     def _without_what_differs_anyway(self, wanted: Wanted, boundary: Boundary, end: End) -> Wanted:
-        """Take a result that differs for a matter of the workflow, not of the crash, if undisturbed runs differ too."""
+        """Take what differs for a matter of the workflow, not of the crash, if undisturbed runs differ too."""
         if boundary.place == (COMMIT_POINTS[0], 1):
             return self._without(wanted, end)  # Nothing was stored: the run began anew.
         while self._further_runs:
             self._further_runs -= 1
-            wanted = self._run_again(wanted)
+            wanted = self._without(wanted, self._undisturbed(wanted))
         return wanted
 
-    def _judged_again(self, wanted: Wanted, end: End) -> End:
-        """An end without what is said of a result that is not compared any more."""
+    def _judged_again(self, wanted: Wanted, end: End, lines: Sequence[Line]) -> End:
+        """An end without what is said of results and effects that are not compared any more."""
         if end.status != RunStatus.COMPLETED:
             return end
-        codec = self._trial.subject.ready().app.settings.codec
+        judge, codec = self._trial.judge, self._trial.subject.ready().app.settings.codec
         state = {key: codec.decode(bytes.fromhex(raw)) for key, raw in end.state.items()}
-        others = [finding for finding in end.findings if finding.kind != RESULT]
-        return dataclasses.replace(
-            end, findings=[*others, *self._trial.judge.of_result(state, wanted, codec)]
-        )
+        findings = list(judge.of_effects(judge.seen(end.status, state, lines), wanted, lines, end.status))
+        if not end.passed_over:
+            findings += judge.of_result(state, wanted, codec)
+        others = [finding for finding in end.findings if finding.kind not in OF_RUN]
+        return dataclasses.replace(end, findings=[*findings, *others])
 
     def _try(self, boundary: Boundary, wanted: Wanted) -> Wanted:
         """Die at a boundary and live on; what is wanted from now on."""
         __tracebackhide__ = True
         self._tried.append(boundary)
-        place = self._places.new()
-        try:
-            end = place.live(self._trial, boundary, wanted)
-            self._unreached += 1
-        except Died:
-            self._kills += 1
-            end = self._resumed(place, wanted)
-        if any(finding.kind == RESULT for finding in end.findings):
+        with self._place() as place:
+            end = self._killed(place, boundary, wanted)
+            if end is None:
+                end = self._resumed(place, wanted)
+            lines = place.lines()
+        if any(finding.kind in COMPARED for finding in end.findings):
             wanted = self._without_what_differs_anyway(wanted, boundary, end)
-            end = self._judged_again(wanted, end)
+            end = self._judged_again(wanted, end, lines)
         self._late += DID_NOT_END in end.error
-        self._asked.update(end.asked)
-        self._questions += end.questions
+        self._take_in(end)
         self._decisions.update(end.decisions)
         if end.status == "refused":
             self._refused.add(boundary.what)
         if end.findings:
-            self._breaks.append(Break(boundary, tuple(end.findings), tuple(place.lines())))
+            self._breaks.append(Break(boundary, tuple(end.findings), tuple(lines)))
         return wanted
 
-    def _resumed(self, place: Place, wanted: Wanted) -> End:
-        self._resumes += 1
-        if not self._kill_resumes:
-            return place.live(self._trial, None, wanted)
-        point = COMMIT_POINTS[self._resumes % len(COMMIT_POINTS)]
+    def _killed(self, place: Place, boundary: Boundary, wanted: Wanted) -> End | None:
+        """How a life that is to die at a boundary ends, if it does not come to it; `None` if it dies."""
+        __tracebackhide__ = True
         try:
-            return place.live(self._trial, Boundary(point, 1), wanted)
+            end = place.live(self._trial, boundary, wanted)
         except Died:
             self._kills += 1
+            return None
+        self._unreached += 1
+        return end
+
+    def _resumed(self, place: Place, wanted: Wanted) -> End:
+        __tracebackhide__ = True
         self._resumes += 1
+        if self._kill_resumes:
+            point = COMMIT_POINTS[self._resumes % len(COMMIT_POINTS)]
+            try:
+                return place.live(self._trial, Boundary(point, 1), wanted)
+            except Died:
+                self._kills += 1
+            self._resumes += 1
         return place.live(self._trial, None, wanted)
 
     def _report(self, name: str, boundaries: list[Boundary]) -> CrashReport:
@@ -289,6 +356,11 @@ class _Campaign:
             )
         if self._decisions:
             self._notes.append(f"decided for interrupted steps: {', '.join(sorted(self._decisions))}")
+        if self._unanswered:
+            self._notes.append(
+                f"nobody answered {', '.join(map(repr, sorted(self._unanswered)))}, which `answers` has nothing for: "
+                "the time ran out"
+            )
         unasked = [name for name in self._trial.answers.names() if name not in self._asked]
         if unasked:
             self._notes.append(f"nobody ever asked {', '.join(map(repr, unasked))}, which `answers` has")

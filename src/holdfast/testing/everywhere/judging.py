@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from holdfast.data.codec import Codec
 from holdfast.stores.base import Store
 from holdfast.testing.everywhere import advice
+from holdfast.testing.everywhere.deeds import Deed, Other, Usual, repetition, subject_of
 from holdfast.testing.everywhere.effects import Effect, effects_of
 from holdfast.testing.everywhere.frames import own_trace
 from holdfast.testing.everywhere.sameness import Path, differing_paths, shown_at
-from holdfast.testing.everywhere.step_names import nodes_of
-from holdfast.testing.everywhere.watching import FAILED, LEFT, RETURNED
+from holdfast.testing.everywhere.step_names import nodes_of, often
+from holdfast.testing.everywhere.watching import BEGINS, FAILED, LEFT, RETURNED
 from holdfast.testing.invariants import check_run
 from holdfast.testing.ledger import START, Line
 from holdfast.values import RunStatus
@@ -23,6 +22,15 @@ from holdfast.values import RunStatus
 _MOST_SHOWN = 4
 RESULT = "result"
 """The kind of finding that says that a run came to another result."""
+LOST, MORE, OTHER = "lost", "more", "other-effect"
+"""Those that say that a run did less, or more, or something else than undisturbed ones."""
+TWICE, CHANGED_REQUEST = "effect", "changed-request"
+COMPARED = (RESULT, LOST, MORE, OTHER)
+"""What may be found only because undisturbed runs differ among themselves, more than is known so far."""
+SAME = "same"
+"""The test's own comparison does not work."""
+OF_RUN = (*COMPARED, SAME, TWICE, CHANGED_REQUEST)
+"""All that is said of a result and of effects."""
 
 
 class Finding(NamedTuple):
@@ -62,11 +70,14 @@ class Wanted:
     """What an undisturbed run came to."""
 
     state: Mapping[str, str]
-    effects: Mapping[str, int]
+    deeds: tuple[tuple[Deed, ...], ...]
+    """What each undisturbed run did to the world."""
     volatile: tuple[Path, ...] = ()
     """The parts of the state in which even undisturbed runs differ."""
     is_clean: bool = True
     """Whether the undisturbed run had nothing wrong with its effects."""
+    unordered: bool = False
+    """Whether lists may come in any order: that in which steps finish decides."""
 
     def decoded(self, codec: Codec) -> dict[str, Any]:
         """The state that was come to."""
@@ -75,7 +86,7 @@ class Wanted:
     def differing(self, state: Mapping[str, Any], codec: Codec) -> list[Path]:
         """Where a state is another, apart from what differs anyway."""
         mine = {key: codec.decode(codec.encode(value)) for key, value in state.items()}
-        found = differing_paths(self.decoded(codec), mine)
+        found = differing_paths(self.decoded(codec), mine, unordered=self.unordered)
         return [path for path in found if not any(path[: len(known)] == known for known in self.volatile)]
 
 
@@ -96,10 +107,6 @@ class Judge:
         happened = tuple(effect for effect in requests if not effect.again)
         return RunSeen(status, state, happened, steps, tuple(requests))
 
-    def counted(self, effects: Iterable[Effect]) -> dict[str, int]:
-        """How often each step did each thing."""
-        return dict(Counter(_subject(effect) for effect in effects))
-
     def findings(
         self,
         status: str,
@@ -109,9 +116,13 @@ class Judge:
         codec: Codec,
         lines: Sequence[Line],
         skipped: bool,
+        retries: bool,
     ) -> list[Finding]:
-        """Everything that is wrong with a run; without `wanted` it is itself the undisturbed one."""
-        found = list(self._of_effects(seen, wanted, lines, status))
+        """Everything that is wrong with a run; without `wanted` it is itself the undisturbed one.
+
+        `skipped` says that somebody decided to pass a step over, `retries` that the node that failed has a `Retry`.
+        """
+        found = list(self.of_effects(seen, wanted, lines, status))
         if status == RunStatus.COMPLETED:
             if wanted is not None and not skipped:
                 found += self.of_result(seen.state, wanted, codec)
@@ -121,7 +132,7 @@ class Judge:
         else:
             happened = error or f"the run is {status}"
             kind = "resume" if wanted is not None else "run"
-            fix = advice.of_failure(happened, undisturbed=wanted is None)
+            fix = advice.of_failure(happened, wanted is None, retries)
             found.insert(0, Finding(kind, _FAILED[kind], fix, "", happened, kind))
         return found
 
@@ -140,7 +151,12 @@ class Judge:
         expected = wanted.decoded(codec)
         if self.same is not None:
             mine = {key: codec.decode(codec.encode(value)) for key, value in state.items()}
-            paths: list[Path] = [] if () in wanted.volatile or self.same(expected, mine) else [()]
+            held, error = (True, "") if () in wanted.volatile else _answer(self.same, expected, mine)
+            if error:
+                what = "`same` raised an error when it compared the results"
+                yield Finding(SAME, what, advice.OF_SAME, "", error, SAME)
+                return
+            paths: list[Path] = [] if held else [()]
         else:
             paths = wanted.differing(state, codec)
         if not paths:
@@ -156,34 +172,65 @@ class Judge:
             RESULT,
         )
 
-    def _of_effects(
+    def of_effects(
         self, seen: RunSeen, wanted: Wanted | None, lines: Sequence[Line], status: str
     ) -> Iterator[Finding]:
+        """What is wrong with what a run did to the world; without `wanted` it is itself the undisturbed one."""
         yield from self._changed_requests(seen)
+        if wanted is None:
+            yield from self.of_repetitions(seen, lines)
+            return
+        usual, is_over = Usual(wanted.deeds), wanted.is_clean and status == RunStatus.COMPLETED
+        requests = [effect for effect in seen.requests if not self._may_repeat(effect)]
+        for name in dict.fromkeys([*usual.names(), *(effect.name for effect in requests)]):
+            if name not in self.repeatable:
+                mine = [effect for effect in requests if effect.name == name]
+                yield from self._of_name(name, mine, usual, lines, is_over)
+
+    def of_repetitions(
+        self, seen: RunSeen, lines: Sequence[Line], usual: Usual | None = None
+    ) -> Iterator[Finding]:
+        """What an undisturbed run repeated; with `usual`, facts that vary anyway make no difference."""
         by_subject: dict[str, list[Effect]] = {}
-        for effect in seen.effects:
+        for effect in seen.requests:
             if not self._may_repeat(effect):
                 by_subject.setdefault(_subject(effect), []).append(effect)
-        for subject, effects in by_subject.items():
-            usual = None if wanted is None else wanted.effects.get(subject, 0)
-            repeated = _repeated(effects, usual)
-            if repeated is not None:
-                first, again = repeated
-                yield self._twice(first, again, len(effects), usual, lines)
-        if wanted is None or not wanted.is_clean or status != RunStatus.COMPLETED:
+        for requests in by_subject.values():
+            pair = repetition(requests, () if usual is None else usual.varying(requests[0].name))
+            if pair is not None:
+                yield self._twice(*pair, sum(not effect.again for effect in requests), None, lines)
+
+    def _of_name(
+        self, name: str, requests: Sequence[Effect], usual: Usual, lines: Sequence[Line], is_over: bool
+    ) -> Iterator[Finding]:
+        """What is wrong with how often, and how, something was done."""
+        effects = [effect for effect in requests if not effect.again]
+        group = usual.grouping(name, [effect.step for effect in effects])
+        varying = usual.varying(name)
+        if group is None:
+            pair = repetition(requests, varying)
+            if pair is not None:
+                yield self._twice(*pair, sum(effect.step == pair[0].step for effect in effects), None, lines)
             return
-        for subject, usual in wanted.effects.items():
-            name, step = json.loads(subject)
-            missing = usual - len(by_subject.get(subject, ()))
-            if missing > 0 and not {name, step, *nodes_of(step)} & self.repeatable:
-                yield Finding(
-                    "lost",
-                    f"step {step!r} did {name!r} {usual - missing} times of {usual}",
-                    advice.OF_LOSS,
-                    f"{name!r} {usual} times, as in the undisturbed run",
-                    f"{name!r} {usual - missing} times, and the run says it is completed",
-                    subject,
-                )
+        expected = usual.counts(name, group)
+        found = False
+        for place in dict.fromkeys([*expected, *(group(effect.step) for effect in effects)]):
+            if self.repeatable & {place, *nodes_of(place)}:
+                continue
+            asked = [effect for effect in requests if group(effect.step) == place]
+            done = sum(not effect.again for effect in asked)
+            pair = repetition(asked, varying, is_known=True) if done > expected[place] else None
+            if pair is not None:
+                step = pair[0].step
+                times = sum(effect.step == step and not effect.again for effect in asked)
+                yield self._twice(*pair, times, expected[place] if place == step else None, lines)
+            elif is_over and done != expected[place]:
+                yield _not_as_often(name, place, done, expected[place])
+            found |= done != expected[place]
+        if is_over and not found:
+            for place, other in usual.others(name, group, effects):
+                if not self.repeatable & {place, *nodes_of(place)}:
+                    yield _something_else(name, place, other)
 
     def _twice(
         self, first: Effect, again: Effect, times: int, usual: int | None, lines: Sequence[Line]
@@ -191,12 +238,8 @@ class Judge:
         ended = how_pass_ended(lines, first.step, first.visit)
         what, fix = advice.of_repetition(first, again, ended, times)
         fix += f"\n{advice.IN_A_FILE}" if self.of_file else ""
-        expected = (
-            f"{first.name!r} {'once' if not usual or usual == 1 else f'{usual} times'} in step {first.step!r}"
-        )
-        return Finding(
-            "effect", what, fix, expected, f"{times} times: {_listed(first, again)}", _subject(first)
-        )
+        expected = f"{first.name!r} {often(usual or 1)} in step {first.step!r}"
+        return Finding(TWICE, what, fix, expected, f"{often(times)}: {first}, and {again}", _subject(first))
 
     def _changed_requests(self, seen: RunSeen) -> Iterator[Finding]:
         asked: dict[tuple[str, str | None], Effect] = {}
@@ -204,7 +247,7 @@ class Judge:
             first = asked.setdefault((effect.name, effect.key), effect)
             if effect.key is not None and first.facts != effect.facts:
                 yield Finding(
-                    "changed-request",
+                    CHANGED_REQUEST,
                     f"step {effect.step!r} asked for {effect.name!r} again under the same key, for something else",
                     advice.OF_CHANGED_REQUEST.format(name=effect.name),
                     str(first),
@@ -215,16 +258,10 @@ class Judge:
     def _of_invariant(self, seen: RunSeen, undisturbed: bool) -> Iterator[Finding]:
         if self.invariant is None:
             return
-        try:
-            held = self.invariant(seen)
-        except AssertionError as error:
-            happened = str(error).strip() or own_trace(error)
-        except Exception as error:
-            happened = own_trace(error)
-        else:
-            if held is not False:
-                return
-            happened = "it answered False"
+        held, happened = _answer(self.invariant, seen)
+        if held or (held is None and not happened):
+            return
+        happened = happened or f"it answered {held!r}"
         shown = ", ".join(map(str, seen.effects)) or "none"
         name = getattr(self.invariant, "__name__", "invariant").replace("<lambda>", "invariant")
         yield Finding(
@@ -250,7 +287,7 @@ def how_pass_ended(lines: Sequence[Line], step: str, visit: int) -> Line | None:
     """How the `visit`-th pass of a step ended, as the ledger has it; `None` if the process died in it."""
     passes = 0
     for line in lines:
-        if line.key == step and line.what == START:
+        if line.key == step and line.what in BEGINS:
             passes += 1
         elif line.key == step and passes == visit and line.what in (LEFT, FAILED, RETURNED):
             return line
@@ -259,26 +296,46 @@ def how_pass_ended(lines: Sequence[Line], step: str, visit: int) -> Line | None:
     return None
 
 
-def _repeated(effects: Sequence[Effect], usual: int | None) -> tuple[Effect, Effect] | None:
-    """An effect and its repetition by a later pass, if there are more than there should be."""
-    if usual is not None and len(effects) <= usual:
-        return None
-    met: dict[tuple[str, int], Effect] = {}
-    places: Counter[tuple[int, str]] = Counter()
-    for effect in effects:
-        facts = json.dumps(effect.facts, sort_keys=True)
-        places[effect.visit, facts] += 1
-        first = met.setdefault((facts, places[effect.visit, facts]), effect)
-        if first.visit != effect.visit:
-            return first, effect
-    if usual is None:
-        return None
-    return effects[0], effects[-1]
+def _answer(question: Callable[..., object], *given: object) -> tuple[object, str]:
+    """What a function of the test answers, or what it raises, in words; what pytest raises is a `BaseException`."""
+    try:
+        answer = question(*given)
+        return (None if answer is None else answer if answer else False), ""
+    except AssertionError as error:
+        return None, str(error).strip() or own_trace(error)
+    except Exception as error:
+        return None, own_trace(error)
+    except BaseException as error:
+        if all(kind.__module__ != "_pytest.outcomes" for kind in type(error).__mro__):
+            raise
+        return None, str(error).strip() or type(error).__name__
+
+
+def _not_as_often(name: str, place: str, done: int, usual: int) -> Finding:
+    """An effect that happened less often than usual, or more often although nothing was repeated."""
+    kind, fix = (LOST, advice.OF_LOSS) if done < usual else (MORE, advice.OF_MORE)
+    what = f"{_who(place)} did {name!r} {often(done)}, and {often(usual)} when nobody disturbed it"
+    happened = f"{name!r} {often(done)}, and the run says it is completed"
+    return Finding(kind, what, fix, f"{name!r} {often(usual)}", happened, subject_of(name, place))
+
+
+def _something_else(name: str, place: str, other: Other) -> Finding:
+    missed, came = (", ".join(f"{other.fact}={value!r}" for value in some) for some in other[1:])
+    return Finding(
+        OTHER,
+        f"{_who(place)} did {name!r}, but not what it does when nobody disturbs it",
+        advice.OF_OTHER,
+        f"{name!r} with {missed or f'no {other.fact}'}",
+        f"{name!r} with {came or f'no {other.fact}'}",
+        subject_of(name, place),
+    )
+
+
+def _who(place: str) -> str:
+    if not place:
+        return "the run"
+    return f"step {place!r}" if "#" in place else f"node {place!r}"
 
 
 def _subject(effect: Effect) -> str:
-    return json.dumps([effect.name, effect.step])
-
-
-def _listed(first: Effect, again: Effect) -> str:
-    return f"{first}, and {again}"
+    return subject_of(effect.name, effect.step)

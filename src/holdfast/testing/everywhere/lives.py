@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Mapping
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from holdfast import clock
-from holdfast.engine.app import App
 from holdfast.engine.driving.results import StepInterrupted
 from holdfast.engine.outcome import Outcome, Pause
 from holdfast.errors import ExecutionError, RunNotFound
@@ -20,6 +23,7 @@ from holdfast.testing.crashing_store import Crash
 from holdfast.testing.everywhere.bodies import runs_here, watched_graph
 from holdfast.testing.everywhere.boundaries import Boundary
 from holdfast.testing.everywhere.deadline import within
+from holdfast.testing.everywhere.deeds import Deed, deeds_of
 from holdfast.testing.everywhere.effects import effects_go_to, effects_of
 from holdfast.testing.everywhere.frames import own_trace
 from holdfast.testing.everywhere.judging import Finding, Judge, Wanted
@@ -42,7 +46,10 @@ class Trial:
     answers: Answers
     judge: Judge
     skip_time: bool = True
-    most_resumes: int = 50
+
+
+_MOST_TIMES = 50
+"""So often a run may come to the same pause; then it goes in circles."""
 
 
 @dataclass
@@ -55,14 +62,23 @@ class End:
     """The encoded state, in hexadecimal digits, by key."""
     boundaries: list[Boundary] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    effects: dict[str, int] = field(default_factory=dict)
+    deeds: list[Deed] = field(default_factory=list)
     differing: list[list[str | int]] = field(default_factory=list)
     resumes: int = 0
     questions: int = 0
     asked: list[str] = field(default_factory=list)
     """What answers were looked for, by whatever name they could be found."""
     decisions: list[str] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
+    """The questions whose time ran out, because the test has no answer to them."""
     unwatched: list[str] = field(default_factory=list)
+    retries: bool = False
+    """Whether the node that it failed at has a `Retry`."""
+
+    @property
+    def passed_over(self) -> bool:
+        """Whether somebody decided to pass an interrupted step over."""
+        return any(decision.startswith("skip") for decision in self.decisions)
 
 
 class Life:
@@ -73,6 +89,7 @@ class Life:
     ) -> None:
         self._trial, self._ledger, self._watch, self._timeout = trial, ledger, watch, timeout
         self._end = End()
+        self._met: Counter[str] = Counter()
         ready = trial.subject.ready()
         settings = ready.app.settings
         self._readable = settings.journal.seal is None
@@ -80,6 +97,8 @@ class Life:
         self._app = on_store(ready.app, self._store, functools.partial(watched_graph, watch=watch))
         self._ready, self._codec = ready, settings.codec
         self._end.unwatched = _unwatched(settings.graph)
+        self._signal = 0
+        """Somebody wants this process to stop."""
 
     def live(self, wanted: Wanted | None) -> End:
         """Drive the run to its end, and judge it; what kills this life is let through."""
@@ -87,20 +106,37 @@ class Life:
         self._ledger.write(LIFE, "resumes" if known else "begins")
         if known:
             self._note_what_is_finished()
-        with effects_go_to(self._ledger), self._time():
+        with effects_go_to(self._ledger), self._time(), self._signals():
             try:
                 state = self._driven_in_time(known[0].status if known else "")
             except Crash:
                 raise
-            except ExecutionError as error:
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                if self._signal:
+                    raise _wanted_by(self._signal) from None
                 state = None
                 self._failed(error)
-            except (Exception, SystemExit, KeyboardInterrupt) as error:
-                self._end.status, self._end.error = "error", own_trace(error)
-                state = None
             self._watch.refuse_if_dead()
             self._finish(state, wanted)
         return self._end
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Let Ctrl+C and SIGTERM end all of the test, not only this life, where nobody else handles them."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self._signal = number
+            raise _wanted_by(number)
+
+        is_main = threading.current_thread() is threading.main_thread()
+        unhandled = (signal.SIG_DFL, signal.default_int_handler)
+        numbers = [number for number in _SIGNALS if is_main and signal.getsignal(number) in unhandled]
+        saved = {number: signal.signal(number, stop) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in saved.items():
+                signal.signal(number, handler)
 
     def _time(self) -> contextlib.AbstractContextManager[object]:
         if (
@@ -131,17 +167,16 @@ class Life:
             return app.get_state(RUN)
         outcome = self._begun(status)
         while outcome.status == RunStatus.PAUSED:
-            answers = self._answered(app, outcome)
-            if answers is None:
-                return None
-            if self._end.resumes >= self._trial.most_resumes:
-                self._end.status, self._end.error = (
-                    "error",
-                    (
-                        f"the run still paused after {self._end.resumes} resumes; the last pause was "
-                        f"{outcome.pauses[0].name or outcome.pauses[0].kind!r}"
-                    ),
+            self._met.update(pause.id for pause in outcome.pauses)
+            again = next((pause for pause in outcome.pauses if self._met[pause.id] > _MOST_TIMES), None)
+            if again is not None:
+                self._end.status = "error"
+                self._end.error = (
+                    f"the run has come to the same pause {_MOST_TIMES} times: {again.name or again.kind!r}"
                 )
+                return None
+            answers = self._answered(outcome)
+            if answers is None:
                 return None
             outcome = self._resumed(answers)
         self._end.status = str(outcome.status)
@@ -159,9 +194,10 @@ class Life:
         self._end.resumes += 1
         return self._app.resume(RUN, answers=answers, config=self._ready.config or None)
 
-    def _answered(self, app: App, outcome: Outcome) -> dict[str, Any] | None:
+    def _answered(self, outcome: Outcome) -> dict[str, Any] | None:
         """The answers to all that the run waits for; `None`, with the reason, if one is missing."""
         found: dict[str, Any] = {}
+        running_out: list[Pause] = []
         for pause in outcome.pauses:
             if pause.kind in ("before", "after"):
                 continue  # A plain resume passes the gate.
@@ -169,6 +205,9 @@ class Life:
             known, value = self._trial.answers.find(pause)
             if not known and pause.kind in ("in_doubt", "poison"):
                 known, value = True, self._decided(pause)
+            if not known and pause.expires_at is not None and self._trial.skip_time:
+                running_out.append(pause)
+                continue
             if not known:
                 self._end.status = "error"
                 self._end.error = str(self._trial.answers.missing(pause))
@@ -176,7 +215,16 @@ class Life:
             self._end.questions += 1
             self._ledger.write(ANSWERED, pause.id)
             found[pause.id] = value
+        if running_out and not found:
+            self._let_run_out(running_out)
         return found
+
+    def _let_run_out(self, pauses: list[Pause]) -> None:
+        """Nobody answers: let time pass until the first of these questions has run out."""
+        due = {pause.name: pause.expires_at.timestamp() for pause in pauses if pause.expires_at is not None}
+        name = min(due, key=lambda name: due[name])
+        self._end.unanswered.append(name)
+        clock.sleep(max(due[name] - clock.time(), 0.0) + 0.001)
 
     def _decided(self, pause: Pause) -> str:
         """What a careful person says of an interrupted step: pass it over if it took effect, else run it again."""
@@ -186,11 +234,13 @@ class Life:
         self._ledger.write(DECIDED, pause.step, decision)
         return decision
 
-    def _failed(self, error: ExecutionError) -> None:
-        if isinstance(error.cause, StepInterrupted):
-            self._end.status, self._end.error = "refused", str(error)
-        else:
-            self._end.status, self._end.error = "error", own_trace(error)
+    def _failed(self, error: BaseException) -> None:
+        end = self._end
+        end.status, end.error = "error", own_trace(error)
+        if isinstance(error, ExecutionError) and isinstance(error.cause, StepInterrupted):
+            end.status, end.error = "refused", str(error)
+        elif isinstance(error, ExecutionError):
+            end.retries = _retries(self._app.settings.graph, error.node or "")
 
     def _finish(self, state: Mapping[str, Any] | None, wanted: Wanted | None) -> None:
         end, judge = self._end, self._trial.judge
@@ -198,10 +248,10 @@ class Life:
         end.state = {key: self._codec.encode(value).hex() for key, value in plain.items()}
         end.boundaries = list(self._watch.seen)
         seen = judge.seen(end.status, plain, self._ledger.lines())
-        end.effects = judge.counted(seen.effects)
-        skipped = any(decision.startswith("skip") for decision in end.decisions)
+        end.deeds = deeds_of(seen.effects)
         lines = self._ledger.lines()
-        end.findings = judge.findings(end.status, end.error, seen, wanted, self._codec, lines, skipped)
+        facts = (end.status, end.error, seen, wanted, self._codec, lines)
+        end.findings = judge.findings(*facts, skipped=end.passed_over, retries=end.retries)
         if self._readable and self._app.settings.policy.saves_wave(0):
             end.findings += judge.of_journal(lines, self._store.inner, RUN, self._codec)
         if wanted is not None and end.status == RunStatus.COMPLETED:
@@ -210,3 +260,23 @@ class Life:
 
 def _unwatched(graph: Graph) -> list[str]:
     return [name for name, node in graph.nodes.items() if node.graph is None and not runs_here(node)]
+
+
+def _retries(graph: Graph, path: str) -> bool:
+    """Whether the node at a path of names has a `Retry`."""
+    for name in path.split("/"):
+        node = graph.nodes.get(name)
+        if node is None:
+            return False
+        if node.graph is None:
+            return node.retry is not None and node.retry.attempts > 1
+        graph = node.graph
+    return False
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _wanted_by(number: int) -> BaseException:
+    """What a signal wants."""
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)

@@ -17,3 +17,8 @@ def told_node(step: str) -> str:
 def counted(number: int, one: str, several: str = "") -> str:
     """A number of things, in the right number."""
     return f"{number} {one if number == 1 else several or one + 's'}"
+
+
+def often(times: int) -> str:
+    """How often, in words."""
+    return {0: "not at all", 1: "once", 2: "twice"}.get(times, f"{times} times")

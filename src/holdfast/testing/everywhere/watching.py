@@ -15,13 +15,17 @@ from holdfast.stores.base import Append, Conflict, Store
 from holdfast.testing.crashing_store import Crash, when_caller_returns
 from holdfast.testing.everywhere.boundaries import COMMIT_POINTS, Boundary
 from holdfast.testing.everywhere.telling import told
-from holdfast.testing.ledger import STORED, Ledger
+from holdfast.testing.ledger import START, STORED, Ledger
 from holdfast.testing.wrapped_store import WrappedStore
 
 DIED = "died"
 LIFE = "life"
 LEFT, FAILED, RETURNED = "left", "failed", "returned"
 """How the body of a step ends; the key is the step."""
+LOOKS = "looks"
+"""The function that its node gives as `if_interrupted` looks what became of a step; the key is the step."""
+BEGINS = (START, LOOKS)
+"""How a pass of a step begins."""
 
 
 class Watch:

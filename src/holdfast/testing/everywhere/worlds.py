@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import io
 import json
 import os
 import pickle
@@ -15,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Protocol, cast
 
 from holdfast.errors import HoldfastError
@@ -24,6 +26,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.crashing_store import Crash, kill_process, raise_crash
 from holdfast.testing.everywhere import advice
 from holdfast.testing.everywhere.boundaries import Boundary
+from holdfast.testing.everywhere.deeds import Deed
 from holdfast.testing.everywhere.effects import OpenLedger
 from holdfast.testing.everywhere.frames import own_trace
 from holdfast.testing.everywhere.judging import Finding, Wanted
@@ -58,6 +61,10 @@ class Place(Protocol):
 
     def lines(self) -> list[Line]:
         """The ledger so far."""
+        ...
+
+    def leave(self) -> None:
+        """End what programs of the killed processes are still at work."""
         ...
 
 
@@ -117,6 +124,9 @@ class FastPlace:
     def lines(self) -> list[Line]:
         return list(self._ledger.lines())
 
+    def leave(self) -> None:
+        return
+
 
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
@@ -135,13 +145,16 @@ class FolderPlace:
     def __init__(self, folder: Path, make_store: StoreMaker, start: str, timeout: float) -> None:
         folder.mkdir(parents=True)
         self._folder, self._make_store, self._start, self._timeout = folder, make_store, start, timeout
+        self._groups: list[int] = []
 
     def live(self, trial: Trial, doom: Boundary | None, wanted: Wanted | None) -> End:
         __tracebackhide__ = True
         for name in ("end", "trouble", "refused"):
             (self._folder / name).unlink(missing_ok=True)
         orders = Orders(self._folder, self._make_store, trial, doom, wanted)
-        code = _forked(orders, self._timeout) if self._start == "fork" else _spawned(orders, self._timeout)
+        process = _forked(orders) if self._start == "fork" else _spawned(orders)
+        self._groups.append(process)
+        code = _waited(process, self._folder, self._timeout)
         if code == -signal.SIGKILL and doom is not None and not (self._folder / "late").exists():
             raise Died
         if (self._folder / "refused").exists():
@@ -157,12 +170,15 @@ class FolderPlace:
             told = trouble.read_text("utf-8") if trouble.exists() else ""
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             return _troubled(told or f"the process ended with {how}: {self._output()}", wanted)
+        if not (self._folder / "end").exists():
+            return _troubled(f"a body ended the process, with exit code 0: {self._output()}", wanted)
         plain = json.loads((self._folder / "end").read_text("utf-8"))
         return End(
             **{
                 **plain,
                 "boundaries": [Boundary(*each) for each in plain["boundaries"]],
                 "findings": [Finding(*each) for each in plain["findings"]],
+                "deeds": [Deed(*each) for each in plain["deeds"]],
             }
         )
 
@@ -172,6 +188,10 @@ class FolderPlace:
 
     def lines(self) -> list[Line]:
         return list(FileLedger(self._folder / "ledger").lines())
+
+    def leave(self) -> None:
+        for group in self._groups:
+            _kill_group(group)
 
 
 def _late(what: str, seconds: float, wanted: Wanted | None) -> End:
@@ -244,8 +264,8 @@ def _is_in_memory(store: Store) -> bool:
     return isinstance(store, MemoryStore)
 
 
-def _forked(orders: Orders, timeout: float) -> int:
-    """Follow the orders in a fork of this process; its exit code, negative for a signal."""
+def _forked(orders: Orders) -> int:
+    """Follow the orders in a fork of this process, in a group of its own; its id."""
     for module in _SOON_NEEDED:
         importlib.import_module(module)
     sys.stdout.flush()
@@ -257,6 +277,7 @@ def _forked(orders: Orders, timeout: float) -> int:
     if pid == 0:
         code = 1
         try:
+            os.setsid()
             _redirect(orders.folder / "output")
             orders.follow()
             code = 0
@@ -264,7 +285,7 @@ def _forked(orders: Orders, timeout: float) -> int:
             pass  # It is written down.
         finally:
             os._exit(code)
-    return _waited(pid, orders.folder, timeout)
+    return pid
 
 
 def _redirect(path: Path) -> None:
@@ -276,17 +297,32 @@ def _redirect(path: Path) -> None:
 
 
 def _waited(pid: int, folder: Path, timeout: float) -> int:
+    """The exit code of a process, negative for a signal. It does not outlive the time limit, nor whoever waits."""
     end, pause = time.monotonic() + timeout, 0.0005
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > end:
-            (folder / "late").touch()
-            os.kill(pid, signal.SIGKILL)
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.01)
+    try:
+        while True:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status)
+            if time.monotonic() > end:
+                (folder / "late").touch()
+                break
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.01)
+    except BaseException:
+        _kill_group(pid)
+        os.waitpid(pid, 0)
+        raise
+    _kill_group(pid)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _kill_group(pid: int) -> None:
+    """Kill a process that leads a group, and all that it started and that stayed in the group."""
+    for kill in (os.killpg, os.kill):  # One that is very young does not lead yet.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+            return
 
 
 _FOLLOW = """
@@ -298,10 +334,20 @@ orders.follow()
 """
 
 
-def _spawned(orders: Orders, timeout: float) -> int:
+class _Sending(pickle.Pickler):
+    """Refuses what a fresh interpreter, whose main program is another, could not find."""
+
+    def persistent_id(self, given: Any) -> None:
+        if getattr(given, "__module__", None) == "__main__" and isinstance(given, (type, FunctionType)):
+            raise pickle.PicklingError(f"{given.__qualname__!r} is part of the program that was started")
+
+
+def _spawned(orders: Orders) -> int:
     """As `_forked`, in a fresh interpreter, to which everything is sent."""
+    packed = io.BytesIO()
     try:
-        packed = pickle.dumps(list(sys.path)) + pickle.dumps(orders)
+        _Sending(packed).dump(list(sys.path))
+        _Sending(packed).dump(orders)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise HoldfastError(
             "a fresh interpreter cannot be sent this workflow: give crash_everywhere a function of a module that "
@@ -309,12 +355,10 @@ def _spawned(orders: Orders, timeout: float) -> int:
             f"use mode='fast' ({error})"
         ) from error
     path = orders.folder / "orders"
-    path.write_bytes(packed)
+    path.write_bytes(packed.getvalue())
     with (orders.folder / "output").open("ab") as output:
-        process = subprocess.Popen([sys.executable, "-c", _FOLLOW, path], stdout=output, stderr=output)
-        try:
-            return process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            (orders.folder / "late").touch()
-            process.kill()
-            return process.wait()
+        process = subprocess.Popen(
+            [sys.executable, "-c", _FOLLOW, path], stdout=output, stderr=output, start_new_session=True
+        )
+    process.returncode = 0  # It is waited for by its id.
+    return process.pid
