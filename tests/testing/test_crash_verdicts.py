@@ -137,9 +137,9 @@ def send_carelessly(state: Any) -> dict[str, Any]:
     return {"sent": [state["order"]]}
 
 
-def mailing(each: Any) -> StateGraph:
+def mailing(each: Any, **options: Any) -> StateGraph:
     graph = StateGraph(Batch, name="mailing")
-    graph.add_node("take", take_orders).add_node("send", each).add_edge(START, "take")
+    graph.add_node("take", take_orders).add_node("send", each, **options).add_edge(START, "take")
     graph.add_conditional_edges(
         "take",
         lambda state: [Send("send", {"order": order}, key=order) for order in state["orders"]],
@@ -150,6 +150,8 @@ def mailing(each: Any) -> StateGraph:
 
 def test_items_that_are_named_at_random_are_counted_together() -> None:
     assert tried(mailing(send)).passed
+    lost = said(mailing(send, if_interrupted="skip"), same=lambda one, other: True)
+    assert "node 'send' did 'mail' not at all, and twice when nobody disturbed it" in lost
     assert "did 'mail' twice: it ran, the process died" in said(mailing(send_carelessly))
 
 
@@ -239,14 +241,17 @@ def test_programs_that_items_start_side_by_side_are_theirs(tmp_path: Path, mode:
         "    for_each: {in: [ann, bob, cid], as: who, max_parallel: 3}\n"
         f"    shell: '{sys.executable} mail.py {{{{ who }}}}'\n"
     )
-    (tmp_path / "mail.py").write_text(
-        "import os, sys\nfrom holdfast.testing import record_effect\n"
-        "record_effect('mail', os.environ['HOLDFAST_IDEMPOTENCY_KEY'], to=sys.argv[1])"
+    program = tmp_path / "mail.py"
+    imports = "import os, sys\nfrom holdfast.testing import record_effect\n"
+    program.write_text(
+        f"{imports}record_effect('mail', os.environ['HOLDFAST_IDEMPOTENCY_KEY'], to=sys.argv[1])"
     )
 
     report = tried(flow, mode=mode, limit=3)
 
     assert report.passed and report.effects == 3, report
+    program.write_text(f"{imports}record_effect('mail', to=sys.argv[1])")
+    assert "did 'mail' twice: it ran, the process died" in said(flow, mode=mode, points="ran")
 
 
 def send_elsewhere(state: Any, ctx: Context) -> dict[str, Any]:
@@ -297,7 +302,7 @@ def test_who_looks_and_does_it_all_over_again_is_caught() -> None:
         record_effect("charge", amount=7)
         return {"receipt": "paid 7"}
 
-    assert "did 'charge' twice" in said(
+    assert "step 'pay#1' did 'charge' twice: it ran, the process died" in said(
         chain("shop", ("pay", pay_carelessly), if_interrupted=again), {"amount": 7}
     )
 
@@ -305,18 +310,24 @@ def test_who_looks_and_does_it_all_over_again_is_caught() -> None:
 # Results, invariants, retries.
 
 
-def late(state: Any) -> dict[str, Any]:
-    time.sleep(0.002 * random.random())
-    return {"sent": [state.get("number", 0)]}
+def first(state: Any, ctx: Context) -> dict[str, Any]:
+    """Late only if it runs again."""
+    time.sleep(0.0 if record_effect("begun", ctx.idempotency_key) else 0.2)
+    return {"sent": ["first"]}
+
+
+def second(state: Any, ctx: Context) -> dict[str, Any]:
+    """Late only if it does not run again."""
+    time.sleep(0.2 if record_effect("begun", ctx.idempotency_key) else 0.0)
+    return {"sent": ["second"]}
 
 
 def test_the_order_of_those_who_need_not_wait_for_each_other_is_not_compared() -> None:
-    graph = StateGraph(Batch, name="race")
-    for number in range(4):
-        graph.add_node(f"n{number}", lambda state, number=number: {**late(state), "sent": [number]})
-        graph.add_edge(START, f"n{number}").add_edge(f"n{number}", END)
+    graph = StateGraph(Batch, name="race").add_node("first", first).add_node("second", second)
+    for node in ("first", "second"):
+        graph.add_edge(START, node).add_edge(node, END)
 
-    report = tried(graph, options={"barrier": False}, limit=20)
+    report = tried(graph, options={"barrier": False}, points="before", limit=3)
 
     assert report.passed and any("barrier=False" in note for note in report.notes), report
 
@@ -470,8 +481,14 @@ def test_a_relative_folder_is_one_of_here(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     Path("runs").mkdir()
 
-    for mode in ("fast", "process"):
-        assert tried(careful_shop(), {"amount": 1}, folder="runs", store="file", mode=mode, limit=2).passed
+    folders: list[Path] = []
+
+    def store(folder: Path) -> str:
+        folders.append(folder)
+        return f"sqlite:///{folder}/runs.db"
+
+    assert tried(careful_shop(), {"amount": 1}, folder="runs", store=store, limit=2).passed
+    assert all(folder.is_relative_to(tmp_path / "runs") for folder in folders) and folders
     assert list(Path("runs").iterdir()) == []
 
 
