@@ -78,8 +78,8 @@ def test_no_choices_at_all_are_a_simple_schedule_without_faults() -> None:
 
 def test_a_worker_that_was_stopped_at_once_begins_nothing_more() -> None:
     """A step whose thread had not begun, and what a step does once, are left to whoever drives the run next."""
-    for name in ("once_sync", "two"):
-        found = _at_every_moment(_shape(name)._replace(runs=3), faults.STOP, 1.0, range(20, 160, 3))
+    for name in ("once_sync", "two", "wave_sync"):
+        found = _at_every_moment(_shape(name)._replace(runs=3), faults.STOP, 1.0, range(20, 160))
         assert [verdict for verdict in found if verdict.violations] == []
 
 
