@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
@@ -140,6 +139,8 @@ class State(_Core, Mapping[str, Any]):
         hidden = self._cells.why_hidden(key) if isinstance(self._cells, LimitedCells) else ""
         if hidden:
             return hidden
+        import difflib
+
         close = difflib.get_close_matches(str(key), self._cells, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         return f"the state has no key {key!r}{hint}"

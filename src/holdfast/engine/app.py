@@ -26,7 +26,6 @@ from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event, MultiObserver, resolve_observer
 from holdfast.journal.checkpoints import Checkpoint, read_mark
 from holdfast.journal.pruning import delete_run
-from holdfast.plan.draw import mermaid
 from holdfast.plan.graph import Graph
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus
@@ -329,6 +328,8 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
 
     def draw(self) -> str:
         """The graph as Mermaid text."""
+        from holdfast.plan.draw import mermaid
+
         return mermaid(self.outline())
 
     def runs(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
-import pickle
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,25 +11,13 @@ from typing import Any
 from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.data.frozen import thaw
-from holdfast.data.types import BUILTIN, Types
+from holdfast.data.types import BUILTIN
 from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, StoreError
 
 logger = logging.getLogger("holdfast")
 
 VERSION = "1.0"
 SUFFIX = ".pkl"
-
-_SAFE = {
-    "builtins": {"set", "frozenset", "bytearray", "complex", "range", "slice", "list", "dict", "tuple"},
-    "collections": {"OrderedDict", "defaultdict", "deque", "Counter"},
-    "datetime": {"datetime", "date", "time", "timedelta", "timezone"},
-    "decimal": {"Decimal"},
-    "fractions": {"Fraction"},
-    "uuid": {"UUID", "SafeUUID"},
-    "zoneinfo": {"ZoneInfo"},
-    "pathlib": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath"},
-    "pathlib._local": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath"},
-}
 
 
 def is_file(target: object) -> bool:
@@ -60,6 +45,9 @@ def save(
         content["next"] = list(next_nodes)
     if gate:
         content["gate"] = gate
+    import pickle
+    import tempfile
+
     try:
         data = pickle.dumps(content, protocol=4)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
@@ -86,9 +74,11 @@ def load(path: Path, codec: Codec | None = None) -> dict[str, Any]:
         raise CheckpointNotFound(f"checkpoint file not found: {path}") from None
     except OSError as error:
         raise StoreError(f"checkpoint file {path} cannot be read: {error}") from error
+    from holdfast.engine.unpickling import Unpickler
+
     types = codec.types if codec is not None else BUILTIN
     try:
-        content = _Unpickler(data, types).load()
+        content = Unpickler(data, types).load()
     except CodecError as error:
         raise CodecError(f"checkpoint file {path} is refused: {error}") from None
     except Exception as error:
@@ -112,25 +102,6 @@ def _check(path: Path, content: Any) -> None:
     if content.get("version") != VERSION:
         raise CodecError(
             f"incompatible checkpoint file {path}: version {content.get('version')!r}, this reads {VERSION!r}"
-        )
-
-
-class _Unpickler(pickle.Unpickler):
-    """An unpickler that makes only plain data and the types on the allow-list."""
-
-    def __init__(self, data: bytes, types: Types) -> None:
-        super().__init__(io.BytesIO(data))
-        self._types = types
-
-    def find_class(self, module: str, name: str) -> Any:
-        if name in _SAFE.get(module, ()):
-            return super().find_class(module, name)
-        for known in self._types.classes():
-            if (known.__module__, known.__qualname__) == (module, name):
-                return known
-        raise CodecError(
-            f"it names {module}.{name}, which is not on the list of allowed types; "
-            "declare it in the state schema or register it with holdfast.register_type"
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -118,6 +117,8 @@ class Repository:
             self._ask(folder, head.commit, now)
 
     def _ask(self, folder: str, commit: str, now: float) -> None:
+        import shutil
+
         git = shutil.which("git")
         self._asked_at = now
         if git is None:

@@ -17,7 +17,6 @@ from holdfast.data.ops import advance
 from holdfast.data.schema import as_mapping
 from holdfast.data.state import State
 from holdfast.engine import files
-from holdfast.engine.commands.wishing import see_to
 from holdfast.engine.driver import active_runs, describe, is_alive, is_here, this_driver
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.driving.route import first_targets
@@ -35,7 +34,6 @@ from holdfast.engine.resume import (
 )
 from holdfast.engine.settings import Settings
 from holdfast.engine.surroundings import Surroundings
-from holdfast.engine.travel.forking import begin_fork, forget_all, store_fork
 from holdfast.errors import (
     CodecError,
     ExecutionError,
@@ -329,6 +327,8 @@ class Runner:
 
     async def _fork(self, info: RunInfo, seq: int, options: ResumeOptions, caller: Caller) -> Outcome:
         """A new run from an older checkpoint of a run; that run is left as it is."""
+        from holdfast.engine.travel.forking import begin_fork, forget_all, store_fork
+
         options.refuse_answers("an older checkpoint, where nothing has been asked yet")
         driver, run = this_driver(self._store), str(uuid.uuid4())
         forget = forget_all if options.update else None
@@ -447,6 +447,8 @@ class Runner:
 
     def _see_to(self, drive: Drive) -> None:
         if self._store.inbox(drive.run_id, drive.run.inbox_seen):
+            from holdfast.engine.commands.wishing import see_to
+
             see_to(self.journal, drive.run_id, self._codec, self.settings.graph)
 
     def _outcome(self, drive: Drive, status: RunStatus, kept: int) -> Outcome:

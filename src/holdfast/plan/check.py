@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 
 from holdfast.plan.executor_choice import executor_problems, missing_package
@@ -31,6 +30,8 @@ def check(graph: Graph) -> list[str]:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` if a known name is close, else nothing."""
+    import difflib
+
     close = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

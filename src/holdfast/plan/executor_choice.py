@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-import difflib
 import importlib.util
-import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -80,6 +78,8 @@ def _hint(kind: str) -> str:
         return "; name the scheduler, as in dask:tcp://host:8786"
     if kind == THREADS:
         return "; max_parallel says how many steps of a node run at once"
+    import difflib
+
     close = difflib.get_close_matches(kind, KINDS, 1)
     return f"; did you mean {close[0]!r}?" if close and close[0] != kind else ""
 
@@ -114,6 +114,8 @@ def _unimportable(function: Callable[..., Any]) -> Iterator[str]:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     way_out = "define it with `def` at the top level of a module"
     try:
+        import pickle
+
         packed = pickle.dumps(function)
     except Exception as error:
         reason = "a lambda or a function inside another" if "<" in name else str(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import threading
@@ -237,6 +236,8 @@ def _on_server(url: str, namespace: str | None, environ: Mapping[str, str]) -> S
 
 
 def _hint(name: str, known: Mapping[str, object] | tuple[str, ...], suffix: str = "") -> str:
+    import difflib
+
     close = difflib.get_close_matches(name, list(known), 1)
     question = f"; did you mean {close[0]}{suffix}?" if close else ""
     return f"{question} (known: {', '.join(f'{each}{suffix}' for each in sorted(known))})"

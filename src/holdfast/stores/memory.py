@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from holdfast import clock
 from holdfast.errors import StoreError
@@ -24,7 +25,9 @@ from holdfast.stores.base import (
 )
 from holdfast.stores.mending import Mender
 from holdfast.stores.namespaces import check_namespace, own_url
-from holdfast.stores.usage import Footprint, RunSize
+
+if TYPE_CHECKING:  # Few ask how much a store holds.
+    from holdfast.stores.usage import Footprint, RunSize
 
 
 @dataclass(slots=True)
@@ -41,6 +44,8 @@ class _Run:
 
     def size(self) -> RunSize:
         """How much it holds."""
+        from holdfast.stores.usage import RunSize
+
         kept = self.snapshots.values()
         return RunSize(
             self.info.run,
@@ -167,6 +172,8 @@ class MemoryStore:
 
     def footprint(self) -> Footprint:
         """The store as a whole."""
+        from holdfast.stores.usage import Footprint
+
         return Footprint("memory", "this process")
 
     def sizes(self) -> list[RunSize]:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
@@ -34,7 +34,9 @@ from holdfast.stores.namespaces import check_namespace, file_of, own_url
 from holdfast.stores.sqlite_file import connect, failure
 from holdfast.stores.sqlite_rows import FACTS, entry_of, facts_of, mark_of, message_of, snapshot_of
 from holdfast.stores.sqlite_write import Writer
-from holdfast.stores.usage import Footprint, RunSize
+
+if TYPE_CHECKING:  # Few ask how much a store holds.
+    from holdfast.stores.usage import Footprint, RunSize
 
 _SEQ = (1 << 32) - 1
 
@@ -179,12 +181,16 @@ class SqliteStore:
 
     def footprint(self) -> Footprint:
         """The store as a whole."""
+        from holdfast.stores.usage import Footprint
+
         files = [Path(f"{self.path}{suffix}") for suffix in ("", "-wal", "-shm")]
         size = sum(file.stat().st_size for file in files if file.exists())
         return Footprint("sqlite", str(self.path), self._rows("PRAGMA user_version", ())[0][0], size)
 
     def sizes(self) -> list[RunSize]:
         """How much each run holds. `length` of a body does not read it."""
+        from holdfast.stores.usage import RunSize
+
         return [RunSize(*row) for row in self._rows(_SIZES, ())]
 
     def mender(self) -> Mender:

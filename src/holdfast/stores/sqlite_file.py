@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +20,8 @@ APPLICATION_ID = 0x484F4C44
 """`HOLD`: marks a SQLite file as ours."""
 
 BUSY = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError)
+
+_SCRIPTS = Path(__file__).parent / "sql" / "sqlite"
 
 Result = TypeVar("Result")
 Migration = tuple[int, str]
@@ -74,15 +75,13 @@ def failure(error: Exception, path: Path, patience: float) -> StoreError:
 
 def migrations() -> list[Migration]:
     """The numbered migrations that come with this version, in order."""
-    folder = resources.files("holdfast.stores") / "sql" / "sqlite"
-    files = sorted((file.name, file.read_text("utf-8")) for file in folder.iterdir())
+    files = sorted((file.name, file.read_text("utf-8")) for file in _SCRIPTS.iterdir())
     return [(int(name[:4]), script) for name, script in files if name.endswith(".sql")]
 
 
 def migration_names() -> dict[int, str]:
     """The names of the migrations by their numbers."""
-    folder = resources.files("holdfast.stores") / "sql" / "sqlite"
-    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
+    names = sorted(file.name for file in _SCRIPTS.iterdir() if file.name.endswith(".sql"))
     return {int(name[:4]): name.removesuffix(".sql") for name in names}
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.commands import control
-from holdfast.engine.commands.phrasing import Step, Update
 from holdfast.engine.runner import Runner
 from holdfast.engine.settings import Settings
 from holdfast.journal.journal import Journal
 from holdfast.values import RunStatus
+
+if TYPE_CHECKING:  # Most apps never steer a run.
+    from holdfast.engine.commands.phrasing import Step, Update
 
 
 class Steerable:
@@ -24,11 +25,15 @@ class Steerable:
 
         Answers the status the run then has: `running` if its driver has still to notice.
         """
+        from holdfast.engine.commands import control
+
         self._refuse_foreign(run_id)
         return control.cancel(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
 
     def pause(self, run_id: str, reason: str = "paused", *, by: str = "") -> RunStatus:
         """Let a run that is driven, in any process, save itself and stop, so that `resume` goes on with it."""
+        from holdfast.engine.commands import control
+
         self._refuse_foreign(run_id)
         return control.pause(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
 
@@ -39,6 +44,8 @@ class Steerable:
 
         A driver takes the answers soon, and if there is none, the next `resume` goes on with them.
         """
+        from holdfast.engine.commands import control
+
         self._refuse_foreign(run_id)
         settings = self._settings
         return control.answer(
@@ -61,6 +68,8 @@ class Steerable:
         then has, or `"asked"` if the driver has not come to it within `patience` seconds. What cannot be done
         raises `CommandRefused` with the reason, if it is known by then.
         """
+        from holdfast.engine.commands import control
+
         return control.edit(*self._steered(run_id), update, **self._steering(by, reason, patience))
 
     def skip(self, run_id: str, step: str, *, by: str = "", reason: str = "", patience: float = 0.0) -> str:
@@ -68,6 +77,8 @@ class Steerable:
 
         `step` is a step's id, or a node's name, which means all its steps; `outer/inner` in a sub-graph.
         """
+        from holdfast.engine.commands import control
+
         return control.skip(*self._steered(run_id), step, **self._steering(by, reason, patience))
 
     def modify(
@@ -81,6 +92,8 @@ class Steerable:
         patience: float = 0.0,
     ) -> str:
         """Let a step that is still to begin see other values than the state has; see `edit` for the answer."""
+        from holdfast.engine.commands import control
+
         return control.modify(*self._steered(run_id), step, update, **self._steering(by, reason, patience))
 
     def inject(
@@ -99,6 +112,8 @@ class Steerable:
         They join the steps that are about to run, or are running. Their updates count, and nothing follows them,
         unless `follow` says that what usually does shall. `frame` is the sub-graph they are of.
         """
+        from holdfast.engine.commands import control
+
         options = self._steering(by, reason, patience)
         return control.inject(*self._steered(run_id), steps, frame=frame, follow=follow, **options)
 
@@ -117,6 +132,8 @@ class Steerable:
 
         Nothing follows what is running then, so that without steps the run ends after it.
         """
+        from holdfast.engine.commands import control
+
         options = self._steering(by, reason, patience)
         return control.replan(*self._steered(run_id), steps, frame=frame, follow=follow, **options)
 

@@ -13,7 +13,6 @@ from holdfast import clock
 from holdfast.data.state import State
 from holdfast.engine.driving.context import Context, Terminated
 from holdfast.engine.driving.threads import Escaped, in_thread
-from holdfast.engine.elsewhere.executors import elsewhere
 from holdfast.errors import StepTimeout
 from holdfast.journal.records import Fault
 from holdfast.journal.run_state import Step
@@ -98,6 +97,8 @@ async def attempt_async(
     begun = clock.perf_counter()
     try:
         if awaitable is None and node.executor is not None:
+            from holdfast.engine.elsewhere.executors import elsewhere
+
             value = await _within(node, context, elsewhere(node, state, context, config))
         elif awaitable is not None or node.is_async:
             work = call(node, state, context, config) if awaitable is None else awaitable

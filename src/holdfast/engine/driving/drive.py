@@ -15,7 +15,6 @@ from holdfast import clock
 from holdfast.data.state import State
 from holdfast.engine.commands.inbox import PAUSE, Wish
 from holdfast.engine.commands.mailbox import POLL, Mailbox
-from holdfast.engine.commands.obeying import obey
 from holdfast.engine.driving.attempt import Result, attempt_async, attempt_here
 from holdfast.engine.driving.context import Context, StopSignal
 from holdfast.engine.driving.decide import (
@@ -124,8 +123,7 @@ class Drive:
         self._unsaved: list[ExecutionError | RunConflict | StoreError] = []
         """Why something that steps had to have stored was not."""
         self._awaiting = False
-        obeying, by_worker = partial(obey, self.saving, self.graph), linger is not None
-        self.mailbox = Mailbox(self.saving, self, obeying, resumed=resumed, by_worker=by_worker)
+        self.mailbox = Mailbox(self.saving, self, self._obeyed, resumed=resumed, by_worker=linger is not None)
         self._ending = Ending(self.saving, self._gates, self._results, self.mailbox)
         self._poll_handle: asyncio.TimerHandle | None = None
 
@@ -425,6 +423,12 @@ class Drive:
             for step in launches:
                 self._say_start(step)
         return launches
+
+    def _obeyed(self, wish: Wish) -> str:
+        """Record what a message asks; answers why it is refused, or nothing."""
+        from holdfast.engine.commands.obeying import obey  # Most runs are never sent a message.
+
+        return obey(self.saving, self.graph, wish)
 
     async def _obey(self) -> bool:
         """Do what was asked for, one wish after the other; `False` if it has to wait for what is under way."""

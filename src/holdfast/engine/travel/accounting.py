@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.runner import Runner
 from holdfast.engine.settings import Settings
-from holdfast.engine.travel.moments import find_moment
 
 if TYPE_CHECKING:  # What only some need is loaded by those who do.
     from holdfast.engine.travel.looking import Place
@@ -25,6 +24,7 @@ class Accounting:
 
         `run` may also be a checkpoint, or a moment as `RUN@3`: what it had used up by then.
         """
+        from holdfast.engine.travel.moments import find_moment
         from holdfast.views.ledger import ledger
 
         moment = find_moment(self._settings.journal.store, run)
@@ -75,5 +75,7 @@ class Accounting:
         return remarks.keep(self._settings.journal, run, checkpoint, keep=keep, **options)
 
     def _remarking(self, run: str, by: str, patience: float) -> dict[str, Any]:
+        from holdfast.engine.travel.moments import find_moment
+
         self._runner.refuse_foreign(find_moment(self._settings.journal.store, run).info)
         return {"by": by, "codec": self._settings.codec, "patience": patience}

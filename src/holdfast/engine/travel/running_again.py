@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.blocking import Blocking
-from holdfast.engine.commands.phrasing import Update
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.outcome import Outcome
 from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.runner import Caller, ObserverLike, Runner
 
 if TYPE_CHECKING:  # What only some need is loaded by those who do.
+    from holdfast.engine.commands.phrasing import Update
     from holdfast.engine.travel.rerun import Rerun
     from holdfast.engine.travel.rerunner import Rerunner
 

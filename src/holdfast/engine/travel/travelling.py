@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.data.state import State
-from holdfast.engine.commands.phrasing import Update
 from holdfast.engine.runner import Runner, state_of
 from holdfast.engine.settings import Settings
-from holdfast.engine.travel.moments import Moment, find_moment
 
 if TYPE_CHECKING:  # What only some need is loaded by those who do.
+    from holdfast.engine.commands.phrasing import Update
     from holdfast.engine.travel.looking import Place
+    from holdfast.engine.travel.moments import Moment
     from holdfast.views.comparison import Comparison
     from holdfast.views.diff.states import StateDifference
     from holdfast.views.family import Family
@@ -94,6 +94,7 @@ class Travelling:
         is resumed. A run that is driven is refused: `edit` changes its state between two steps.
         """
         from holdfast.engine.travel.editing import Edit, Hands, update_state
+        from holdfast.engine.travel.moments import find_moment
 
         info = self._own(find_moment(self._settings.journal.store, run)).info
         return update_state(Hands.of(self._settings), info.run, Edit(update, as_node, by, reason))
@@ -121,6 +122,7 @@ class Travelling:
         """
         from holdfast.engine.travel.adopting import adopt_fork
         from holdfast.engine.travel.editing import Hands
+        from holdfast.engine.travel.moments import find_moment
 
         store = self._settings.journal.store
         own = self._own(find_moment(store, fork)).info

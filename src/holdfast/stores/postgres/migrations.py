@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
 from psycopg import errors
@@ -47,7 +47,7 @@ class Version(NamedTuple):
 @cache
 def migrations() -> tuple[Migration, ...]:
     """The migrations that come with this version, in order."""
-    folder = resources.files("holdfast.stores") / "sql" / "postgres"
+    folder = Path(__file__).parents[1] / "sql" / "postgres"
     files = sorted((file.name, file.read_text("utf-8")) for file in folder.iterdir())
     return tuple(_read(name, script) for name, script in files if name.endswith(".sql"))
 
