@@ -7,6 +7,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -16,13 +17,14 @@ from holdfast.stores.mending import Mender
 from holdfast.stores.postgres.announcing import Announcer
 from holdfast.stores.postgres.connecting import Connection, Connections, Server
 from holdfast.stores.postgres.leases import LeaseKeeper
-from holdfast.stores.postgres.measuring import footprint, sizes
 from holdfast.stores.postgres.opening import opening_patience, prepare, server_at
 from holdfast.stores.postgres.reading import LAST, Reader
 from holdfast.stores.postgres.trouble import explain
 from holdfast.stores.postgres.watching import Look, Watch, topic_of
 from holdfast.stores.postgres.writing import Desk
-from holdfast.stores.usage import Footprint, RunSize
+
+if TYPE_CHECKING:  # Few ask how much a store holds.
+    from holdfast.stores.usage import Footprint, RunSize
 
 QUEUED = "queued"
 
@@ -162,10 +164,14 @@ class PostgresStore:
 
     def footprint(self) -> Footprint:
         """The store as a whole, with all namespaces of its schema."""
+        from holdfast.stores.postgres.measuring import footprint
+
         return self._connections.run(lambda connection: footprint(connection, self.url, self.schema))
 
     def sizes(self) -> list[RunSize]:
         """How much each run of the namespace holds."""
+        from holdfast.stores.postgres.measuring import sizes
+
         return self._connections.run(lambda connection: sizes(connection, self.namespace))
 
     def mender(self) -> Mender:
