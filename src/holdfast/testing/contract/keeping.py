@@ -79,6 +79,36 @@ class Keeping(Opening):
             assert not (seqs(each) or each.marks("r") or each.inbox("r"))
             assert each.snapshot("r") is None
 
+    def test_a_run_that_others_were_forked_from_goes_only_with_all_forks_known(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        """`prune` and `delete` that are given `forks` change nothing, and answer 0 and `False`, while the run is the
+        parent of a run with another key; `None` asks for nothing.
+        """
+        create(store, upto=5)
+        store.commit([Append("r", 5, [], snapshots=[snapshot(2)])])
+        store.post("r", b"hello")
+        create(store, "one", parent=info("r").key)
+        create(reopen(), "two", parent=info("r").key)
+        create(store, "of one", parent=info("one").key)
+        one, two = info("one").key, info("two").key
+
+        for known in ((), {one}, [two], {info("r").key, info("of one").key}):
+            assert store.prune("r", snapshot(4), forks=known) == 0
+            assert store.delete("r", forks=known) is False
+        for each in (store, reopen()):
+            assert seqs(each) == [1, 2, 3, 4, 5] and each.snapshot("r") == snapshot(2)
+            assert [message.body for message in each.inbox("r")] == [b"hello"]
+            assert {found.run for found in each.runs()} == {"r", "one", "two", "of one"}
+
+        assert store.prune("r", snapshot(3), forks={one, two, b"nobody's"}) == 2
+        assert store.prune("r", snapshot(4)) == 1
+        assert store.delete("two", forks=()) is True
+        assert store.prune("r", snapshot(5), forks=[one]) == 1
+        assert store.delete("r", forks=[one]) is True
+        assert store.delete("r", forks=[one]) is False and store.delete("one") is True
+        assert [found.run for found in reopen().runs()] == ["of one"]
+
     def test_messages_are_numbered_and_kept_in_order(self, store: Store, reopen: Reopen) -> None:
         """The inbox of a run numbers its messages 1, 2, 3 and keeps them in order, with their times."""
         create(store)
@@ -92,6 +122,21 @@ class Keeping(Opening):
         assert all(each.at > 1e9 for each in messages)
         assert [each.number for each in store.inbox("r", after=1)] == [2, 3]
         assert store.inbox("r", after=3) == store.inbox("unknown") == []
+
+    def test_a_long_inbox_is_kept_whole(self, store: Store, reopen: Reopen) -> None:
+        """An inbox has no end: of many messages none is lost, and they are in the order of their numbers, not in
+        that of the texts of these.
+        """
+        create(store)
+        bodies = [b"%d " % number * number for number in range(1, 121)]
+
+        assert [store.post("r", body) for body in bodies] == list(range(1, 121))
+
+        for each in (store, reopen()):
+            assert [(got.number, got.body) for got in each.inbox("r")] == list(enumerate(bodies, 1))
+            for after in (3, 9, 10, 99, 119, 120):
+                assert [got.body for got in each.inbox("r", after=after)] == bodies[after:]
+        assert [got.body for got in inboxes(store, {"r": 9})["r"]] == bodies[9:]
 
     def test_the_inboxes_of_many_runs_are_read_together(self, store: Store) -> None:
         """The messages of each of many runs, those that came after the last look included."""

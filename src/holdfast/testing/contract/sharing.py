@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from holdfast.stores.base import Append, Conflict, Store
-from holdfast.testing.contract.making import add, create, entry, seqs, snapshot
+from holdfast.testing.contract.making import add, create, entry, info, seqs, snapshot
 from holdfast.testing.contract.opening import Opening, Reopen
 
 
@@ -64,6 +67,60 @@ class Sharing(Opening):
 
         assert sorted(wins) == [(each.seq, each.body) for each in store.read("r", 1)]
         assert len(wins) == 40
+
+    def test_messages_of_many_threads_are_all_kept_and_each_has_its_own_number(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        """Of messages that are posted at once none is lost, and each is there at the number that its sender was
+        told, without gaps.
+        """
+        create(store)
+        ready = threading.Barrier(6)
+        doors = [store, reopen()]
+
+        def send(thread: int) -> list[tuple[int, bytes]]:
+            bodies = [b"%d of %d" % (number, thread) for number in range(10)]
+            ready.wait()
+            return [(doors[thread % 2].post("r", body), body) for body in bodies]
+
+        with ThreadPoolExecutor(6) as pool:
+            told = list(pool.map(send, range(6)))
+
+        assert all(mine == sorted(mine) for mine in told), (
+            "a later message of one sender has an earlier number"
+        )
+        kept = [(each.number, each.body) for each in store.inbox("r")]
+        assert kept == sorted(message for mine in told for message in mine)
+        assert [number for number, _ in kept] == list(range(1, 61))
+
+    @pytest.mark.parametrize("verb", ["prune", "delete"])
+    def test_a_fork_is_seen_by_who_drops_its_parent_or_sees_what_is_gone(
+        self, store: Store, reopen: Reopen, verb: str
+    ) -> None:
+        """A run that is created with a parent comes before a `prune` or `delete` with `forks`, which then refuses, or
+        after it, and then finds what is gone; never in between.
+        """
+        other = reopen()
+        ready = threading.Barrier(2)
+
+        def drop(run: str) -> int:
+            ready.wait()
+            if verb == "prune":
+                return store.prune(run, snapshot(3), forks=())
+            return store.delete(run, forks=())
+
+        def begin(run: str) -> list[int]:
+            ready.wait()
+            create(other, f"fork of {run}", parent=info(run).key)
+            return seqs(other, run)
+
+        refused_or_gone = [(0, [1, 2, 3]), (2, [3]) if verb == "prune" else (True, [])]
+        with ThreadPoolExecutor(2) as pool:
+            for turn in range(16):
+                create(store, f"run {turn}", upto=3)
+                both = (drop, begin) if turn % 2 else (begin, drop)  # Whoever comes last mostly goes first.
+                done = {each: pool.submit(each, f"run {turn}") for each in both}
+                assert (done[drop].result(), done[begin].result()) in refused_or_gone
 
     def test_threads_may_read_while_others_write(self, store: Store) -> None:
         """Reading goes on while others write, and sees whole appends."""
