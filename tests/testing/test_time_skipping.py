@@ -28,7 +28,7 @@ from holdfast import (
     load_flow,
 )
 from holdfast.stores.base import Store
-from holdfast.testing import skipping_time
+from holdfast.testing import skipping_time, time_skipping
 from holdfast.testing.time_skipping import SkippedTime
 
 DAY = 86400.0
@@ -212,6 +212,24 @@ def test_real_io_is_waited_for_in_real_time() -> None:
     serving.join()
 
 
+def test_beside_a_connection_that_is_open_time_is_real() -> None:
+    """Nobody can tell whether it is waited for, or only kept."""
+
+    async def keep() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            _, writer = await asyncio.open_connection(sock=ours)
+            await asyncio.sleep(0.2)
+            assert skipped.skipped() == 0
+            writer.close()
+            await writer.wait_closed()
+        await asyncio.sleep(DAY)
+
+    with skipping_time() as skipped:
+        skipped.run(keep())
+        assert skipped.skipped() > DAY - 60
+
+
 def test_work_that_a_loop_hands_to_threads_is_waited_for() -> None:
     async def both() -> list[float]:
         async def really() -> float:
@@ -231,6 +249,227 @@ def test_work_that_a_loop_hands_to_threads_is_waited_for() -> None:
         begun = clock.monotonic()
         skipped.run(sleeping(lambda: clock.sleep(7200)))
         assert 7200 <= clock.monotonic() - begun < 7800
+
+
+async def silent_program() -> None:
+    process = await asyncio.create_subprocess_exec("sleep", "0.2")
+    assert await process.wait() == 0
+
+
+async def program_that_says_all_before_it_ends() -> None:
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", "echo hi; exec 1>&-; sleep 0.2", stdout=asyncio.subprocess.PIPE
+    )
+    assert (await process.communicate())[0] == b"hi\n"
+
+
+def soon(settle: Any) -> threading.Thread:
+    """A thread of which Holdfast knows nothing, as drivers of databases have them."""
+    loop = asyncio.get_running_loop()
+
+    def work() -> None:
+        time.sleep(0.2)
+        loop.call_soon_threadsafe(settle)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+async def future_of_a_thread() -> None:
+    future = asyncio.get_running_loop().create_future()
+    soon(lambda: future.set_result(None))
+    await future
+
+
+async def future_made_by_hand() -> None:
+    future: asyncio.Future[None] = asyncio.Future()
+    soon(lambda: future.set_result(None))
+    await future
+
+
+async def event_of_a_thread() -> None:
+    event = asyncio.Event()
+    soon(event.set)
+    await event.wait()
+
+
+async def queue_of_a_thread() -> None:
+    queue: asyncio.Queue[int] = asyncio.Queue()
+    soon(lambda: queue.put_nowait(1))
+    await queue.get()
+
+
+async def gathered_futures_of_threads() -> None:
+    futures = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    for future in futures:
+        soon(lambda future=future: future.set_result(None))
+    await asyncio.gather(*futures)
+
+
+async def thread_that_is_asked_again_and_again() -> None:
+    thread = soon(lambda: None)
+    while thread.is_alive():
+        await asyncio.sleep(1)
+
+
+REALLY_BUSY = [
+    silent_program,
+    program_that_says_all_before_it_ends,
+    future_of_a_thread,
+    future_made_by_hand,
+    event_of_a_thread,
+    queue_of_a_thread,
+    gathered_futures_of_threads,
+    thread_that_is_asked_again_and_again,
+]
+
+
+@pytest.mark.parametrize("busy", REALLY_BUSY)
+@pytest.mark.parametrize("limit", ["of the node", "of asyncio", "none, but a sibling sleeps"])
+def test_time_does_not_jump_over_what_a_body_does_by_programs_and_threads(busy: Any, limit: str) -> None:
+    """The limit is one that real work keeps by far, and that a jump exceeds."""
+
+    async def work(state: Any) -> dict[str, Any]:
+        before = clock.monotonic()
+        await asyncio.wait_for(busy(), 3000 if limit == "of asyncio" else None)
+        return {"took": clock.monotonic() - before}
+
+    async def sleep(state: Any) -> None:
+        await asyncio.sleep(0.0 if limit != "none, but a sibling sleeps" else 3600.0)
+
+    graph = StateGraph(dict, name="busy")
+    graph.add_node("work", work, after=[], timeout=3000 if limit == "of the node" else None)
+    graph.add_node("sleep", sleep, after=[])
+    with skipping_time():
+        assert graph.compile().invoke({}).state["took"] < 3000
+
+
+def test_a_future_that_a_thread_settles_is_waited_for_also_by_itself() -> None:
+    async def work(state: Any) -> dict[str, Any]:
+        future = asyncio.get_running_loop().create_future()
+        soon(lambda: future.set_result(7))
+        return {"got": await asyncio.wait_for(future, 30)}
+
+    with skipping_time():
+        assert lone(work).compile().invoke({}).state["got"] == 7
+
+
+def test_a_thread_that_only_idles_does_not_hold_up_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that is kept open has a thread; nothing that is awaited here is for such a thread to settle."""
+    asked: list[float] = []
+    patience = time_skipping._SkippingLoop.patience
+
+    def noted(loop: Any) -> float:
+        asked.append(patience(loop))
+        return asked[-1]
+
+    monkeypatch.setattr(time_skipping._SkippingLoop, "patience", noted)
+    over = threading.Event()
+    idle = threading.Thread(target=over.wait, daemon=True)
+    lock = asyncio.Lock()
+
+    async def sleep(state: Any, ctx: Context) -> None:
+        if not idle.is_alive():
+            idle.start()
+        async with lock, asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(10 * DAY))
+            await asyncio.wait([group.create_task(asyncio.sleep(10 * DAY))], timeout=9 * DAY)
+        await ctx.sleep(10 * DAY)  # type: ignore[misc]
+
+    graph = StateGraph(dict, name="idle")
+    graph.add_node("one", sleep, after=[], timeout=300 * DAY).add_node("two", sleep, after=[])
+    try:
+        with skipping_time() as skipped:
+            graph.compile().invoke({})
+            assert skipped.skipped() > 29 * DAY
+    finally:
+        over.set()
+    of_the_body = [each for each in asked if each]
+    assert max(asked) == time_skipping._GRACE, "somebody waits for the thread"
+    assert len(of_the_body) < 20 < len(asked), "the engine's own timers are put off too"
+
+
+def test_patience_with_a_thread_that_settles_nothing_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sets an event, a thread or a task, nobody can know; if it was a task, time goes on after a while."""
+    monkeypatch.setattr(time_skipping, "_PATIENCE", 0.1)
+    over = threading.Event()
+    idle = threading.Thread(target=over.wait, daemon=True)
+
+    async def both() -> None:
+        event = asyncio.Event()
+        asyncio.get_running_loop().call_later(DAY, event.set)
+        await event.wait()
+
+    try:
+        with skipping_time() as skipped:
+            idle.start()
+            skipped.run(both())
+            assert skipped.skipped() > DAY - 60
+    finally:
+        over.set()
+
+
+def test_threads_are_strange_while_nobody_counts_them_and_they_do_not_wait_by_the_clock() -> None:
+    turns = [threading.Event() for _ in range(4)]
+
+    def live() -> None:
+        turns[0].wait()
+        with skipped.at_work():
+            turns[1].set()
+            turns[2].wait()
+        turns[3].wait()
+
+    before = threading.Thread(target=turns[3].wait, daemon=True)
+    before.start()
+    with skipping_time() as skipped:
+        assert not skipped.has_strangers()
+        thread = threading.Thread(target=live, daemon=True)
+        thread.start()
+        assert skipped.has_strangers()
+        turns[0].set()
+        turns[1].wait()
+        assert not skipped.has_strangers()
+        with skipped.at_work():
+            sleeping = threading.Thread(target=clock.sleep, args=(DAY,), daemon=True)
+            sleeping.start()
+            while skipped.has_strangers():
+                time.sleep(0.001)  # Until it has begun to wait.
+        turns[2].set()
+        turns[3].set()
+        sleeping.join()
+        thread.join()
+        assert not skipped.has_strangers()
+    before.join()
+
+
+def test_a_program_that_is_left_running_does_not_hold_up_time_for_ever() -> None:
+    """It is counted by the loop that began it, and forgotten with that."""
+    begun: list[Any] = []
+
+    async def begin() -> None:
+        begun.append(await asyncio.create_subprocess_exec("sleep", "60"))
+
+    with skipping_time() as skipped:
+        skipped.run(begin())
+        skipped.run(asyncio.sleep(3))
+        assert skipped.skipped() > 1
+    transport = begun[0]._transport
+    assert transport.get_returncode() is None
+    transport._proc.kill()
+    transport._proc.wait()
+    transport.close()
+
+
+def test_a_program_that_cannot_be_started_does_not_hold_up_time() -> None:
+    async def begin() -> None:
+        with pytest.raises(FileNotFoundError):
+            await asyncio.create_subprocess_exec("/no/such/program")
+        await asyncio.sleep(3)
+
+    with skipping_time() as skipped:
+        skipped.run(begin())
+        assert skipped.skipped() > 1
 
 
 def test_time_goes_forward_and_is_skipped_once() -> None:

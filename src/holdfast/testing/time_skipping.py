@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import concurrent.futures.thread
 import contextlib
+import enum
 import functools
 import selectors
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
+from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from holdfast import clock
@@ -26,20 +30,34 @@ _GLANCE = 3600.0
 """How often somebody looks whether waiting is still wanted: in skipped time a second is over too soon for that."""
 
 
+_GRACE, _PATIENCE = 0.02, 10.0
+"""For how many real seconds an event loop puts off a jump while strange threads are alive: to a timer of somebody who
+may look what they have done, and while a future is awaited that one of them may be about to settle."""
+
+_LOOK = 0.05
+"""How often, meanwhile, it looks whether they still are."""
+
+_OURS = ("holdfast-", "asyncio-waitpid-")
+"""How threads are called whose work is counted wherever it is waited for."""
+
+
 class _Wait:
     """Somebody who waits until a time, by the skipping clock's `monotonic`, or for somebody else (`None`)."""
 
-    __slots__ = ("counts", "until", "wake")
+    __slots__ = ("counts", "thread", "until", "wake")
 
     def __init__(self, until: float | None, counts: bool, wake: Callable[[], object]) -> None:
         self.until, self.counts, self.wake = until, counts, wake
+        self.thread = threading.get_ident()
 
 
 class SkippedTime:
     """A clock that runs as the real one does, and jumps ahead when all that is at work only waits for a time.
 
     It jumps to the earliest of these times, never beyond, so that nothing is early and the order is kept. It does
-    not jump while a step's function really runs, in whatever thread, or while a loop waits for a socket or a process.
+    not jump while a step's function really runs, in whatever thread, or while a loop has a socket or a process to wait
+    for. Threads that a function starts itself, and what they do, are not known. While one is alive, a loop jumps only
+    after a moment, and for ten real seconds not at all if it awaits a future that such a thread may settle.
     """
 
     def __init__(self) -> None:
@@ -49,6 +67,9 @@ class SkippedTime:
         """How many threads and event loops are at work and do not wait."""
         self._waiting: list[_Wait] = []
         self._own = threading.local()
+        self._counted: set[int] = set()
+        """The threads that are within `at_work` or `counted_thread`."""
+        self._there_before = weakref.WeakSet(threading.enumerate())
 
     def now(self) -> float:
         """The time, in seconds since the epoch, with all that was skipped."""
@@ -98,15 +119,14 @@ class SkippedTime:
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         """Something is done in this thread; while it is, and does not wait, time does not jump."""
-        depth = getattr(self._own, "depth", 0)
-        self._own.depth = depth + 1
-        if not depth:
+        is_counted = getattr(self._own, "depth", 0) > 0
+        if not is_counted:
             self.begin_work()
         try:
-            yield
+            with self.counted_thread():
+                yield
         finally:
-            self._own.depth = depth
-            if not depth:
+            if not is_counted:
                 self.end_work()
 
     @contextlib.contextmanager
@@ -114,10 +134,15 @@ class SkippedTime:
         """This thread is at work, and counted as that already; while it waits, it is not."""
         depth = getattr(self._own, "depth", 0)
         self._own.depth = depth + 1
+        with self._changed:
+            self._counted.add(threading.get_ident())
         try:
             yield
         finally:
             self._own.depth = depth
+            if not depth:
+                with self._changed:
+                    self._counted.discard(threading.get_ident())
 
     @contextlib.contextmanager
     def counting_itself(self) -> Iterator[None]:
@@ -135,6 +160,16 @@ class SkippedTime:
     def steady(self) -> contextlib.AbstractContextManager[Any]:
         """While this is held, nobody begins or ends to work or to wait."""
         return self._changed
+
+    def has_strangers(self) -> bool:
+        """Whether a thread is alive that began in this time and is neither counted, nor waits by this clock."""
+        with self._changed:
+            known = self._counted.union(wait.thread for wait in self._waiting)
+        return any(
+            thread.ident not in known and not _is_ours(thread)
+            for thread in threading.enumerate()
+            if thread not in self._there_before
+        )
 
     def begin_work(self) -> None:
         """Something has to be done before time may jump."""
@@ -191,6 +226,9 @@ class _SkippingLoop(asyncio.SelectorEventLoop):
     def __init__(self, time_: SkippedTime) -> None:
         self._skipped = time_
         self._selector_of_loop = _SkippingSelector(self, time_)
+        self._futures: weakref.WeakKeyDictionary[asyncio.Future[Any], _Settled] = weakref.WeakKeyDictionary()
+        self._processes: set[Any] = set()
+        self._ended: weakref.WeakSet[Any] = weakref.WeakSet()
         super().__init__(self._selector_of_loop)
 
     def time(self) -> float:
@@ -223,6 +261,92 @@ class _SkippingLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(lambda _: skipped.end_work())
         return future
 
+    def create_future(self) -> asyncio.Future[Any]:
+        future = super().create_future()
+        self._futures[future] = _settled_by(sys._getframe(1))
+        return future
+
+    def patience(self) -> float:
+        """For how many real seconds strange threads may hold up this loop's next jump."""
+        if self._awaits_strangers():
+            return _PATIENCE
+        timers: list[Any] = self._scheduled  # type: ignore[attr-defined]
+        return 0.0 if not timers or self._is_holdfasts(timers[0]) else _GRACE
+
+    def _awaits_strangers(self) -> bool:
+        awaited = [getattr(task, "_fut_waiter", None) for task in asyncio.all_tasks(self)]
+        awaited += [future for future in list(self._futures) if future._callbacks]
+        inside = (asyncio.Task, asyncio.tasks._GatheringFuture)  # type: ignore[attr-defined]
+        waited_for = [each for each in awaited if each is not None and not isinstance(each, inside)]
+        return any(
+            not future.done() and self._futures.get(future, _Settled.ANYWHERE) is _Settled.ANYWHERE
+            for future in waited_for
+        )
+
+    def _is_holdfasts(self, timer: Any) -> bool:
+        ends = [self._futures.get(each) for each in timer._args or () if isinstance(each, asyncio.Future)]
+        module = str(getattr(timer._callback, "__module__", ""))
+        return _Settled.BY_HOLDFAST in ends or module.startswith("holdfast.")
+
+    async def _make_subprocess_transport(self, *args: Any, **kwargs: Any) -> Any:
+        """Counted until this loop has heard that the process has ended."""
+        process = await super()._make_subprocess_transport(*args, **kwargs)  # type: ignore[misc]
+        if process not in self._ended:
+            self._processes.add(process)
+            self._skipped.begin_work()
+        return process
+
+    def _child_watcher_callback(self, pid: int, returncode: int, process: Any) -> None:
+        super()._child_watcher_callback(pid, returncode, process)  # type: ignore[misc]
+        self._ended.add(process)
+        self._forget(process)
+
+    def close(self) -> None:
+        super().close()
+        for process in list(self._processes):
+            self._forget(process)
+
+    def _forget(self, process: Any) -> None:
+        if process in self._processes:
+            self._processes.remove(process)
+            self._skipped.end_work()
+
+
+class _Settled(enum.Enum):
+    """From where a future is settled, as far as can be told from who makes it."""
+
+    BY_HOLDFAST = enum.auto()
+    """What Holdfast waits for; it is counted where it is done."""
+    INSIDE = enum.auto()
+    """By a timer or a task of the loop."""
+    ANYWHERE = enum.auto()
+
+
+_INSIDE = ("asyncio.tasks", "asyncio.taskgroups", "asyncio.locks")
+
+_ANYWHERE: tuple[CodeType, ...] = (asyncio.Event.wait.__code__, asyncio.Queue.get.__code__)
+"""Where asyncio makes futures that threads settle as well, by way of `call_soon_threadsafe`."""
+
+
+def _settled_by(maker: FrameType) -> _Settled:
+    asker: FrameType | None = maker
+    while asker is not None and _module(asker).startswith("asyncio.") and _module(asker) != "asyncio.events":
+        asker = asker.f_back
+    if asker is not None and _module(asker).startswith("holdfast."):
+        return _Settled.BY_HOLDFAST
+    is_inside = _module(maker) in _INSIDE and maker.f_code not in _ANYWHERE
+    return _Settled.INSIDE if is_inside else _Settled.ANYWHERE
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_ours(thread: threading.Thread) -> bool:
+    """Whether what a thread does is counted where it is handed over: one of Holdfast's, of asyncio's, or of a pool."""
+    target = getattr(thread, "_target", None)
+    return thread.name.startswith(_OURS) or target is concurrent.futures.thread._worker
+
 
 class _SkippingSelector(selectors.DefaultSelector):
     """Waits for what a loop waits for; where that is only a time, the time comes at once."""
@@ -231,11 +355,18 @@ class _SkippingSelector(selectors.DefaultSelector):
         super().__init__()
         self._loop, self._time = loop, time_
         self._wait: _Wait | None = None
+        self._held_since: float | None = None
+        """Since when, by the real clock, jumps are put off because of strange threads."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = super().select(0)
         if events or (timeout is not None and timeout <= 0) or self._waits_for_others():
+            self._held_since = None
             return events or super().select(timeout)
+        held = self._still_held()
+        if held > 0:
+            return super().select(held if timeout is None else min(held, timeout))
+        self._held_since = None
         with self._time.steady():
             if self._loop._ready:  # type: ignore[attr-defined]
                 return super().select(0)
@@ -253,6 +384,15 @@ class _SkippingSelector(selectors.DefaultSelector):
         wait = self._wait
         if wait is not None:
             self._time.end_wait(wait)
+
+    def _still_held(self) -> float:
+        """For how many seconds to wait before strange threads are looked at again; 0 if they hold up nothing."""
+        if not self._time.has_strangers():
+            return 0.0
+        now = time.monotonic()
+        if self._held_since is None:
+            self._held_since = now
+        return max(0.0, min(_LOOK, self._held_since + self._loop.patience() - now))
 
     def _waits_for_others(self) -> bool:
         """Whether something outside is waited for: a file descriptor other than the loop's own."""
