@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import itertools
+import queue
 import socket
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -295,9 +297,9 @@ async def event_of_a_thread() -> None:
 
 
 async def queue_of_a_thread() -> None:
-    queue: asyncio.Queue[int] = asyncio.Queue()
-    soon(lambda: queue.put_nowait(1))
-    await queue.get()
+    numbers: asyncio.Queue[int] = asyncio.Queue()
+    soon(lambda: numbers.put_nowait(1))
+    await numbers.get()
 
 
 async def gathered_futures_of_threads() -> None:
@@ -410,7 +412,36 @@ def test_patience_with_a_thread_that_settles_nothing_has_an_end(monkeypatch: pyt
         over.set()
 
 
-def test_threads_are_strange_while_nobody_counts_them_and_they_do_not_wait_by_the_clock() -> None:
+def test_a_connection_that_is_kept_from_one_run_to_the_next_is_known_as_strange_there() -> None:
+    """As in a crash test in fast mode, where each life has a time of its own and what is in memory survives."""
+    asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def serve() -> None:
+        while (settle := asked.get()) is not None:
+            time.sleep(0.2)
+            settle()
+
+    connection = threading.Thread(target=serve, daemon=True)
+
+    async def ask(state: Any) -> dict[str, Any]:
+        if not connection.is_alive():
+            connection.start()
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        asked.put(lambda: loop.call_soon_threadsafe(future.set_result, 7))
+        return {"got": await asyncio.wait_for(future, 3000)}
+
+    for _ in range(3):
+        with skipping_time():
+            assert lone(ask).compile().invoke({}).state["got"] == 7
+    asked.put(None)
+    connection.join()
+
+
+def test_threads_are_strange_while_nobody_counts_them_and_they_do_not_wait_by_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time_skipping, "_STRANGE", weakref.WeakSet())
     turns = [threading.Event() for _ in range(4)]
 
     def live() -> None:

@@ -40,6 +40,9 @@ _LOOK = 0.05
 _OURS = ("holdfast-", "asyncio-waitpid-")
 """How threads are called whose work is counted wherever it is waited for."""
 
+_STRANGE: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""The strange threads of times that are over: a connection that is kept may be used again in the next."""
+
 
 class _Wait:
     """Somebody who waits until a time, by the skipping clock's `monotonic`, or for somebody else (`None`)."""
@@ -69,7 +72,7 @@ class SkippedTime:
         self._own = threading.local()
         self._counted: set[int] = set()
         """The threads that are within `at_work` or `counted_thread`."""
-        self._there_before = weakref.WeakSet(threading.enumerate())
+        self._there_before = weakref.WeakSet(set(threading.enumerate()).difference(_STRANGE))
 
     def now(self) -> float:
         """The time, in seconds since the epoch, with all that was skipped."""
@@ -162,14 +165,18 @@ class SkippedTime:
         return self._changed
 
     def has_strangers(self) -> bool:
-        """Whether a thread is alive that began in this time and is neither counted, nor waits by this clock."""
+        """Whether a thread is alive that began in skipped time and is neither counted, nor waits by this clock."""
         with self._changed:
             known = self._counted.union(wait.thread for wait in self._waiting)
-        return any(
-            thread.ident not in known and not _is_ours(thread)
-            for thread in threading.enumerate()
-            if thread not in self._there_before
-        )
+        return any(thread.ident not in known for thread in self._strangers())
+
+    def remember_strangers(self) -> None:
+        """Threads that began in this time are strangers in later ones too."""
+        _STRANGE.update(self._strangers())
+
+    def _strangers(self) -> list[threading.Thread]:
+        alive = threading.enumerate()
+        return [each for each in alive if each not in self._there_before and not _is_ours(each)]
 
     def begin_work(self) -> None:
         """Something has to be done before time may jump."""
@@ -434,6 +441,7 @@ def skipping_time() -> Iterator[SkippedTime]:
         )
         pool = concurrent.futures.ThreadPoolExecutor
         stack.enter_context(_replaced(pool, "submit", _counted_pool(skipped, pool.submit)))
+        stack.callback(skipped.remember_strangers)
         yield skipped
 
 
