@@ -492,6 +492,18 @@ def test_a_program_that_is_left_running_does_not_hold_up_time_for_ever() -> None
     transport.close()
 
 
+def test_a_program_that_has_ended_before_it_is_known_does_not_hold_up_time() -> None:
+    async def begin() -> None:
+        asyncio.get_running_loop().call_soon(time.sleep, 0.3)  # The loop hears of the end first.
+        process = await asyncio.create_subprocess_exec("true")
+        assert await process.wait() == 0
+        await asyncio.sleep(3)
+
+    with skipping_time() as skipped:
+        skipped.run(begin())
+        assert skipped.skipped() > 1
+
+
 def test_a_program_that_cannot_be_started_does_not_hold_up_time() -> None:
     async def begin() -> None:
         with pytest.raises(FileNotFoundError):
