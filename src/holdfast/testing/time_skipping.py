@@ -418,8 +418,8 @@ def skipping_time() -> Iterator[SkippedTime]:
     `asyncio.sleep` in async nodes that `invoke`, `resume` and `Worker.run` drive (for `ainvoke` use `clock.run`). What
     really takes time still does: `time.sleep` in a node, a program, a request. Runs of this process only.
     """
-    from holdfast.engine.driving import attempt, threads
-    from holdfast.engine.elsewhere.executors import elsewhere
+    from holdfast.engine.driving import threads
+    from holdfast.engine.elsewhere import executors
 
     if clock.loop_factory is not None:
         raise HoldfastError("time is skipped already; skipping_time() cannot be nested")
@@ -435,7 +435,7 @@ def skipping_time() -> Iterator[SkippedTime]:
     with contextlib.ExitStack() as stack:
         for name, value in put.items():
             stack.enter_context(_replaced(clock, name, value))
-        stack.enter_context(_replaced(attempt, "elsewhere", _counted_async(skipped, elsewhere)))
+        stack.enter_context(_replaced(executors, "elsewhere", _counted_async(skipped, executors.elsewhere)))
         stack.enter_context(
             _replaced(threads.workers, "submit", _counted_submit(skipped, threads.workers.submit))
         )
