@@ -254,7 +254,7 @@ def test_the_items_of_a_for_each_are_told_as_one() -> None:
         return {"done": [state["item"]]}
 
     graph = StateGraph(Rows, name="rows")
-    graph.add_node("write", write).add_edge("write", END)
+    graph.add_node("write", write, max_parallel=1).add_edge("write", END)
     graph.add_conditional_edges(
         START,
         lambda state: [Send("write", {"item": item}, key=str(item)) for item in state["items"]],
