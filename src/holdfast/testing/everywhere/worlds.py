@@ -306,23 +306,26 @@ def _waited(pid: int, folder: Path, timeout: float) -> int:
                 return os.waitstatus_to_exitcode(status)
             if time.monotonic() > end:
                 (folder / "late").touch()
-                break
+                return _ended(pid)
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)
     except BaseException:
-        _kill_group(pid)
-        os.waitpid(pid, 0)
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            _ended(pid)
         raise
+
+
+def _ended(pid: int) -> int:
+    """The exit code of a process that is killed, with all that it started."""
     _kill_group(pid)
+    os.kill(pid, signal.SIGKILL)  # One that is very young does not lead its group yet.
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _kill_group(pid: int) -> None:
-    """Kill a process that leads a group, and all that it started and that stayed in the group."""
-    for kill in (os.killpg, os.kill):  # One that is very young does not lead yet.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
-            return
+    """Kill what a process started that led a group of its own, as far as it is still there and in that group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 _FOLLOW = """
