@@ -45,7 +45,7 @@ MOST_BOUNDARIES = 100
 MODES = ("process", "fast")
 _MOST_LATE = 3
 """So many runs may take too long; then nobody waits for further ones."""
-_FURTHER_RUNS = 5
+_FURTHER_RUNS = 10
 """So many more undisturbed runs tell whether a result that differs does so by itself."""
 
 
