@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import stat
 from pathlib import Path
+from typing import Any
 
+import ormsgpack
 import pytest
 
 from holdfast import (
@@ -17,9 +20,11 @@ from holdfast import (
     open_store,
 )
 from holdfast.capsules.sections import Kind
+from holdfast.capsules.sections import Writer as SectionWriter
 from holdfast.capsules.signing import Signer, fingerprint, trusted_in, verify
-from holdfast.stores.base import Store
-from tests.capsules.making import exported, sections
+from holdfast.stores.base import RunInfo, Store
+from holdfast.stores.memory import MemoryStore
+from tests.capsules.making import exported, forged, sections
 from tests.capsules.test_damage import parts_of
 from tests.graphs import chain
 
@@ -29,6 +34,16 @@ def store_with_a_run() -> Store:
     store = open_store("memory://")
     chain("a", name="w").compile(store).invoke({"n": 1}, run_id="r")
     return store
+
+
+def forged_twice(folder: Path) -> tuple[Path, Path]:
+    """Two capsules of one layout that differ in an entry, too large for the buffers of files."""
+    made = []
+    for name in ("innocent", "harmful!"):
+        outline = {"name": "w", "nodes": {}}
+        started = [0, "w", [], ["a"], b"", outline, name * 50_000, None]
+        made.append(forged(folder / name, [b"\x01" + ormsgpack.packb([started])]))
+    return made[0], made[1]
 
 
 def test_a_key_pair_is_for_its_owner_and_for_others(tmp_path: Path) -> None:
@@ -107,3 +122,53 @@ def test_what_is_no_key_is_told(store_with_a_run: Store, tmp_path: Path) -> None
 def test_the_environment_names_whom_one_trusts() -> None:
     assert trusted_in({"HOLDFAST_TRUSTED": "a.pub:folder"}) == (Path("a.pub"), Path("folder"))
     assert trusted_in({}) == ()
+
+
+def test_an_entry_that_is_swapped_after_its_signature_was_verified_is_refused(tmp_path: Path) -> None:
+    """The file is read twice; what is used the second time has to be what was verified the first time."""
+    pair, path = make_key_pair(tmp_path / "key"), tmp_path / "swapped"
+    innocent, harmful = forged_twice(tmp_path)
+    digest = inspect_capsule(innocent).digest
+    data = innocent.read_bytes()
+    with io.BytesIO() as tail:
+        writer = SectionWriter(tail)
+        head = writer.size
+        writer.add(Kind.SIGNATURE, Signer(pair.private).sign(bytes.fromhex(digest)))
+        signature = tail.getvalue()[head:]
+    path.write_bytes(data + signature)
+    assert inspect_capsule(path, trust=[pair.public]).signed_by == pair.fingerprint
+    harm = harmful.read_bytes()
+    assert len(harm) == len(data) and harm != data
+
+    class Swapping(MemoryStore):
+        """Swaps the file under the import, once it was verified."""
+
+        def runs(self, **filters: Any) -> list[RunInfo]:
+            with path.open("r+b") as file:
+                file.write(harm)
+            return super().runs(**filters)
+
+    target = Swapping()
+    with pytest.raises(CapsuleInvalid, match="changed while it was read"):
+        import_run(target, path, trust=[pair.public])
+    assert not target.runs()
+
+
+def test_python_honours_the_trusted_keys_of_the_environment(
+    store_with_a_run: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = make_key_pair(tmp_path / "mine"), make_key_pair(tmp_path / "other")
+    signed = exported(store_with_a_run, "r", tmp_path, "signed", sign=mine.private)
+    plain, target = exported(store_with_a_run, "r", tmp_path, "plain"), open_store("memory://")
+
+    monkeypatch.setenv("HOLDFAST_TRUSTED", str(other.public))
+    for look in (inspect_capsule, lambda path: import_run(target, path)):
+        with pytest.raises(CapsuleInvalid, match="none of the 1 trusted keys"):
+            look(signed)
+        with pytest.raises(CapsuleInvalid, match="it is not signed"):
+            look(plain)
+    assert not target.runs()
+
+    monkeypatch.setenv("HOLDFAST_TRUSTED", str(mine.public))
+    assert import_run(target, signed).signed_by == mine.fingerprint
+    assert import_run(target, signed, trust=[mine.public]).signed_by == mine.fingerprint

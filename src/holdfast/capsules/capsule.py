@@ -20,6 +20,7 @@ from holdfast.capsules.contents import (
 )
 from holdfast.capsules.locking import Unlocked
 from holdfast.capsules.sections import (
+    CHECK_BYTES,
     ENCRYPTED,
     HEAD,
     Kind,
@@ -98,6 +99,8 @@ class Capsule:
 
     def _index(self) -> None:
         self._entries, self._marked, self._messages = array("Q"), array("Q"), array("Q")
+        self._entry_checks, self._message_checks = bytearray(), bytearray()
+        """The checksums of the verified entries and messages; the file may be changed before they are used."""
         self.summary: bytes | None = None
         """What it says of its run to those who cannot read journals."""
         self.signed_by: bytes | None = None
@@ -155,6 +158,7 @@ class Capsule:
             self._check_mark(entry)
             self._marked.append(seq)
         self._entries.append(section.place)
+        self._entry_checks += section.check
         self.sealed += entry.body[:1] == bytes([SEALED])
         self.body_bytes += len(entry.body)
         return entry.chain
@@ -169,6 +173,7 @@ class Capsule:
 
     def _take_message(self, section: Section) -> None:
         self._messages.append(section.place)
+        self._message_checks += section.check
         message = read_message(section.payload)
         if message.number != len(self._messages):
             raise CapsuleInvalid("messages in it are missing")
@@ -255,7 +260,8 @@ class Capsule:
         """As any store."""
         if run != self.facts.run:
             return []
-        return [read_message(read_section(self._origin, place).payload) for place in self._messages[after:]]
+        numbers = range(after, len(self._messages))
+        return [read_message(self._again(self._messages, self._message_checks, number)) for number in numbers]
 
     def close(self) -> None:
         """Let the file go."""
@@ -281,7 +287,11 @@ class Capsule:
         raise StoreError(f"{self.path} is a capsule, which can only be read; import it into a store")
 
     def _entry(self, seq: int) -> Entry:
-        entry = read_entry(read_section(self._origin, self._entries[seq - self.facts.first]).payload)
-        if entry.seq != seq:
+        return read_entry(self._again(self._entries, self._entry_checks, seq - self.facts.first))
+
+    def _again(self, places: Sequence[int], checks: bytearray, number: int) -> bytes:
+        """Read a section once more; one that is not the verified one is refused."""
+        section = read_section(self._origin, places[number])
+        if section.check != checks[number * CHECK_BYTES : (number + 1) * CHECK_BYTES]:
             raise CapsuleInvalid("it was changed while it was read")
-        return entry
+        return section.payload

@@ -78,10 +78,10 @@ def import_run(
     """Read a capsule into a store; the run can then be looked at, and resumed, as any other.
 
     All of the capsule is verified first: checksums, chain, signature, and that its journal can be read. With `trust`,
-    files or folders of public keys, one of them has to have signed it. A run that the store has is brought up to date;
-    one of the same id with another history is refused, unless `run_id` gives it another id. `max_state` bounds the
-    memory that reading it may take, in bytes. `seal` is the key that the journal is encrypted with, if it is, by
-    default that of HOLDFAST_KEY.
+    files or folders of public keys, by default those of HOLDFAST_TRUSTED, one of them has to have signed it. A run that
+    the store has is brought up to date; one of the same id with another history is refused, unless `run_id` gives it
+    another id. `max_state` bounds the memory that reading it may take, in bytes. `seal` is the key that the journal is
+    encrypted with, if it is, by default that of HOLDFAST_KEY.
     """
     own = seal if seal is not None else Seal.from_environment(os.environ)
     with told(path), open_capsule(path, passphrase, trust) as capsule:

@@ -13,7 +13,7 @@ from holdfast.capsules.capsule import Capsule
 from holdfast.capsules.contents import canonical
 from holdfast.capsules.folding import LIMIT, TooLarge, fold_capsule, reading
 from holdfast.capsules.opening import is_locked, open_capsule, told
-from holdfast.capsules.signing import fingerprint
+from holdfast.capsules.signing import demanded, fingerprint
 from holdfast.capsules.summary import flow_of, summary_of
 from holdfast.data.seal import Seal
 from holdfast.errors import CapsuleLocked
@@ -125,13 +125,14 @@ def inspect_capsule(
 ) -> CapsuleInfo:
     """What is in a capsule, verified. Nothing of it is run, imported, or used as a path.
 
-    An encrypted capsule tells its size unless `passphrase` opens it. With `trust`, files or folders of public keys, one
-    of them has to have signed it. Reading the run takes at most about `max_state` bytes; a larger one tells only its
-    facts. `seal` is the key that the journal is encrypted with, if it is, by default that of HOLDFAST_KEY.
+    An encrypted capsule tells its size unless `passphrase` opens it. With `trust`, files or folders of public keys, by
+    default those of HOLDFAST_TRUSTED, one of them has to have signed it. Reading the run takes at most about
+    `max_state` bytes; a larger one tells only its facts. `seal` is the key that the journal is encrypted with, if it
+    is, by default that of HOLDFAST_KEY.
     """
     with told(path):
         if passphrase is None and is_locked(Path(path)):
-            if trust:
+            if demanded(trust):
                 raise CapsuleLocked("it is encrypted; give its passphrase, for its signature is demanded")
             return CapsuleInfo(_size(Path(path)), encrypted=True, is_open=False)
         own = seal if seal is not None else Seal.from_environment(os.environ)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.capsules.capsule import Capsule, FileOrigin
 from holdfast.capsules.sections import ENCRYPTED, HEAD, read_head
-from holdfast.capsules.signing import demand
+from holdfast.capsules.signing import Trust, demand
 from holdfast.errors import CapsuleInvalid
 
 LINES = b'{"holdfast":'
 """How a run that was exported as lines of JSON begins."""
 
 
-def open_capsule(path: str | Path, passphrase: str | None, trust: Sequence[str | Path]) -> Capsule:
+def open_capsule(path: str | Path, passphrase: str | None, trust: Trust) -> Capsule:
     """A capsule, verified, and signed as is demanded."""
     is_locked(path)
     capsule = Capsule(path, passphrase)

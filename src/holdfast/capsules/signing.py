@@ -87,17 +87,29 @@ def trusted_in(environ: Mapping[str, str]) -> tuple[Path, ...]:
     return tuple(Path(part) for part in environ.get(VARIABLE, "").split(os.pathsep) if part)
 
 
-def demand(signed_by: bytes | None, trust: Sequence[str | Path]) -> None:
-    """Refuse a capsule that none of the trusted keys has signed; without any, nothing is demanded."""
-    if not trust:
-        return
-    known = list(public_keys(trust))
+Trust = bool | Sequence[str | Path]
+"""Whom or what a caller trusts: files or folders of public keys, one of which has to have signed a capsule; `True` is
+this very capsule, whoever made it."""
+
+
+def demanded(trust: Trust) -> tuple[str | Path, ...]:
+    """Return the places of the keys, one of which has to have signed a capsule: those given, else the environment's."""
+    return trusted_in(os.environ) if isinstance(trust, bool) or not trust else tuple(trust)
+
+
+def demand(signed_by: bytes | None, trust: Trust) -> bool:
+    """Refuse a capsule that none of the demanded keys has signed; return whether one was demanded."""
+    places = demanded(trust)
+    if not places:
+        return False
+    known = list(public_keys(places))
     if signed_by is None:
         raise CapsuleInvalid("it is not signed, and only capsules signed by a trusted key are taken")
     if signed_by not in known:
         raise CapsuleInvalid(
             f"it is signed by {fingerprint(signed_by)}, which is none of the {len(known)} trusted keys"
         )
+    return True
 
 
 def public_keys(places: Iterable[str | Path]) -> Iterable[bytes]:

@@ -229,17 +229,16 @@ def import_(
       holdfast resume research
     """
     from holdfast.capsules.inspecting import inspect_capsule
-    from holdfast.capsules.signing import trusted_in
 
     if look and run_id is not None:
         raise click.UsageError("--inspect writes nothing, so --as has no meaning with it")
-    trusted, size = trust or trusted_in(os.environ), max_state * MEGABYTE
+    size = max_state * MEGABYTE
     secret = _passphrase_to_open(file, passphrase_file, look)
     if look:
-        _show(inspect_capsule(file, passphrase=secret, trust=trusted, max_state=size), file, as_json)
+        _show(inspect_capsule(file, passphrase=secret, trust=trust, max_state=size), file, as_json)
     else:
         url = lasting_url(chosen_url(store))
-        _tell_import(_import(url, file, run_id, secret, trusted, size), url, as_json)
+        _tell_import(_import(url, file, run_id, secret, trust, size), url, as_json)
     return COMPLETED
 
 
