@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ from holdfast import (
     StoreError,
     open_store,
 )
-from holdfast.stores.base import Message, Store
+from holdfast.stores.base import Append, Conflict, Message, Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing.wrapped_store import WrappedStore
 from tests.graphs import Heard, chain, fan, one, says
 
 SOURCE = Path(next(iter(holdfast.__path__))).parent
@@ -247,6 +248,130 @@ def test_a_cancel_posted_while_a_step_runs_is_heeded_between_steps(memory: Store
     assert out.status == RunStatus.CANCELLED and out.state["log"] in (["a"], [])
 
     assert app.resume("r").state["log"] == ["a", "b"], "a cancel must count once"
+
+
+# Saves that are under way when a call is cancelled.
+
+
+class Gated(WrappedStore):
+    """A store that holds the commits that a test wants held, until they are let through."""
+
+    def __init__(self, inner: Store, holds: Callable[[Append], bool]) -> None:
+        super().__init__(inner)
+        self.holds, self.held, self.let_through = holds, threading.Event(), threading.Event()
+
+    def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        if any(map(self.holds, appends)) and not self.let_through.is_set():
+            self.held.set()
+            assert self.let_through.wait(60)
+        return super().commit(appends)
+
+
+def ends_as(status: str) -> Callable[[Append], bool]:
+    return lambda append: append.info is not None and append.info.status == status
+
+
+async def cancelled_while_held(gate: Gated, call: Coroutine[Any, Any, Any], times: int = 1) -> None:
+    """Cancel a call while the gate holds one of its commits: it ends once that is let through, and not before."""
+    task = asyncio.ensure_future(call)
+    await asyncio.to_thread(gate.held.wait, 60)
+    for _ in range(times):
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.05)
+    assert not task.done(), "a save was still under way"
+    gate.let_through.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def asks(state: Any, ctx: Context) -> dict[str, Any]:
+    return {"log": [ctx.ask("well?", name="q")]}
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_cancelled_call_has_settled_its_last_save_before_it_returns(
+    sqlite_url: str, times: int
+) -> None:
+    gate = Gated(open_store(sqlite_url), ends_as("paused"))
+    app = chain("a", "b", nodes={"b": asks}).compile(gate)
+
+    await cancelled_while_held(gate, app.ainvoke(run_id="r"), times)
+
+    assert app.runs()[0].status == "paused"
+    assert (await app.aresume("r", answers={"q": "yes"})).state["log"] == ["a", "yes"]
+    gate.close()
+
+
+async def test_a_stream_that_is_left_has_settled_its_last_save(sqlite_url: str) -> None:
+    gate = Gated(open_store(sqlite_url), ends_as("paused"))
+    app = chain("a", "b", nodes={"b": asks}).compile(gate)
+
+    async def stream() -> None:
+        async for _ in app.astream(run_id="r"):
+            pass
+
+    await cancelled_while_held(gate, stream(), 2)
+
+    assert (await app.aresume("r", answers={"q": "yes"})).state["log"] == ["a", "yes"]
+    gate.close()
+
+
+async def test_a_resume_that_is_cancelled_while_it_saves_is_stored_as_interrupted(sqlite_url: str) -> None:
+    gate = Gated(open_store(sqlite_url), lambda append: append.after > 0)
+    app = chain("a", "b", nodes={"b": asks}).compile(gate.inner)
+    await app.ainvoke(run_id="r")
+
+    await cancelled_while_held(
+        gate, chain("a", "b", nodes={"b": asks}).compile(gate).aresume("r", answers={"q": "yes"}), 2
+    )
+
+    assert app.runs()[0].status == "interrupted"
+    assert (await app.aresume("r")).state["log"] == ["a", "yes"]
+    gate.close()
+
+
+async def test_a_cancelled_rerun_has_settled_its_saves(sqlite_url: str) -> None:
+    gate = Gated(open_store(sqlite_url), ends_as("running"))
+    app, behind = chain("a", "b").compile(gate.inner), chain("a", "b").compile(gate)
+    await app.ainvoke(run_id="r")
+
+    await cancelled_while_held(gate, behind.arerun("r", "b#1", run_id="again"), 2)
+
+    assert (await app.aresume("again")).state["log"] == ["a", "b"]
+    gate.close()
+
+
+async def test_a_step_that_was_left_behind_stores_nothing_more(sqlite_url: str) -> None:
+    """A sync node cannot be stopped: what it notes after its call was cancelled is not for the journal."""
+    noting, may_note = threading.Event(), threading.Event()
+    refused: list[BaseException] = []
+
+    def effect() -> str:
+        noting.set()
+        assert may_note.wait(60)
+        return "late"
+
+    def notes(state: Any, ctx: Context) -> dict[str, Any]:
+        try:
+            return {"log": [ctx.once("effect", effect)]}
+        except BaseException as error:
+            refused.append(error)
+            raise
+
+    store = open_store(sqlite_url)
+    app = chain("a", "b", nodes={"b": notes}).compile(store)
+    task = asyncio.ensure_future(app.ainvoke(run_id="r"))
+    await asyncio.to_thread(noting.wait, 60)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    head = store.marks("r", limit=1)[0].seq
+    may_note.set()
+    await asyncio.to_thread(until, lambda: refused)
+
+    assert [entry.seq for entry in store.read("r", head)] == []
+    assert app.resume("r").state["log"] == ["a", "late"]
+    store.close()
 
 
 # Other processes.

@@ -47,6 +47,7 @@ from holdfast.errors import (
 from holdfast.events import Event, Observer, tell
 from holdfast.journal import records
 from holdfast.journal.checkpoints import checkpoint_id, encode_mark, new_run_key
+from holdfast.journal.commit import settled
 from holdfast.journal.journal import Loaded
 from holdfast.journal.pruning import delete_run, needed_by
 from holdfast.journal.records import Target
@@ -441,7 +442,7 @@ class Runner:
             if drive.private:
                 self._see_to(drive)
             else:
-                await asyncio.to_thread(self._see_to, drive)
+                await settled(asyncio.get_running_loop().run_in_executor(None, self._see_to, drive))
         except (StoreError, RunConflict) as error:
             logger.warning("run %s: its inbox could not be seen to: %s", drive.run_id, error)
 

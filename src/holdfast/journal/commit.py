@@ -10,12 +10,14 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from holdfast.errors import RunConflict, RunExists, StoreError
 from holdfast.stores.base import Append, Conflict, Store
 
 logger = logging.getLogger("holdfast")
+
+Result = TypeVar("Result")
 
 
 class Appender(Protocol):
@@ -109,7 +111,7 @@ class Committer:
             self._scheduled.add(loop)
             # After the callbacks that are ready now: their runs' appends join this commit.
             loop.call_soon(self._send, loop)
-        await job.future
+        await settled(job.future)
 
     def _send(self, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduled.discard(loop)
@@ -173,6 +175,24 @@ class Committer:
                 job.writer.settle(conflict)
             except (RunConflict, RunExists, StoreError) as error:
                 job.error = error
+
+
+async def settled(future: asyncio.Future[Result]) -> Result:
+    """Return what a future comes to. A task that is cancelled meanwhile is cancelled once the future is done.
+
+    For work in a thread, which cannot be stopped: whoever cancels may rely on it that nothing is still under way.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return future.result()
+    if not future.cancelled():
+        future.exception()  # Nobody else looks at it.
+    raise cancelled
 
 
 def _first_per_writer(batch: Sequence[_Job]) -> list[_Job]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.errors import RunConflict, RunExists
 from holdfast.journal.checkpoints import sealed_mark
+from holdfast.journal.commit import settled
 from holdfast.journal.fold import APPLY
 from holdfast.journal.journal import Journal, Loaded, genesis, link
 from holdfast.journal.records import Record
@@ -184,6 +186,24 @@ class Writer:
         self.stored = self.seq
         self._unsent = []
         self._new_info = None
+
+    def close(self) -> None:
+        """Refuse whatever is yet to be stored, once what is under way is done: the run may be another owner's now."""
+        with self.lock:
+            if self._refusal is None:
+                self._refusal = RunConflict(
+                    f"this execution has left run {self.info.run!r}: nothing more is stored"
+                )
+
+    async def close_async(self) -> None:
+        """As `close`, without blocking the event loop."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self.close()
+            finally:
+                self.lock.release()
+        else:
+            await settled(asyncio.get_running_loop().run_in_executor(None, self.close))
 
     def refuse_if_behind(self) -> None:
         """Raise `RunConflict` if somebody else has appended to the run since this writer last did."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -247,14 +248,28 @@ class Drive:
         if self._awaiting and self._main is not None:
             self._main.cancel()
 
-    def _abandon(self, reason: str) -> None:
-        """Save the run as interrupted, from wherever it was."""
+    def _abandoned(self) -> bool:
+        """Record that the run is interrupted, from wherever it is; `False` if it has ended already."""
         if self.run.status != RunStatus.RUNNING:
-            return
+            return False
         self._take_results()
         left = RunStatus.INTERRUPTED if self.linger is None else RunStatus.QUEUED
-        self._stop_here(self.stop or left, self.stop_reason or reason)
-        self.saving.flush()
+        self._stop_here(self.stop or left, self.stop_reason or "the process was asked to stop")
+        return True
+
+    async def _close(self, error: BaseException | None) -> None:
+        """Store nothing more, not even what steps that were left behind have to say: others may have the run now."""
+        if self.private or isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+            self.saving.writer.close()
+        else:
+            await self.saving.writer.close_async()
+
+    async def _save_left(self) -> None:
+        """Save what `_abandoned` recorded, without blocking an event loop that is not this drive's own."""
+        if self.private:
+            self.saving.flush()
+        else:
+            await self.saving.flush_async()
         self.saving.tell_saved()
 
     def request(self, wish: Wish) -> None:
@@ -344,8 +359,14 @@ class Drive:
                         raise
                     if self._main is not None:
                         self._main.uncancel()
-        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
-            self._abandon("the process was asked to stop")
+        except asyncio.CancelledError:
+            if self._abandoned():
+                await self._save_left()
+            raise
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            if self._abandoned():
+                self.saving.flush()
+                self.saving.tell_saved()
             raise
         finally:
             self._awaiting = False
@@ -356,6 +377,7 @@ class Drive:
             for task in self._tasks.values():
                 task.cancel()
             self._loop = None
+            await self._close(sys.exception())
 
     def _stop_here(self, status: RunStatus, reason: str) -> None:
         if status == RunStatus.FAILED:
