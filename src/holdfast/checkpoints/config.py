@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.engine.policy import CheckpointPolicy
 from holdfast.errors import HoldfastError
-from holdfast.plan.check import suggestion
+from holdfast.suggestions import suggestion
 
 
 @dataclass(frozen=True, slots=True)

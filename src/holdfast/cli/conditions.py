@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from holdfast.cli.asking.given import value_of
 from holdfast.cli.display.wording import all_steps
+from holdfast.suggestions import did_you_mean
 from holdfast.views.counts import NO_STEPS
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ def check_conditions(conditions: Iterable[str], definition: Definition) -> None:
     for condition in conditions:
         name = condition.partition("=")[0].removeprefix("steps.").partition(".")[0]
         if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+            hint = did_you_mean(name, known) or f"known: {', '.join(sorted(known))}"
             raise click.UsageError(f"--fail-on-state {condition!r}: there is no step {name!r}; {hint}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -15,6 +14,7 @@ from holdfast.data.ops import Cells, Op, Slot, advance, growth, make_op
 from holdfast.data.reducers import Reducer, ReducerFunction, reducer_problem
 from holdfast.data.types import Types, declared_types
 from holdfast.errors import StateInvalid
+from holdfast.suggestions import suggestion
 
 _QUALIFIERS = (typing.Required, typing.NotRequired, getattr(typing, "ReadOnly", typing.Required))
 
@@ -257,10 +257,9 @@ def _set_op(codec: Codec, key: str, slot: Slot | None, value: Any, certain: Cert
 
 
 def _unknown_key(key: object, schema: Schema) -> str:
-    close = difflib.get_close_matches(str(key), schema.channels, 1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    meant = suggestion(str(key), schema.channels)
     known = ", ".join(map(repr, schema.channels))
-    return f"unknown state key {key!r}: {schema.name} declares {known or 'no keys'}{hint}"
+    return f"unknown state key {key!r}: {schema.name} declares {known or 'no keys'}{meant}"
 
 
 def _hints(source: type) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from holdfast.data.limited_cells import LimitedCells
 from holdfast.data.ops import Slot
 from holdfast.errors import CodecError
 from holdfast.events import Event, Observer, tell
+from holdfast.suggestions import suggestion
 
 _DEFAULT_CODEC = Codec()
 
@@ -139,11 +140,7 @@ class State(_Core, Mapping[str, Any]):
         hidden = self._cells.why_hidden(key) if isinstance(self._cells, LimitedCells) else ""
         if hidden:
             return hidden
-        import difflib
-
-        close = difflib.get_close_matches(str(key), self._cells, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        return f"the state has no key {key!r}{hint}"
+        return f"the state has no key {key!r}{suggestion(key, self._cells) if isinstance(key, str) else ''}"
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _Core.__slots__:

@@ -23,11 +23,12 @@ from holdfast.engine.surroundings import checked_facts
 from holdfast.errors import GraphInvalid, HoldfastError
 from holdfast.events import Event, Observer, resolve_observer
 from holdfast.journal.journal import Journal
-from holdfast.plan.check import check, suggestion
+from holdfast.plan.check import check
 from holdfast.plan.graph import Edge, Graph, Join, Migration, Node, Reconcile, Route
 from holdfast.plan.retry import Retry
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
+from holdfast.suggestions import suggestion
 from holdfast.values import START
 
 _GIVEN = ("state", "ctx", "config")
@@ -55,7 +56,8 @@ class StateGraph:
         self._schema = Schema.of(schema)
         self._nodes: dict[str, Node] = {}
         self._edges: list[Edge] = []
-        self._routes: list[Route] = []
+        self._plain_edges: set[tuple[str, str]] = set()
+        self._routes: dict[str, Route] = {}
         self._joins: list[Join] = []
         self._exits: set[str] = set()
         self._problems: list[str] = []
@@ -199,6 +201,7 @@ class StateGraph:
         if not sources:
             sources = [START]
         if len(sources) == 1:
+            self._plain_edges.add((sources[0], name))
             self._edges.append(Edge(sources[0], name))
         else:
             self._joins.append(Join(tuple(dict.fromkeys(sources)), name))
@@ -231,9 +234,11 @@ class StateGraph:
                 return self
             source = sources[0]
         edge = Edge(source, target, when, label or getattr(when, "__name__", "").replace("<lambda>", ""))
-        if when is None and any((e.source, e.target, e.when) == (source, target, None) for e in self._edges):
-            self._problems.append(f"edge {source!r} -> {target!r} is added twice")
-            return self
+        if when is None:
+            if (source, target) in self._plain_edges:
+                self._problems.append(f"edge {source!r} -> {target!r} is added twice")
+                return self
+            self._plain_edges.add((source, target))
         self._edges.append(edge)
         return self
 
@@ -254,10 +259,10 @@ class StateGraph:
 
     def add_route(self, route: Route) -> StateGraph:
         """Add a routing function as a value; `add_conditional_edges` makes one of what it is given."""
-        if any(known.source == route.source for known in self._routes):
+        if route.source in self._routes:
             self._problems.append(f"node {route.source!r} has two routing functions; use one")
             return self
-        self._routes.append(route)
+        self._routes[route.source] = route
         return self
 
     def set_entry_point(self, name: str) -> StateGraph:
@@ -281,8 +286,10 @@ class StateGraph:
         edges = list(self._edges)
         if self._is_dag:
             entered = {edge.target for edge in edges} | {join.target for join in self._joins}
-            routed = any(route.mapping is None for route in self._routes)
-            entered |= {target for route in self._routes for target in (route.mapping or {}).values()}
+            routed = any(route.mapping is None for route in self._routes.values())
+            entered |= {
+                target for route in self._routes.values() for target in (route.mapping or {}).values()
+            }
             entered |= {self._last} if self._last else set()
             if not routed:
                 edges += [Edge(START, name) for name in self._nodes if name not in entered]
@@ -291,7 +298,7 @@ class StateGraph:
             schema=self._schema,
             nodes=dict(self._nodes),
             edges=tuple(edges),
-            routes=tuple(self._routes),
+            routes=tuple(self._routes.values()),
             joins=tuple(self._joins),
             exits=frozenset(self._exits),
             max_iterations=self.max_iterations,

@@ -17,9 +17,9 @@ from holdfast.errors import GraphChanged
 from holdfast.journal import records
 from holdfast.journal.fold import apply
 from holdfast.journal.run_state import DONE, RunState, copy_run, names_within, renamed_path
-from holdfast.plan.check import suggestion
 from holdfast.plan.graph import Edge, Graph, Join, Node
 from holdfast.plan.naming import base_name, outline_at, outline_names, renamed
+from holdfast.suggestions import suggestion
 from holdfast.values import START
 
 

@@ -33,9 +33,9 @@ from holdfast.journal.run_state import (
     RunState,
     Step,
 )
-from holdfast.plan.check import suggestion
 from holdfast.plan.graph import IF_INTERRUPTED, Graph
 from holdfast.stores.base import RunInfo, Store
+from holdfast.suggestions import suggestion
 from holdfast.values import RunStatus, moment
 
 _NOT_COMPLETED = [status for status in RunStatus if status not in (RunStatus.COMPLETED, RunStatus.DAMAGED)]

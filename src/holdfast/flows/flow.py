@@ -23,7 +23,7 @@ from holdfast.flows.inputs import read_inputs
 from holdfast.flows.model import Definition, Parallel
 from holdfast.flows.purse import Purse
 from holdfast.flows.reading.parse import parse
-from holdfast.flows.reading.problems import FlowInvalid, Problem, did_you_mean, listed
+from holdfast.flows.reading.problems import FlowInvalid, Problem, listed
 from holdfast.flows.reading.source import Source
 from holdfast.flows.scope import Layout, members
 from holdfast.flows.secrets import Scrubber, Secrets
@@ -31,6 +31,7 @@ from holdfast.flows.ways import follow_by_order
 from holdfast.flows.world import World
 from holdfast.plan.naming import base_name, outline_names, renamed_nodes
 from holdfast.stores.base import Store
+from holdfast.suggestions import did_you_mean
 from holdfast.views.state_ledger import lines_of, spending_of
 
 _FILES = {"sqlite": ("sqlite:///", "runs.db"), "files": ("file:///", "runs")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from holdfast.flows.errors import InputInvalid
 from holdfast.flows.model import Input, Workflow
 from holdfast.flows.reading.words import given
+from holdfast.suggestions import suggestion
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -106,6 +106,5 @@ def _refuse(constant: str) -> Any:
 
 
 def _unknown(name: str, workflow: Workflow) -> str:
-    close = difflib.get_close_matches(name, workflow.inputs, 1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"there is no input {name!r}{hint} (declared: {', '.join(workflow.inputs) or 'none'})"
+    declared = ", ".join(workflow.inputs) or "none"
+    return f"there is no input {name!r}{suggestion(name, workflow.inputs)} (declared: {declared})"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import CommandRefused
-from holdfast.plan.check import suggestion
+from holdfast.suggestions import suggestion
 
 Nodes = Mapping[str, Any]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from holdfast.plan.executor_choice import executor_problems, missing_package
 from holdfast.plan.graph import IF_INTERRUPTED, Graph
 from holdfast.plan.retry import Retry
+from holdfast.suggestions import suggestion
 from holdfast.values import END, START
 
 _FORBIDDEN = set("/#[]")
+_ANYWHERE = "\0anywhere"
+"""Stands for all nodes and the end, so that a thousand routes to anywhere are a thousand edges, not a million."""
 
 
 def check(graph: Graph) -> list[str]:
@@ -26,14 +29,6 @@ def check(graph: Graph) -> list[str]:
         if node.graph is not None:
             problems += [f"in sub-graph {node.name!r}: {problem}" for problem in check(node.graph)]
     return problems
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` if a known name is close, else nothing."""
-    import difflib
-
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _names(graph: Graph) -> Iterator[str]:
@@ -66,35 +61,33 @@ def _options(graph: Graph) -> Iterator[str]:
             found += missing_package(node.executor) if not found else ()
             yield from (f"node {node.name!r} has {problem}" for problem in found)
     for route in graph.routes:
-        if any(edge.source == route.source for edge in graph.edges):
+        if route.source in graph.edges_from:
             yield f"node {route.source!r} has both edges and a routing function; use one of them"
 
 
 def _missing(graph: Graph) -> Iterator[str]:
-    ends = {*graph.nodes, END}
+    starts, ends = {*graph.nodes, START}, {*graph.nodes, END}
     for edge in graph.edges:
-        yield from _known(
-            edge.source, {*graph.nodes, START}, f"edge {edge.source!r} -> {edge.target!r}", graph
-        )
+        yield from _known(edge.source, starts, f"edge {edge.source!r} -> {edge.target!r}", graph)
         yield from _known(edge.target, ends, f"edge {edge.source!r} -> {edge.target!r}", graph)
     for route in graph.routes:
-        yield from _known(route.source, {*graph.nodes, START}, f"the routes of {route.source!r}", graph)
+        yield from _known(route.source, starts, f"the routes of {route.source!r}", graph)
         for target in (route.mapping or {}).values():
             yield from _known(target, ends, f"the routes of {route.source!r}", graph)
     for join in graph.joins:
         for source in join.sources:
-            yield from _known(source, set(graph.nodes), f"the join before {join.target!r}", graph)
+            yield from _known(source, graph.nodes, f"the join before {join.target!r}", graph)
         yield from _known(join.target, ends, f"the join of {', '.join(map(repr, join.sources))}", graph)
     for name in sorted(graph.exits):
-        yield from _known(name, set(graph.nodes), "the exit points", graph)
+        yield from _known(name, graph.nodes, "the exit points", graph)
     if graph.last is not None:
-        yield from _known(graph.last, set(graph.nodes), "the last node", graph)
+        yield from _known(graph.last, graph.nodes, "the last node", graph)
     for node in graph.nodes.values():
         for target in node.goto:
             yield from _known(target, ends, f"goto of node {node.name!r}", graph)
 
 
-def _known(name: str, known: set[str], where: str, graph: Graph) -> Iterator[str]:
+def _known(name: str, known: Collection[str], where: str, graph: Graph) -> Iterator[str]:
     if name not in known:
         if name in (START, END):
             yield f"{where}: {name!r} cannot be used there"
@@ -106,16 +99,17 @@ def _successors(graph: Graph) -> dict[str, set[str]]:
     """Every node that may follow each node; a routing function without a mapping may go anywhere."""
     anywhere = {*graph.nodes, END}
     result: dict[str, set[str]] = {name: set() for name in (START, *graph.nodes)}
+    result[_ANYWHERE] = anywhere
     for edge in graph.edges:
         result.setdefault(edge.source, set()).add(edge.target)
     for route in graph.routes:
-        targets = anywhere if route.mapping is None else route.mapping.values()
+        targets = [_ANYWHERE] if route.mapping is None else route.mapping.values()
         result.setdefault(route.source, set()).update(targets)
     for join in graph.joins:
         for source in join.sources:
             result.setdefault(source, set()).add(join.target)
     for found in result.values():
-        if not found <= anywhere:
+        if any(name not in anywhere and name != _ANYWHERE for name in found):
             found.add(END)  # A name that is wrong is reported as such; where it would lead is not known.
     for node in graph.nodes.values():
         result[node.name] |= set(node.goto)

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from holdfast.suggestions import suggestion
+
 THREADS, PROCESSES, DASK, OWN = "threads", "processes", "dask", "own"
 KINDS = (THREADS, PROCESSES, DASK)
 FORMS = "threads, processes, processes:NUMBER, dask:ADDRESS"
@@ -78,10 +80,7 @@ def _hint(kind: str) -> str:
         return "; name the scheduler, as in dask:tcp://host:8786"
     if kind == THREADS:
         return "; max_parallel says how many steps of a node run at once"
-    import difflib
-
-    close = difflib.get_close_matches(kind, KINDS, 1)
-    return f"; did you mean {close[0]!r}?" if close and close[0] != kind else ""
+    return suggestion(kind, [known for known in KINDS if known != kind])
 
 
 def executor_problems(

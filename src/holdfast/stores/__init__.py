@@ -13,6 +13,7 @@ from holdfast.stores.base import Store, namespace_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.namespaces import check_namespace, namespace_in, split_namespace, wanted_namespace
 from holdfast.stores.showing import shown_url
+from holdfast.suggestions import closest
 
 _SCHEMES = ("memory", "sqlite", "file")
 _SERVERS = ("postgres:", "postgresql:", "pg-embedded:")
@@ -236,8 +237,6 @@ def _on_server(url: str, namespace: str | None, environ: Mapping[str, str]) -> S
 
 
 def _hint(name: str, known: Mapping[str, object] | tuple[str, ...], suffix: str = "") -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, list(known), 1)
-    question = f"; did you mean {close[0]}{suffix}?" if close else ""
+    close = closest(name, known)
+    question = f"; did you mean {close}{suffix}?" if close else ""
     return f"{question} (known: {', '.join(f'{each}{suffix}' for each in sorted(known))})"

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.asking.given import fitting
 from holdfast.errors import AnswerRejected
 from holdfast.journal.run_state import NO_ANSWER
+from holdfast.suggestions import closest
 from holdfast.views.pause_view import PLACEHOLDERS
 
 if TYPE_CHECKING:
     from holdfast.engine.outcome import Pause
 
 Names = Callable[[], Collection[str]]
+_CLOSE = 0.7
 
 
 def read_answers(texts: Sequence[str], pauses: Sequence[Pause], later: Names = tuple) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def _alone(text: str, waiting: Sequence[Pause], given: int, later: Names) -> tup
 
 
 def _is_meant_as_name(text: str, name: str, pause: Pause, later: Names) -> bool:
-    if _close(name, names_of(pause)):
+    if closest(name.strip(), names_of(pause), _CLOSE):
         return True
     if name.strip().isidentifier() or name in later():
         return not _fits(text, pause) or name in later()
@@ -93,15 +94,9 @@ def _refusal(text: str, waiting: Sequence[Pause], later: Collection[str]) -> str
     said = f"{text!r} names none of the open questions; write NAME=VALUE, open: {known}"
     if not mark:
         return said
-    close = _close(name, [each for pause in waiting for each in names_of(pause)])
+    close = closest(name.strip(), [each for pause in waiting for each in names_of(pause)], _CLOSE)
     if close:
         return f"{said}; did you mean {close}=…?"
     if name in later:
         return f"{said}; {name!r} may be asked later: answer it when it is open"
     return said
-
-
-def _close(name: str, known: Iterable[str]) -> str:
-    folded = {each.casefold(): each for each in known}
-    found = difflib.get_close_matches(name.strip().casefold(), list(folded), 1, 0.7)
-    return folded[found[0]] if found else ""

@@ -16,9 +16,9 @@ from holdfast.engine.commands.inbox import Change
 from holdfast.engine.commands.meant import Refused
 from holdfast.errors import HoldfastError
 from holdfast.journal.run_state import Frame, RunState, Step
-from holdfast.plan.check import suggestion
 from holdfast.plan.graph import Graph
 from holdfast.plan.naming import outline_at
+from holdfast.suggestions import suggestion
 
 
 class NeedsGraph(Exception):

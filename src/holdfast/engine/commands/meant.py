@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from holdfast.engine.driving.decide import qualified
 from holdfast.journal.run_state import Frame, RunState, Step
-from holdfast.plan.check import suggestion
 from holdfast.plan.naming import base_name, outline_names
+from holdfast.suggestions import suggestion
 from holdfast.values import START
 
 

@@ -11,8 +11,8 @@ from holdfast.engine.commands.meant import Refused
 from holdfast.engine.driving.decide import qualified
 from holdfast.journal.records import GraphChanged, Record, StateEdited
 from holdfast.journal.run_state import DONE, Frame, RunState, names_within, renamed_path
-from holdfast.plan.check import suggestion
 from holdfast.plan.naming import base_name, outline_at, outline_names, renamed, renamed_nodes
+from holdfast.suggestions import suggestion
 from holdfast.values import START
 
 

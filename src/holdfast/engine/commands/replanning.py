@@ -12,8 +12,8 @@ from holdfast.engine.commands.meant import Refused, meant_frame
 from holdfast.engine.commands.steering import put, skipped, told
 from holdfast.journal.records import Ops, Record, Steered, StepFinished, Target, WaveFinished
 from holdfast.journal.run_state import DONE, GATED, READY, RUNNING, Frame, Step, step_id
-from holdfast.plan.check import suggestion
 from holdfast.plan.naming import base_name, has_parts, whole_of
+from holdfast.suggestions import suggestion
 
 _NOT_BEGUN = (READY, GATED)
 

@@ -11,8 +11,8 @@ from holdfast.data.ops import make_op
 from holdfast.data.state import State
 from holdfast.errors import StateInvalid
 from holdfast.journal.records import Target
-from holdfast.plan.check import suggestion
 from holdfast.plan.graph import Graph, Send
+from holdfast.suggestions import suggestion
 from holdfast.values import END, START
 
 Emit = Callable[..., None]

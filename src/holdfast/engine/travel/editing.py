@@ -27,10 +27,10 @@ from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import RunEnded, Steered, StepFinished, Target
 from holdfast.journal.run_state import DONE, Frame, Step
 from holdfast.journal.writer import Writer
-from holdfast.plan.check import suggestion
 from holdfast.plan.graph import Graph
 from holdfast.plan.naming import base_name, has_parts, whole_of
 from holdfast.stores.base import RunInfo, Store
+from holdfast.suggestions import suggestion
 from holdfast.values import END, START, RunStatus
 
 

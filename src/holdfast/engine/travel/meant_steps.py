@@ -10,8 +10,8 @@ from holdfast.journal.run_state import (
     RunState,
     node_of,
 )
-from holdfast.plan.check import suggestion
 from holdfast.plan.naming import base_name
+from holdfast.suggestions import suggestion
 
 
 def meant_finishes(past: Past, run: RunState, name: str) -> list[Finish]:

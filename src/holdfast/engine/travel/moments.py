@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from holdfast.engine.resume import find_run
 from holdfast.errors import CheckpointNotFound, RunFinished
 from holdfast.journal.checkpoints import Checkpoint, read_mark, times_reset
-from holdfast.plan.check import suggestion
 from holdfast.plan.naming import base_name
 from holdfast.stores.base import Mark, RunInfo, Store
+from holdfast.suggestions import suggestion
 
 _PAGE = 500
 _SHOWN = 20

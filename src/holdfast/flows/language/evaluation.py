@@ -41,7 +41,8 @@ class Evaluation(Budget):
         if name in self.local:
             return self.local[name]
         if name not in self.scope:
-            raise Missing(missing_text(name, [*self.local, *self.scope], None))
+            known = self.local
+            raise Missing(lambda: missing_text(name, [*known, *self.scope], None))
         return exact(self.scope[name])
 
 

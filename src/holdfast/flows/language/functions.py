@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from holdfast.flows.language.list_functions import field_of, items_of
 from holdfast.flows.language.operators import contains
 from holdfast.flows.language.plain import Budget, Missing, Misuse, text
 from holdfast.flows.language.selections import SELECTIONS, Test
+from holdfast.suggestions import did_you_mean
 
 
 def change_each(
@@ -28,7 +28,8 @@ def change_each(
     items = items_of(budget, values)
     budget.charge(len(items))
     if function is None:
-        return [_attribute(field_of(attribute), item, default) for item in items]
+        read = field_of(budget, attribute)
+        return [_attribute(read, item, default) for item in items]
     work = FUNCTIONS.get(text(function))
     if work is None:
         raise Misuse(f"map cannot use {text(function)!r:.60}; {known(text(function))}")
@@ -101,8 +102,7 @@ _METHODS = frozenset(
 def known(wanted: str) -> str:
     """Which functions there are, and which one may have been meant."""
     every = sorted({*FUNCTIONS, *_LAZY})
-    close = difflib.get_close_matches(wanted, every, 1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(every)}"
+    return did_you_mean(wanted, every) or f"there are {', '.join(every)}"
 
 
 def calling(called: str, values: Sequence[Part], named: Mapping[str, Part]) -> Part:

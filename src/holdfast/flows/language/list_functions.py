@@ -8,7 +8,6 @@ from typing import Any
 from holdfast.flows.language.operators import calculate, contains, number, part
 from holdfast.flows.language.plain import (
     NUMBERS,
-    SCALARS,
     Budget,
     Misuse,
     describe,
@@ -33,15 +32,19 @@ def items_of(budget: Budget, values: Any) -> list[Any]:
     return [exact(item) for item in items]
 
 
-def field_of(attribute: Any) -> Callable[[Any], Any]:
+def field_of(budget: Budget, attribute: Any) -> Callable[[Any], Any]:
     """Reads `attribute`, which may be dotted, of an item; without one, the item itself."""
     if attribute is None:
         return lambda item: item
     keys = text(attribute).split(".") if kind(attribute) == "text" else [whole(attribute)]
 
+    called = f"the item (for attribute {attribute!r:.60})"
+    budget.characters(size(attribute) if kind(attribute) == "text" else 0)
+
     def read(item: Any) -> Any:
+        budget.charge(len(keys))
         for key in keys:
-            item = look_up(item, key, f"the item (for attribute {attribute!r:.60})")
+            item = look_up(item, key, called)
         return item
 
     return read
@@ -54,6 +57,7 @@ def _in_order(budget: Budget, keys: Iterable[Any]) -> list[Any]:
     if not (kinds <= NUMBERS or kinds == {"text"}):
         odd = next(key for key in found if kind(key) != kind(found[0]) or kind(key) not in {"text", "number"})
         raise Misuse(f"only numbers or only texts have an order; among the values is {describe(odd)}")
+    budget.charge(len(found))
     budget.characters(sum(map(size, found)) * 8 if kinds == {"text"} else 0)
     return found
 
@@ -67,7 +71,7 @@ def extreme(pick: Callable[..., Any], called: str) -> Callable[..., Any]:
         items = items_of(budget, values[0] if len(values) == 1 else list(values))
         if not items:
             raise Misuse(f"an empty list has no {called}; test len(…) > 0 first")
-        keys = _in_order(budget, map(field_of(attribute), items))
+        keys = _in_order(budget, map(field_of(budget, attribute), items))
         return items[pick(range(len(items)), key=keys.__getitem__)]
 
     return run
@@ -76,7 +80,7 @@ def extreme(pick: Callable[..., Any], called: str) -> Callable[..., Any]:
 def total(budget: Budget, values: Any, attribute: Any = None, start: Any = 0) -> Any:
     budget.charge(size(values))
     result = start
-    for item in map(field_of(attribute), items_of(budget, values)):
+    for item in map(field_of(budget, attribute), items_of(budget, values)):
         result = calculate(lambda one, other: one + other, result, item)
     return result
 
@@ -91,7 +95,7 @@ def all_true(budget: Budget, values: Any) -> bool:
 
 def in_order(budget: Budget, values: Any, reverse: Any = False, attribute: Any = None) -> list[Any]:
     items = items_of(budget, values)
-    keys = _in_order(budget, map(field_of(attribute), items))
+    keys = _in_order(budget, map(field_of(budget, attribute), items))
     order = sorted(range(len(items)), key=keys.__getitem__, reverse=truth(reverse))
     return [items[index] for index in order]
 
@@ -142,13 +146,27 @@ def backwards(budget: Budget, value: Any) -> Any:
 def unique(budget: Budget, values: Any, attribute: Any = None) -> list[Any]:
     seen: set[Any] = set()
     kept = []
+    read = field_of(budget, attribute)
     for item in items_of(budget, values):
-        key = field_of(attribute)(item)
-        mark = (kind(key) == "text", key) if kind(key) in SCALARS else as_json(budget, key)
+        mark = _mark(budget, read(item))
         if mark not in seen:
             seen.add(mark)
             kept.append(item)
     return kept
+
+
+def _mark(budget: Budget, value: Any) -> Any:
+    """What equal values have in common. Numbers become texts: very many numbers can have one hash, texts cannot."""
+    budget.charge(1)
+    found, value = kind(value), exact(value)
+    if found == "text":
+        budget.characters(size(value))
+        return "text", value
+    if found not in NUMBERS:
+        return None if value is None else as_json(budget, value)
+    if number(value) != value:
+        return value
+    return "number", f"{int(value):x}" if isinstance(value, int) or value.is_integer() else repr(value)
 
 
 def numbers_between(budget: Budget, start: Any, stop: Any = None, step: Any = 1) -> list[int]:

@@ -6,12 +6,13 @@ methods of the built-in types. Any other object may be handed on, but nothing of
 
 from __future__ import annotations
 
-import difflib
 import functools
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.suggestions import MOST_LOOKED_AT, suggestion
 
 MAX_STEPS = 1_000_000
 """What one evaluation may cost. Reading a value costs 1; handling many, or long texts, in proportion."""
@@ -33,7 +34,18 @@ class Misuse(HoldfastError):
 
 
 class Missing(Misuse):
-    """There is nothing of that name, key or index."""
+    """There is nothing of that name, key or index.
+
+    The message may be a function that words it when it is shown: a template may ask for thousands of missing keys
+    that have defaults.
+    """
+
+    def __init__(self, message: str | Callable[[], str]) -> None:
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        message = self.args[0]
+        return str(message() if callable(message) else message)
 
 
 class Budget:
@@ -196,13 +208,15 @@ def look_up(value: Any, key: Any, name: str) -> Any:
         return _by_key(value, key, name, found)
     if found in ("list", "text") and type(key) is int:
         if not -size(value) <= key < size(value):
-            raise Missing(f"{name} has {size(value)} item(s), so there is no [{_shown(key)}]")
+            raise Missing(lambda: f"{name} has {size(value)} item(s), so there is no [{_shown(key)}]")
         return exact(base_of(value).__getitem__(value, key))
     if found == "other":
         raise Misuse(f"{name} is {describe(value)}; let the step return mappings, lists, texts and numbers")
     if found == "list" and type(key) is str:
-        raise Missing(f"{name} is {describe(value)}; {key!r} needs an item of it first, such as {name}[0]")
-    raise Missing(f"{name} is {describe(value)}; it has no {_shown(key)}")
+        raise Missing(
+            lambda: f"{name} is {describe(value)}; {_shown(key)} needs an item of it first, such as {name}[0]"
+        )
+    raise Missing(lambda: f"{name} is {describe(value)}; it has no {_shown(key)}")
 
 
 def base_of(value: Any) -> Any:
@@ -216,17 +230,17 @@ def _by_key(value: Any, key: Any, name: str, found: str) -> Any:
     if found == "lookup":
         return exact(value[key])
     if not dict.__contains__(value, key):
-        raise Missing(missing_text(key, dict.__iter__(value), name))
+        raise Missing(lambda: missing_text(key, dict.__iter__(value), name))
     return exact(dict.__getitem__(value, key))
 
 
 def missing_text(key: Any, known: Iterable[Any], name: str | None) -> str:
     """That there is no such key (or no such name), what there is, and what may have been meant."""
-    texts = [str.__str__(other) for other in known if kind(other) == "text"]
-    texts = [other for other in texts if len(other) <= _SHOWN_CHARACTERS]
+    every = (str.__str__(other) for other in known if kind(other) == "text")
+    short = (other for other in every if len(other) <= _SHOWN_CHARACTERS)
+    texts = list(itertools.islice(short, MOST_LOOKED_AT))
     shown = ", ".join(map(repr, texts[:_SHOWN_KEYS])) + (", …" if len(texts) > _SHOWN_KEYS else "")
-    close = difflib.get_close_matches(key[:80], texts[:1000], 1) if type(key) is str else []
-    meant = f"; did you mean {close[0]!r}?" if close else ""
+    meant = suggestion(key, texts) if type(key) is str else ""
     if name is None:
         return f"there is no {_shown(key)} here; there is {shown or 'nothing'}{meant}"
     return f"there is no {_shown(key)} in {name}; {f'it has {shown}' if texts else 'it is empty'}{meant}"

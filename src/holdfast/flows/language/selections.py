@@ -58,7 +58,11 @@ def _select(keep: bool, by_attribute: bool) -> Callable[..., list[Any]]:
     def run(budget: Budget, values: Any, *arguments: Any) -> list[Any]:
         if by_attribute and not arguments:
             raise Misuse("say which attribute the items are picked by, such as selectattr('status')")
-        read, rest = (field_of(arguments[0]), arguments[1:]) if by_attribute else (field_of(None), arguments)
+        read, rest = (
+            (field_of(budget, arguments[0]), arguments[1:])
+            if by_attribute
+            else (field_of(budget, None), arguments)
+        )
         fits = _picker(rest[0] if rest else None, rest[1:])
         return [item for item in items_of(budget, values) if _holds(budget, read, fits, item) is keep]
 
@@ -80,7 +84,7 @@ def _holds(budget: Budget, read: Callable[[Any], Any], fits: Callable[..., bool]
 
 def group(budget: Budget, values: Any, attribute: Any) -> list[Any]:
     """Pairs of a value of the attribute and the items that have it, in the order of these values."""
-    read = field_of(attribute)
+    read = field_of(budget, attribute)
     groups: list[Any] = []
     for item in in_order(budget, values, attribute=attribute):
         budget.charge(1)

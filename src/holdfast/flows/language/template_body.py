@@ -110,6 +110,7 @@ class BodyReader(Reader):
         names = self._targets(node.target)
 
         def run(rendering: Rendering) -> None:
+            rendering.items(len(rendering.local))
             rendering.local = {**rendering.local, **_unpacked(names, value(rendering))}
 
         return placed(self.place(node), run)
@@ -130,6 +131,7 @@ class BodyReader(Reader):
             outer = rendering.local
             for index, found in enumerate(rounds):
                 rendering.charge(1)
+                rendering.items(len(outer))
                 rendering.local = {**outer, **found, "loop": _loop(index, len(rounds))}
                 body(rendering)
             rendering.local = outer
@@ -174,6 +176,7 @@ def _rounds(
     for item in items:
         found = _unpacked(names, exact(item))
         if test is not None:
+            rendering.items(len(outer))
             rendering.local = {**outer, **found}
         if test is None or truth(test(rendering)):
             rounds.append(found)

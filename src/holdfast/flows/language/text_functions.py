@@ -37,7 +37,12 @@ def recased(change: Callable[[str], str]) -> Callable[..., Any]:
 
 def strip(budget: Budget, value: Any, characters: Any = None) -> str:
     budget.new_text(size(text(value)))
-    return text(value).strip(None if characters is None else text(characters))
+    if characters is None:
+        return text(value).strip()
+    # Each character that is looked at is searched among these.
+    unwanted = "".join(set(text(characters)))
+    budget.characters(size(characters) + size(value) * len(unwanted))
+    return text(value).strip(unwanted)
 
 
 def split(budget: Budget, value: Any, separator: Any = None, most: Any = -1) -> list[str]:
@@ -58,7 +63,7 @@ def lines(budget: Budget, value: Any) -> list[str]:
 
 
 def join(budget: Budget, values: Any, separator: Any = "", attribute: Any = None) -> str:
-    texts = [as_text(budget, item) for item in map(field_of(attribute), items_of(budget, values))]
+    texts = [as_text(budget, item) for item in map(field_of(budget, attribute), items_of(budget, values))]
     budget.new_text(sum(map(len, texts)) + len(texts) * size(text(separator)))
     return text(separator).join(texts)
 

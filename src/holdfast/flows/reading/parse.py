@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,7 +13,7 @@ from holdfast.flows.reading.checks.names import check_names
 from holdfast.flows.reading.checks.order import check_order
 from holdfast.flows.reading.checks.reading import Reading
 from holdfast.flows.reading.checks.texts import check_texts
-from holdfast.flows.reading.problems import FlowInvalid, Problem
+from holdfast.flows.reading.problems import MOST_PROBLEMS, FlowInvalid, Problem
 from holdfast.flows.reading.shapes import Shape, read_shape
 from holdfast.flows.reading.source import Source
 
@@ -33,10 +34,9 @@ def parse(source: Source) -> Definition:
 def check(source: Source, definition: Definition, shape: Shape) -> list[Problem]:
     """What is wrong with the meaning of a definition, as far as its shape could be read."""
     reading = Reading(source, definition, frozenset(shape.unread), frozenset(shape.names))
-    problems = [*check_names(reading), *check_kinds(reading), *check_texts(reading)]
-    if not shape.problems:
-        problems += check_order(reading)
-    return problems
+    checks = [check_names, check_kinds, check_texts, *([] if shape.problems else [check_order])]
+    found = itertools.chain.from_iterable(check(reading) for check in checks)
+    return list(itertools.islice(found, MOST_PROBLEMS))
 
 
 def _shape(source: Source) -> Shape:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 from collections.abc import Collection, Iterable
@@ -14,8 +13,8 @@ from holdfast.errors import HoldfastError
 _LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _SHOWN_COLUMNS = 100
 _SHOWN_PROBLEMS = 50
-_COMPARED = 300
-"""Among more names none is searched for a close one: that would take too long."""
+MOST_PROBLEMS = 500
+"""When so many problems are found, no more are searched for: each takes time to be put into words."""
 
 
 class Position(NamedTuple):
@@ -60,17 +59,23 @@ class Problem:
 
 
 class FlowInvalid(HoldfastError):
-    """A workflow file cannot be used; `problems` lists every reason at once, in the order of the file."""
+    """A workflow file cannot be used; `problems` lists the reasons at once, in the order of the file.
+
+    Of a file with more than 500 problems, 500 or a few more are listed.
+    """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         found = dict.fromkeys(problems)
-        files = list(dict.fromkeys(problem.position.file for problem in found))
+        files: dict[str, int] = {}
+        for problem in found:
+            files.setdefault(problem.position.file, len(files))
         self.problems = tuple(
-            sorted(found, key=lambda problem: (files.index(problem.position.file), problem.position[1:]))
+            sorted(found, key=lambda problem: (files[problem.position.file], problem.position[1:]))
         )
         shown = [str(problem) for problem in self.problems[:_SHOWN_PROBLEMS]]
         if len(self.problems) > len(shown):
-            shown.append(f"and {len(self.problems) - len(shown)} more problems")
+            least = "at least " if len(self.problems) >= MOST_PROBLEMS else ""
+            shown.append(f"and {least}{len(self.problems) - len(shown)} more problems")
         super().__init__("\n".join(shown))
 
 
@@ -88,19 +93,6 @@ class Page:
     def problem(self, line: int, column: int, message: str, hint: str = "", width: int = 1) -> Problem:
         """A problem at a place of this file."""
         return Problem(message, Position(self.file, line, column), self.line(line), hint, width)
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'?` if a known name is close, else nothing."""
-    names = list(itertools.islice(known, _COMPARED + 1))
-    if len(names) > _COMPARED:
-        return ""
-    close = difflib.get_close_matches(name[:100], names, 1)
-    if not close:
-        folded = {known_name.lower().replace("-", "_"): known_name for known_name in names}
-        same = folded.get(name.lower().replace("-", "_"))
-        close = [same] if same is not None else []
-    return f"did you mean {close[0]!r}?" if close else ""
 
 
 def listed(names: Iterable[str], limit: int = 40) -> str:

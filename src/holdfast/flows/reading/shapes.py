@@ -10,9 +10,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from holdfast.flows.model import KINDS, Definition, Step, Workflow
-from holdfast.flows.reading.problems import Problem, did_you_mean, listed
+from holdfast.flows.reading.problems import MOST_PROBLEMS, Problem, listed
 from holdfast.flows.reading.source import DataPath, Source
 from holdfast.flows.reading.words import bare, failure, field_names, options, shape, shape_of
+from holdfast.suggestions import did_you_mean
 
 _LOST: Any = object()
 """Stands for a value that could not be read."""
@@ -159,7 +160,7 @@ class _Reading:
     def _unknown(self, model: type[BaseModel], name: str, path: DataPath) -> None:
         known = field_names(model)
         inside = [place for place, names in _inner_fields(model).items() if name in names]
-        hint = did_you_mean(name, known)
+        hint = did_you_mean(name, known) if len(self.shape.problems) < MOST_PROBLEMS else ""
         if not hint and inside:
             hint = f"it belongs inside {' or '.join(f'`{place}`' for place in inside)}"
         hint = f"{hint} allowed here: {listed(known)}" if hint.endswith("?") else hint

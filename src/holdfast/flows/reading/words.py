@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel
 
 from holdfast.flows.model import STEP_NAME, Step, seconds
-from holdfast.flows.reading.problems import did_you_mean, listed
+from holdfast.flows.reading.problems import listed
+from holdfast.suggestions import did_you_mean
 
 _SIMPLE = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 _NAME_RULE = "use letters, digits, _ and -; do not begin with a digit; at most 64 characters"

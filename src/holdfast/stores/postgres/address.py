@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from holdfast.errors import StoreError
 from holdfast.stores.base import DEFAULT_NAMESPACE
 from holdfast.stores.namespaces import check_namespace, in_namespace, wanted_namespace
 from holdfast.stores.showing import is_cut_short
+from holdfast.suggestions import closest
 
 DEFAULT_SCHEMA = "holdfast"
 LONGEST_SCHEMA = 50
@@ -94,8 +94,8 @@ def _refuse_unknown(names: Iterable[str]) -> None:
     known = _known_to_libpq()
     for name in names:
         if name not in _OWN and name not in known:
-            close = difflib.get_close_matches(name, [*_OWN, *known], 1)
-            question = f"; did you mean {close[0]}?" if close else ""
+            close = closest(name, [*_OWN, *known])
+            question = f"; did you mean {close}?" if close else ""
             raise StoreError(
                 f"a PostgreSQL URL has no parameter {name!r:.80}{question} (ours: {', '.join(_OWN)}; "
                 "all others are those of libpq)"

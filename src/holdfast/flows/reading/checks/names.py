@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from holdfast.flows.model import END_ROUTE, After, Ask
 from holdfast.flows.reading.checks.reading import Placed, Reading
-from holdfast.flows.reading.problems import Problem, did_you_mean, listed
+from holdfast.flows.reading.problems import Problem, listed
 from holdfast.flows.reading.source import DataPath
+from holdfast.suggestions import did_you_mean
 
 SCOPE = frozenset({"inputs", "steps", "visits", "vars", "workflow"})
 """The names that every expression and template sees."""

@@ -101,8 +101,9 @@ def _unreachable(reading: Reading, reached: set[str], excused: set[str]) -> Iter
 
 
 def _waiting_circles(reading: Reading, circles: list[list[str]]) -> Iterator[Problem]:
+    placed_by_name = _by_name(reading)
     for circle in circles:
-        placed = _placed(reading, circle[0])
+        placed = placed_by_name[circle[0]]
         message = f"steps wait for each other: {' -> '.join([*circle, circle[0]])}"
         hint = "remove one of these from an `after`"
         yield reading.source.problem((*placed.path, "after"), message, hint)
@@ -112,8 +113,9 @@ def _endless(reading: Reading, follow: Followers, reached: set[str]) -> Iterator
     """Circles of steps that no way leads out of."""
     leaving = _reach([END_ROUTE], _turned(follow))
     stuck = {name: follow[name] for name in follow if name in reached and name not in leaving}
+    placed_by_name = _by_name(reading)
     for circle in _circles(stuck):
-        placed = _placed(reading, circle[-1])
+        placed = placed_by_name[circle[-1]]
         path = (*placed.path, "routes") if placed.step.routes else (*placed.path, "name")
         message = f"no way leads out of the circle {' -> '.join([*circle, circle[0]])}"
         hint = f"give {listed(map(repr, circle))} a route with a condition that leads on, or to {END_ROUTE}"
@@ -124,24 +126,33 @@ def _circles(follow: Followers) -> Iterator[list[str]]:
     """One circle for each group of names that lead to each other, in the order in which they are met."""
     order = {name: place for place, name in enumerate(follow)}
     back = _turned(follow)
-    left = dict.fromkeys(follow)
-    while left:
-        trail = {next(iter(left)): None}
-        while True:
-            last = next(reversed(trail))
-            targets = [target for target in follow[last] if target in left]
-            if not targets or min(targets, key=order.__getitem__) in trail:
-                break
-            trail[min(targets, key=order.__getitem__)] = None
-        names = list(trail)
-        if targets:
-            circle = names[names.index(min(targets, key=order.__getitem__)) :]
+    left = set(follow)
+    for start in follow:
+        circle = _circle(start, follow, order, left) if start in left else []
+        if circle:
             yield circle
-            done = _reach(circle, follow) | _reach(circle, back)
+            left -= _reach(circle, follow) | _reach(circle, back)
+
+
+def _circle(start: str, follow: Followers, order: Mapping[str, int], left: set[str]) -> list[str]:
+    """The first circle that a name leads to, or nothing; what leads to none is removed from `left`."""
+    trail = {start: _in_order(start, follow, order)}
+    while trail:
+        last, targets = next(reversed(trail.items()))
+        target = next((target for target in targets if target in left), None)
+        if target in trail:
+            names = list(trail)
+            return names[names.index(target) :]
+        if target is None:
+            left.remove(last)
+            del trail[last]
         else:
-            done = {names[-1]}
-        for name in done:
-            left.pop(name, None)
+            trail[target] = _in_order(target, follow, order)
+    return []
+
+
+def _in_order(name: str, follow: Followers, order: Mapping[str, int]) -> Iterator[str]:
+    return iter(sorted((target for target in follow[name] if target in order), key=order.__getitem__))
 
 
 def _turned(follow: Followers) -> dict[str, set[str]]:
@@ -153,5 +164,5 @@ def _turned(follow: Followers) -> dict[str, set[str]]:
     return back
 
 
-def _placed(reading: Reading, name: str) -> Placed:
-    return next(placed for placed in reading.outer if placed.step.name == name)
+def _by_name(reading: Reading) -> dict[str, Placed]:
+    return {placed.step.name: placed for placed in reading.outer}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +11,13 @@ from holdfast.flows.language.expressions import ExpressionError, compile_express
 from holdfast.flows.language.templates import TemplateError, compile_template
 from holdfast.flows.reading.checks.places import Text, texts
 from holdfast.flows.reading.checks.reading import Reading
-from holdfast.flows.reading.problems import Problem, did_you_mean, listed
+from holdfast.flows.reading.problems import Problem, listed
+from holdfast.suggestions import did_you_mean
 
 _EXPRESSION = "write it like `output.count > 3 and inputs.mode == 'fast'`"
 _TEMPLATE = "write values as {{ inputs.name }}, and {{ '{{' }} for the braces themselves"
 _DASHED = re.compile(r"(?<![\w.])(inputs|steps|vars|visits)\.([A-Za-z_]\w*-[\w-]*)")
+_MOST_OF_A_TEXT = 50
 _WORKFLOW = ("name", "run_id")
 _STEP = ("status", "output", "error", "outputs", "errors", "answer", "answers", "exit_code", "stderr",
          "status_code", "headers", "usage", "reason", "count", "visits")  # fmt: skip
@@ -78,15 +81,13 @@ class _Names:
         }
 
     def problems(self, text: Text, paths: set[tuple[str, ...]]) -> Iterator[Problem]:
-        """Names in a text that lead to nothing, in the order in which they stand there."""
+        """Names in a text that lead to nothing; of very many, some."""
         dashed = self._dashed(text)
         if dashed is not None:
             yield dashed
             return
-        for path in sorted(paths, key=lambda path: (_offset(text.value, path[:2]), path)):
-            problem = self._problem(text, path)
-            if problem is not None:
-                yield problem
+        found = (self._problem(text, path) for path in sorted(paths))
+        yield from itertools.islice((problem for problem in found if problem is not None), _MOST_OF_A_TEXT)
 
     def _problem(self, text: Text, path: tuple[str, ...]) -> Problem | None:
         top = path[0]
@@ -110,7 +111,7 @@ class _Names:
     def _all(self, top: str, known: Any) -> str:
         if not known:
             return f"declare it: workflow.{top} is empty" if top in ("inputs", "vars") else ""
-        return f"known are {listed(map(str, known))}"
+        return f"known are {listed(known)}"
 
     def _unknown_top(self, text: Text, path: tuple[str, ...]) -> Problem:
         top = path[0]
