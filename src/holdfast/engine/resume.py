@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from holdfast import clock
@@ -133,16 +134,19 @@ def take_answers(
     ]
 
 
-def elapsed(run: RunState, now: float, *, sleeps: bool = False) -> list[records.Answered]:
+def elapsed(
+    run: RunState, has_passed: Callable[[float], bool], *, sleeps: bool = False
+) -> list[records.Answered]:
     """What time has settled: waits that are over, and questions that nobody answered in time.
 
-    With `sleeps` all waits are over: whoever drives the run without leaving it waits for the rest in its
-    nodes. A question that is no longer open is told to its node; what comes of it is the node's business.
+    `has_passed` tells of a deadline whether it has passed. With `sleeps` all waits are over: whoever executes the run
+    without leaving it waits for the rest in its nodes. A question that is no longer open is told to its node; what
+    comes of it is the node's business.
     """
     over = [
         pause
         for pause in run.pauses.values()
-        if (pause.expires_at is not None and pause.expires_at <= now) or (sleeps and pause.kind == SLEEP)
+        if (pause.expires_at is not None and has_passed(pause.expires_at)) or (sleeps and pause.kind == SLEEP)
     ]
     return [records.Answered(pause.id, EXPIRED, "time") for pause in over]
 
@@ -159,13 +163,15 @@ def settled_doubts(
 
 
 def answered_now(
-    info: RunInfo, run: RunState, options: ResumeOptions, settings: Settings, now: float, *, sleeps: bool
+    info: RunInfo, run: RunState, options: ResumeOptions, settings: Settings, *, sleeps: bool
 ) -> list[records.Answered]:
     """All that is answered when a run is taken up: by the caller, by `if_interrupted`, and by time."""
     answered = take_answers(info, run, options.answer, options.answers, settings.codec, settings.retention)
     answered += settled_doubts(run, options.if_interrupted, answered)
     known = {record.pause for record in answered}
-    return answered + [record for record in elapsed(run, now, sleeps=sleeps) if record.pause not in known]
+    has_passed = partial(settings.journal.deadlines.has_passed, info.run)
+    over = elapsed(run, has_passed, sleeps=sleeps)
+    return answered + [record for record in over if record.pause not in known]
 
 
 def is_at_rest(

@@ -232,7 +232,7 @@ class _Planning:
             if back is not None:
                 found += taken_back(settings.journal, settings.codec, back, "")
         else:
-            found += answered_now(info, run, options, settings, now, sleeps=True)
+            found += answered_now(info, run, options, settings, sleeps=True)
             if is_at_rest(info, run, options, found, settings.rules.barrier):
                 return
             if back is not None:

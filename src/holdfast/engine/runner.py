@@ -166,7 +166,7 @@ class Runner:
         self.refuse_driven(info, options.takeover)
         if again is not None and again.goes_back:
             return await again.go_back(loaded, options, caller)
-        answered = answered_now(info, run, options, self.settings, clock.time(), sleeps=caller.linger is None)
+        answered = answered_now(info, run, options, self.settings, sleeps=caller.linger is None)
         at_rest = is_at_rest(info, run, options, answered, self.settings.rules.barrier)
         if at_rest and not self._has_messages(info.run, run):
             return self._as_it_stands(loaded)

@@ -9,6 +9,7 @@ from holdfast import clock
 from holdfast.engine.driver import is_driven
 from holdfast.fleet.avoiding import Avoiding
 from holdfast.fleet.claims import MAX_STRIKES, Claim, Wanted
+from holdfast.journal.deadlines import deadlines_of
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus
 
@@ -22,16 +23,18 @@ class LocalClaims:
         self._store, self._wanted = store, wanted
         self._lock = threading.Lock()
         self._not_before: dict[str, float] = {}
+        """Until when, by the monotonic clock, this worker leaves runs alone."""
+        self._deadlines = deadlines_of(store)
         self._strikes: dict[str, int] = {}
         self._avoiding = Avoiding()
 
     def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
         """The most urgent runs that this worker may take up."""
-        now, passed = clock.time(), {*active, *self._avoiding.runs()}
+        passed = {*active, *self._avoiding.runs()}
         found = [
             (info, why)
             for info in self._store.runs(status=_CLAIMABLE)
-            if info.run not in passed and self._is_wanted(info, now) and (why := self._why(info, now))
+            if info.run not in passed and self._is_wanted(info) and (why := self._why(info))
         ]
         found.sort(key=lambda item: (-item[0].priority, item[0].due_at or item[0].created_at))
         return [Claim(info.run, info.workflow, info.queue, why) for info, why in found[:limit]]
@@ -41,7 +44,7 @@ class LocalClaims:
         with self._lock:
             self._not_before.pop(run, None)
             if seconds:
-                self._not_before[run] = clock.time() + seconds
+                self._not_before[run] = clock.monotonic() + seconds
             else:
                 self._strikes.pop(run, None)
 
@@ -49,7 +52,9 @@ class LocalClaims:
         """Try again a little later, up to the last strike; then this worker leaves the run alone for good."""
         with self._lock:
             strikes = self._strikes[run] = self._strikes.get(run, 0) + 1
-            self._not_before[run] = clock.time() + (5.0**strikes if strikes < MAX_STRIKES else float("inf"))
+            self._not_before[run] = clock.monotonic() + (
+                5.0**strikes if strikes < MAX_STRIKES else float("inf")
+            )
 
     def avoid(self, workflow: str) -> None:
         """Leave the runs of a workflow alone."""
@@ -61,11 +66,11 @@ class LocalClaims:
 
     def count_waiting(self, within: float) -> int:
         """How many wanted runs are running, queued, or due soon."""
-        soon, left = clock.time() + within, set(self._avoiding.runs(within))
+        left = set(self._avoiding.runs(within))
         return sum(
             info.run not in left
-            and self._is_wanted(info, soon)
-            and (info.status == RunStatus.RUNNING or _is_due(info, soon))
+            and self._is_wanted(info, within)
+            and (info.status == RunStatus.RUNNING or self._is_due(info, within))
             for info in self._store.runs(status=_CLAIMABLE)
         )
 
@@ -73,7 +78,7 @@ class LocalClaims:
         """Nothing tells of changes here: the worker looks again and again."""
         return lambda: None
 
-    def _is_wanted(self, info: RunInfo, now: float) -> bool:
+    def _is_wanted(self, info: RunInfo, within: float = 0.0) -> bool:
         queues, workflows = self._wanted.queues, self._wanted.workflows
         if not info.queue or (queues and info.queue not in queues):
             return False
@@ -82,17 +87,17 @@ class LocalClaims:
         ):
             return False
         with self._lock:
-            return self._not_before.get(info.run, 0.0) <= now
+            not_before = self._not_before.get(info.run)
+            return not_before is None or not_before <= clock.monotonic() + within
 
-    def _why(self, info: RunInfo, now: float) -> str:
+    def _why(self, info: RunInfo) -> str:
         if info.status == RunStatus.RUNNING:
             return "" if is_driven(self._store, info) else "orphaned"
-        if not _is_due(info, now):
+        if not self._is_due(info):
             return ""
         return "queued" if info.status == RunStatus.QUEUED else "due"
 
-
-def _is_due(info: RunInfo, now: float) -> bool:
-    if info.due_at is None:
-        return info.status == RunStatus.QUEUED
-    return info.due_at <= now
+    def _is_due(self, info: RunInfo, within: float = 0.0) -> bool:
+        if info.due_at is None:
+            return info.status == RunStatus.QUEUED
+        return self._deadlines.left(info.run, info.due_at) <= within

@@ -14,6 +14,7 @@ from holdfast.data.codec import Codec
 from holdfast.data.seal import Seal
 from holdfast.errors import CodecError, CorruptJournal, RunNotFound
 from holdfast.journal.commit import Committer, committer_of
+from holdfast.journal.deadlines import deadlines_of
 from holdfast.journal.fold import apply
 from holdfast.journal.inboxes import Inboxes
 from holdfast.journal.records import Forked, MovedOn, Record
@@ -105,6 +106,7 @@ class Journal:
         self.store, self.seal = store, seal
         self.committer: Committer = committer_of(store)
         self.inboxes = Inboxes(store)
+        self.deadlines = deadlines_of(store)
 
     def info(self, run: str) -> RunInfo:
         """The plain facts of a run; an unknown run is refused."""

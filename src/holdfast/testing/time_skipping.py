@@ -65,7 +65,7 @@ class SkippedTime:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._offset = 0.0
+        self._offset = self._wall_offset = 0.0
         self._working = 0
         """How many threads and event loops are at work and do not wait."""
         self._waiting: list[_Wait] = []
@@ -76,7 +76,7 @@ class SkippedTime:
 
     def now(self) -> float:
         """The time, in seconds since the epoch, with all that was skipped."""
-        return time.time() + self._offset
+        return time.time() + self._offset + self._wall_offset
 
     def skipped(self) -> float:
         """How many seconds were skipped so far."""
@@ -89,6 +89,10 @@ class SkippedTime:
         with self._changed:
             self._offset += seconds
             self._wake_those_due()
+
+    def set_wall_clock(self, seconds: float) -> None:
+        """Set the wall clock forward, or with less than 0 back, by so many seconds; no time passes with that."""
+        self._wall_offset += seconds
 
     def run(self, main: Coroutine[Any, Any, Result]) -> Result:
         """What a coroutine returns, in an event loop whose time is this clock's."""

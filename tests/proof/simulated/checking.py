@@ -41,16 +41,20 @@ from holdfast.testing.invariants import (
     Invariant,
     Violation,
 )
+from holdfast.testing.simulator.faults import JUMP
 from holdfast.testing.simulator.server import Kept, Stored
 from holdfast.values import RunStatus
 
 from .operating import Operation
+from .scenario import Scenario
 from .shapes import Shape
-from .stage import Begun, Stage
+from .stage import Begun, Fired, Stage
 
 _MOST_TAKE_UPS = 12
 """How often a run may be taken up after the last of what went wrong."""
 _GRAIN = 1e-6
+_LATE = 2.0
+"""By how many seconds a sleep may be prolonged where nothing goes wrong but clocks."""
 
 
 class Reading:
@@ -62,7 +66,7 @@ class Reading:
         self.begun: dict[str, dict[int, int]] = {}
         self.finished: dict[str, Stored] = {}
         self.noted: dict[tuple[str, str], Stored] = {}
-        self.sleeps: dict[str, float] = {}
+        self.sleeps: dict[str, tuple[float, Stored]] = {}
         self._driver: Any = None
         self._retry_at: dict[str, float] = {}
         self._open: dict[str, float | None] = {}
@@ -113,7 +117,7 @@ class Reading:
         self._check_driver(f"the start of {record.step}", stored)
         if record.step in self.finished:
             self.wrong(FINISHED_ONCE, f"{record.step} is begun again in entry {stored.entry.seq}")
-        if stored.entry.at < self._retry_at.pop(record.step, 0.0) - _GRAIN:
+        if _is_early(stored, self._retry_at.pop(record.step, 0.0)):
             self.wrong(TIMERS, f"{record.step} was tried again too early, in entry {stored.entry.seq}")
         self.begun.setdefault(record.step, {}).setdefault(record.attempt, stored.moment)
 
@@ -135,7 +139,7 @@ class Reading:
             self.wrong(EFFECTS, f"{record.step} notes {record.key} again in entry {stored.entry.seq}")
         self.noted[place] = stored
         if record.key.startswith("sleep:"):
-            self.sleeps[record.step] = float(self.codec.decode(record.value))
+            self.sleeps[record.step] = float(self.codec.decode(record.value)), stored
 
     def _see_pause(self, record: Paused, stored: Stored) -> None:
         # Whoever drives a run without leaving it waits for the rest of a sleep in its node, which tells of that.
@@ -146,8 +150,7 @@ class Reading:
             self.wrong(SIGNALS, f"{record.pause} is answered in entry {stored.entry.seq}, and was not open")
             return
         due = self._open.pop(record.pause)
-        early = due is not None and stored.entry.at < due - _GRAIN
-        if record.value == EXPIRED and early:
+        if record.value == EXPIRED and due is not None and _is_early(stored, due):
             self.wrong(TIMERS, f"{record.pause} ran out too early, in entry {stored.entry.seq}")
 
     def _see_command(self, record: Commanded, stored: Stored) -> None:
@@ -212,12 +215,25 @@ def check(operation: Operation, stage: Stage, came_to_its_end: bool) -> list[Vio
     for begun in stage.begun:
         violations += _check_begun(begun, readings.get(begun.run), shape.is_strict)
     for fired in stage.fired:
-        due = readings[fired.run].sleeps.get(fired.step)
-        if due is None or fired.wall < due - _GRAIN:
-            violations.append(
-                Violation(TIMERS, f"{fired.run}: {fired.step} slept until {fired.wall}, not {due}")
-            )
+        violations += _check_fired(fired, readings[fired.run], operation.scenario)
     return violations
+
+
+def _is_early(stored: Stored, due: float) -> bool:
+    """Whether the wall clock of whoever stored an entry had never come to a time, nor would have by now."""
+    return stored.time + stored.process.most_ahead < due - _GRAIN and stored.entry.at < due - _GRAIN
+
+
+def _check_fired(fired: Fired, reading: Reading, scenario: Scenario) -> Iterator[Violation]:
+    due, noted = reading.sleeps.get(fired.step, (None, None))
+    what = f"{fired.run}: {fired.step} slept until {fired.time}"
+    if due is None or noted is None or fired.time + fired.most_ahead < due - _GRAIN:
+        yield Violation(TIMERS, f"{what}, not {due}")
+        return
+    only_jumps = not scenario.wish and all(fault.kind == JUMP for fault in scenario.faults)
+    length = due - noted.entry.at
+    if only_jumps and fired.process is noted.process and fired.time > noted.time + length + _LATE:
+        yield Violation(TIMERS, f"{what}, {length} s after {noted.time}: a clock that jumped held it up")
 
 
 def _check_begun(begun: Begun, reading: Reading | None, is_strict: bool) -> Iterator[Violation]:

@@ -119,26 +119,34 @@ PLANTED = (
         "retries begin one poll early",
         "timers",
         _DRIVE,
-        "        if at is not None and at > clock.time():\n",
-        "        if at is not None and at > clock.time() + 0.25:\n",
+        "        if at is not None and self.time_left(at) > 0:\n",
+        "        if at is not None and self.time_left(at) > 0.25:\n",
         _PROOF,
     ),
     Planted(
         "sleeps end one poll early",
         "timers",
         "engine/driving/context.py",
-        "        while (left := until - clock.time()) > 0:\n            if self.cancelled:\n",
-        "        while (left := until - clock.time()) > 0.25:\n            if self.cancelled:\n",
+        "        while (left := self._host.time_left(until)) > 0:\n            if self.cancelled:\n",
+        "        while (left := self._host.time_left(until)) > 0.25:\n            if self.cancelled:\n",
         _PROOF,
     ),
     Planted(
         "questions run out one poll early",
         "timers",
         "engine/resume.py",
-        "        if (pause.expires_at is not None and pause.expires_at <= now)"
+        "        if (pause.expires_at is not None and has_passed(pause.expires_at))"
         " or (sleeps and pause.kind == SLEEP)\n",
-        "        if (pause.expires_at is not None and pause.expires_at <= now + 0.5)"
+        "        if (pause.expires_at is not None and has_passed(pause.expires_at - 0.5))"
         " or (sleeps and pause.kind == SLEEP)\n",
+        _PROOF,
+    ),
+    Planted(
+        "a clock that is set back prolongs a sleep",
+        "timers",
+        "journal/deadlines.py",
+        "        return min(by_wall, end - ticks)\n",
+        "        return by_wall\n",
         _PROOF,
     ),
     Planted(
@@ -200,8 +208,8 @@ PLANTED = (
         "a paused run whose time has come is not claimed",
         "not-stranded",
         "fleet/local_claims.py",
-        "    return info.due_at <= now\n",
-        '    return info.due_at <= now and info.status != "paused"\n',
+        "        return self._deadlines.left(info.run, info.due_at) <= within\n",
+        '        return self._deadlines.left(info.run, info.due_at) <= within and info.status != "paused"\n',
         _PROOF,
     ),
 )

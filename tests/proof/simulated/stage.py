@@ -25,12 +25,13 @@ class Begun(NamedTuple):
 
 
 class Fired(NamedTuple):
-    """A step went on after a sleep, by the wall clock of its process."""
+    """A step went on after a sleep, and what time it was then."""
 
     run: str
     step: str
-    wall: float
-    skewed: bool
+    process: Process
+    time: float
+    most_ahead: float
 
 
 class Stage:
@@ -67,7 +68,7 @@ class Stage:
         process = self.world.current
         assert process is not None
         if process.alive:
-            self.fired.append(Fired(ctx.run_id, ctx.step, self.world.wall_time(), process.skew != 0.0))
+            self.fired.append(Fired(ctx.run_id, ctx.step, process, self.world.now, process.most_ahead))
 
     def duration(self) -> float:
         """How long the body takes."""

@@ -53,6 +53,8 @@ class Host(Protocol):
     def spent(self) -> float: ...
     def emit(self, type: str, node: str = "", /, **data: Any) -> None: ...
     def stop_wanted(self) -> bool: ...
+    def deadline_after(self, seconds: float) -> float: ...
+    def time_left(self, deadline: float) -> float: ...
 
 
 class Context:
@@ -245,7 +247,7 @@ class Context:
             name=name,
             prompt=prompt,
             schema=self._host.codec.encode(described) if described is not None else b"",
-            expires_at=None if seconds is None else clock.time() + seconds,
+            expires_at=None if seconds is None else self._host.deadline_after(seconds),
             since=clock.time(),
         )
 
@@ -334,12 +336,12 @@ class Context:
         self._sleeps += 1
         key = f"sleep:{self._sleeps if name is None else name}"
         if self._is_async:
-            return self._sleep_async(key, clock.time() + length)
+            return self._sleep_async(key, self._host.deadline_after(length))
         known, until = self._remembered(key)
         if not known:
-            until = self._remember(key, clock.time() + length)
+            until = self._remember(key, self._host.deadline_after(length))
         self._leave_if_long(key, until)
-        while (left := until - clock.time()) > 0:
+        while (left := self._host.time_left(until)) > 0:
             if self.cancelled:
                 raise StopSignal
             moment = min(left, clock.glance(0.2))
@@ -354,7 +356,7 @@ class Context:
         else:
             await self._host.note_async(self._noted(key, until))
         self._leave_if_long(key, until)
-        while (left := until - clock.time()) > 0:
+        while (left := self._host.time_left(until)) > 0:
             moment = min(left, clock.glance(1.0))
             self._beat = clock.monotonic() + moment
             await asyncio.sleep(moment)
@@ -362,7 +364,7 @@ class Context:
     def _leave_if_long(self, key: str, until: float) -> None:
         """Leave the node, if it is to wait longer than its drive wants to."""
         linger = self._host.linger
-        if linger is not None and until - clock.time() > linger:
+        if linger is not None and self._host.time_left(until) > linger:
             step = self._step
             raise self._leaving(
                 Paused(f"{step.id}:{key}", SLEEP, step.id, step.node, key, "", b"", until, clock.time())

@@ -208,6 +208,14 @@ class Drive:
         """Tell the observers, if there are any."""
         self.saving.emit(type, node, **data)
 
+    def deadline_after(self, seconds: float) -> float:
+        """Return the wall time that is so many seconds away, and begin to wait for it."""
+        return self.settings.journal.deadlines.after(self.run_id, seconds)
+
+    def time_left(self, deadline: float) -> float:
+        """Return how many seconds this process still waits for a deadline of the run; 0 or less if it has passed."""
+        return self.settings.journal.deadlines.left(self.run_id, deadline)
+
     def stop_wanted(self) -> bool:
         """Whether the run is to stop; looks into the inbox now and then."""
         if self.stop is None:
@@ -473,13 +481,13 @@ class Drive:
 
     def _heed_time(self) -> None:
         """Settle the waits that are over; wake up for the next."""
-        for answered in elapsed(self.run, clock.time()):
+        for answered in elapsed(self.run, lambda at: self.time_left(at) <= 0):
             self._record(answered)
         times = [pause.expires_at for pause in self.run.pauses.values() if pause.expires_at is not None]
         self._wake_at = min(times, default=None)
 
     def _is_long(self, until: float) -> bool:
-        return self.linger is not None and until - clock.time() > self.linger
+        return self.linger is not None and self.time_left(until) > self.linger
 
     async def _look_back(self) -> None:
         """Learn what the run may be given of what another, or it itself, has finished."""
@@ -505,7 +513,7 @@ class Drive:
 
     def _begin(self, step: Step, at: float | None) -> bool:
         """Record the intent to run a step, unless it is to wait until `at`."""
-        if at is not None and at > clock.time():
+        if at is not None and self.time_left(at) > 0:
             self._wake_at = at if self._wake_at is None else min(at, self._wake_at)
             return False
         self._record(StepStarted(step.id, step.attempt + 1))
@@ -637,7 +645,7 @@ class Drive:
         self._schedule_poll()
         if not self._finished and self.stop is None:
             self._wake.clear()
-            timeout = None if self._wake_at is None else max(0.0, self._wake_at - clock.time())
+            timeout = None if self._wake_at is None else max(0.0, self.time_left(self._wake_at))
             if self._tasks or timeout is not None:
                 await _wait(self._wake, timeout)
         if self._tasks and self._finished and self.stop is None:

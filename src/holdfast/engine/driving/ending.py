@@ -68,6 +68,8 @@ class Ending:
         now = clock.time()
         facts = dataclasses.replace(writer.info, status=str(status), updated_at=now, driver="", due_at=due_at)
         writer.set_info(facts)
+        if due_at is None:
+            self._saving.settings.journal.deadlines.forget(self._saving.run_id)
         if self._saving.observer is not None:
             self._say_end(status, reason)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from holdfast import clock
 from holdfast.data.ops import advance
 from holdfast.data.state import State
 from holdfast.engine.driving.attempt import Result, fault_of
@@ -90,7 +89,9 @@ class Results:
         node = graph_of(self._graph, step).nodes[step.node]
         fault = fault_of(error)
         delay = _delay(node, step, error) if repeatable else None
-        retry_at = None if delay is None else clock.time() + delay
+        retry_at = None
+        if delay is not None:
+            retry_at = self._saving.settings.journal.deadlines.after(self._saving.run_id, delay)
         self.causes[step.id] = error
         self._record(StepFailed(step.id, step.attempt, fault, retry_at, seconds))
         self._say("node.error", step.node, step=step.id, attempt=step.attempt, error=str(fault))

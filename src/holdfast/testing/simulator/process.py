@@ -69,6 +69,8 @@ class Process(asyncio.AbstractEventLoop):
         """Whether it stands still in the middle of something."""
         self.skew = 0.0
         """How far its wall clock is ahead."""
+        self.most_ahead = 0.0
+        """How far its wall clock was ahead at most: what it began to wait for then may be over by now."""
         self.paused_until = self.cut_off_until = 0.0
         self.looked_at = 0.0
         """When it last asked whether its lease may have lapsed."""

@@ -327,6 +327,7 @@ class World:
             self._lasts(amount)
         elif kind == faults.JUMP:
             process.skew += amount
+            process.most_ahead = max(process.most_ahead, process.skew)
             self._lasts(abs(amount))
         elif kind == faults.LOST_WAKE:
             self.drops_wakes += 1
