@@ -40,7 +40,7 @@ steps:
       - {to: write, when: answer == 'go on'}
       - {to: $end}
   - name: write
-    shell: ./write-report {{ inputs.topic }}
+    shell: {run: "./write-report {{ inputs.topic }}", programs: [./write-report]}
 output:
   report: "{{ steps.write.output }}"
 ```

@@ -15,7 +15,7 @@ steps:
   - {name: first, python: "acts.py:first"}
   - name: work
     for_each: {in: [0, 1, 2, 3], on_error: all_or_nothing}
-    shell: "test -e open || test {{ item }} -lt 3"
+    shell: {run: "test -e open || test $I -lt 3", env: {I: "{{ item }}"}}
 output: "{{ steps.first.output }}"
 """
 

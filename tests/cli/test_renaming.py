@@ -13,7 +13,7 @@ steps:
   - {name: first, set: {n: 1}}
   - name: fetch
     for_each: {in: [1, 2, 3], as: number, max_parallel: 1}
-    shell: echo {{ number }} >> ran; test {{ number }} != 2 -o -e open; echo {{ number }}
+    shell: {run: 'echo $N >> ran; test $N != 2 -o -e open; echo $N', env: {N: "{{ number }}"}}
 output: {first: "{{ steps.first.output.n }}", fetched: "{{ steps.fetch.outputs }}"}
 """
 

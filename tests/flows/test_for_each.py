@@ -230,7 +230,7 @@ def test_items_are_retried_on_their_own(shop: Workshop) -> None:
         steps:
           - name: x
             for_each: {in: [a, b]}
-            shell: "echo {{ item }} >> tries; [ {{ item }} = a ] || [ -e {{ item }} ] || { touch {{ item }}; exit 1; }"
+            shell: {run: 'echo $I >> tries; [ $I = a ] || [ -e $I ] || { touch $I; exit 1; }', env: {I: "{{ item }}"}}
             retry: {attempts: 2, delay: 1ms}
         """
     )

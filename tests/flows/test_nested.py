@@ -250,8 +250,9 @@ def test_inputs_that_do_not_fit_can_be_passed_over(shop: Workshop) -> None:
 
 DEEP = {
     "plain": "- {name: bad, shell: exit 1}",
-    "each": "- {name: bad, for_each: {in: [0, 1, 2]}, shell: 'exit {{ item }}'}",
-    "all": "- {name: bad, for_each: {in: [0, 1, 2], on_error: all_or_nothing}, shell: 'exit {{ item }}'}",
+    "each": "- {name: bad, for_each: {in: [0, 1, 2]}, shell: {run: 'exit $I', env: {I: '{{ item }}'}}}",
+    "all": "- {name: bad, for_each: {in: [0, 1, 2], on_error: all_or_nothing}, "
+    "shell: {run: 'exit $I', env: {I: '{{ item }}'}}}",
     "items": "- {name: bad, for_each: {in: [1], key: index.x}, shell: 'exit 0'}",
     "group": "- {name: bad, parallel: [{name: a, shell: exit 1}, {name: b, shell: exit 0}]}",
     "nested": "- {name: bad, workflow: worse.yaml}",

@@ -119,7 +119,7 @@ MEMBERS = {
     "short": ("workflow: short.yaml", ["s"]),
     "long": ("workflow: inner.yaml, with: {word: n}", ["n1", "n2"]),
     "passed": ('when: "false", workflow: inner.yaml, with: {word: never}', []),
-    "failing": ("for_each: {in: [1, 2, 3]}, shell: 'exit {{ item }}'", []),
+    "failing": ("for_each: {in: [1, 2, 3]}, shell: {run: 'exit $I', env: {I: '{{ item }}'}}", []),
 }
 
 
@@ -251,7 +251,7 @@ def test_members_of_several_nodes_that_fail_in_a_group_that_goes_on(shop: Worksh
         """,
         "inner.yaml",
     )
-    items = "{name: x, for_each: {in: [1, 2]}, shell: 'exit {{ item - 1 }}'}"
+    items = "{name: x, for_each: {in: [1, 2]}, shell: {run: 'exit $I', env: {I: '{{ item - 1 }}'}}}"
     outcome = shop.run(group(say("a"), items, "{name: w, workflow: inner.yaml}", on_error="continue"))
 
     assert outcome.state["g"]["status"] == "completed"

@@ -168,7 +168,7 @@ def test_an_item_is_known_by_its_name_in_its_step_only() -> None:
 def test_secrets_are_for_what_is_executed(tmp_path: Path) -> None:
     for body in (
         "python: 'm:f', with: {k: '{{ secrets.K }}'}",
-        "shell: {run: 'x {{ secrets.K }}', env: {K: '{{ secrets.K }}'}, stdin: ['{{ secrets.K }}']}",
+        "shell: {run: 'echo {{ secrets.K }}', env: {K: '{{ secrets.K }}'}, stdin: ['{{ secrets.K }}']}",
         "http: {url: 'https://example.org', headers: {K: '{{ secrets.K }}'}, json: ['{{ secrets.K }}']}",
         "agent: {model: 'openai:x', prompt: p, api_key: '{{ secrets.K }}'}",
     ):

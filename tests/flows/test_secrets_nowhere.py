@@ -321,7 +321,7 @@ def test_items_of_a_step_that_uses_it(witness: Witness, shop: Workshop) -> None:
         steps:
           - name: x
             for_each: {in: [give, fail], key: item, on_error: continue}
-            shell: "echo {{ item }} {{ secrets.TOKEN }}; [ {{ item }} = give ]"
+            shell: {run: 'echo {{ item }} {{ secrets.TOKEN }}; [ $I = give ]', env: {I: "{{ item }}"}}
           - {name: y, for_each: {in: "{{ steps.x.outputs }}"}, set: {copy: "{{ item }}"}}
         output: {all: "{{ steps.x }}", copies: "{{ steps.y.outputs }}"}
         """

@@ -243,7 +243,7 @@ def test_programs_that_items_start_side_by_side_are_theirs(tmp_path: Path, mode:
     flow.write_text(
         "workflow: {name: mail}\nsteps:\n  - name: mail\n"
         "    for_each: {in: [ann, bob, cid], as: who, max_parallel: 3}\n"
-        f"    shell: '{sys.executable} mail.py {{{{ who }}}}'\n"
+        f"    shell: {{run: '{sys.executable} mail.py {{{{ who }}}}', programs: ['{sys.executable} mail.py']}}\n"
     )
     program = tmp_path / "mail.py"
     imports = "import os, sys\nfrom holdfast.testing import record_effect\n"

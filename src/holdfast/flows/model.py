@@ -252,6 +252,11 @@ class Shell(Part):
         default={}, description="Variables it is given beside those of the environment."
     )
     stdin: Any = Field(default=None, description="Text, or data that is sent as JSON.")
+    programs: list[str] = Field(
+        default=[],
+        description="Programs, such as `./charge.sh` or `python3 report.py`, that may be given values in `run` "
+        "because they do not run them as code.",
+    )
     shell: Literal["sh", "bash"] = Field(default="sh", description="Which shell runs it.")
     ok_codes: list[int] = Field(default=[0], description="The exit codes that are no failure.")
     output: Literal["auto", "text", "json", "lines"] = Field(

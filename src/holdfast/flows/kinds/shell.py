@@ -40,7 +40,7 @@ class RunCommand(Plain):
 
     def _command(self, scope: Mapping[str, Any], ctx: Context) -> Command:
         try:
-            script, values = safe_script(self._script.template, scope)
+            script, values = safe_script(self._script.template, scope, self._shell.programs)
         except HoldfastError as error:
             raise StepFailed(f"{self._script.field}: {error}") from None
         own = {name: text.render(scope) for name, text in self._env.items()}

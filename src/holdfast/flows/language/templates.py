@@ -37,9 +37,15 @@ class Template:
     """A template that was read and checked. It can be rendered any number of times, in any thread."""
 
     def __init__(
-        self, text: str, body: Statement | None, single: Part | None, paths: set[tuple[str, ...]]
+        self,
+        text: str,
+        body: Statement | None,
+        single: Part | None,
+        paths: set[tuple[str, ...]],
+        pieces: list[str | None] | None = None,
     ) -> None:
         self.text, self._body, self._single, self._paths = text, body, single, paths
+        self._pieces = pieces
 
     def __repr__(self) -> str:
         return f"Template({self.text!r:.80})"
@@ -52,6 +58,10 @@ class Template:
     def paths(self) -> set[tuple[str, ...]]:
         """The dotted paths it reads of the scope, as far as they are fixed: `("steps", "search", "output")`."""
         return set(self._paths)
+
+    def pieces(self) -> list[str | None] | None:
+        """Its texts, with `None` for each value; `None` if statements decide what it has."""
+        return self._pieces
 
     def render(self, scope: Mapping[str, Any]) -> str:
         """The text with every value written in: lists and mappings as JSON, null as nothing."""
@@ -86,7 +96,7 @@ class Template:
 def compile_template(text: str) -> Template:
     """Read a template; raise `TemplateError` if it could never work."""
     if not any(mark in text for mark in _MARKS):
-        return Template(text, None, None, set())
+        return Template(text, None, None, set(), [text])
     if len(text) > MAX_TEXT:
         raise TemplateError(f"a template can have {MAX_TEXT:,} characters; put this text into a file", 1, 1)
     source = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -95,7 +105,8 @@ def compile_template(text: str) -> Template:
         tree = parsed(source)
         check_shape(tree, lambda node: node.iter_child_nodes(), MAX_PARTS)
         body, single = reader.block(tree.body), _single(tree.body)
-        return Template(source, body, None if single is None else reader.part(single), reader.paths)
+        part = None if single is None else reader.part(single)
+        return Template(source, body, part, reader.paths, _pieces(tree.body))
     except Misuse as error:
         raise _error(error, source) from None
 
@@ -106,6 +117,13 @@ def _single(body: list[nodes.Node]) -> nodes.Node | None:
         child = body[0].nodes[0]
         return None if isinstance(child, nodes.TemplateData) else child
     return None
+
+
+def _pieces(body: list[nodes.Node]) -> list[str | None] | None:
+    if not all(isinstance(node, nodes.Output) for node in body):
+        return None
+    children = [child for node in body if isinstance(node, nodes.Output) for child in node.nodes]
+    return [child.data if isinstance(child, nodes.TemplateData) else None for child in children]
 
 
 def _error(error: Misuse, text: str) -> TemplateError:

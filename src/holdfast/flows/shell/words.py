@@ -1,22 +1,17 @@
-"""Values in shell scripts: they travel as environment variables and are never part of the script.
-
-What a program does with its arguments is beyond this: `ssh host rm {{ name }}` or `sed "s/{{ a }}/b/"` hand
-the value to something that reads it in its own way.
-"""
+"""Values in shell scripts: they travel as environment variables and are never part of the script."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.flows.language.plain import Budget, Misuse, elements, kind
 from holdfast.flows.language.templates import Template
 from holdfast.flows.language.writing import as_text
-from holdfast.flows.shell.cursor import MARK, UnsafePlace
-from holdfast.flows.shell.scan import Scan
+from holdfast.flows.shell.script import MARK, Script, UnsafePlace
 
-__all__ = ["MAX_VALUE", "UnsafePlace", "UnusableValue", "safe_script"]
+__all__ = ["MAX_VALUE", "UnsafePlace", "UnusableValue", "check_script", "safe_script"]
 
 MAX_VALUE = 100_000
 """How many bytes one value may have; systems allow little more per variable."""
@@ -28,11 +23,14 @@ class UnusableValue(HoldfastError):
     """A value cannot be handed to a program as an environment variable."""
 
 
-def safe_script(template: Template, scope: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+def safe_script(
+    template: Template, scope: Mapping[str, Any], programs: Sequence[str] = ()
+) -> tuple[str, dict[str, str]]:
     """The script with a variable in place of each value, and the variables.
 
     Whatever characters a value has, it arrives as one unchanged argument; a list that stands alone
-    arrives as one argument per item. Raise `UnsafePlace` where the shell would run or change a value.
+    arrives as one argument per item. Raise `UnsafePlace` if the script is more than the small language of
+    scripts with values, in which nothing reads text as code.
     """
     if MARK in template.text:
         raise UnusableValue("the script contains a NUL character, which no shell takes; remove it")
@@ -46,7 +44,16 @@ def safe_script(template: Template, scope: Mapping[str, Any]) -> tuple[str, dict
     if not values:
         return script, {}
     variables = _Variables(values)
-    return Scan(script, variables.insert).result(), variables.env
+    return Script(script, variables.insert, programs).result(), variables.env
+
+
+def check_script(template: Template, programs: Sequence[str]) -> None:
+    """Raise `UnsafePlace` for a script that could never be run, as far as that can be told without values."""
+    pieces = template.pieces()
+    if pieces is None or None not in pieces or MARK in template.text:
+        return
+    marked = [f"{MARK}{number}{MARK}" if piece is None else piece for number, piece in enumerate(pieces)]
+    Script("".join(marked), lambda number, context: "", programs).result()
 
 
 class _Variables:

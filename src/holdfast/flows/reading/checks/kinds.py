@@ -7,10 +7,14 @@ import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from holdfast.flows.model import Http, SubWorkflow, Wait
+from holdfast.flows.language.templates import TemplateError, compile_template
+from holdfast.flows.model import Http, Shell, SubWorkflow, Wait
 from holdfast.flows.reading.checks.reading import Placed, Reading
 from holdfast.flows.reading.checks.values import check_ask, check_inputs
 from holdfast.flows.reading.problems import Problem
+from holdfast.flows.reading.source import DataPath
+from holdfast.flows.shell.commands import program_problem
+from holdfast.flows.shell.words import UnsafePlace, check_script
 from holdfast.plan.executor_choice import executor_problems
 
 _TIMED = ("python", "shell", "http", "agent")
@@ -34,6 +38,7 @@ def check_kinds(reading: Reading) -> Iterator[Problem]:
         yield from _targets(reading, placed)
         yield from _request(reading, placed)
         yield from _agent(reading, placed)
+        yield from _script(reading, placed)
         yield from _until(reading, placed)
         yield from _sub_workflow(reading, placed)
         yield from check_ask(reading, placed)
@@ -179,6 +184,30 @@ def _agent(reading: Reading, placed: Placed) -> Iterator[Problem]:
         yield reading.source.problem((*path, "output"), message, hint, key=True)
     elif not isinstance(schema.get("properties", {}), dict):
         yield reading.source.problem((*path, "output", "properties"), "properties have to be fields", hint)
+
+
+def _script(reading: Reading, placed: Placed) -> Iterator[Problem]:
+    """Values in a script stand where they can do no harm, and programs that may take them can be named."""
+    given = placed.step.shell
+    if given is None:
+        return
+    path: DataPath = (*placed.path, "shell")
+    programs: list[str] = []
+    if isinstance(given, Shell):
+        programs = given.programs
+        for index, entry in enumerate(programs):
+            if reason := program_problem(entry):
+                hint = "name a program and the words that always follow it, such as ./charge.sh"
+                yield reading.source.problem((*path, "programs", index), f"{entry!r} {reason}", hint)
+    script = given.run if isinstance(given, Shell) else given
+    path = (*path, "run") if isinstance(given, Shell) else path
+    try:
+        check_script(compile_template(script), programs)
+    except UnsafePlace as error:
+        offset = sum(map(len, script.splitlines(keepends=True)[: error.line - 1]))
+        yield reading.source.problem_inside(path, offset, error.reason, error.remedy)
+    except TemplateError:
+        return
 
 
 def _until(reading: Reading, placed: Placed) -> Iterator[Problem]:
