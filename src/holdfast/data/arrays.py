@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
+from holdfast.data.budget import MOST_ROWS
 from holdfast.errors import CodecError
 
 DTYPE = re.compile(r"[<>|](?:[biufc][0-9]{1,2}|[SU][0-9]{1,9}|[mM]8(?:\[[0-9]{0,9}[a-zA-Z]{1,2}\])?)")
 TEXT_KINDS = "SU"
+_MOST_SIZES = 64
 
 
 def is_array(cls: type) -> bool:
@@ -38,7 +42,16 @@ def _dtype(text: Any) -> Any:
 def array_items(array: Any) -> list[Any]:
     """The dtype, the shape and the bytes in C order. Object, structured and void dtypes are refused."""
     _dtype(array.dtype.str)
+    if not array.nbytes and rows(array.shape) > MOST_ROWS:
+        raise CodecError(
+            f"an array of shape {array.shape} has more than {MOST_ROWS:,} rows, and no data in them"
+        )
     return [array.dtype.str, list(array.shape), array.tobytes()]
+
+
+def rows(shape: Iterable[int]) -> int:
+    """How many lists, or items, an array without data would be as lists: its sizes up to the first 0."""
+    return math.prod(itertools.takewhile(bool, shape))
 
 
 def array_build(items: list[Any]) -> Any:
@@ -46,7 +59,9 @@ def array_build(items: list[Any]) -> Any:
     text, shape, raw = items
     dtype = _dtype(text)
     sizes = [size for size in shape if type(size) is int and size >= 0]
-    if sizes != shape or type(raw) is not bytes or math.prod(sizes) * dtype.itemsize != len(raw):
+    if sizes != shape or len(sizes) > _MOST_SIZES or (not raw and rows(sizes) > MOST_ROWS):
+        raise CodecError("the stored array has a shape that no array has")
+    if type(raw) is not bytes or math.prod(sizes) * dtype.itemsize != len(raw):
         raise CodecError("the stored array has another size than its data")
     import numpy
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import ormsgpack
 
+from holdfast.data.budget import UNMEASURED, check_memory
 from holdfast.data.encoding import CUT, MAX_DEPTH, SAFE, SCALARS, Encoding
 from holdfast.data.marks import ALIASES, LEAVES, MARKS, NESTED, USER, Mark, Unknown, alias
 from holdfast.data.standard import BY_CODE
@@ -45,15 +46,15 @@ class Codec:
         """
         if plain:
             try:
-                return PREFIX + ormsgpack.packb(value, option=STRICT)
+                return _readable(PREFIX + ormsgpack.packb(value, option=STRICT))
             except TypeError:
                 pass
         try:
-            return PREFIX + Encoding(self.types, SCALARS).packed(value)
+            return _readable(PREFIX + Encoding(self.types, SCALARS).packed(value))
         except TypeError:
             pass
         try:
-            return PREFIX + Encoding(self.types, SAFE).packed(value)
+            return _readable(PREFIX + Encoding(self.types, SAFE).packed(value))
         except TypeError as error:
             raise CodecError(f"cannot store the value: {error}") from error
 
@@ -67,10 +68,21 @@ class Codec:
             raise CodecError(f"cannot read the stored value: {version}, known is version {VERSION}")
         reading = _Reading()
         try:
+            check_memory(raw)
             tree = ormsgpack.unpackb(memoryview(raw)[1:], ext_hook=reading.on_ext)
-        except ValueError as error:
+        except (ValueError, CodecError) as error:
             raise CodecError(f"cannot read the stored value: {error}") from None
         return _Decoding(self.types, lenient).rebuilt(tree, reading.marks) if reading.marks else tree
+
+
+def _readable(raw: bytes) -> bytes:
+    """Bytes that can be read again; refuses what would be too much to read."""
+    if len(raw) > UNMEASURED:
+        try:
+            check_memory(raw)
+        except CodecError as error:
+            raise CodecError(f"cannot store the value: {error}") from None
+    return raw
 
 
 class _Reading:

@@ -55,4 +55,25 @@ class Unknown:
     data: Any
 
     def __hash__(self) -> int:
-        return hash(self.type_name)
+        return hash((self.type_name, _mixed(self.data, _MIXED_DEPTH)))
+
+
+_MIXED_DEPTH = 8
+
+
+def _mixed(data: Any, depth: int) -> int:
+    """A hash of data that may have none itself: equal data has equal hashes, different data hardly ever."""
+    if not depth:
+        return 0
+    if isinstance(data, dict):
+        return hash(
+            frozenset((_mixed(key, depth - 1), _mixed(item, depth - 1)) for key, item in data.items())
+        )
+    if isinstance(data, (list, tuple)):
+        return hash(tuple(_mixed(item, depth - 1) for item in data))
+    if isinstance(data, (set, frozenset)):
+        return hash(frozenset(_mixed(item, depth - 1) for item in data))
+    try:
+        return hash(data)
+    except TypeError:
+        return 0

@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from holdfast.data import arrays
+from holdfast.data.budget import distinct
 from holdfast.errors import CodecError
 
 FACTORIES: dict[str, Any] = {
@@ -27,6 +28,7 @@ PATHS = {
     "PosixPath": pathlib.PurePosixPath if os.name == "nt" else pathlib.PosixPath,
     "WindowsPath": pathlib.WindowsPath if os.name == "nt" else pathlib.PureWindowsPath,
 }
+_SHORT = 10_000
 EXACT = Context(traps=[InvalidOperation])
 ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 
@@ -43,11 +45,12 @@ class Standard:
 
 def pairs(mapping: Any) -> list[Any]:
     """Keys and values in turn, in the order of the mapping."""
+    distinct(mapping)
     return [part for pair in mapping.items() for part in pair]
 
 
 def _mapping(items: list[Any]) -> Iterable[tuple[Any, Any]]:
-    return zip(items[::2], items[1::2], strict=True)
+    return zip(distinct(items[::2]), items[1::2], strict=True)
 
 
 def _default_items(value: defaultdict[Any, Any]) -> list[Any]:
@@ -110,9 +113,14 @@ def _time_build(items: list[Any]) -> dt.time:
 def _fraction_build(items: list[Any]) -> Fraction:
     numerator, denominator = items
     # A text such as 1e999999999 would be a number too, of a size that no memory holds.
-    if type(numerator) is not int or type(denominator) is not int:
+    if type(numerator) is not int or type(denominator) is not int or denominator <= 0:
         raise CodecError("a fraction is made of two whole numbers")
-    return Fraction(numerator, denominator)
+    if numerator.bit_length() + denominator.bit_length() <= _SHORT:
+        return Fraction(numerator, denominator)
+    # It was stored in lowest terms. Reducing it once more would take time that grows with the square of its length.
+    made: Any = Fraction()
+    made._numerator, made._denominator = numerator, denominator
+    return made  # type: ignore[no-any-return]
 
 
 def _path_build(items: list[Any]) -> pathlib.PurePath:
@@ -128,8 +136,8 @@ SETS = (set, frozenset)
 
 _TABLE: list[tuple[int, type, Callable[[Any], list[Any]], Callable[[list[Any]], Any]]] = [
     (4, tuple, list, tuple),
-    (5, set, list, set),
-    (6, frozenset, list, frozenset),
+    (5, set, distinct, lambda items: set(distinct(items))),
+    (6, frozenset, distinct, lambda items: frozenset(distinct(items))),
     (7, dict, pairs, lambda items: dict(_mapping(items))),
     (8, OrderedDict, pairs, lambda items: OrderedDict(_mapping(items))),
     (9, defaultdict, _default_items, _default_build),

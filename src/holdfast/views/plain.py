@@ -11,6 +11,7 @@ import fractions
 import itertools
 import json
 import math
+import operator
 import pathlib
 import uuid
 from collections.abc import Mapping
@@ -25,6 +26,9 @@ MAX_DEPTH = 60
 
 TOO_BIG_TO_PREVIEW = 256 * 1024
 """A stored value of more bytes is not decoded for a preview."""
+
+MOST_PARTS = 2_000_000
+"""A value with more parts (items, keys, numbers of an array) is shown without those that are too many."""
 
 _MOST_BITS = 14_000
 """Python writes integers of up to 4300 digits, which have a few more bits than this."""
@@ -53,24 +57,46 @@ def iso(at: dt.datetime | None) -> str | None:
     return None if at is None else at.astimezone(dt.UTC).isoformat(timespec="milliseconds")
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+class Room:
+    """How many parts of a value may still be shown; `is_cut` says that something was left out."""
+
+    def __init__(self, parts: int = MOST_PARTS) -> None:
+        self._left, self.is_cut = parts, False
+
+    def takes(self, parts: int) -> bool:
+        """Whether so many parts more may be shown."""
+        if parts > self._left:
+            self.is_cut = True
+            return False
+        self._left -= parts
+        return True
+
+
+def plain(value: Any, depth: int = 0, room: Room | None = None) -> Any:
     """`value` as JSON carries it.
 
     Dates are ISO 8601, time spans seconds; numbers that JSON lacks, ids and paths are text; integers of thousands of
     digits are hexadecimal text; tuples and sets are lists; keys are text. Anything else is an object whose `$type` says
-    what it was.
+    what it was. So is what has more parts than there is `room` for, with a text that says so.
     """
+    room = Room() if room is None else room
     if value is None or (isinstance(value, (bool, int, str, float)) and not isinstance(value, enum.Enum)):
         return _scalar(value)
     if depth > MAX_DEPTH:
         return {"$type": type(value).__name__, "text": "nested too deep to be shown"}
+    if isinstance(value, (Mapping, list, tuple, set, frozenset)) and not room.takes(len(value)):
+        return _left_out(value, len(value))
     if isinstance(value, Mapping):
-        return {key_text(key): plain(item, depth + 1) for key, item in value.items()}
+        return {key_text(key): plain(item, depth + 1, room) for key, item in value.items()}
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return [plain(item, depth + 1) for item in value]
+        return [plain(item, depth + 1, room) for item in value]
     if isinstance(value, (set, frozenset)):
-        return sorted((plain(item, depth + 1) for item in value), key=repr)
-    return _special(value, depth)
+        return sorted((plain(item, depth + 1, room) for item in value), key=repr)
+    return _special(value, depth, room)
+
+
+def _left_out(value: Any, parts: int) -> dict[str, Any]:
+    return {"$type": _type_name(value), "text": f"{parts:,} parts, too many to be shown"}
 
 
 def _scalar(value: Any) -> Any:
@@ -91,9 +117,9 @@ def _text(value: Any) -> str:
         return f"<{_type_name(value)} of very large numbers>"
 
 
-def _special(value: Any, depth: int) -> Any:
+def _special(value: Any, depth: int, room: Room) -> Any:
     if isinstance(value, enum.Enum):
-        return plain(value.value, depth + 1)
+        return plain(value.value, depth + 1, room)
     if isinstance(value, _DATED):
         return value.isoformat()
     if isinstance(value, dt.timedelta):
@@ -103,23 +129,39 @@ def _special(value: Any, depth: int) -> Any:
     if isinstance(value, (bytes, bytearray)):
         return {"$type": "bytes", "base64": base64.b64encode(value).decode()}
     if isinstance(value, Unknown):
-        return {"$type": value.type_name, "value": plain(value.data, depth + 1)}
-    return _object(value, depth)
+        return {"$type": value.type_name, "value": plain(value.data, depth + 1, room)}
+    return _object(value, depth, room)
 
 
-def _object(value: Any, depth: int) -> dict[str, Any]:
+def _object(value: Any, depth: int, room: Room) -> dict[str, Any]:
     fields: Mapping[str, Any] | None = None
     if hasattr(value, "_fields"):
         fields = dict(zip(value._fields, value, strict=True))
     elif dataclasses.is_dataclass(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     elif hasattr(value, "tolist"):
-        return {"$type": _type_name(value), "value": plain(value.tolist(), depth + 1)}
+        return _array(value, depth, room)
     elif isinstance(getattr(value, "__dict__", None), dict):
         fields = {key: item for key, item in vars(value).items() if not key.startswith("_")}
     if fields is None:
-        return {"$type": _type_name(value), "text": _scalar(f"{value!r:.200}")}
-    return {"$type": _type_name(value), **{key: plain(item, depth + 1) for key, item in fields.items()}}
+        return {"$type": _type_name(value), "text": _scalar(_short_repr(value))}
+    return {"$type": _type_name(value), **{key: plain(item, depth + 1, room) for key, item in fields.items()}}
+
+
+def _short_repr(value: Any) -> str:
+    try:
+        return f"{value!r:.200}"
+    except ValueError:
+        return f"<{_type_name(value)} of very large numbers>"
+
+
+def _array(value: Any, depth: int, room: Room) -> dict[str, Any]:
+    """A numpy array or scalar. An array as lists has one list for each of its rows, and of theirs."""
+    shape = tuple(getattr(value, "shape", ()))
+    parts = sum(itertools.accumulate(itertools.takewhile(bool, shape), operator.mul))
+    if not room.takes(parts):
+        return {**_left_out(value, parts), "shape": list(shape), "dtype": str(getattr(value, "dtype", ""))}
+    return {"$type": _type_name(value), "value": plain(value.tolist(), depth + 1, Room(2 * parts + 1))}
 
 
 def _type_name(value: Any) -> str:

@@ -14,7 +14,7 @@ from holdfast.views.diff.changes import (
 )
 from holdfast.views.diff.differing import difference
 from holdfast.views.diff.pointers import PatchError, index_of, part_of, pointer, tokens_of
-from holdfast.views.plain import plain
+from holdfast.views.plain import MOST_PARTS, Room, plain
 
 __all__ = ["PatchError", "apply_patch", "json_patch"]
 
@@ -27,9 +27,19 @@ def json_patch(one: Any, other: Any) -> list[Operation]:
     The JSON form is that of `plain`, which every `--json` prints: dates as text, tuples as lists, bytes
     and what else JSON lacks as an object with `$type`. What has the same form makes no operation.
     """
-    before, after = plain(one), plain(other)
+    before, after = _whole(one), _whole(other)
     change = difference(before, after).change
     return [] if change is None else list(_operations(change, after, ()))
+
+
+def _whole(value: Any) -> Any:
+    room = Room()
+    form = plain(value, room=room)
+    if room.is_cut:
+        raise PatchError(
+            f"a value of more than {MOST_PARTS:,} parts has no JSON Patch; compare it without --patch"
+        )
+    return form
 
 
 def _operations(change: Change, after: Any, path: tuple[str | int, ...]) -> Iterator[Operation]:
