@@ -6,7 +6,9 @@ import json
 import os
 import pickle
 import stat
-from pathlib import Path
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -388,14 +390,67 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in/link.txt").symlink_to(tmp_path / "out.txt")
     (tmp_path / "in/flow.yaml").write_text("a: !file link.txt\n")
 
-    assert "leads out of the workflow file's folder" in str(refused(tmp_path / "in/flow.yaml"))
+    assert "a symbolic link is not followed" in str(refused(tmp_path / "in/flow.yaml"))
 
 
-def test_a_link_within_the_folder_is_followed(tmp_path: Path) -> None:
-    path = folder(tmp_path, flow_yaml="a: !file link.txt\n", real_txt="inside")
+@pytest.mark.parametrize("name", ["link.txt", "folder/real.txt"])
+def test_a_link_within_the_folder_is_refused_too(tmp_path: Path, name: str) -> None:
+    path = folder(tmp_path, flow_yaml=f"a: !file {name}\n", real_txt="inside")
     (tmp_path / "link.txt").symlink_to("real.txt")
+    (tmp_path / "folder").symlink_to(tmp_path)
 
-    assert read_source(path, env={}).data == {"a": "inside"}
+    assert "a symbolic link is not followed; give the path of the file itself" in str(refused(path))
+
+
+SWAPS = """
+import os, sys
+name, inside, outside = sys.argv[1:]
+print("begun", flush=True)
+while True:
+    for target in (outside, inside):
+        if target == outside:
+            os.symlink(outside, "new")
+        elif os.path.isdir(inside):
+            os.rename(name, "gone"); os.unlink("gone"); os.mkdir(name); os.link(inside + "/x.txt", name + "/x.txt")
+            continue
+        else:
+            os.link(inside, "new")
+        if os.path.isdir(name) and not os.path.islink(name):
+            os.unlink(name + "/x.txt"); os.rmdir(name)
+        os.replace("new", name)
+"""
+
+
+@pytest.mark.parametrize("name", ["x.txt", "d/x.txt"])
+def test_a_file_that_is_swapped_for_a_link_while_it_is_read(tmp_path: Path, name: str) -> None:
+    """Another process swaps the file, or its folder, for a link to a secret and back, as fast as it can."""
+    base, kept, out = (tmp_path / each for each in ("in", "kept", "out"))
+    for each, text in ((base, ""), (kept, "inside"), (out, "outside")):
+        each.mkdir()
+        (each / "x.txt").write_text(text)
+    first = PurePosixPath(name).parts[0]
+    if first == "d":
+        (base / "d").mkdir()
+        os.link(kept / "x.txt", base / "d/x.txt")
+    given = (kept, out) if first == "d" else (kept / "x.txt", out / "x.txt")
+    swapping = subprocess.Popen(
+        [sys.executable, "-c", SWAPS, first, *map(str, given)], cwd=base, stdout=subprocess.PIPE
+    )
+    try:
+        assert swapping.stdout is not None and swapping.stdout.readline() == b"begun\n"
+        found = {_included(base, name) for _ in range(4_000)}
+    finally:
+        swapping.kill()
+        swapping.communicate()
+
+    assert "outside" not in found and "inside" in found
+
+
+def _included(base: Path, name: str) -> str | None:
+    try:
+        return str(read_source(base / "flow.yaml", env={}, text=f"a: !file {name}\n").data["a"])
+    except FlowInvalid:
+        return None
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

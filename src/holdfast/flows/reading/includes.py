@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -69,16 +71,52 @@ class Includes:
         return self.texts[name]
 
     def _read(self, name: str) -> str:
-        path = (self._base / name).resolve(strict=True)
-        if not path.is_relative_to(self._base.resolve()):
-            raise ValueError("it leads out of the workflow file's folder")
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ValueError("it is not a file")
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
+        raw = read_beneath(self._base, name, MAX_BYTES)
         try:
             return raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(f"byte {error.start + 1} of it is not UTF-8") from None
+
+
+def read_beneath(base: Path, name: str, limit: int) -> bytes:
+    """Read a regular file in a folder or below it, and nothing else, whatever happens to the folder meanwhile.
+
+    Every part of the path is opened from the one before it, and none may be a symbolic link: there is no moment
+    between looking at a file and reading it.
+    """
+    *folders, file = PurePosixPath(name).parts
+    at = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            at = _replaced(at, _opened(at, folder, os.O_DIRECTORY))
+        at = _replaced(at, _opened(at, file, os.O_NONBLOCK))
+        if not stat.S_ISREG(os.fstat(at).st_mode):
+            raise ValueError("it is not a file")
+        with open(at, "rb", closefd=False) as opened:
+            raw = opened.read(limit + 1)
+    finally:
+        os.close(at)
+    if len(raw) > limit:
+        raise ValueError(f"it is larger than {limit:,} bytes")
+    return raw
+
+
+def _opened(folder: int, name: str, flags: int) -> int:
+    try:
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(folder, name):
+            raise ValueError("a symbolic link is not followed; give the path of the file itself") from None
+        raise
+
+
+def _is_link(folder: int, name: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _replaced(old: int, new: int) -> int:
+    os.close(old)
+    return new
