@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from holdfast import open_store
 from holdfast.cli.store_option import chosen_url
 from holdfast.data.codec import Codec
+from holdfast.errors import StoreError
 from holdfast.journal.journal import Journal
 from tests.cli.calling import ASKING, CHAIN, write
 from tests.cli.looking import Call, caller
@@ -104,6 +107,48 @@ def all_that_is_stored(url: str, server: PostgresServer) -> str:
         found += [repr(row) for row in server.sql(f'SELECT * FROM "{schema}"."{table}"')]
     assert any("the gate is closed" in text for text in found)
     return "\n".join(found)
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="only Linux lets a process overwrite its arguments"
+)
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://u:{PASSWORD}@127.0.0.1:9/x",
+        f"postgresql://u@127.0.0.1:9/x?password={PASSWORD}&patience=60",
+    ],
+)
+def test_a_password_among_the_arguments_vanishes_from_the_process_list(tmp_path: Path, url: str) -> None:
+    """The command waits for a server that is not there, for as long as it takes to look at it."""
+    command = [sys.executable, "-m", "holdfast", "runs", "--store", url]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    shown = Path(f"/proc/{process.pid}/cmdline")
+    try:
+        until = time.monotonic() + 50
+        while b"127.0.0.1" not in (told := shown.read_bytes()) or PASSWORD.encode() in told:
+            assert process.poll() is None and time.monotonic() < until, told
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
+    assert b"*" * len(PASSWORD) in told
+
+
+def test_a_password_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.stores.postgres.address import read_address
+
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
+    monkeypatch.setenv("HOLDFAST_STORE_PASSWORD_FILE", str(tmp_path / "password"))
+
+    address = read_address("postgresql://u@h/x")
+    assert address.parameters["password"] == PASSWORD and PASSWORD not in repr(address)
+    assert read_address("postgresql://u:other@h/y").parameters["password"] == "other"
+    monkeypatch.setenv("HOLDFAST_STORE_PASSWORD_FILE", str(tmp_path / "nowhere"))
+    with pytest.raises(StoreError, match="HOLDFAST_STORE_PASSWORD_FILE"):
+        read_address("postgresql://u@h/x")
+    monkeypatch.setenv("HOLDFAST_STORE_PASSWORD", "first")
+    assert read_address("postgresql://u@h/x").parameters["password"] == "first"
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,44 @@ def test_the_environment_of_a_command(shop: Workshop) -> None:
     assert not any("hidden" in line for line in found)
 
 
+SECRETS = {
+    "HOLDFAST_KEY": "hidden-key",
+    "HOLDFAST_KEY_OLD": "hidden-old-key",
+    "HOLDFAST_CAPSULE_PASSPHRASE": "hidden-passphrase",
+    "HOLDFAST_STORE_PASSWORD": "hidden-password",
+    "HOLDFAST_STORE": "postgresql://me:hidden-in-url@host/db?sslpassword=hidden-too&schema=s",
+    "WORKFLOW_CHECKPOINT_DSN": "postgresql://me:hidden-in-dsn@host/db",
+    "PGPASSWORD": "hidden-pg",
+    "PGSSLPASSWORD": "hidden-ssl",
+}
+
+
+def test_commands_are_not_given_keys_and_passwords_of_ours(shop: Workshop) -> None:
+    shop.env |= SECRETS
+    hooked = """
+        workflow:
+          name: test
+          hooks: {on_complete: env > hooked}
+        steps: [{name: x, shell: {run: env, output: text}}]
+        """
+
+    found = shop.step(hooked)["output"]
+
+    for told in (found, (shop.folder / "hooked").read_text()):
+        assert "hidden" not in told and "HOLDFAST_STORE=postgresql://me@host/db?schema=s\n" in told
+
+
+def test_a_step_may_name_one_of_them(shop: Workshop) -> None:
+    shop.env |= SECRETS
+    text = """
+        steps:
+          - name: x
+            shell: {run: 'test "$PGPASSWORD" = hidden-pg', env: {PGPASSWORD: "{{ secrets.PGPASSWORD }}"}}
+        """
+
+    assert shop.step(text)["status"] == "completed"
+
+
 @pytest.mark.parametrize(
     ("stdin", "arrives"),
     [

@@ -15,6 +15,7 @@ import click
 
 from holdfast.cli.errors import report
 from holdfast.cli.loading import loading
+from holdfast.cli.process_list import hide_passwords
 
 PROGRAM = "holdfast"
 
@@ -160,6 +161,7 @@ def commands() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; answer its exit code. Nothing ends in a traceback unless `--debug` is given."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    hide_passwords(words)
     words, debug = _without_debug(words)
     if "_HOLDFAST_COMPLETE" in os.environ:
         commands.main(words, prog_name=PROGRAM)

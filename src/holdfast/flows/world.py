@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 from holdfast.flows.purse import Purse
 from holdfast.flows.secrets import REDACTED, Scrubber, SecretError, Secrets
+from holdfast.stores.showing import shown_url
 
-_OURS = ("HOLDFAST_SECRET_", "WORKFLOW_SECRET_", "HOLDFAST_KEY")
+_OURS = re.compile("(?:HOLDFAST|WORKFLOW)_.*(?:KEY|PASS|SECRET|TOKEN)|PG(?:SSL)?PASSWORD", re.IGNORECASE)
+"""Variables that hold keys, passphrases, secrets and passwords of ours; no command is given them unasked."""
+_URLS = ("HOLDFAST_STORE", "WORKFLOW_CHECKPOINT_DSN")
 _SCALARS = (str, bytes, int, float, bool, type(None))
 _SHORTEST_PIECE = 4
 
@@ -55,7 +59,8 @@ class World:
 
     def command_env(self) -> dict[str, str]:
         """The environment for commands: without secrets, which a workflow hands over by name."""
-        return {name: value for name, value in self.env.items() if not name.startswith(_OURS)}
+        kept = {name: value for name, value in self.env.items() if not _OURS.match(name)}
+        return kept | {name: shown_url(kept[name]) for name in _URLS if name in kept}
 
     def _covered(self, value: Any) -> Any:
         """What the scrubber does not look into: it is shown, and replaced by what is shown if that has a secret."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, unquote
@@ -20,6 +22,7 @@ from holdfast.stores.namespaces import check_namespace, in_namespace, wanted_nam
 from holdfast.stores.showing import is_cut_short
 from holdfast.suggestions import closest
 
+PASSWORD_VARIABLE, PASSWORD_FILE_VARIABLE = "HOLDFAST_STORE_PASSWORD", "HOLDFAST_STORE_PASSWORD_FILE"
 DEFAULT_SCHEMA = "holdfast"
 LONGEST_SCHEMA = 50
 """In bytes: the names of notification channels are built from it, and those have at most 63."""
@@ -140,7 +143,24 @@ def _parameters(base: str, given: Given, shown: str) -> dict[str, str]:
     database = _shown(base, [(key, value) for key, value in given if key not in _OWN])
     if secret:
         _secrets[database] = secret
-    return {**_DEFAULTS, **plain, **_secrets.get(database, {}), "client_encoding": "utf8"}
+    known = {**_password(os.environ), **plain, **_secrets.get(database, {})}
+    return {**_DEFAULTS, **known, "client_encoding": "utf8"}
+
+
+def _password(environ: Mapping[str, str]) -> dict[str, str]:
+    """The password that the environment has, or the file that it names; else libpq looks for one."""
+    if password := environ.get(PASSWORD_VARIABLE):
+        return {"password": password}
+    file = environ.get(PASSWORD_FILE_VARIABLE)
+    if not file:
+        return {}
+    try:
+        return {"password": Path(file).read_text("utf-8").rstrip("\r\n")}
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise StoreError(
+            f"{PASSWORD_FILE_VARIABLE} names {file}, which cannot be read: {reason}; name a file with the password"
+        ) from None
 
 
 def _schema(name: str, shown: str) -> str:
