@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from holdfast.locks import locked
 from holdfast.stores.base import RunInfo, Store, leases_of
 from holdfast.values import RunStatus
 
@@ -137,26 +138,34 @@ class ActiveRuns:
 
     def enter(self, store: Store, run: str, drive: Any) -> bool:
         """Claim a run for a drive; `False` if this process drives it already."""
-        with self._lock:
-            if (_place(store), run) in self._drives:
-                return False
-            self._drives[(_place(store), run)] = drive
-            return True
+        return locked(self._lock, self._enter, (_place(store), run), drive)
+
+    def _enter(self, place: tuple[str, str], drive: Any) -> bool:
+        if place in self._drives and not _is_over(self._drives[place]):
+            return False
+        self._drives[place] = drive
+        return True
 
     def leave(self, store: Store, run: str) -> None:
         """Give a run up."""
-        with self._lock:
-            self._drives.pop((_place(store), run), None)
+        self._drives.pop((_place(store), run), None)
 
     def of(self, store: Store) -> list[str]:
         """The runs of a store that this process drives."""
-        with self._lock:
-            return [run for place, run in self._drives if place == _place(store)]
+        place = _place(store)
+        return [
+            run for (own, run), drive in self._drives.copy().items() if own == place and not _is_over(drive)
+        ]
 
     def find(self, store: Store, run: str) -> Any:
         """The drive of a run, or `None`."""
-        with self._lock:
-            return self._drives.get((_place(store), run))
+        drive = self._drives.get((_place(store), run))
+        return None if _is_over(drive) else drive
+
+
+def _is_over(drive: Any) -> bool:
+    """Whether a drive has ended, be it that an exception kept it from giving its run up."""
+    return bool(getattr(drive, "is_over", False))
 
 
 active_runs = ActiveRuns()

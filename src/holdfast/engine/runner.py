@@ -414,13 +414,16 @@ class Runner:
             linger=caller.linger,
         )
         run = writer.info.run
+        work, unfollow = drive.begun(), None
         if not active_runs.enter(self._store, run, drive):
+            work.close()
             raise RunConflict(f"run {run!r} is being driven by this process already")
-        caller.hold(drive)
-        unfollow = self._surroundings.follow(writer) if self._surroundings.is_wanted else None
         try:
-            status = await drive.drive()
+            caller.hold(drive)
+            unfollow = self._surroundings.follow(writer) if self._surroundings.is_wanted else None
+            status = await work
         finally:
+            work.close()
             active_runs.leave(self._store, run)
             if unfollow is not None:
                 unfollow()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from holdfast.errors import RunConflict, RunExists, StoreError
+from holdfast.locks import locked
 from holdfast.stores.base import Append, Conflict, Store
 
 logger = logging.getLogger("holdfast")
@@ -23,10 +24,8 @@ Result = TypeVar("Result")
 class Appender(Protocol):
     """Whoever has something to append: a run's `Writer`."""
 
-    lock: threading.RLock
-
     def build(self) -> Append: ...
-    def settle(self, conflict: Conflict | None) -> None: ...
+    def settle(self, append: Append, conflict: Conflict | None) -> None: ...
     def adopt(self, conflict: Conflict) -> bool: ...
 
 
@@ -45,7 +44,12 @@ class _Job:
 
 
 class Committer:
-    """Group commit: while one transaction syncs, the appends of other runs gather for the next."""
+    """Group commit: while one transaction syncs, the appends of other runs gather for the next.
+
+    Jobs stay in the queue until they are answered. A leader that is interrupted leaves those that wait in threads of
+    their own to lead themselves, and gives those that wait in event loops its error: nobody waits for ever. To
+    commit a writer once more is harmless: it knows again what it has stored.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = weakref.ref(store) if hasattr(store, "__weakref__") else lambda: store
@@ -54,8 +58,8 @@ class Committer:
     def reset(self) -> None:
         """Begin anew: a forked child has neither its parent's threads nor what they hold."""
         self._queue: list[_Job] = []
-        self._mutex = threading.Lock()
         self._leader = threading.Lock()
+        self._alone: Appender | None = None
         self._scheduled: set[Any] = set()
         self._pool: Pool | None = None
 
@@ -65,35 +69,45 @@ class Committer:
 
     def commit(self, writer: Appender) -> None:
         """Store a writer's records from this thread, with whatever else is waiting."""
-        if self._leader.acquire(False):
-            try:
-                if not self._queue:
-                    with writer.lock:
-                        self._store_one(writer)
-                    return
-            finally:
-                self._leader.release()
+        if not self._leader.locked() and locked(self._leader, self._stored_alone, writer):
+            return
         job = _Job(writer)
-        with self._mutex:
-            self._queue.append(job)
-        self._lead(job)
+        self._queue.append(job)
+        while not job.done:
+            self._lead(job)
         if job.error is not None:
             raise job.error
 
-    def _store_one(self, writer: Appender) -> None:
+    def is_storing(self, writer: Appender) -> bool:
+        """Whether a commit of a writer's records is, or may be, under way."""
+        return self._alone is writer or any(job.writer is writer for job in list(self._queue))
+
+    def wait(self) -> None:
+        """Wait until the commit that is under way, if there is one, is done."""
+        locked(self._leader, lambda: None)
+
+    def _stored_alone(self, writer: Appender) -> bool:
+        """Store a writer's records, unless others are waiting, too."""
+        if self._queue:
+            return False
+        self._alone = writer
         append = writer.build()
         if append.entries:
             (conflict,) = self._open_store().commit((append,))
             if conflict is not None:
-                conflict = self._commit_rest(writer, conflict)
-            writer.settle(conflict)
+                append, conflict = self._commit_rest(writer, append, conflict)
+            writer.settle(append, conflict)
+        self._alone = None
+        return True
 
-    def _commit_rest(self, writer: Appender, conflict: Conflict) -> Conflict | None:
+    def _commit_rest(
+        self, writer: Appender, append: Append, conflict: Conflict
+    ) -> tuple[Append, Conflict | None]:
         """If the conflict is with the writer's own earlier commit, commit what that one lacked."""
         if not writer.adopt(conflict):
-            return conflict
+            return append, conflict
         rest = writer.build()
-        return self._open_store().commit((rest,))[0] if rest.entries or rest.info else None
+        return rest, self._open_store().commit((rest,))[0] if rest.entries or rest.info else None
 
     def _open_store(self) -> Store:
         store = self._store()
@@ -105,50 +119,56 @@ class Committer:
         """Store a writer's records without blocking the event loop."""
         loop = asyncio.get_running_loop()
         job = _Job(writer, future=loop.create_future())
-        with self._mutex:
-            self._queue.append(job)
+        self._queue.append(job)
         if loop not in self._scheduled:
-            self._scheduled.add(loop)
             # After the callbacks that are ready now: their runs' appends join this commit.
             loop.call_soon(self._send, loop)
+            self._scheduled.add(loop)
         await settled(job.future)
 
     def _send(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._scheduled.discard(loop)
-        if self._pool is None:
-            self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
-        self._pool.submit(self._lead, None)
+        try:
+            self._scheduled.discard(loop)
+            if self._pool is None:
+                self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
+            self._pool.submit(self._lead, None)
+        except BaseException as error:
+            self._answer_waiting(error)
+            raise
 
     def _lead(self, own: _Job | None) -> None:
-        with self._leader:
-            if own is not None and own.done:
-                return
-            with self._mutex:
-                batch, self._queue = self._queue, []
-            if batch:
-                self._run(batch)
+        locked(self._leader, self._led, own)
+
+    def _led(self, own: _Job | None) -> None:
+        try:
+            if own is None or not own.done:
+                batch = list(self._queue)
+                self._run([job for job in batch if not job.done])
+                del self._queue[: len(batch)]
+        except BaseException as error:
+            self._answer_waiting(error)
+            raise
+
+    def _answer_waiting(self, error: BaseException) -> None:
+        """Give an error to all that wait in event loops: nobody else is going to answer them."""
+        jobs = [job for job in list(self._queue) if job.future is not None]
+        for job in jobs:
+            if not job.done:
+                job.error, job.done = error, True
+        _tell(jobs)
 
     def _run(self, batch: Sequence[_Job]) -> None:
         jobs = _first_per_writer(batch)
-        for job in jobs:
-            job.writer.lock.acquire()
         try:
             self._store_all(jobs)
-        except BaseException as error:  # Whatever a store raises: those who wait for it must hear of it.
+        except Exception as error:  # Whatever a store raises: those who wait for it must hear of it.
             for job in jobs:
                 job.error = job.error or error
-        finally:
-            for job in jobs:
-                job.writer.lock.release()
         errors = {id(job.writer): job.error for job in jobs}
-        loops: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
         for job in batch:
             job.error = errors[id(job.writer)]
             job.done = True
-            if job.future is not None:
-                loops.setdefault(job.future.get_loop(), []).append(job)
-        for loop, waiting in loops.items():
-            _call(loop, waiting)
+        _tell([job for job in batch if job.future is not None])
 
     def _store_all(self, jobs: Sequence[_Job]) -> None:
         ready: list[tuple[_Job, Append]] = []
@@ -168,11 +188,11 @@ class Committer:
             for job, _ in ready:
                 job.error = error
             return
-        for (job, _), conflict in zip(ready, answers, strict=True):
+        for (job, append), conflict in zip(ready, answers, strict=True):
             try:
                 if conflict is not None:
-                    conflict = self._commit_rest(job.writer, conflict)
-                job.writer.settle(conflict)
+                    append, conflict = self._commit_rest(job.writer, append, conflict)
+                job.writer.settle(append, conflict)
             except (RunConflict, RunExists, StoreError) as error:
                 job.error = error
 
@@ -201,21 +221,35 @@ def _first_per_writer(batch: Sequence[_Job]) -> list[_Job]:
     return list({id(job.writer): job for job in batch}.values())
 
 
-def _call(loop: asyncio.AbstractEventLoop, jobs: list[_Job]) -> None:
-    try:
-        loop.call_soon_threadsafe(_answer, jobs)
-    except RuntimeError:
-        logger.warning("an event loop was closed while %d appends were stored", len(jobs))
+def _tell(jobs: Sequence[_Job]) -> None:
+    """Answer those that wait in event loops, each in its own."""
+    loops: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+    for job in jobs:
+        loops.setdefault(job.future.get_loop(), []).append(job)
+    for loop, waiting in loops.items():
+        try:
+            loop.call_soon_threadsafe(_answer, waiting)
+        except RuntimeError:
+            logger.warning("an event loop was closed while %d appends were stored", len(waiting))
 
 
 def _answer(jobs: list[_Job]) -> None:
-    for job in jobs:
-        if job.future.done():
-            continue
-        if job.error is not None:
-            job.future.set_exception(job.error)
-        else:
-            job.future.set_result(None)
+    try:
+        for job in jobs:
+            _answer_one(job, job.error)
+    except BaseException as error:
+        for job in jobs:
+            _answer_one(job, job.error or error)
+        raise
+
+
+def _answer_one(job: _Job, error: BaseException | None) -> None:
+    if job.future.done():
+        return
+    if error is not None:
+        job.future.set_exception(error)
+    else:
+        job.future.set_result(None)
 
 
 _committers: weakref.WeakKeyDictionary[Any, Committer] = weakref.WeakKeyDictionary()
@@ -235,8 +269,11 @@ if hasattr(os, "register_at_fork"):
 
 def committer_of(store: Store) -> Committer:
     """The one committer of a store, shared by every journal on it."""
-    with _committers_lock:
-        committer = _committers.get(store)
-        if committer is None:
-            committer = _committers[store] = Committer(store)
-        return committer
+    return locked(_committers_lock, _found_or_made, store)
+
+
+def _found_or_made(store: Store) -> Committer:
+    committer = _committers.get(store)
+    if committer is None:
+        committer = _committers[store] = Committer(store)
+    return committer

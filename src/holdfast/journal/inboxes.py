@@ -23,23 +23,27 @@ class Inboxes:
         future: asyncio.Future[list[Message]] = loop.create_future()
         asked = self._asked.get(loop)
         if asked is None:
-            asked = self._asked[loop] = []
+            asked = []
             # After the callbacks that are ready now: what their runs ask for joins this question.
-            loop.call_soon(self._send, loop)
+            loop.call_soon(self._send, loop, asked)
+            self._asked[loop] = asked
         asked.append((run, after, future))
         return await future
 
-    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
-        asked = self._asked.pop(loop)
-        wanted: dict[str, int] = {}
-        for run, after, _ in asked:
-            wanted[run] = min(after, wanted.get(run, after))
+    def _send(self, loop: asyncio.AbstractEventLoop, asked: _Asked) -> None:
         try:
+            self._asked.pop(loop, None)
+            wanted: dict[str, int] = {}
+            for run, after, _ in asked:
+                wanted[run] = min(after, wanted.get(run, after))
             reading = loop.run_in_executor(None, inboxes, self._store, wanted)
-        except RuntimeError as error:  # The loop is about to end.
-            reading = loop.create_future()
-            reading.set_exception(error)
-        reading.add_done_callback(partial(_answer, asked))
+            reading.add_done_callback(partial(_answer, asked))
+        except BaseException as error:  # The loop is about to end, or something came in between.
+            for _, _, future in asked:
+                if not future.done():
+                    future.set_exception(error)
+            if not isinstance(error, RuntimeError):
+                raise
 
 
 def _answer(asked: _Asked, reading: asyncio.Future[dict[str, list[Message]]]) -> None:

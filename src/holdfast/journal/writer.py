@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from holdfast import clock
 from holdfast.data.codec import Codec
@@ -16,7 +18,10 @@ from holdfast.journal.records import Record
 from holdfast.journal.run_state import RunState
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import encode_records
+from holdfast.locks import locked
 from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
+
+Result = TypeVar("Result")
 
 SNAPSHOT_FLOOR = 64 * 1024
 """A snapshot is not worth its bytes before the journal since the last one has grown to this size."""
@@ -25,11 +30,18 @@ WORK_FLOOR = 64 * 1024 * 1024
 """How many bytes a reader may have to rebuild from differences before a snapshot spares it the rest."""
 
 
+class Interrupted(RunConflict):
+    """An exception came while a change of a run was under way in memory; the run has to be loaded anew."""
+
+
 class Writer:
     """Appends to one run. Records are folded at once and stored at the next `flush`.
 
     Every method may be called from any thread. A refused append raises `RunConflict`; after a failed
-    one nothing is lost: what is unsent goes out with the next flush.
+    one nothing is lost: what is unsent goes out with the next flush. An exception that comes between two lines of
+    a change, as those of signal handlers do, leaves the writer half changed: it then refuses all that follows
+    with `Interrupted`, so that nothing of it is stored. One that comes while the store commits does not: whether the
+    entries were stored is found out by the next commit.
     """
 
     def __init__(self, journal: Journal, loaded: Loaded, codec: Codec, *, durable: bool) -> None:
@@ -43,13 +55,17 @@ class Writer:
         self._looked_at = max(SNAPSHOT_FLOOR, self.weight * 9 // 8)
         """The weight below which another look whether a snapshot is worth it would be too early."""
         self._pending: list[Record] = []
-        self._unsent: list[Entry] = []
+        self._unsent: tuple[Entry, ...] = ()
         self._mark: bytes | None = None
         self._new_info: RunInfo | None = None
         self._link = self.chain if self.stored else b""
         """The chain of what is stored."""
         self._refusal: RunConflict | RunExists | None = None
         """Why nothing that follows can be stored either."""
+        self._is_changing = False
+        """Whether a change is under way; whoever finds it so, with the lock held, knows that it was interrupted."""
+        self._is_together = False
+        """Whether records that belong together are being folded; the same holds."""
 
     @classmethod
     def create(
@@ -69,12 +85,40 @@ class Writer:
         """Whether something was recorded that is not stored."""
         return bool(self._pending or self._unsent)
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether a change was interrupted: what is in memory of the run is not to be relied on."""
+        return locked(self.lock, lambda: self._is_changing or self._is_together)
+
     def record(self, record: Record) -> None:
         """Fold a record in, as of now, and keep it for the next flush."""
-        with self.lock:
-            self.run.updated_at = at = clock.time()
-            APPLY[type(record)](self.run, record, at)
-            self._pending.append(record)
+        with self.lock: self._record(record)  # fmt: skip  # noqa: E701
+
+    def _record(self, record: Record) -> None:
+        if self._is_changing:
+            raise self._interrupted()
+        self._is_changing = True
+        self.run.updated_at = at = clock.time()
+        APPLY[type(record)](self.run, record, at)
+        self._pending.append(record)
+        self._is_changing = False
+
+    def together(self, action: Callable[[], Result]) -> Result:
+        """Return what `action` returns; what it records is stored all in one entry, or not at all."""
+        return locked(self.lock, self._recorded_together, action)
+
+    def _recorded_together(self, action: Callable[[], Result]) -> Result:
+        before, self._is_together = self._is_together, True
+        result = action()
+        self._is_together = before
+        return result
+
+    def _interrupted(self) -> Interrupted:
+        name = self.info.run
+        return Interrupted(
+            f"run {name!r} was interrupted while a change of it was being recorded, so this execution of it cannot "
+            f"go on; what was stored is intact: load the run anew with app.resume({name!r})"
+        )
 
     def mark(self, mark: bytes) -> None:
         """Make the next entry a checkpoint with these plain facts."""
@@ -95,7 +139,10 @@ class Writer:
             await self.journal.committer.commit_async(self)
 
     def build(self) -> Append:
-        """What has to be stored, as one append; called with the lock held."""
+        """What has to be stored, as one append."""
+        with self.lock: return self._build()  # fmt: skip  # noqa: E701
+
+    def _build(self) -> Append:
         if self._refusal is not None:
             raise self._refusal
         snapshots: tuple[Snapshot, ...] = ()
@@ -104,6 +151,8 @@ class Writer:
             laborious = self.track.work > WORK_FLOOR and self._is_laborious()
             if laborious or (self.weight > self._looked_at and self._is_heavy()):
                 snapshots = self._snapshot(laborious)
+        elif self._is_changing or self._is_together:
+            raise self._interrupted()
         facts = self._new_info
         return Append(self.info.run, self.stored, self._unsent, facts, snapshots, self.durable, self._link)
 
@@ -112,11 +161,13 @@ class Writer:
 
         It is stored, with what follows it, at the next flush. `False` if there is no checkpoint to make one of.
         """
-        with self.lock:
-            if not self._pending or (self._mark is None and self.seq > 0):
-                return False
-            self._seal_entry(self.run.updated_at)
-            return True
+        return locked(self.lock, self._seal_part)
+
+    def _seal_part(self) -> bool:
+        if not self._pending or (self._mark is None and self.seq > 0):
+            return False
+        self._seal_entry(self.run.updated_at)
+        return True
 
     def _is_heavy(self) -> bool:
         """Whether the journal since the last snapshot seems, or may well be, to outweigh what the run holds."""
@@ -129,27 +180,30 @@ class Writer:
         return self.track.work > WORK_FLOOR + 8 * self.snapshot_size
 
     def _seal_entry(self, at: float) -> None:
+        if self._is_changing or self._is_together:
+            raise self._interrupted()
         seq, mark, track = self.seq + 1, self._mark, self.track
         bases = dict(track.bases) if track.bases else {}
         try:
             body = encode_records(self._pending, track)
+            if self.journal.seal is not None:
+                body = self.journal.seal_body(self.info.run, seq, body)
+            if mark is not None:
+                mark = sealed_mark(mark, self.info.key, seq, at, self.run.resets)
+            chain = link(self.chain, seq, at, mark, body)
+            unsent = (*self._unsent, Entry(seq, at, chain, body, mark))
+            self._is_changing = True
         except BaseException:
             track.bases = bases
             raise
-        if self.journal.seal is not None:
-            body = self.journal.seal_body(self.info.run, seq, body)
-        if mark is not None:
-            mark = sealed_mark(mark, self.info.key, seq, at, self.run.resets)
-        self.chain = chain = link(self.chain, seq, at, mark, body)
-        self._unsent.append(Entry(seq, at, chain, body, mark))
+        self.seq, self.chain, self._unsent, self._pending = seq, chain, unsent, []
         if mark is not None:
             self.run.saved_seq, self._mark = seq, None
         if seq == 1 and not self.snapshot_size and not self.run.steps_done:
             # A run that has only begun holds what its first entry has: a snapshot could not be smaller.
             self.snapshot_size = len(body)
-        self.seq = seq
         self.weight += len(body)
-        self._pending = []
+        self._is_changing = False
 
     def _snapshot(self, wanted: bool) -> tuple[Snapshot, ...]:
         """A snapshot, unless the run turns out to hold too much for one to be worth its bytes yet."""
@@ -164,53 +218,67 @@ class Writer:
         self.bytes_written += len(snapshot.body)
         return (snapshot,)
 
-    def settle(self, conflict: Conflict | None) -> None:
-        """Take the store's answer; called with the lock held."""
+    def settle(self, append: Append, conflict: Conflict | None) -> None:
+        """Take the store's answer to an append."""
+        with self.lock: self._settle(append.entries, append.info, conflict)  # fmt: skip  # noqa: E701
+
+    def _settle(self, sent: Sequence[Entry], info: RunInfo | None, conflict: Conflict | None) -> None:
         if conflict is not None:
-            self._unsent = []
             self._refusal = self._conflict(conflict.head)
             if self.stored == 0:
                 self._refusal = RunExists(
                     f"run {self.info.run!r} exists in {self.journal.store.url}; "
                     "resume it, or give the new run another run_id"
                 )
+            self._unsent = ()
             raise self._refusal
+        if self._is_changing:
+            raise self._interrupted()
         size = 0
-        for entry in self._unsent:
+        for entry in sent:
             size += len(entry.body)
-        if self._unsent:
-            self._link = self._unsent[-1].chain
+        self._is_changing = True
         self.commits += 1
         self.last_size = size
         self.bytes_written += size
-        self.stored = self.seq
-        self._unsent = []
-        self._new_info = None
+        if sent:
+            self._took(sent[-1])
+        if self._new_info is info:
+            self._new_info = None
+        self._is_changing = False
+
+    def _took(self, last: Entry) -> None:
+        """Go on after the entry that the store has."""
+        self.stored, self._link = last.seq, last.chain
+        self._unsent = self._unsent[last.seq - self._unsent[0].seq + 1 :]
 
     def close(self) -> None:
         """Refuse whatever is yet to be stored, once what is under way is done: the run may be another owner's now."""
-        with self.lock:
-            if self._refusal is None:
-                self._refusal = RunConflict(
-                    f"this execution has left run {self.info.run!r}: nothing more is stored"
-                )
+        if self._is_left():
+            self.journal.committer.wait()
 
     async def close_async(self) -> None:
         """As `close`, without blocking the event loop."""
-        if self.lock.acquire(blocking=False):
-            try:
-                self.close()
-            finally:
-                self.lock.release()
-        else:
-            await settled(asyncio.get_running_loop().run_in_executor(None, self.close))
+        if self._is_left():
+            await settled(asyncio.get_running_loop().run_in_executor(None, self.journal.committer.wait))
+
+    def _is_left(self) -> bool:
+        """Refuse what follows; whether something is still on its way."""
+        if self._refusal is None:
+            self._refusal = RunConflict(
+                f"this execution has left run {self.info.run!r}: nothing more is stored"
+            )
+        return self.journal.committer.is_storing(self)
 
     def refuse_if_behind(self) -> None:
         """Raise `RunConflict` if somebody else has appended to the run since this writer last did."""
-        with self.lock:
-            newer = next(iter(self.journal.store.read(self.info.run, self.stored)), None)
-            if newer is not None and self.stored:
-                raise self._conflict(newer.seq)
+        locked(self.lock, self._refuse_if_behind)
+
+    def _refuse_if_behind(self) -> None:
+        newer = next(iter(self.journal.store.read(self.info.run, self.stored)), None)
+        own = {entry.seq: entry.chain for entry in self._unsent}
+        if newer is not None and self.stored and own.get(newer.seq) != newer.chain:
+            raise self._conflict(newer.seq)
 
     def _conflict(self, head: int | None) -> RunConflict:
         what = f"was advanced by another driver (it is at {head}, this one was at {self.stored})"
@@ -230,12 +298,18 @@ class Writer:
 
         Then only the rest is still to be sent.
         """
+        return locked(self.lock, self._adopt, conflict)
+
+    def _adopt(self, conflict: Conflict) -> bool:
         ours = [entry for entry in self._unsent if entry.seq == conflict.head]
         if not ours:
             return False
         stored = list(self.journal.store.read(self.info.run, ours[0].seq - 1))
         if not stored or stored[0].chain != ours[0].chain:
             return False
-        self._unsent = [entry for entry in self._unsent if entry.seq > ours[0].seq]
-        self.stored, self._link = ours[0].seq, ours[0].chain
+        if self._is_changing:
+            raise self._interrupted()
+        self._is_changing = True
+        self._took(ours[0])
+        self._is_changing = False
         return True

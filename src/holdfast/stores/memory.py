@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import clock
 from holdfast.errors import StoreError
+from holdfast.locks import locked
 from holdfast.stores.base import (
     DEFAULT_NAMESPACE,
     Append,
@@ -78,34 +79,33 @@ class MemoryStore:
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         for append in appends:
             check(append)
-        with self._lock:
-            self._check_open()
-            return [self._apply(append) for append in appends]
+        with self._lock: return self._commit(appends)  # fmt: skip  # noqa: E701
+
+    def _commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        self._check_open()
+        return [self._apply(append) for append in appends]
 
     def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
-        with self._lock:
-            found = self._find(run)
-            return iter(found.between(after, upto) if found else ())
+        found = self._find(run)
+        return iter(found.between(after, upto) if found else ())
 
     def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
-        with self._lock:
-            found = self._find(run)
-            entries = found.between(0, None if before is None else before - 1) if found else []
-            marked = (
-                Mark(entry.seq, entry.at, entry.mark, len(entry.body))
-                for entry in reversed(entries)
-                if entry.mark is not None
-            )
-            return list(islice(marked, limit))
+        found = self._find(run)
+        entries = found.between(0, None if before is None else before - 1) if found else []
+        marked = (
+            Mark(entry.seq, entry.at, entry.mark, len(entry.body))
+            for entry in reversed(entries)
+            if entry.mark is not None
+        )
+        return list(islice(marked, limit))
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
-        with self._lock:
-            found = self._find(run)
-            if found is None:
-                return None
-            seqs = sorted(found.snapshots)
-            index = len(seqs) if upto is None else bisect_right(seqs, upto)
-            return found.snapshots[seqs[index - 1]] if index else None
+        found = self._find(run)
+        if found is None:
+            return None
+        seqs = sorted(found.snapshots)
+        index = len(seqs) if upto is None else bisect_right(seqs, upto)
+        return found.snapshots[seqs[index - 1]] if index else None
 
     def runs(
         self,
@@ -119,11 +119,9 @@ class MemoryStore:
         before: float | None = None,
         parent: bytes | None = None,
     ) -> list[RunInfo]:
-        with self._lock:
-            self._check_open()
-            infos = [stored.info for stored in self._runs.values()]
+        self._check_open()
         return select(
-            infos,
+            [stored.info for stored in self._all()],
             run=run,
             key=key,
             workflow=workflow,
@@ -135,40 +133,48 @@ class MemoryStore:
         )
 
     def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
-        with self._lock:
-            found = self._find(run)
-            if found is None or not found.first <= horizon.seq <= found.head:
-                return 0
-            if self._has_other_forks(found, forks):
-                return 0
-            dropped = horizon.seq - found.first
-            del found.entries[:dropped]
-            found.first = horizon.seq
-            kept = {seq: kept for seq, kept in found.snapshots.items() if seq > horizon.seq}
-            found.snapshots = {horizon.seq: horizon, **kept}
-            return dropped
+        return locked(self._lock, self._prune, run, horizon, forks)
+
+    def _prune(self, run: str, horizon: Snapshot, forks: Collection[bytes] | None) -> int:
+        found = self._find(run)
+        if found is None or not found.first <= horizon.seq <= found.head:
+            return 0
+        if self._has_other_forks(found, forks):
+            return 0
+        later = {seq: kept for seq, kept in found.snapshots.items() if seq > horizon.seq}
+        self._runs[run] = replace(
+            found,
+            first=horizon.seq,
+            entries=found.between(horizon.seq - 1, None),
+            snapshots={horizon.seq: horizon, **later},
+        )
+        return horizon.seq - found.first
 
     def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
-        with self._lock:
-            found = self._find(run)
-            if found is None or self._has_other_forks(found, forks):
-                return False
-            del self._runs[run], self._keys[found.info.key]
-            return True
+        return locked(self._lock, self._delete, run, forks)
+
+    def _delete(self, run: str, forks: Collection[bytes] | None) -> bool:
+        found = self._find(run)
+        if found is None or self._has_other_forks(found, forks):
+            return False
+        del self._runs[run]
+        self._keys.pop(found.info.key, None)
+        return True
 
     def post(self, run: str, body: bytes) -> int:
-        with self._lock:
-            found = self._find(run)
-            if found is None:
-                raise StoreError(f"no run {run!r} is stored, so it has no inbox")
-            number = len(found.inbox) + 1
-            found.inbox.append(Message(number, clock.time(), body))
-            return number
+        return locked(self._lock, self._post, run, body)
+
+    def _post(self, run: str, body: bytes) -> int:
+        found = self._find(run)
+        if found is None:
+            raise StoreError(f"no run {run!r} is stored, so it has no inbox")
+        number = len(found.inbox) + 1
+        found.inbox.append(Message(number, clock.time(), body))
+        return number
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
-        with self._lock:
-            found = self._find(run)
-            return found.inbox[max(0, after) :] if found else []
+        found = self._find(run)
+        return found.inbox[max(0, after) :] if found else []
 
     def footprint(self) -> Footprint:
         """The store as a whole."""
@@ -178,9 +184,8 @@ class MemoryStore:
 
     def sizes(self) -> list[RunSize]:
         """How much each run holds."""
-        with self._lock:
-            self._check_open()
-            return [run.size() for run in self._runs.values()]
+        self._check_open()
+        return [run.size() for run in self._all()]
 
     def mender(self) -> Mender:
         """What looks at the runs, whatever is wrong with them."""
@@ -188,30 +193,37 @@ class MemoryStore:
 
     def drop_snapshot(self, run: str, seq: int) -> None:
         """Remove a snapshot."""
-        with self._lock:
-            if (found := self._find(run)) is not None:
-                found.snapshots.pop(seq, None)
+        locked(self._lock, self._drop_snapshot, run, seq)
+
+    def _drop_snapshot(self, run: str, seq: int) -> None:
+        if (found := self._find(run)) is not None:
+            kept = {other: snapshot for other, snapshot in found.snapshots.items() if other != seq}
+            self._runs[run] = replace(found, snapshots=kept)
 
     def void_message(self, run: str, number: int) -> None:
         """Put a message that says nothing at this number."""
-        with self._lock:
-            if (found := self._find(run)) is not None:
-                others = [message for message in found.inbox if message.number != number]
-                void = Message(number, 0.0, b"")
-                found.inbox = sorted([*others, void], key=lambda message: message.number)
+        locked(self._lock, self._void_message, run, number)
+
+    def _void_message(self, run: str, number: int) -> None:
+        if (found := self._find(run)) is not None:
+            others = [message for message in found.inbox if message.number != number]
+            void = Message(number, 0.0, b"")
+            inbox = sorted([*others, void], key=lambda message: message.number)
+            self._runs[run] = replace(found, inbox=inbox)
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            self._runs.clear()
-            self._keys.clear()
+        self._closed, self._runs = True, {}
+
+    def _all(self) -> list[_Run]:
+        """The runs as they are now, whatever is added or removed meanwhile."""
+        return list(self._runs.copy().values())
 
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError("this memory store is closed; open a new one")
 
     def _has_other_forks(self, found: _Run, forks: Collection[bytes] | None) -> bool:
-        infos = () if forks is None else (run.info for run in self._runs.values())
+        infos = () if forks is None else (run.info for run in self._all())
         return any(info.parent == found.info.key and info.key not in (forks or ()) for info in infos)
 
     def _find(self, run: str) -> _Run | None:
@@ -222,17 +234,28 @@ class MemoryStore:
         found = self._runs.get(append.run)
         if append.after == 0:
             assert append.info is not None
-            if found is not None or append.info.key in self._keys:
+            if found is not None or self._has_key(append.info.key):
                 return Conflict(append.run, 0, found.head if found else None)
-            found = self._runs[append.run] = _Run(append.info, pruned_before(append) + 1)
             self._keys[append.info.key] = append.run
+            found = _Run(append.info, pruned_before(append) + 1)
         elif found is None or found.head != append.after:
             return Conflict(append.run, append.after, found.head if found else None)
-        elif append.info is not None:
-            found.info = replace(append.info, key=found.info.key)
-        found.entries.extend(append.entries)
-        found.snapshots.update((snapshot.seq, snapshot) for snapshot in append.snapshots)
+        elif append.info is None and not append.snapshots:
+            found.entries.extend(append.entries)
+            return None
+        # All of it in one assignment: an exception in between leaves nothing half written.
+        self._runs[append.run] = replace(
+            found,
+            info=found.info if append.info is None else replace(append.info, key=found.info.key),
+            entries=[*found.entries, *append.entries],
+            snapshots={**found.snapshots, **{each.seq: each for each in append.snapshots}},
+        )
         return None
+
+    def _has_key(self, key: bytes) -> bool:
+        """Whether a run has a key. What is remembered of keys may be of runs that are gone, or were never stored."""
+        owner = self._runs.get(self._keys.get(key, ""))
+        return owner is not None and owner.info.key == key
 
 
 class _MemoryMender(Mender):

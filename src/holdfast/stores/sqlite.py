@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
 from holdfast import clock
 from holdfast.errors import CorruptJournal, StoreError
+from holdfast.locks import locked
 from holdfast.stores.base import (
     DEFAULT_NAMESPACE,
     PAGE_BYTES,
@@ -37,6 +37,8 @@ from holdfast.stores.sqlite_write import Writer
 
 if TYPE_CHECKING:  # Few ask how much a store holds.
     from holdfast.stores.usage import Footprint, RunSize
+
+Result = TypeVar("Result")
 
 _SEQ = (1 << 32) - 1
 
@@ -75,29 +77,30 @@ class SqliteStore:
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
         self._writer: Writer | None = None
         self._reader: apsw.Connection | None = None
-        with self._write_lock:
-            self._open_writer()
-        with _stores_lock:
-            _stores.add(self)
+        self._is_reading = False
+        """Whether the reader is being used; whoever finds it so, with the lock held, knows that it was interrupted."""
+        locked(self._write_lock, self._open_writer)
+        locked(_stores_lock, _stores.add, self)
 
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         for append in appends:
             check(append)
-        with self._write_lock:
-            writer = self._writer
-            if writer is None or self._closed or self._pid != os.getpid():
-                writer = self._open_writer()
-            try:
-                return writer.commit(appends)
-            except (apsw.Error, UnicodeError) as error:
-                raise failure(error, self.path, self._patience) from error
+        with self._write_lock: return self._commit(appends)  # fmt: skip  # noqa: E701
+
+    def _commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        writer = self._writer
+        if writer is None or self._closed or self._pid != os.getpid():
+            writer = self._open_writer()
+        try:
+            return writer.commit(appends)
+        except (apsw.Error, UnicodeError) as error:
+            raise failure(error, self.path, self._patience) from error
 
     def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
         last = _SEQ if upto is None else _within(upto)
 
         def fetch(after: int) -> tuple[list[Entry], bool]:
-            with self._reading() as connection:
-                return _page(connection, run, after, last)
+            return self._ask(lambda connection: _page(connection, run, after, last))
 
         return paged(fetch, run, _within(after), upto)
 
@@ -156,16 +159,15 @@ class SqliteStore:
         return [facts_of(row) for row in rows]
 
     def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
-        with self._writing() as writer:
-            return 0 if writer.has_other_forks(run, forks) else writer.prune(run, horizon)
+        return self.change(
+            lambda writer: 0 if writer.has_other_forks(run, forks) else writer.prune(run, horizon)
+        )
 
     def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
-        with self._writing() as writer:
-            return not writer.has_other_forks(run, forks) and writer.delete(run)
+        return self.change(lambda writer: not writer.has_other_forks(run, forks) and writer.delete(run))
 
     def post(self, run: str, body: bytes) -> int:
-        with self._writing() as writer:
-            number = writer.post(run, clock.time(), body)
+        number = self.change(lambda writer: writer.post(run, clock.time(), body))
         if number is None:
             raise StoreError(f"no run {run!r} is stored, so it has no inbox")
         return number
@@ -198,12 +200,25 @@ class SqliteStore:
         from holdfast.stores.sqlite_mending import SqliteMender
 
         self._check_open()
-        return SqliteMender(self, self._patience, self._writing)
+        return SqliteMender(self, self._patience)
+
+    def change(self, action: Callable[[Writer], Result]) -> Result:
+        """Return what `action` makes of the writer, in a transaction that is durable, all or nothing."""
+        return locked(self._write_lock, self._changed, action)
+
+    def _changed(self, action: Callable[[Writer], Result]) -> Result:
+        writer = self._open_writer()
+        try:
+            return writer.transact(True, lambda: action(writer))
+        except (apsw.Error, UnicodeError) as error:
+            raise failure(error, self.path, self._patience) from error
 
     def close(self) -> None:
-        with self._write_lock, self._read_lock:
-            self._closed = True
-            self._disconnect()
+        locked(self._write_lock, locked, self._read_lock, self._close)
+
+    def _close(self) -> None:
+        self._closed = True
+        self._disconnect()
 
     def _disconnect(self) -> None:
         """Close what this process opened; what a parent process opened is never touched."""
@@ -229,31 +244,27 @@ class SqliteStore:
             self._writer = Writer(connect(self.path, self._patience))
         return self._writer
 
-    @contextmanager
-    def _writing(self) -> Iterator[Writer]:
-        with self._write_lock:
-            writer = self._open_writer()
-            try:
-                with writer.transaction(durable=True):
-                    yield writer
-            except (apsw.Error, UnicodeError) as error:
-                raise failure(error, self.path, self._patience) from error
+    def _ask(self, question: Callable[[apsw.Connection], Result]) -> Result:
+        return locked(self._read_lock, self._asked, question)
 
-    @contextmanager
-    def _reading(self) -> Iterator[apsw.Connection]:
-        with self._read_lock:
-            self._check_open()
-            if self._reader is None:
-                self._reader = connect(self.path, self._patience)
-            try:
-                yield self._reader
-            except (apsw.Error, UnicodeError) as error:
-                raise failure(error, self.path, self._patience) from error
+    def _asked(self, question: Callable[[apsw.Connection], Result]) -> Result:
+        self._check_open()
+        if self._is_reading and self._reader is not None:
+            # A statement that is still open would show the database as it was then.
+            self._reader.close(True)
+            self._reader = None
+        if self._reader is None:
+            self._reader = connect(self.path, self._patience)
+        self._is_reading = True
+        try:
+            answer = question(self._reader)
+        except (apsw.Error, UnicodeError) as error:
+            raise failure(error, self.path, self._patience) from error
+        self._is_reading = False
+        return answer
 
     def _rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        with self._reading() as connection:
-            rows: list[tuple[Any, ...]] = connection.execute(sql, values).fetchall()
-            return rows
+        return self._ask(lambda connection: connection.execute(sql, values).fetchall())
 
     def _before_fork(self) -> None:
         self._write_lock.acquire()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,15 +30,14 @@ _COLUMNS = (*FACTS, "head", "sum")
 Value = TypeVar("Value", Snapshot, Message)
 Plain = TypeVar("Plain", str, float, int, bytes)
 Stamp = tuple[tuple[Any, ...], Any, Any]
-Writing = Callable[[], AbstractContextManager[Writer]]
 
 
 class SqliteMender(Mender):
     """Reads the tables themselves, never through an index, which may be what is damaged."""
 
-    def __init__(self, store: SqliteStore, patience: float, writing: Writing) -> None:
+    def __init__(self, store: SqliteStore, patience: float) -> None:
         super().__init__(store)
-        self._path, self._writing = store.path, writing
+        self._path, self._sqlite = store.path, store
         self._reader = connect(store.path, patience)
         self._numbers: dict[str, int] = {}
 
@@ -215,11 +214,14 @@ class SqliteMender(Mender):
         """The row is found by its number: its id may be what is damaged in the index."""
         names = ", ".join(f"{name} = ?" for name in (*FACTS[2:], "head", "sum"))
         number = self._number(info.run)
-        with self._writing() as writer:
+
+        def put(writer: Writer) -> None:
             if self._stamp(writer.connection, number) != seen.stamp:
                 raise changed_meanwhile(info.run)
             row = (*facts_row(info, head), number)
             writer.connection.execute(f"UPDATE runs SET {names} WHERE no = ?", row)
+
+        self._sqlite.change(put)
 
     def beside(self) -> Path:
         return self._path.with_name(f"{self._path.name}.lost+found")
@@ -275,8 +277,7 @@ class SqliteMender(Mender):
             raise failure(error, self._path, 0.0) from error
 
     def _change(self, statement: str, *values: Any) -> None:
-        with self._writing() as writer:
-            writer.connection.execute(statement, values)
+        self._sqlite.change(lambda writer: writer.connection.execute(statement, values))
 
 
 def _tags(text: Any) -> tuple[str, ...]:

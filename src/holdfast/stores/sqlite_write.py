@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar, cast
 
 import apsw
 
 from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
 from holdfast.stores.sqlite_file import roll_back
 from holdfast.stores.sqlite_rows import sum_of
+
+Result = TypeVar("Result")
 
 _SEQ = (1 << 32) - 1
 _REMEMBERED_RUNS = 10_000
@@ -55,17 +56,17 @@ class Writer:
         """Write the appends in one transaction; answer for each as `Store.commit` promises."""
         if len(appends) == 1 and self._written_alone(appends[0]):
             return [None]
-        with self.transaction(any(append.durable for append in appends)):
-            return [self._apply(append) for append in appends]
+        durable = any(append.durable for append in appends)
+        return self.transact(durable, lambda: [self._apply(append) for append in appends])
 
-    @contextmanager
-    def transaction(self, durable: bool) -> Iterator[None]:
-        """Commit at the end of the block, or undo all of it."""
-        self._sync(durable)
-        self._execute("BEGIN IMMEDIATE")
+    def transact(self, durable: bool, action: Callable[[], Result]) -> Result:
+        """Return what `action` returns in a transaction, which is committed, or undone if anything is raised."""
         try:
-            yield
+            self._sync(durable)
+            self._execute("BEGIN IMMEDIATE")
+            result = action()
             self._execute("COMMIT")
+            return result
         except BaseException:
             self._numbers.clear()
             roll_back(self.connection)

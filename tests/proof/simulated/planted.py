@@ -15,8 +15,8 @@ PLANTED = (
         "a writer ignores conflicts",
         "fence",
         "journal/writer.py",
-        "        if conflict is not None:\n            self._unsent = []\n",
-        "        if False:\n            self._unsent = []\n",
+        "        if conflict is not None:\n            self._refusal = self._conflict",
+        "        if False:\n            self._refusal = self._conflict",
         _PROOF,
     ),
     Planted(

@@ -12,6 +12,7 @@ from holdfast.engine.commands.inbox import LATE, OF_WHAT_IS_NEXT, STALE, STOPS, 
 from holdfast.engine.driving.saving import Saving
 from holdfast.errors import StoreError
 from holdfast.journal.records import Commanded
+from holdfast.locks import locked
 from holdfast.stores.base import Message
 
 logger = logging.getLogger("holdfast")
@@ -61,8 +62,7 @@ class Mailbox:
     @property
     def is_about_what_is_next(self) -> bool:
         """Whether the oldest of them speaks of steps that come next."""
-        with self._lock:
-            wish = self._wishes[min(self._wishes)]
+        wish = locked(self._lock, lambda: self._wishes[min(self._wishes)])
         return wish.command in OF_WHAT_IS_NEXT and not (wish.redefines or self._is_redefined)
 
     def note(self, wish: Wish) -> None:
@@ -110,12 +110,19 @@ class Mailbox:
         for message in messages:
             wish = open_message(self._journal, self._saving.run_id, message)
             stale = late and wish.command in STOPS
-            with self._lock:
-                if message.number in self._wishes or message.number <= self._obeyed:
-                    continue
-                self._wishes[message.number] = wish._replace(refused=STALE) if stale else wish
+            if not locked(
+                self._lock, self._kept, message.number, wish._replace(refused=STALE) if stale else wish
+            ):
+                continue
             if wish.command in STOPS and not stale:
                 self._drive.heed(wish)
+
+    def _kept(self, number: int, wish: Wish) -> bool:
+        """Remember what a message asks for; `False` if that is known."""
+        if number in self._wishes or number <= self._obeyed:
+            return False
+        self._wishes[number] = wish
+        return True
 
     def obey_next(self, *, busy: bool = False) -> bool:
         """Do what the oldest message asks for, and record it, so that no later drive obeys it again.
@@ -123,21 +130,31 @@ class Mailbox:
         While the drive is `busy` with steps, a new definition of the workflow has to wait, and all that was asked
         for after it: then the answer is `False`.
         """
-        with self._lock:
-            number = min(self._wishes)
-            wish = self._wishes[number]
-            if busy and wish.redefines:
-                return False
-            del self._wishes[number]
-            self._obeyed = max(self._obeyed, number)
+        found = locked(self._lock, self._next, busy)
+        if found is None:
+            return False
+        number, wish = found
         if number > self._saving.run.inbox_seen:
-            late = LATE if self._is_redefined and wish.command not in STOPS else ""
-            refused = wish.refused or late or self._obey(wish)
-            self._record(number, wish, refused)
+            refused = self._saving.writer.together(lambda: self._obeyed_on_record(number, wish))
             if wish.redefines and not refused:
                 self._is_redefined = True
                 self._drive.heed(wish)
         return True
+
+    def _next(self, busy: bool) -> tuple[int, Wish] | None:
+        number = min(self._wishes)
+        wish = self._wishes[number]
+        if busy and wish.redefines:
+            return None
+        del self._wishes[number]
+        self._obeyed = max(self._obeyed, number)
+        return number, wish
+
+    def _obeyed_on_record(self, number: int, wish: Wish) -> str:
+        late = LATE if self._is_redefined and wish.command not in STOPS else ""
+        refused = wish.refused or late or self._obey(wish)
+        self._record(number, wish, refused)
+        return refused
 
     def close(self, completed: bool) -> None:
         """Obey, or at least record, what was asked for before the drive ends; a completed run takes no more."""

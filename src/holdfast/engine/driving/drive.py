@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import inspect
 import logging
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
@@ -119,6 +120,7 @@ class Drive:
         self._wake_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[Any] | None = None
+        self._work: Coroutine[Any, Any, RunStatus] | None = None
         self.overtaking = Overtaking(settings.journal.store, writer)
         self._overtaken: RunConflict | StoreError | None = None
         self._unsaved: list[ExecutionError | RunConflict | StoreError] = []
@@ -257,7 +259,10 @@ class Drive:
             self._main.cancel()
 
     def _abandoned(self) -> bool:
-        """Record that the run is interrupted, from wherever it is; `False` if it has ended already."""
+        """Record that the run is interrupted, from wherever it is; `False` if it has ended, or cannot be relied on."""
+        if self.saving.writer.was_interrupted:
+            logger.warning("run %s was interrupted while a change was being recorded; resume it", self.run_id)
+            return False
         if self.run.status != RunStatus.RUNNING:
             return False
         self._take_results()
@@ -344,6 +349,16 @@ class Drive:
             self._schedule_poll()
 
     # The loop.
+
+    def begun(self) -> Coroutine[Any, Any, RunStatus]:
+        """Return `drive()`, to be awaited; by it `is_over` is known."""
+        self._work = self.drive()
+        return self._work
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this drive has ended, in whatever way."""
+        return self._work is not None and inspect.getcoroutinestate(self._work) == inspect.CORO_CLOSED
 
     async def drive(self) -> RunStatus:
         """Advance the run as far as it goes; the status it then has. Why it failed is left in `failure`."""

@@ -14,6 +14,7 @@ from holdfast.engine.driving.saving import Saving
 from holdfast.errors import ExecutionError, MaxIterationsExceeded
 from holdfast.journal.records import RunEnded
 from holdfast.journal.run_state import DONE, FAILED, Frame
+from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
 
 REFUSED = "finished steps are kept; look what became of it, then resume with if_interrupted='rerun' or 'skip'"
@@ -61,17 +62,20 @@ class Ending:
         if status != RunStatus.COMPLETED and not self._saving.marked:
             self._saving.mark(run.root, [], [step.node for step in run.active() if step.status != DONE])
         fault = fault_of(self.failure) if status == RunStatus.FAILED and self.failure else None
-        self._record(RunEnded(status, fault, node))
         if status == RunStatus.PAUSED:
             times = [pause.expires_at for pause in run.pauses.values() if pause.expires_at is not None]
             due_at = min(times, default=None)
         now = clock.time()
         facts = dataclasses.replace(writer.info, status=str(status), updated_at=now, driver="", due_at=due_at)
-        writer.set_info(facts)
+        writer.together(lambda: self._record_end(RunEnded(status, fault, node), facts))
         if due_at is None:
             self._saving.settings.journal.deadlines.forget(self._saving.run_id)
         if self._saving.observer is not None:
             self._say_end(status, reason)
+
+    def _record_end(self, ended: RunEnded, facts: RunInfo) -> None:
+        self._record(ended)
+        self._saving.writer.set_info(facts)
 
     def _say_end(self, status: RunStatus, reason: str) -> None:
         run = self._saving.run

@@ -42,10 +42,14 @@ class Moves:
                 return False
         targets = (Target(only),) if only in graph.nodes else _closing(graph, [step], 0)
         waiting = tuple(frame.waiting.items()) if frame.waiting else ()
-        self._saving.record(WaveFinished(frame.path, (), targets, waiting))
+        record = WaveFinished(frame.path, (), targets, waiting)
+        if self._interrupt_after:
+            self._end_wave(record, frame, [step])
+            return True
+        self._saving.record(record)
         self._saving.mark(frame, [step.node], [target.node for target in targets])
-        if self._interrupt_after or self._saving.observer is not None:
-            self._after_wave(frame, [step], targets)
+        if self._saving.observer is not None:
+            self._say_wave(frame, [step], targets)
         return True
 
     async def by_choice(self, frame: Frame, names: tuple[str, ...] | None) -> None:
@@ -66,9 +70,19 @@ class Moves:
             raise
         except Exception as error:
             raise RouteFailed(steps[-1].node, str(error)) from error
-        self._saving.record(WaveFinished(frame.path, tuple(reduced), targets, tuple(waiting.items()), names))
-        self._saving.mark(frame, [step.node for step in steps], [target.node for target in targets])
-        self._after_wave(frame, steps, targets)
+        self._end_wave(
+            WaveFinished(frame.path, tuple(reduced), targets, tuple(waiting.items()), names), frame, steps
+        )
+
+    def _end_wave(self, record: WaveFinished, frame: Frame, steps: list[Step]) -> None:
+        """Record the end of a wave together with the gates after it: without them it would go past them."""
+
+        def end() -> None:
+            self._saving.record(record)
+            self._saving.mark(frame, [step.node for step in steps], [target.node for target in record.next])
+            self._after_wave(frame, steps, record.next)
+
+        self._saving.writer.together(end)
 
     async def _find_next(
         self, graph: Graph, steps: list[Step], state: State, waiting: Waiting

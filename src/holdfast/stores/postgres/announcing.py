@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from holdfast.errors import StoreError
+from holdfast.locks import locked
 from holdfast.stores.postgres.connecting import Connection, Connections
 
 logger = logging.getLogger("holdfast")
@@ -35,7 +36,8 @@ class Announcer:
 
     def reset(self) -> None:
         """Begin anew in a forked child."""
-        self._something = threading.Condition()
+        self._lock = threading.Lock()
+        self._something = threading.Condition(self._lock)
         self._topics: set[str] = set()
         self._queues: set[str] = set()
         self._is_urgent = self._ended = False
@@ -43,27 +45,32 @@ class Announcer:
 
     def tell(self, topics: Iterable[str], queues: Iterable[str] = (), *, urgent: bool = False) -> None:
         """Announce that something of these runs changed, and that something was put into these queues."""
-        with self._something:
-            if self._ended:
-                return
-            is_news = not self._topics or (urgent and not self._is_urgent)
-            self._topics.update(topics)
-            self._queues.update(queues)
-            self._is_urgent = self._is_urgent or urgent
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="holdfast-announce", daemon=True)
-                self._thread.start()
-            elif is_news:
-                self._something.notify()
+        locked(self._lock, self._told, topics, queues, urgent)
+
+    def _told(self, topics: Iterable[str], queues: Iterable[str], urgent: bool) -> None:
+        if self._ended:
+            return
+        is_news = not self._topics or (urgent and not self._is_urgent)
+        self._topics.update(topics)
+        self._queues.update(queues)
+        self._is_urgent = self._is_urgent or urgent
+        if self._thread is None or not self._thread.is_alive():
+            thread = threading.Thread(target=self._run, name="holdfast-announce", daemon=True)
+            thread.start()
+            self._thread = thread
+        elif is_news:
+            self._something.notify()
 
     def close(self) -> None:
         """Announce what is left, and end."""
-        with self._something:
-            self._ended = True
-            self._something.notify()
+        locked(self._lock, self._end)
         # A store that was forgotten may be found, and closed, by the collector in any thread.
         if self._thread not in (None, threading.current_thread()):
             self._thread.join(timeout=5)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._something.notify()
 
     def _run(self) -> None:
         told_at = 0.0
@@ -76,19 +83,22 @@ class Announcer:
 
     def _next(self, told_at: float) -> list[tuple[str, str]]:
         """What is to be told next, once it is time; nothing at the end."""
-        with self._something:
-            while not self._topics and not self._ended:
-                self._something.wait()
-            while not self._ended:
-                left = told_at + (GAP / 10 if self._is_urgent else GAP) - time.monotonic()
-                if left <= 0:
-                    break
-                self._something.wait(left)
-            topics, queues = list(self._topics), list(self._queues)
-            self._topics, self._queues, self._is_urgent = set(), set(), False
+        topics, queues = locked(self._lock, self._collected, told_at)
         told = [(self._queue_channel, each) for each in queues]
         parts = range(0, len(topics), _AT_ONCE)
         return told + [(self._run_channel, "".join(topics[begin : begin + _AT_ONCE])) for begin in parts]
+
+    def _collected(self, told_at: float) -> tuple[list[str], list[str]]:
+        while not self._topics and not self._ended:
+            self._something.wait()
+        while not self._ended:
+            left = told_at + (GAP / 10 if self._is_urgent else GAP) - time.monotonic()
+            if left <= 0:
+                break
+            self._something.wait(left)
+        topics, queues = list(self._topics), list(self._queues)
+        self._topics, self._queues, self._is_urgent = set(), set(), False
+        return topics, queues
 
 
 def _tell(told: list[tuple[str, str]], connection: Connection) -> None:

@@ -131,7 +131,6 @@ class Connections:
     def reset(self) -> None:
         """Begin anew in a forked child."""
         _abandoned.extend(getattr(self, "_idle", ()))
-        self._lock = threading.Lock()
         self._idle: list[Connection] = []
 
     def run(self, action: Callable[[Connection], Result], patience: float | None = None) -> Result:
@@ -146,33 +145,36 @@ class Connections:
     @contextmanager
     def borrowed(self) -> Iterator[Connection]:
         """A connection for this block."""
-        with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        if connection is None:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
             connection = self.server.connect()
         try:
             yield connection
-        except BaseException as error:
+            self._take_back(connection)
+        except Exception as error:
             if isinstance(error, psycopg.Error) and judge(error) is Verdict.LOST:
                 self.close()
             self._take_back(connection)
             raise
-        self._take_back(connection)
+        except BaseException:  # What interrupted it may have left it in the middle of an answer.
+            connection.close()
+            raise
 
     def close(self) -> None:
         """Close what nobody is using."""
-        with self._lock:
-            idle, self._idle = self._idle, []
+        idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
     def _take_back(self, connection: Connection) -> None:
         usable = not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE
-        with self._lock:
-            if usable and len(self._idle) < IDLE_CONNECTIONS and not self.server.closed.is_set():
-                self._idle.append(connection)
-                return
-        connection.close()
+        if connection in self._idle:
+            return
+        if usable and len(self._idle) < IDLE_CONNECTIONS and not self.server.closed.is_set():
+            self._idle.append(connection)
+        else:
+            connection.close()
 
 
 def abandon(connection: Connection | None) -> None:

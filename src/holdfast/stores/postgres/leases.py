@@ -13,6 +13,7 @@ from contextlib import suppress
 import psycopg
 
 from holdfast.errors import StoreError
+from holdfast.locks import locked
 from holdfast.stores.postgres.connecting import Connection, Connections, Server, abandon
 
 logger = logging.getLogger("holdfast")
@@ -57,17 +58,21 @@ class LeaseKeeper:
 
     def name(self) -> str:
         """The name of this process's lease, which lives from now on."""
-        with self._lock:
-            self._server.check_open()
-            if self._name is None:
-                name = uuid.uuid4()
-                self._server.insist(lambda: self._renew(name))
-                self._name = name
-                self._thread = threading.Thread(
-                    target=self._keep, args=(name,), name="holdfast-lease", daemon=True
-                )
-                self._thread.start()
-            return str(self._name)
+        return locked(self._lock, self._named)
+
+    def _named(self) -> str:
+        self._server.check_open()
+        if self._name is None:
+            name = uuid.uuid4()
+            self._server.insist(lambda: self._renew(name))
+            self._name = name
+        if self._thread is None or not self._thread.is_alive():
+            thread = threading.Thread(
+                target=self._keep, args=(self._name,), name="holdfast-lease", daemon=True
+            )
+            thread.start()
+            self._thread = thread
+        return str(self._name)
 
     def is_live(self, lease: str, connections: Connections) -> bool:
         """Whether a lease was renewed in time."""
@@ -96,15 +101,19 @@ class LeaseKeeper:
     def close(self) -> None:
         """Give the lease up."""
         self._ended.set()
-        with self._lock:
-            # A store that was forgotten may be found, and closed, by the collector in any thread.
-            if self._thread not in (None, threading.current_thread()):
-                self._thread.join(timeout=5)
-            connection, self._connection = self._connection, None
+        connection = locked(self._lock, self._left)
         if connection is not None:
             with suppress(psycopg.Error):
                 connection.execute("DELETE FROM lease WHERE id = %s", (self._name,))
             connection.close()
+
+    def _left(self) -> Connection | None:
+        """The connection, once the thread has ended."""
+        # A store that was forgotten may be found, and closed, by the collector in any thread.
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+        connection, self._connection = self._connection, None
+        return connection
 
     def _keep(self, name: uuid.UUID) -> None:
         every = self._server.address.lease / 3

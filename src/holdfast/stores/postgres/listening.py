@@ -12,6 +12,7 @@ from contextlib import suppress
 import psycopg
 
 from holdfast.errors import StoreError
+from holdfast.locks import locked
 from holdfast.stores.postgres.connecting import Connection, Server, abandon, quoted
 
 logger = logging.getLogger("holdfast")
@@ -55,17 +56,18 @@ class Listener:
         """Listen from now on, as soon as there is a connection."""
         if self._thread is not None:
             return
-        with self._lock:
-            if self._thread is None and not self._ended.is_set():
-                self._wake = os.pipe()
-                self._thread = threading.Thread(target=self._run, name="holdfast-listen", daemon=True)
-                self._thread.start()
+        locked(self._lock, self._start)
+
+    def _start(self) -> None:
+        if self._thread is None and not self._ended.is_set():
+            self._wake = self._wake or os.pipe()
+            thread = threading.Thread(target=self._run, name="holdfast-listen", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def close(self) -> None:
         """Listen no more."""
-        with self._lock:
-            self._ended.set()
-            thread, wake = self._thread, self._wake
+        thread, wake = locked(self._lock, self._end)
         if thread is not None and wake is not None:
             os.write(wake[1], b"!")
             if thread is not threading.current_thread():
@@ -74,6 +76,10 @@ class Listener:
             for end in self._wake:
                 os.close(end)
             self._wake = None
+
+    def _end(self) -> tuple[threading.Thread | None, tuple[int, int] | None]:
+        self._ended.set()
+        return self._thread, self._wake
 
     def _run(self) -> None:
         delay = 0.05

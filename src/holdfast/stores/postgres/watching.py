@@ -7,8 +7,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+from holdfast.locks import locked
 from holdfast.stores.base import Message
 from holdfast.stores.postgres.connecting import Server
 from holdfast.stores.postgres.listening import Listener
@@ -69,39 +71,40 @@ class Watch:
 
     def close(self) -> None:
         """Wake everybody who waits, and listen no more."""
-        with self._changed:
-            self._changed.notify_all()
+        locked(self._lock, self._changed.notify_all)
         self.listener.close()
 
     def heard(self, topics: Iterable[str]) -> None:
         """Something of these runs changed."""
-        with self._changed:
-            wanted = [topic for topic in topics if topic in self._ticks]
-            for topic in wanted:
-                self._ticks[topic] += 1
-            if wanted:
-                self._changed.notify_all()
+        locked(self._lock, self._heard, topics)
+
+    def _heard(self, topics: Iterable[str]) -> None:
+        wanted = [topic for topic in topics if topic in self._ticks]
+        for topic in wanted:
+            self._ticks[topic] += 1
+        if wanted:
+            self._changed.notify_all()
 
     def wait(self, topic: str, timeout: float) -> bool:
         """Wait until something of a run may have changed since this thread was last told; `False` if not in time."""
         self.listener.start()
-        deadline = time.monotonic() + timeout
-        who = (threading.get_ident(), topic)
-        with self._changed:
-            tick = self._interest(topic)
-            if who not in self._told:
-                self._told[who] = tick
-                return True
-            while self._ticks.get(topic) == self._told.get(who):
-                self._server.check_open()
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return not self.listener.epoch
-                is_told = self.listener.epoch != 0
-                if not self._changed.wait(left if is_told else min(left, POLLING)) and not is_told:
-                    return True
-            self._told[who] = self._interest(topic)
+        return locked(self._lock, self._waited, topic, time.monotonic() + timeout)
+
+    def _waited(self, topic: str, deadline: float) -> bool:
+        who, tick = (threading.get_ident(), topic), self._interest(topic)
+        if who not in self._told:
+            self._told[who] = tick
             return True
+        while self._ticks.get(topic) == self._told.get(who):
+            self._server.check_open()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return not self.listener.epoch
+            is_told = self.listener.epoch != 0
+            if not self._changed.wait(left if is_told else min(left, POLLING)) and not is_told:
+                return True
+        self._told[who] = self._interest(topic)
+        return True
 
     def look(
         self, looks: Sequence[Look], read: Callable[[dict[str, int]], dict[str, list[Message]]]
@@ -115,15 +118,13 @@ class Watch:
             return {}
         if any(look.topic in self._seen for look in looks):
             self.listener.start()
-        with self._changed:
-            at, epoch = time.monotonic(), self.listener.epoch
-            ticks = [self._interest(look.topic) for look in looks]
+        at, epoch = time.monotonic(), self.listener.epoch
+        ticks = locked(self._lock, lambda: [self._interest(look.topic) for look in looks])
         found = read({look.run: look.after for look in looks})
-        with self._changed:
-            for look, tick in zip(looks, ticks, strict=True):
-                messages = found.get(look.run)
-                upto = messages[-1].number if messages else look.after
-                self._seen[look.topic] = _Seen(at, epoch, tick, upto)
+        for look, tick in zip(looks, ticks, strict=True):
+            messages = found.get(look.run)
+            upto = messages[-1].number if messages else look.after
+            self._seen[look.topic] = _Seen(at, epoch, tick, upto)
         return found
 
     def _is_unchanged(self, look: Look) -> bool:
@@ -139,19 +140,18 @@ class Watch:
 
     def on_queue(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Call `callback` whenever something may have been queued, until what is answered is called."""
-        with self._changed:
-            self._callbacks.append(callback)
+        self._callbacks.append(callback)
         self.listener.start()
 
         def stop() -> None:
-            with self._changed:
-                if callback in self._callbacks:
-                    self._callbacks.remove(callback)
+            with suppress(ValueError):
+                self._callbacks.remove(callback)
 
         return stop
 
     def _forget(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._ticks: dict[str, int] = {}
         self._told: dict[tuple[int, str], int] = {}
         self._seen: dict[str, _Seen] = {}
@@ -171,12 +171,14 @@ class Watch:
             self._call_back()
 
     def _missed(self) -> None:
-        with self._changed:
-            self._seen.clear()
-            for topic in self._ticks:
-                self._ticks[topic] += 1
-            self._changed.notify_all()
+        locked(self._lock, self._forget_seen)
         self._call_back()
+
+    def _forget_seen(self) -> None:
+        self._seen.clear()
+        for topic in self._ticks:
+            self._ticks[topic] += 1
+        self._changed.notify_all()
 
     def _call_back(self) -> None:
         for callback in tuple(self._callbacks):

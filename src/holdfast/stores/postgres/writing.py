@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.types.numeric import Int8
 
+from holdfast.locks import locked
 from holdfast.stores.base import Append, Conflict, Snapshot
 from holdfast.stores.postgres.appending import LOCK, Steps, Values
 from holdfast.stores.postgres.batches import Batch, Rows
@@ -78,13 +79,11 @@ class Desk:
 
     def write(self, action: Callable[[Writer], Result]) -> Result:
         """What `action` makes of the writer; done again, with another, if the server goes away meanwhile."""
-        with self._lock:
-            return self._server.insist(lambda: self._attempt(action))
+        return locked(self._lock, self._server.insist, lambda: self._attempt(action))
 
     def close(self) -> None:
         """Close the connection, once whoever uses it is done."""
-        with self._lock:
-            self._drop()
+        locked(self._lock, self._drop)
 
     def _attempt(self, action: Callable[[Writer], Result]) -> Result:
         try:
