@@ -191,17 +191,9 @@ SECRETS = {
 
 def test_commands_are_not_given_keys_and_passwords_of_ours(shop: Workshop) -> None:
     shop.env |= SECRETS
-    hooked = """
-        workflow:
-          name: test
-          hooks: {on_complete: env > hooked}
-        steps: [{name: x, shell: {run: env, output: text}}]
-        """
+    found = shop.step("steps: [{name: x, shell: {run: env, output: text}}]")["output"]
 
-    found = shop.step(hooked)["output"]
-
-    for told in (found, (shop.folder / "hooked").read_text()):
-        assert "hidden" not in told and "HOLDFAST_STORE=postgresql://me@host/db?schema=s\n" in told
+    assert "hidden" not in found and "HOLDFAST_STORE=postgresql://me@host/db?schema=s\n" in found
 
 
 def test_a_step_may_name_one_of_them(shop: Workshop) -> None:

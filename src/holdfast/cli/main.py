@@ -15,7 +15,6 @@ import click
 
 from holdfast.cli.errors import report
 from holdfast.cli.loading import loading
-from holdfast.cli.process_list import hide_passwords
 
 PROGRAM = "holdfast"
 
@@ -161,7 +160,10 @@ def commands() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; answer its exit code. Nothing ends in a traceback unless `--debug` is given."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    hide_passwords(words)
+    if any("postgres" in word.lower() for word in words):
+        from holdfast.cli.process_list import hide_passwords
+
+        hide_passwords(words)
     words, debug = _without_debug(words)
     if "_HOLDFAST_COMPLETE" in os.environ:
         commands.main(words, prog_name=PROGRAM)
