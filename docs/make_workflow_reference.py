@@ -86,7 +86,7 @@ nothing but one template is that value itself.
 | --- | --- | --- |
 | `inputs` | the run's inputs | everywhere |
 | `steps.NAME` | a step's `status`, `output`, `error` and what its kind adds | everywhere |
-| `visits.NAME` | how often the run has come to a step | everywhere |
+| `visits.NAME` | how often a step has finished: at its first visit 0 in its templates, 1 in its routes | everywhere |
 | `vars` | the constants of `workflow.vars` | everywhere |
 | `workflow` | `name` and `run_id` | everywhere |
 | `output`, `status`, `error` | of the step that has just finished | its routes |

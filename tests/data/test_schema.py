@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -13,6 +14,7 @@ from pydantic import BaseModel, Field
 from holdfast import (
     CodecError,
     State,
+    StateGraph,
     StateInvalid,
     TaskResult,
     WorkflowState,
@@ -367,3 +369,41 @@ def test_the_ready_made_workflow_state_grows_and_merges() -> None:
         "decisions": ["go"],
         "context": {"a": 1, "b": 2},
     }
+
+
+@pytest.mark.parametrize(
+    ("annotation", "why"),
+    [
+        (Annotated[list, "append"], "the text 'append' is no reducer"),
+        (Annotated[list, "Apend"], "the text 'Apend' is no reducer"),
+        (Annotated[list, list], "list is a type and no reducer"),
+        (Annotated[append, list], "the type comes first"),
+        (Annotated[list, append, merge], "append and merge are two reducers"),
+        (append, "append is no type"),
+    ],
+)
+def test_what_was_meant_as_a_reducer_and_is_none_is_refused_with_what_to_write(
+    annotation: Any, why: str
+) -> None:
+    told = f"state key 'r': {why}; write r: Annotated[list, append]"
+    with pytest.raises(StateInvalid, match=re.escape(told)):
+        StateGraph({"r": annotation})
+
+
+def test_a_reducers_name_as_text_is_refused_in_dataclasses_and_models_too() -> None:
+    @dataclass
+    class Data:
+        r: Annotated[list[int], "append"] = field(default_factory=list)
+
+    class Model(BaseModel):
+        r: Annotated[list[int], "append"] = Field(default_factory=list)
+
+    for schema in (Data, Model):
+        with pytest.raises(StateInvalid, match="from holdfast import append"):
+            StateGraph(schema)
+
+
+def test_other_texts_beside_a_type_are_documentation() -> None:
+    schema = Schema.of({"r": Annotated[list, "what was found"], "m": Annotated[float, "metres"]})
+
+    assert schema.channels["r"].reducer is None and schema.channels["m"].reducer is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import uuid
 from collections import deque
 from dataclasses import dataclass, field
@@ -11,8 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import State, StateInvalid
+from holdfast import START, State, StateGraph, StateInvalid
 from holdfast.data.frozen import ReadOnly
+from holdfast.data.state import origin_of
 from tests.graphs import Heard
 
 
@@ -281,3 +283,36 @@ def test_the_lists_inside_a_frozen_dataclass_are_read_only_too() -> None:
 
 def test_a_state_has_a_readable_form() -> None:
     assert repr(State({"n": 1})) == "State({'n': 1})"
+
+
+def test_keys_that_are_called_like_facts_of_a_state_come_before_them() -> None:
+    state = State({"run_id": "mine", "timestamp": 5}, run_id="r")
+
+    assert (state.run_id, state.timestamp, state["run_id"]) == ("mine", 5, "mine")
+    assert origin_of(state).run_id == "r" and pickle.loads(pickle.dumps(state)).run_id == "mine"
+
+
+@pytest.mark.parametrize(
+    "use", [list, len, bool, str, lambda v: v[0], lambda v: v == [1], lambda v: v.append(2)]
+)
+def test_a_method_is_never_taken_for_the_key_of_the_same_name(use: Any) -> None:
+    state = State({"items": [1], "view": [1], "keys": [1], "get": [1]})
+
+    for name in state:
+        with pytest.raises(TypeError, match=re.escape(f"the key of that name is state['{name}']")):
+            use(getattr(state, name))
+    assert (
+        dict(state)["items"] == [1]
+        and {**state}["keys"] == [1]
+        and next(iter(state.items())) == ("items", [1])
+    )
+    assert state.get("get") == [1] and state.set("n", 1)["items"] == [1]
+
+
+def test_a_graph_runs_with_keys_that_are_called_like_methods_and_facts() -> None:
+    keys = ("items", "keys", "get", "run_id", "checkpoint_id", "limited", "overlaid", "changed_since", "view")
+    graph = StateGraph(dict).add_node("a", lambda s: {key: s[key] + 1 for key in keys}, reads=keys)
+    graph.add_node("b", lambda s: s.set("n", s["items"] + s.run_id)).add_edge(START, "a").add_edge("a", "b")
+    out = graph.compile("memory://").invoke(dict.fromkeys(keys, 1))
+
+    assert out.state.to_dict() == {**dict.fromkeys(keys, 2), "n": 4} and out.checkpoint_id != 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import operator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -32,36 +33,114 @@ def for_each(work: Any, numbers: tuple[int, ...]) -> StateGraph:
     return graph.add_conditional_edges("plan", lambda s: [Send("work", {"x": n}) for n in numbers])
 
 
-def test_the_last_writer_wins_also_when_it_writes_what_was_there_before() -> None:
-    graph = side_by_side(a=lambda s: {"x": 1}, b=lambda s: {"x": 0})
-
-    assert graph.compile("memory://").invoke({"x": 0}).state["x"] == 0
-
-
-@pytest.mark.parametrize("start", [0, 5])
-def test_the_last_item_wins_whatever_was_there_before(start: int) -> None:
-    graph = for_each(lambda s: {"last": s["x"]}, (2, 1, 0))
-
-    assert graph.compile("memory://").invoke({"last": start}).state["last"] == 0
+def refused(graph: StateGraph, given: Any = None, **options: Any) -> str:
+    with pytest.raises(ExecutionError) as error:
+        graph.compile("memory://", **options).invoke(given, run_id="r")
+    return str(error.value)
 
 
-@pytest.mark.parametrize("start", [[], ["z"]])
-def test_lists_without_a_reducer_are_replaced_not_joined(start: list[str]) -> None:
+def inner(name: str, node: Any) -> StateGraph:
+    return StateGraph(S, name=name).add_node("n", node).add_edge(START, "n").add_edge("n", END)
+
+
+@pytest.mark.parametrize("barrier", [True, False])
+@pytest.mark.parametrize("second", [{"x": 1}, {"x": 0}], ids=["same value", "other value"])
+def test_two_parallel_writers_of_a_key_without_a_reducer_are_refused_by_name(
+    second: dict[str, int], barrier: bool
+) -> None:
+    told = refused(side_by_side(a=lambda s: {"x": 1}, b=lambda s: second), {"x": 0}, barrier=barrier)
+
+    assert "'a#1' and 'b#1' both set state key 'x', which has no reducer" in told.replace(
+        "'b#1' and 'a#1'", "'a#1' and 'b#1'"
+    )
+    assert "x: Annotated[list, append]" in told and "app.invoke(reuse='r')" in told
+
+
+@pytest.mark.parametrize("barrier", [True, False])
+def test_items_that_set_a_key_without_a_reducer_are_refused(barrier: bool) -> None:
+    told = refused(for_each(lambda s: {"last": s["x"]}, (2, 1, 0)), barrier=barrier)
+
+    assert "both set state key 'last', which has no reducer" in told and "'work#1[" in told
+
+
+def test_lists_without_a_reducer_are_not_joined_by_parallel_steps() -> None:
     graph = side_by_side(a=lambda s: {"items": [*s["items"], "a"]}, b=lambda s: {"items": [*s["items"], "b"]})
 
-    assert graph.compile("memory://").invoke({"items": start}).state["items"] == [*start, "b"]
+    assert "both set state key 'items'" in refused(graph, {"items": ["z"]})
 
 
-def test_sub_graphs_side_by_side_follow_the_same_rule() -> None:
-    def inner(name: str, node: Any) -> StateGraph:
-        return StateGraph(S, name=name).add_node("n", node).add_edge(START, "n").add_edge("n", END)
-
+def test_parallel_sub_graphs_follow_the_same_rule() -> None:
     graph = StateGraph(S)
-    graph.add_node("a", inner("a", lambda s: {"x": 1, "items": [*s["items"], "a"]})).add_edge(START, "a")
-    graph.add_node("b", inner("b", lambda s: {"x": 0, "items": [*s["items"], "b"]})).add_edge(START, "b")
-    out = graph.compile("memory://").invoke({"x": 0, "items": ["z"]})
+    graph.add_node("a", inner("a", lambda s: {"x": 1})).add_edge(START, "a")
+    graph.add_node("b", inner("b", lambda s: {"x": 0})).add_edge(START, "b")
 
-    assert out.state["x"] == 0 and out.state["items"] == ["z", "b"]
+    assert "'a#1' and 'b#1' both set state key 'x'" in refused(graph, {"x": 0})
+
+
+@pytest.mark.parametrize("last_is_first", [True, False])
+def test_without_a_barrier_steps_that_do_not_follow_each_other_are_parallel(last_is_first: bool) -> None:
+    """`last` follows `fast` and not `other`; both write `x`, and whichever comes second is refused."""
+    written = asyncio.Event()
+
+    async def other(state: Any) -> dict[str, Any]:
+        if last_is_first:
+            await written.wait()
+        return {"x": 1}
+
+    async def fast(state: Any) -> None:
+        if not last_is_first:
+            await asyncio.sleep(0.05)
+
+    async def last(state: Any) -> dict[str, Any]:
+        written.set()
+        return {"x": 2}
+
+    graph = side_by_side(other=other, fast=fast).add_node("last", last).add_edge("fast", "last")
+
+    assert "both set state key 'x'" in refused(graph, {"x": 0}, barrier=False)
+
+
+def test_without_a_barrier_a_follower_may_set_what_its_predecessor_set() -> None:
+    async def slow(state: Any) -> None:
+        await asyncio.sleep(0.05)
+
+    graph = side_by_side(slow=slow, first=lambda s: {"x": 1}).add_node("then", lambda s: {"x": s["x"] + 1})
+    graph.add_edge("first", "then").add_node("joined", lambda s: {"x": s["x"] + 1})
+    graph.add_edge(["then", "slow"], "joined")
+
+    assert graph.compile("memory://", barrier=False).invoke({"x": 0}).state["x"] == 3
+
+
+def test_the_cure_for_parallel_writers_works_and_keeps_what_is_not_affected(tmp_path: Path) -> None:
+    class Cured(TypedDict, total=False):
+        x: int
+        last: Annotated[list[int], append]
+
+    ran: list[str] = []
+
+    def build(schema: Any) -> Any:
+        def plan(state: Any) -> None:
+            ran.append("plan")
+
+        graph = StateGraph(schema, name="each").add_edge(START, "plan")
+        graph.add_node("plan", plan, reads=[], version="1")
+        graph.add_node("work", lambda s: {"last": [s["x"]]})
+        graph.add_conditional_edges("plan", lambda s: [Send("work", {"x": n}) for n in range(5)])
+        return graph.compile(f"sqlite:///{tmp_path / 'runs.db'}")
+
+    with pytest.raises(ExecutionError, match=r"app.invoke\(reuse='r'\)"):
+        build({"x": int, "last": list}).invoke(run_id="r")
+    with pytest.raises(ExecutionError, match="finished before the key had its reducer"):
+        build(Cured).resume("r")
+
+    assert build(Cured).invoke(reuse="r").state["last"] == [0, 1, 2, 3, 4]
+    assert ran == ["plan"]
+
+
+def test_a_thousand_items_are_compared_without_comparing_each_with_each() -> None:
+    out = for_each(lambda s: {"log": [s["x"]]}, tuple(range(1000))).compile("memory://").invoke()
+
+    assert len(out.state["log"]) == 1000
 
 
 def test_a_value_that_a_sibling_merely_passes_on_is_not_written() -> None:
@@ -129,20 +208,18 @@ def sub_graph(node: Any, schema: Any = S) -> StateGraph:
     return StateGraph(schema, name="sub").add_node("i", node).add_edge(START, "i")
 
 
-def test_a_sub_graph_sets_what_it_returns_also_if_the_parent_moved_on() -> None:
+def test_a_sub_graph_that_sets_what_a_parallel_step_has_set_meanwhile_is_refused() -> None:
     async def slow(state: Any) -> dict[str, Any]:
         await asyncio.sleep(0.1)
-        return {"x": 0, "items": [*state["items"], "i"]}
+        return {"x": 0}
 
     graph = StateGraph(S).add_node("w", sub_graph(slow)).add_edge(START, "w")
-    graph.add_node("o", lambda s: {"x": 5, "items": ["o"]}).add_edge(START, "o")
-    out = graph.compile("memory://", barrier=False).invoke({"x": 0, "items": ["z"]})
+    graph.add_node("o", lambda s: {"x": 5}).add_edge(START, "o")
 
-    assert out.state["x"] == 0 and out.state["items"] == ["z", "i"]
+    assert "'o#1' and 'w#1' both set state key 'x'" in refused(graph, {"x": 0}, barrier=False)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_sub_graph_hands_up_what_it_got_with_its_item(count: int) -> None:
+def test_a_sub_graph_hands_up_what_it_got_with_its_item() -> None:
     def node(state: Any) -> dict[str, Any]:
         return {"x": state["x"], "items": [*state["items"], "new"]}
 
@@ -150,7 +227,7 @@ def test_a_sub_graph_hands_up_what_it_got_with_its_item(count: int) -> None:
         StateGraph(S).add_node("plan", lambda s: None).add_node("w", sub_graph(node)).add_edge(START, "plan")
     )
     item = {"x": 5, "items": ["i"]}
-    graph.add_conditional_edges("plan", lambda s: [Send("w", item, key=str(n)) for n in range(count)])
+    graph.add_conditional_edges("plan", lambda s: [Send("w", item, key="0")])
     out = graph.compile("memory://").invoke({"x": 0, "items": ["p"]})
 
     assert out.state["x"] == 5 and out.state["items"] == ["i", "new"]

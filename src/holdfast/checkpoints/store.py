@@ -21,7 +21,7 @@ from holdfast.data.codec import Codec, TolerantCodec
 from holdfast.data.ops import Op
 from holdfast.data.schema import Schema
 from holdfast.data.seal import Seal
-from holdfast.data.state import State
+from holdfast.data.state import State, origin_of
 from holdfast.engine.app import App
 from holdfast.engine.housekeeping import expire_runs, prune_workflow
 from holdfast.engine.policy import Retention
@@ -213,15 +213,15 @@ class CheckpointStore:
         return sum(count for run, count in counts.items() if not self.store.runs(run=run))
 
     def _writer(self, state: State, workflow: str) -> Writer:
-        now = clock.time()
-        stored = self.store.runs(run=state.run_id)
+        now, run_id = clock.time(), origin_of(state).run_id
+        stored = self.store.runs(run=run_id)
         if not stored:
-            info = RunInfo(state.run_id, new_run_key(), workflow, RunStatus.INTERRUPTED.value, now, now)
+            info = RunInfo(run_id, new_run_key(), workflow, RunStatus.INTERRUPTED.value, now, now)
             return Writer.create(self._journal, info, self._codec, durable=True)
         loaded = self._journal.load(stored[0], self._codec)
         if step_saved_by_hand(loaded.run) is None:
             raise RunExists(
-                f"run {state.run_id!r} is one of workflow {stored[0].workflow!r}, whose graph saves it; change its "
+                f"run {run_id!r} is one of workflow {stored[0].workflow!r}, whose graph saves it; change its "
                 "state with resume(…, update=…), or save this one under a run id of its own"
             )
         writer = Writer(self._journal, loaded, self._codec, durable=True)
@@ -231,7 +231,8 @@ class CheckpointStore:
 
 def _record_saving(writer: Writer, state: State) -> None:
     """Record that `state.checkpoint_node` has just finished and left this state; nothing follows it yet."""
-    codec, node = writer.codec, state.checkpoint_node or START
+    codec, origin = writer.codec, origin_of(state)
+    node = origin.checkpoint_node or START
     if writer.seq == 0:
         ops = _ANY_KEY.replace(codec, {}, state)
         driver, config = "", codec.encode({})
@@ -244,9 +245,8 @@ def _record_saving(writer: Writer, state: State) -> None:
         writer.record(StateEdited("", tuple(ops)))
     (step,) = writer.run.root.active
     writer.record(StepStarted(step, 1))
-    writer.record(Noted(step, SAVED_AT, codec.encode(state.timestamp.timestamp())))
+    writer.record(Noted(step, SAVED_AT, codec.encode(origin.timestamp)))
     writer.record(StepFinished(step))
     writer.record(RunEnded(RunStatus.INTERRUPTED))
-    writer.mark(
-        encode_mark(writer.run.root.waves, [state.checkpoint_node] if state.checkpoint_node else [], [], "")
-    )
+    nodes = [origin.checkpoint_node] if origin.checkpoint_node else []
+    writer.mark(encode_mark(writer.run.root.waves, nodes, [], ""))

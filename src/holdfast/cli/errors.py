@@ -49,8 +49,11 @@ _CODES = {
 _ID = r"(?:'([^']*)'|\"([^\"]*)\")"
 
 _PHRASES: tuple[tuple[str, str], ...] = (
-    (rf"compile with a larger max_iterations, then app\.resume\({_ID}\)",
-     r"raise limits.max_iterations in the file, then: holdfast resume \1\2"),
+    (rf"build the graph with StateGraph\(…, max_iterations=(\d+)\) or more, then app\.resume\({_ID}\)",
+     r"set limits.max_iterations in the file to \1 or more, then: holdfast resume \2\3"),
+    (rf"wait for it, or stop it with app\.cancel\({_ID}\), or give the new run another run_id",
+     r"wait for it, stop it with: holdfast cancel \1\2, or choose another --run-id"),
+    (r"a worker takes it up, or give the new run another run_id", "a worker takes it up, or choose another --run-id"),
     (rf"read it with app\.get_state\({_ID}\), remove it with app\.delete\({_ID}\)"
      r"(?:, or give the new run another run_id)?",
      r"choose another --run-id; `holdfast show \1\2` shows it"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import reprlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import ormsgpack
 
 from holdfast.data.marks import BIG_INT, BYTEARRAY, NESTED, ODD_TEXT, USER, WRITTEN, Unknown, stored_class
+from holdfast.data.shapes import has_shape
 from holdfast.data.standard import BY_NAME, SETS, standard_of
 from holdfast.data.types import Types
 from holdfast.errors import CodecError
@@ -117,10 +119,7 @@ class Encoding:
             return value.type_name, value.data
         handler = self.types.find(cls)
         if handler is None:
-            raise CodecError(
-                f"type {cls.__qualname__!r} is not storable; return plain data, declare the type in the "
-                f"state schema, or call holdfast.register_type({cls.__name__})"
-            )
+            raise CodecError(f"type {cls.__qualname__!r} is not storable; {_storable_instead(cls)}")
         return handler.name, handler.encode(value)
 
     def settle(self, part: Part) -> None:
@@ -130,6 +129,35 @@ class Encoding:
             done[1:] = sorted(done[1:], key=ormsgpack.packb)
         if part.depth % CUT == CUT - 1:
             part.holder[part.key] = ormsgpack.Ext(NESTED, ormsgpack.packb(done))
+
+
+_OF_THE_PROCESS = (
+    "builtins",
+    "types",
+    "_thread",
+    "threading",
+    "asyncio",
+    "socket",
+    "_io",
+    "sqlite3",
+    "ssl",
+    "queue",
+    "re",
+)
+"""Modules whose types are nothing to store: functions, locks, threads, connections, open files."""
+
+
+def _storable_instead(cls: type) -> str:
+    """Return what to do about a value of a type that is on no list: what holds for this very type."""
+    if has_shape(cls):
+        call = f"holdfast.register_type({cls.__name__})"
+        return f"return plain data, declare the type in the state schema, or call {call}"
+    if cls.__module__ in _OF_THE_PROCESS or issubclass(cls, (io.IOBase, BaseException)):
+        return "it belongs to the running process: make it where it is used, and return plain data"
+    return (
+        f"return plain data, or call holdfast.register_type({cls.__name__}, encode=…, decode=…) with functions that "
+        "turn it into plain data and back"
+    )
 
 
 def _is_text(text: str) -> bool:

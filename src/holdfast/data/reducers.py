@@ -88,10 +88,16 @@ def keep_last(limit: int) -> Reducer:
     return Reducer("keep", list, (list, tuple), limit)
 
 
+REDUCERS = ("append", "merge", "union", "add", "keep_last")
+"""The names of the built-in reducers."""
+
+
 def reducer_problem(reducer: object) -> str | None:
     """Why `reducer` cannot be one, or `None` if it can."""
     if isinstance(reducer, Reducer):
         return None
+    if isinstance(reducer, type):
+        return f"{reducer.__name__} is a type; write a function (old, new), or a reducer such as append"
     if not callable(reducer):
         return f"{reducer!r} cannot be called"
     try:

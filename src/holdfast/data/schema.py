@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 from holdfast.data.codec import Codec
 from holdfast.data.frozen import ReadOnlyDict, ReadOnlyList, ReadOnlySet
 from holdfast.data.ops import Cells, Op, Slot, advance, growth, make_op
-from holdfast.data.reducers import Reducer, ReducerFunction, reducer_problem
+from holdfast.data.reducers import REDUCERS, Reducer, ReducerFunction, reducer_problem
 from holdfast.data.types import Types, declared_types
 from holdfast.errors import StateInvalid
 from holdfast.suggestions import suggestion
@@ -281,8 +281,11 @@ def _channel(
     while get_origin(hint) in _QUALIFIERS:
         hint = get_args(hint)[0]
     reducer = None
+    if isinstance(hint, Reducer):
+        raise StateInvalid(_bad_annotation(key, f"{hint!r} is no type", repr(hint)))
     if get_origin(hint) is Annotated:
         base, *extras = get_args(hint)
+        _check_extras(key, base, extras)
         reducer = next((extra for extra in extras if isinstance(extra, Reducer)), None)
         if reducer is None:
             reducer = next(
@@ -292,6 +295,30 @@ def _channel(
             reducer = next((extra for extra in extras if not isinstance(extra, str)), None)
         hint = base
     return Channel(key, hint, reducer, default, validate)
+
+
+def _check_extras(key: str, base: Any, extras: Iterable[Any]) -> None:
+    """Refuse what is beside a key's type and was meant as its reducer, but is none."""
+    reducers = [extra for extra in extras if isinstance(extra, Reducer)]
+    if isinstance(base, Reducer):
+        raise StateInvalid(_bad_annotation(key, "the type comes first", repr(base)))
+    if len(reducers) > 1:
+        given = " and ".join(map(repr, reducers))
+        raise StateInvalid(_bad_annotation(key, f"{given} are two reducers", repr(reducers[0])))
+    for extra in extras:
+        if isinstance(extra, type) and not reducers:
+            raise StateInvalid(_bad_annotation(key, f"{extra.__name__} is a type and no reducer", "append"))
+        text = extra.lower() if isinstance(extra, str) and not reducers else ""
+        if close := difflib.get_close_matches(text, REDUCERS, 1, 0.75):
+            raise StateInvalid(_bad_annotation(key, f"the text {extra!r} is no reducer", close[0]))
+
+
+def _bad_annotation(key: str, why: str, reducer: str) -> str:
+    called = "keep_last(10)" if reducer == "keep_last" else reducer
+    return (
+        f"state key {key!r}: {why}; write {key}: Annotated[list, {called}], with "
+        f"`from typing import Annotated` and `from holdfast import {reducer.partition('(')[0]}`"
+    )
 
 
 def _dataclass_defaults(source: Any) -> dict[str, Callable[[], Any]]:
@@ -315,6 +342,7 @@ def _pydantic_fields(
     defaults: dict[str, Callable[[], Any]] = {}
     validators: dict[str, Callable[[Any], Any]] = {}
     for name, field in source.model_fields.items():
+        _check_extras(name, field.annotation, field.metadata)
         reducers = [extra for extra in field.metadata if isinstance(extra, Reducer) or _is_function(extra)]
         hints[name] = Annotated[(field.annotation, *reducers)] if reducers else field.annotation
         if not field.is_required():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from holdfast import clock
 from holdfast.data.codec import Codec
@@ -43,7 +43,10 @@ class State(_Core, Mapping[str, Any]):
     """An immutable mapping of state keys to read-only values, with the place it was taken at.
 
     `set`, `merge` and `clone` give new states and keep the run, the node and the time. Keys can be
-    read as attributes where the name is free: `state.n` is `state["n"]`.
+    read as attributes: `state.n` is `state["n"]`. A key with the name of a fact about the state (`run_id`,
+    `checkpoint_id`, `checkpoint_node`, `timestamp`) comes before the fact. A key with the name of a method
+    (`items`, `keys`, `get` …) is read as `state["items"]`: `state.items()` stays the method, and whoever uses
+    `state.items` as a value gets an error that says so.
     """
 
     __slots__ = ()
@@ -70,6 +73,8 @@ class State(_Core, Mapping[str, Any]):
         self._node = checkpoint_node
         self._time = clock.time() if timestamp is None else timestamp
         self._handed = None
+        if not cells.keys().isdisjoint(_NAMES):
+            object.__setattr__(self, "__class__", _NamesakeState)
         if observer is not None:
             tell(observer, Event("state.create", self._run, timestamp=self._time))
 
@@ -82,7 +87,7 @@ class State(_Core, Mapping[str, Any]):
         self._cells, self._codec, self._observer = cells, codec, None
         self._run, self._ident, self._node, self._time = run, ident, node, at
         self._handed = None
-        self.__class__ = State
+        self.__class__ = State if cells.keys().isdisjoint(_NAMES) else _NamesakeState
         return self  # type: ignore[return-value]
 
     @property
@@ -93,9 +98,7 @@ class State(_Core, Mapping[str, Any]):
     @property
     def checkpoint_id(self) -> str:
         """The checkpoint this state was taken at; empty before the first."""
-        if callable(self._ident):
-            self._ident = self._ident()
-        return self._ident  # type: ignore[no-any-return]
+        return origin_of(self).checkpoint_id
 
     @property
     def checkpoint_node(self) -> str:
@@ -165,7 +168,8 @@ class State(_Core, Mapping[str, Any]):
             return "<unreadable here>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self.to_dict(), self._run, self.checkpoint_id, self._node, self._time))
+        origin = origin_of(self)
+        return (_rebuild, (self.to_dict(), self._run, origin.checkpoint_id, self._node, self._time))
 
     def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
         return {**self, **other}
@@ -250,6 +254,60 @@ class State(_Core, Mapping[str, Any]):
         state = State.view(cells, self._codec, self._run, self._ident, self._node, self._time)
         state._observer = self._observer
         return state
+
+
+class Origin(NamedTuple):
+    """Where a state was taken: the facts that its attributes of these names give, whatever its keys are called."""
+
+    run_id: str
+    checkpoint_id: str
+    checkpoint_node: str
+    timestamp: float
+
+
+def origin_of(state: State) -> Origin:
+    """Return where a state was taken."""
+    if callable(state._ident):
+        state._ident = state._ident()
+    return Origin(state._run, state._ident, state._node, state._time)
+
+
+class _NamesakeState(State):
+    """A state with keys that are called like attributes of `State`: no such attribute is taken for the key."""
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _NAMES and name in object.__getattribute__(self, "_cells"):
+            return self[name] if name in _FACTS else _Namesake(name, object.__getattribute__(self, name))
+        return object.__getattribute__(self, name)
+
+
+class _Namesake:
+    """A method of a state that has a key of the same name: it can be called, and nothing else."""
+
+    def __init__(self, name: str, method: Callable[..., Any]) -> None:
+        self._name, self._method = name, method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._method(*args, **kwargs)
+
+    def _refuse(self, *args: Any) -> NoReturn:
+        raise TypeError(
+            f"state.{self._name} is a method of every state; the key of that name is state[{self._name!r}]"
+        )
+
+    __iter__ = __len__ = __bool__ = __getitem__ = __contains__ = __str__ = __format__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = _refuse
+    __int__ = __float__ = __index__ = __enter__ = _refuse
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        self._refuse()
+
+
+_FACTS = frozenset(Origin._fields)
+_NAMES = frozenset(name for name in dir(State) if not name.startswith("_")) - {"was_handed_out"}
 
 
 def _rebuild(data: dict[str, Any], run: str, ident: str, node: str, at: float) -> State:

@@ -27,7 +27,7 @@ from holdfast.plan.check import check
 from holdfast.plan.graph import Edge, Graph, Join, Migration, Node, Reconcile, Route
 from holdfast.plan.retry import Retry
 from holdfast.stores import open_store
-from holdfast.stores.base import Store
+from holdfast.stores.base import Store, is_in_memory
 from holdfast.suggestions import suggestion
 from holdfast.values import START
 
@@ -369,10 +369,11 @@ class StateGraph:
             )
         codec = Codec(_types(graph))
         noted = checked_facts(facts, codec)
+        opened = open_store(store)
         return App(
             Settings(
                 graph=graph,
-                journal=Journal(open_store(store), seal),
+                journal=Journal(opened, seal),
                 codec=codec,
                 policy=policy,
                 retention=retention,
@@ -384,6 +385,7 @@ class StateGraph:
                 on_change=on_change,
                 time_limit=limit,
                 outline=graph.outline(),
+                is_memory_default=store is None and is_in_memory(opened),
                 facts=noted,
             )
         )

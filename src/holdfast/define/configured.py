@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.checkpoints.config import GraphConfig
 from holdfast.checkpoints.record import CheckpointData
 from holdfast.checkpoints.store import CheckpointStore
-from holdfast.data.state import State
+from holdfast.data.state import State, origin_of
 from holdfast.define.builder import StateGraph
 from holdfast.engine.app import App
 from holdfast.engine.driving.route import RouteFailed
@@ -70,7 +70,7 @@ class ConfiguredGraph(StateGraph):
 
     def execute(self, state: Mapping[str, Any]) -> State:
         """Run the graph from its entry point to an exit point, as the run `state.run_id`; the state there."""
-        run_id = state.run_id if isinstance(state, State) else None
+        run_id = origin_of(state).run_id if isinstance(state, State) else None
         return _finished(self.app().invoke(state, run_id=run_id))
 
     def resume(self, run_id: str) -> State:
@@ -105,7 +105,7 @@ class ConfiguredGraph(StateGraph):
         return found
 
     def _refuse_dead_end(self, saved: CheckpointData) -> None:
-        node = saved.state.checkpoint_node
+        node = origin_of(saved.state).checkpoint_node
         if saved.current:
             return
         if saved.status == RunStatus.COMPLETED or node in self._exits:
@@ -127,7 +127,7 @@ def _finished(outcome: Outcome) -> State:
     if outcome.status in (RunStatus.CANCELLED, RunStatus.INTERRUPTED):
         raise ExecutionError(
             f"run {outcome.run_id!r}: context cancelled",
-            node=outcome.state.checkpoint_node,
+            node=origin_of(outcome.state).checkpoint_node,
             state=outcome.state,
             run_id=outcome.run_id,
             resume_hint=f"resume it with resume({outcome.run_id!r})",

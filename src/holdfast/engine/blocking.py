@@ -17,6 +17,7 @@ from holdfast.engine.driving.context import Terminated
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.outcome import Outcome
 from holdfast.events import Event
+from holdfast.stores.base import in_memory_only
 from holdfast.values import RunStatus
 
 Main = Callable[[bool, Callable[[Drive], None]], Coroutine[Any, Any, Outcome]]
@@ -29,12 +30,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class RunInterrupted(KeyboardInterrupt):
     """Ctrl+C stopped a run, which was saved first; `run_id` can be resumed."""
 
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
+    def __init__(self, run_id: str, kept: str = "") -> None:
+        self.run_id, self._kept = run_id, kept
         super().__init__(run_id)
 
     def __str__(self) -> str:
-        return f"run {self.run_id!r} was interrupted and saved; resume with app.resume({self.run_id!r})"
+        return f"run {self.run_id!r} was interrupted and saved{self._kept}; resume with app.resume({self.run_id!r})"
 
 
 class RunTerminated(Terminated):
@@ -108,10 +109,15 @@ class Blocking:
         """What to raise after Ctrl+C or SIGTERM: with the run that was saved, if there was one."""
         if self._drive is None:
             return SystemExit(143) if terminated else KeyboardInterrupt()
-        return RunTerminated(self._drive.run_id) if terminated else RunInterrupted(self._drive.run_id)
+        return self._stopped_run(self._drive.run_id, terminated)
 
     def _signalled(self, run_id: str) -> BaseException:
-        return RunTerminated(run_id) if self._signal == signal.SIGTERM else RunInterrupted(run_id)
+        return self._stopped_run(run_id, self._signal == signal.SIGTERM)
+
+    def _stopped_run(self, run_id: str, terminated: bool) -> BaseException:
+        store = self._drive.settings.journal.store if self._drive is not None else None
+        kept = in_memory_only(store) if store is not None else ""
+        return RunTerminated(run_id) if terminated else RunInterrupted(run_id, kept)
 
     def _run_in_thread(self) -> Outcome:
         box: list[Outcome | BaseException] = []

@@ -15,9 +15,9 @@ from holdfast.data.codec import Codec
 from holdfast.data.frozen import freeze
 from holdfast.data.ops import advance
 from holdfast.data.schema import as_mapping
-from holdfast.data.state import State
+from holdfast.data.state import State, origin_of
 from holdfast.engine import files
-from holdfast.engine.driver import active_runs, describe, is_alive, is_here, this_driver
+from holdfast.engine.driver import active_runs, describe, is_alive, is_driven, is_here, this_driver
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.driving.route import first_targets
 from holdfast.engine.housekeeping import has_kept, janitor
@@ -307,11 +307,19 @@ class Runner:
             way_out = f"resume it with app.resume({run_id!r})"
             if known[0].status == RunStatus.COMPLETED:
                 way_out = f"read it with app.get_state({run_id!r}), remove it with app.delete({run_id!r})"
+            elif known[0].status == RunStatus.QUEUED:
+                way_out = "a worker takes it up"
+            elif self._is_driven(known[0]):
+                way_out = f"wait for it, or stop it with app.cancel({run_id!r})"
             raise RunExists(
                 f"run {run_id!r} exists in {self._store.url} and is {known[0].status}; {way_out}, "
                 "or give the new run another run_id"
             )
         return run_id
+
+    def _is_driven(self, info: RunInfo) -> bool:
+        """Whether some process executes a run now, as far as can be told from here."""
+        return active_runs.find(self._store, info.run) is not None or is_driven(self._store, info)
 
     async def _from_file(
         self, path: Path, run_id: str | None, config: Mapping[str, Any] | None, caller: Caller
@@ -491,7 +499,9 @@ class Runner:
         cost = sum(spending.cost for spending in run.spending.values())
         figures = Figures(steps_kept=run.steps_done, waves=run.root.waves, seconds=run.seconds, cost=cost)
         pauses = public_pauses(run, self._codec)
-        return Outcome(RunStatus(run.status), state, loaded.info.run, state.checkpoint_id, pauses, figures)
+        return Outcome(
+            RunStatus(run.status), state, loaded.info.run, origin_of(state).checkpoint_id, pauses, figures
+        )
 
 
 def tags_of(config: Mapping[str, Any]) -> tuple[str, ...]:

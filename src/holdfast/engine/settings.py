@@ -33,5 +33,7 @@ class Settings:
     time_limit: float | None = None
     """Seconds that one drive may take."""
     outline: dict[str, object] = field(default_factory=dict)
+    is_memory_default: bool = False
+    """Whether runs are kept in memory because nobody named a store."""
     facts: Mapping[str, Any] | None = field(default_factory=dict)
     """What is noted of where runs are driven, beside what is found out; `None` if nothing is to be."""

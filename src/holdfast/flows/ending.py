@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.data.frozen import thaw
-from holdfast.data.state import State
+from holdfast.data.state import State, origin_of
 from holdfast.errors import HoldfastError
 from holdfast.flows.errors import StepFailed
 from holdfast.flows.kinds.kind import Texts
@@ -68,7 +68,7 @@ def names_waited_for(step: Step) -> list[str]:
 
 def last_output(layout: Layout, state: State) -> Any:
     """The output of the step that ran last."""
-    name = state.checkpoint_node.partition(":")[0]
+    name = origin_of(state).checkpoint_node.partition(":")[0]
     return layout.view(state, name).get("output") if name in layout.steps else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from holdfast.data.state import State
+from holdfast.data.state import State, origin_of
 from holdfast.flows.model import Definition, Parallel, Step, Workflow
 
 Names = Collection[str] | None
@@ -152,7 +152,7 @@ class Scope(Mapping[str, Any]):
         return {name: self._layout.visits_over(self._state, name) for name in self._known()}
 
     def _workflow(self) -> dict[str, str]:
-        return {"name": self._layout.definition.workflow.name, "run_id": self._state.run_id}
+        return {"name": self._layout.definition.workflow.name, "run_id": origin_of(self._state).run_id}
 
 
 _FOUND: dict[str, Callable[[Scope], Any]] = {

@@ -360,3 +360,15 @@ def _pages(fetch: Callable[[int], tuple[list[Entry], bool]], run: str, page: lis
         page, more = fetch(last) if more else ([], False)
         if page and page[0].seq != last + 1:
             raise StoreError(f"run {run!r} was pruned while it was read; read it again")
+
+
+def is_in_memory(store: Store) -> bool:
+    """Whether a store is gone with the process."""
+    return store.url.startswith("memory:")
+
+
+def in_memory_only(store: Store) -> str:
+    """Return what a message adds to "kept" if this store is gone with the process; empty for all others."""
+    if not is_in_memory(store):
+        return ""
+    return " in memory only, until this process ends (to keep them, compile with store='sqlite:///runs.db')"

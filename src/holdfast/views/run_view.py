@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.data.state import State
+from holdfast.data.state import State, origin_of
 from holdfast.journal.run_state import Refusal, Spending
 from holdfast.values import RunStatus
 from holdfast.views.counts import Counts
@@ -189,7 +189,7 @@ class RunView:
             return None
         if self.flow is None:
             return self.state.to_dict()
-        name = self.state.checkpoint_node.partition(":")[0]
+        name = origin_of(self.state).checkpoint_node.partition(":")[0]
         return step_output(self.state, name, members_of(self.outline, name))
 
     def step(self, name: str) -> StepView | None:

@@ -84,7 +84,7 @@ def fork(
     journal, (text,) = reading_moments(store, run)
     try:
         moment = find_moment(journal.store, text)
-        hands, update = _prepared(journal, moment, pairs, as_node, go_on)
+        hands, update = _prepared(journal, moment, text, pairs, as_node, go_on)
         name = _free_id(journal, run_id)
         fork_run(hands, moment, name, Edit(update, as_node, by or me(), reason), tags=tags or None)
         url = journal.store.url
@@ -102,7 +102,7 @@ def fork(
 
 
 def _prepared(
-    journal: Journal, moment: Moment, pairs: tuple[str, ...], as_node: str | None, go_on: bool
+    journal: Journal, moment: Moment, told: str, pairs: tuple[str, ...], as_node: str | None, go_on: bool
 ) -> tuple[Hands, dict[tuple[str, ...], Any] | None]:
     """What it takes to change the run, and the changes; only a workflow file's graph can be had here."""
     from holdfast.cli.steering import Speaker, Steering
@@ -115,14 +115,12 @@ def _prepared(
     info = moment.info
     config = config_of(journal, info)
     if "flow" not in config:
-        if go_on:
+        if go_on or pairs or as_node is not None:
+            changes = ", update={…}" if pairs else ""
+            node = f", as_node={as_node!r}" if as_node is not None else ""
             raise click.UsageError(
-                f"run {info.run!r} was not started from a workflow file; fork it without --run, and resume the fork in "
-                "Python"
-            )
-        if pairs or as_node is not None:
-            raise click.UsageError(
-                f"run {info.run!r} was not started from a workflow file; change it in Python: app.fork({info.run!r}, …)"
+                f"run {info.run!r} was not started from a workflow file, so its program has to change or run a fork: "
+                f"fork = app.fork({told!r}{changes}{node}), then app.resume(fork)"
             )
         return Hands(journal, TolerantCodec()), None
     if not (pairs or as_node is not None):

@@ -39,6 +39,7 @@ from holdfast.engine.driving.gates import Gates
 from holdfast.engine.driving.glide import Glide
 from holdfast.engine.driving.moves import Moves
 from holdfast.engine.driving.overtaking import Overtaking
+from holdfast.engine.driving.parallel_writes import ParallelWrites
 from holdfast.engine.driving.results import Results, graph_of, state_for
 from holdfast.engine.driving.route import RouteFailed
 from holdfast.engine.driving.saving import Saving
@@ -105,12 +106,14 @@ class Drive:
         """Whether a node is running in this very thread."""
         self.steps_run = 0
         self._gates = Gates(self.saving, config)
-        self._moves = Moves(self.graph, self.saving, self._gates)
-        self._results = Results(self.graph, self.rules, self.saving)
+        self._writes = ParallelWrites(self.rules.barrier)
+        self._moves = Moves(self.graph, self.saving, self._gates, self._writes)
+        self._results = Results(self.graph, self.rules, self.saving, self._writes)
         self._record, self._say = self.saving.record, self.saving.say
         gated = self.rules.interrupt_before or settings.interrupt_after
         looks_up = gated or self.run.reuse is not None
-        self._glide = Glide(self, self.graph, self.saving, config) if private and not looks_up else None
+        glides = private and self.rules.barrier and not looks_up
+        self._glide = Glide(self, self.graph, self.saving, config) if glides else None
         self.adoption: Adoption | None = None
         """What steps are given instead of being run, if the run reuses what another has finished."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -478,6 +481,7 @@ class Drive:
     async def _obey(self) -> bool:
         """Do what was asked for, one wish after the other; `False` if it has to wait for what is under way."""
         self._take_results()
+        self._writes.recount()
         while self.mailbox.holds_any and self.run.status == RunStatus.RUNNING:
             if self.mailbox.is_about_what_is_next and await self._led_on():
                 continue
@@ -521,6 +525,7 @@ class Drive:
             return False
         self.saving.part()
         self._record(finished)
+        self._writes.recount()
         if self.saving.observer is not None:
             update = {op.key: op.value for op in finished.ops if op.kind != "drop"}
             self._say("node.adopt", step.node, step=step.id, origin=finished.origin, update=update)
@@ -550,8 +555,7 @@ class Drive:
                 await self._moves.open_frame(step)
                 self._say_start(step)
             case CloseFrame(step):
-                self._record(StepFinished(step.id, promoted=True))
-                self._say("node.complete", step.node, step=step.id, error=False)
+                self._results.close_frame(step)
             case Gate(step):
                 self._gates.before(step)
             case AskWhat(step, kind):

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 
 from holdfast import clock
 from holdfast.engine.commands.mailbox import Mailbox
 from holdfast.engine.driving.attempt import fault_of
 from holdfast.engine.driving.decide import qualified
 from holdfast.engine.driving.gates import Gates
+from holdfast.engine.driving.parallel_writes import ParallelWrite
 from holdfast.engine.driving.results import Results, StepInterrupted
 from holdfast.engine.driving.saving import Saving
 from holdfast.errors import ExecutionError, MaxIterationsExceeded
 from holdfast.journal.records import RunEnded
 from holdfast.journal.run_state import DONE, FAILED, Frame
-from holdfast.stores.base import RunInfo
+from holdfast.stores.base import RunInfo, in_memory_only
 from holdfast.values import RunStatus
 
-REFUSED = "finished steps are kept; look what became of it, then resume with if_interrupted='rerun' or 'skip'"
+logger = logging.getLogger("holdfast")
+
+REFUSED = "look what became of it, then resume with if_interrupted='rerun' or 'skip'"
+
+
+@functools.cache
+def _tell_once(run_id: str, how: str) -> None:
+    """Warn, once for each run, that a paused run does not outlive the process."""
+    logger.warning("run %s waits, and is kept%s", run_id, how)
 
 
 class Ending:
@@ -32,7 +43,7 @@ class Ending:
         """Fail the run because it has used up its iterations."""
         node = next(iter(frame.active.values())).node
         resume = f"app.resume({self._saving.run_id!r})"
-        hint = f"finished steps are kept; compile with a larger max_iterations, then {resume}"
+        hint = f"{self._kept}; build the graph with StateGraph(…, max_iterations={2 * limit}) or more, then {resume}"
         self.fail(f"max iterations ({limit}) exceeded", node, None, MaxIterationsExceeded, hint)
 
     def fail(
@@ -44,7 +55,7 @@ class Ending:
         hint: str = "",
     ) -> None:
         """End the run as failed."""
-        self.failure = self._execution_error(reason, node, cause, kind, hint)
+        self.failure = self._execution_error(reason, node, cause, kind, hint or self._hint(cause))
         self.end(RunStatus.FAILED, reason, node)
 
     def end(self, status: RunStatus, reason: str = "", node: str = "", due_at: float | None = None) -> None:
@@ -55,7 +66,7 @@ class Ending:
             node, reason = step.node, str(step.fault)
             cause = self._results.causes.get(step.id)
             item = "" if step.key is None else f" (item {step.key!r})"
-            hint = REFUSED if isinstance(cause, StepInterrupted) else ""
+            hint = self._hint(cause)
             message = f"node {qualified(step)!r}{item} failed: {step.fault}"
             self.failure = self._execution_error(message, node, cause, hint=hint)
         self._mailbox.close(status == RunStatus.COMPLETED)
@@ -63,6 +74,8 @@ class Ending:
             self._saving.mark(run.root, [], [step.node for step in run.active() if step.status != DONE])
         fault = fault_of(self.failure) if status == RunStatus.FAILED and self.failure else None
         if status == RunStatus.PAUSED:
+            if self._saving.settings.is_memory_default:
+                _tell_once(self._saving.run_id, in_memory_only(self._saving.settings.journal.store))
             times = [pause.expires_at for pause in run.pauses.values() if pause.expires_at is not None]
             due_at = min(times, default=None)
         now = clock.time()
@@ -76,6 +89,22 @@ class Ending:
     def _record_end(self, ended: RunEnded, facts: RunInfo) -> None:
         self._record(ended)
         self._saving.writer.set_info(facts)
+
+    def _hint(self, cause: BaseException | None) -> str:
+        """Return the way out of a failure that a plain resume would repeat; empty for all others."""
+        if isinstance(cause, StepInterrupted):
+            return f"{self._kept}; {REFUSED}"
+        if isinstance(cause, ParallelWrite):
+            return (
+                f"{self._kept}: with the changed graph, app.invoke(reuse={self._saving.run_id!r}) takes over those "
+                "that the change does not affect"
+            )
+        return ""
+
+    @property
+    def _kept(self) -> str:
+        """What holds of the finished steps of a run that has stopped."""
+        return f"finished steps are kept{in_memory_only(self._saving.settings.journal.store)}"
 
     def _say_end(self, status: RunStatus, reason: str) -> None:
         run = self._saving.run
@@ -105,7 +134,7 @@ class Ending:
         kind: type[ExecutionError] = ExecutionError,
         hint: str = "",
     ) -> ExecutionError:
-        hint = hint or f"finished steps are kept, resume with app.resume({self._saving.run_id!r})"
+        hint = hint or f"{self._kept}, resume with app.resume({self._saving.run_id!r})"
         if self._saving.policy.on_failure == "rollback":
             hint = "the run was rolled back: nothing of it is kept"
         error = kind(

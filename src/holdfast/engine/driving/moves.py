@@ -9,6 +9,7 @@ from holdfast.data.ops import Op, advance
 from holdfast.data.state import State
 from holdfast.engine.driving.decide import qualified
 from holdfast.engine.driving.gates import Gates
+from holdfast.engine.driving.parallel_writes import ParallelWrites
 from holdfast.engine.driving.route import RouteFailed, choose, first_targets, merge_targets, to_targets
 from holdfast.engine.driving.saving import Saving
 from holdfast.journal.records import FrameOpened, Target, WaveFinished
@@ -21,8 +22,8 @@ Waiting = dict[str, tuple[str, ...]]
 class Moves:
     """Finds and records what follows finished steps. What cannot be found raises `RouteFailed`."""
 
-    def __init__(self, graph: Graph, saving: Saving, gates: Gates) -> None:
-        self._graph, self._saving, self._gates = graph, saving, gates
+    def __init__(self, graph: Graph, saving: Saving, gates: Gates, writes: ParallelWrites) -> None:
+        self._graph, self._saving, self._gates, self._writes = graph, saving, gates, writes
         self._codec = saving.settings.codec
         self._interrupt_after = saving.settings.interrupt_after
         self.adopted: Collection[str] = ()
@@ -47,6 +48,7 @@ class Moves:
             self._end_wave(record, frame, [step])
             return True
         self._saving.record(record)
+        self._writes.applied(frame, [step])
         self._saving.mark(frame, [step.node], [target.node for target in targets])
         if self._saving.observer is not None:
             self._say_wave(frame, [step], targets)
@@ -83,6 +85,7 @@ class Moves:
             self._after_wave(frame, steps, record.next)
 
         self._saving.writer.together(end)
+        self._writes.applied(frame, steps)
 
     async def _find_next(
         self, graph: Graph, steps: list[Step], state: State, waiting: Waiting

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from holdfast.data.ops import advance
 from holdfast.data.state import State
 from holdfast.engine.driving.attempt import Result, fault_of
-from holdfast.engine.driving.changes import meaning
+from holdfast.engine.driving.changes import Meaning, meaning
 from holdfast.engine.driving.context import PauseSignal, StopSignal
 from holdfast.engine.driving.decide import Rules
+from holdfast.engine.driving.parallel_writes import ParallelWrite, ParallelWrites
+from holdfast.engine.driving.route import RouteFailed
 from holdfast.engine.driving.saving import Saving
 from holdfast.errors import ExecutorLost, HoldfastError
 from holdfast.journal.records import Noted, StepFailed, StepFinished
@@ -38,9 +41,9 @@ def state_for(saving: Saving, step: Step) -> State:
 class Results:
     """Records what came of the attempts of one drive."""
 
-    def __init__(self, graph: Graph, rules: Rules, saving: Saving) -> None:
+    def __init__(self, graph: Graph, rules: Rules, saving: Saving, writes: ParallelWrites) -> None:
         self._graph, self._rules, self._saving, self._codec = graph, rules, saving, saving.settings.codec
-        self._record, self._say = saving.record, saving.say
+        self._record, self._say, self._writes = saving.record, saving.say, writes
         self.causes: dict[str, BaseException] = {}
         """The exceptions of the last failures, by step."""
         self.retries = 0
@@ -51,11 +54,8 @@ class Results:
         """Record what came of an attempt. One that was left because the run is to stop changes nothing."""
         step, error = result.step, result.error
         if error is None:
-            frame = self._saving.run.frames[step.frame]
             try:
-                ops, goto = meaning(
-                    graph_of(self._graph, step), self._codec, frame, step, result.value, result.state
-                )
+                ops, goto = self._meaning(step, result.value, result.state)
             except Exception as problem:
                 self.failed(step, problem, result.seconds, repeatable=False)
                 return
@@ -72,6 +72,24 @@ class Results:
             self._doubt(step, error)
         else:
             self.failed(step, error, result.seconds)
+
+    def _meaning(self, step: Step, value: Any, given: State | None) -> Meaning:
+        """Return the changes and the next nodes that a step's value asks for; raise if they cannot be applied."""
+        graph, frame = graph_of(self._graph, step), self._saving.run.frames[step.frame]
+        ops, goto = meaning(graph, self._codec, frame, step, value, given)
+        self._writes.check(graph, frame, step, ops)
+        return ops, goto
+
+    def close_frame(self, step: Step) -> None:
+        """Record that the sub-graph that a step is has come to its end, with what it hands to its parent."""
+        graph, frames = graph_of(self._graph, step), self._saving.run.frames
+        ops = [op for logged in (frames[step.id].log or {}).values() for op in logged]
+        try:
+            self._writes.check(graph, frames[step.frame], step, ops)
+        except ParallelWrite as error:
+            raise RouteFailed(step.node, str(error)) from error
+        self._record(StepFinished(step.id, promoted=True))
+        self._say("node.complete", step.node, step=step.id, error=False)
 
     def _may_rerun(self, step: Step) -> bool:
         """Whether a step may be repeated unasked although it may have taken effect."""
@@ -115,8 +133,7 @@ class Results:
         state = state_for(self._saving, step)
         try:
             value = node.on_error(state, error)
-            frame = self._saving.run.frames[step.frame]
-            ops, goto = meaning(graph_of(self._graph, step), self._codec, frame, step, value, state)
+            ops, goto = self._meaning(step, value, state)
         except Exception as problem:
             if problem is not error:
                 logger.exception("run %s: on_error of node %r failed", self._saving.run_id, step.node)

@@ -19,7 +19,7 @@ from holdfast.data.codec import Codec
 from holdfast.data.frozen import ReadOnlyDict, ReadOnlyList, ReadOnlySet, frozen_dict, frozen_list
 from holdfast.data.ops import Op, Slot
 from holdfast.data.shapes import Handler, handler_for
-from holdfast.data.state import State
+from holdfast.data.state import State, origin_of
 from holdfast.data.types import Types
 from holdfast.engine.driving.threads import Escaped
 from holdfast.engine.elsewhere.remote_context import Facts, Kept, RemoteContext
@@ -49,8 +49,7 @@ class SentState(NamedTuple):
         codec, cells = state._codec, state._cells
         encoded = {key: slot.encoded(codec) for key, slot in cells.items()}
         types = tuple(_packed_types(codec.types, by_value))
-        at = state.timestamp.timestamp()
-        return cls(encoded, types, state.run_id, state.checkpoint_id, state.checkpoint_node, at)
+        return cls(encoded, types, *origin_of(state))
 
     def opened(self, loads: Loads) -> State:
         """The state as the node would be given it where the run is driven."""
