@@ -3,11 +3,13 @@
 import contextlib
 import datetime as dt
 import enum
+import io
 import math
 import socket
 import struct
 import subprocess
 import sys
+import threading
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
@@ -24,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.data.codec import ALIASES, Codec, Unknown, alias
-from holdfast.data.types import Types
+from holdfast.data.types import Types, register_type
 from holdfast.errors import CodecError
 
 
@@ -260,9 +262,9 @@ def test_equal_sets_have_equal_bytes() -> None:
 
 SOCKET = socket.socket
 UNSTORABLE = [
-    ({"meta": [0, 1, 2, Tree(sock=SOCKET)]}, "value['meta'][3].sock", "register_type(type)"),
+    ({"meta": [0, 1, 2, Tree(sock=SOCKET)]}, "value['meta'][3].sock", "make it where it is used"),
     ((1, (2, open)), "value[1][1]", "builtin_function_or_method"),
-    ({(1, 2): {3: deque([0, open])}}, "value[(1, 2)][3][1]", "declare the type in the state schema"),
+    ({(1, 2): {3: deque([0, open])}}, "value[(1, 2)][3][1]", "return plain data"),
     ({open: 1}, "value.keys()[0]", "builtin_function_or_method"),
     ({"a": {1, open}}, "value['a'].<item>", "return plain data"),
     ({"d": defaultdict(lambda: 1)}, "value['d']", "defaultdict"),
@@ -512,3 +514,28 @@ def test_the_codec_alone_is_light() -> None:
     code = f"import sys, holdfast.data.codec; raise SystemExit(str({heavy} or ''))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
+
+
+class Table:
+    """No dataclass, model, enum or named tuple: like a data frame."""
+
+    def __init__(self, rows: list[int]) -> None:
+        self.rows = rows
+
+
+def test_the_way_out_for_a_class_without_a_shape_names_encode_and_decode_and_works() -> None:
+    with pytest.raises(CodecError, match=r"holdfast.register_type\(Table, encode=…, decode=…\)"):
+        CODEC.encode(Table([1]))
+    register_type(Table, encode=lambda table: table.rows, decode=Table)
+
+    assert CODEC.decode(CODEC.encode(Table([1]))).rows == [1]
+
+
+@pytest.mark.parametrize(
+    "value", [threading.Lock(), lambda: 1, threading.current_thread(), iter([]), io.BytesIO()]
+)
+def test_what_belongs_to_the_process_is_never_to_be_registered(value: Any) -> None:
+    with pytest.raises(CodecError, match="make it where it is used, and return plain data") as caught:
+        CODEC.encode(value)
+
+    assert "register_type" not in str(caught.value)
