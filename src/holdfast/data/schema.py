@@ -14,7 +14,7 @@ from holdfast.data.ops import Cells, Op, Slot, advance, growth, make_op
 from holdfast.data.reducers import REDUCERS, Reducer, ReducerFunction, reducer_problem
 from holdfast.data.types import Types, declared_types
 from holdfast.errors import StateInvalid
-from holdfast.suggestions import suggestion
+from holdfast.suggestions import closest, suggestion
 
 _QUALIFIERS = (typing.Required, typing.NotRequired, getattr(typing, "ReadOnly", typing.Required))
 
@@ -309,8 +309,8 @@ def _check_extras(key: str, base: Any, extras: Iterable[Any]) -> None:
         if isinstance(extra, type) and not reducers:
             raise StateInvalid(_bad_annotation(key, f"{extra.__name__} is a type and no reducer", "append"))
         text = extra.lower() if isinstance(extra, str) and not reducers else ""
-        if close := difflib.get_close_matches(text, REDUCERS, 1, 0.75):
-            raise StateInvalid(_bad_annotation(key, f"the text {extra!r} is no reducer", close[0]))
+        if close := closest(text, REDUCERS, 0.75):
+            raise StateInvalid(_bad_annotation(key, f"the text {extra!r} is no reducer", close))
 
 
 def _bad_annotation(key: str, why: str, reducer: str) -> str:
