@@ -35,6 +35,36 @@ def test_what_is_said_to_programmers_is_told_to_people(said: str, told: str) -> 
     assert worded(said) == told
 
 
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "a" * 3_000_000,
+        "no store is known for (known: " * 100_000,
+        "step 'a" * 400_000,
+        "app.resume('" * 200_000,
+        "no run, checkpoint or workflow " * 100_000,
+        "step 'a#1[" * 300_000,
+        "resume with remap={'" * 100_000,
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_very_long_message_is_told_as_soon_as_a_short_one(hostile: str) -> None:
+    """Patterns that try every place of such a text with every other would take hours."""
+    told = worded(hostile)
+
+    assert told.endswith(hostile[-1000:])
+
+
+def test_the_beginning_of_a_long_message_is_worded() -> None:
+    assert (
+        worded("resume with app.resume('r1'): " + "x" * 20_000)
+        == "resume with: holdfast resume r1: " + "x" * 20_000
+    )
+    assert worded("no store is known for 'x' (known: a, b (c))").startswith(
+        "no store is known for 'x'; write sqlite"
+    )
+
+
 def test_the_limit_of_iterations_is_told_in_terms_of_the_file(tmp_path: Path) -> None:
     write(tmp_path, "loop.yaml", """
 workflow: {name: loop, limits: {max_iterations: 3}}

@@ -185,8 +185,10 @@ def test_an_error_may_say_how_long_to_wait() -> None:
 
     assert Retry(3, delay=1.0).delay_after(1, Busy()) == 7.5
     assert Retry(3, delay=30.0).delay_after(1, Busy()) == 30.0
-    Busy.retry_after = 10**9
-    assert Retry(3, delay=1.0).delay_after(1, Busy()) == 3600.0
+    Busy.retry_after = 999_999_999
+    assert Retry(3, delay=1.0).delay_after(1, Busy()) == 60.0
+    assert Retry(3, delay=1.0, max_delay=2.0).delay_after(1, Busy()) == 2.0
+    assert Retry(3, delay=1.0, max_delay=1e9).delay_after(1, Busy()) == 999_999_999
 
 
 def test_a_run_fails_when_its_time_is_used_up_and_a_resume_has_it_anew() -> None:

@@ -146,3 +146,14 @@ def test_a_file_with_very_many_problems_lists_some() -> None:
     problems = [Problem("wrong", Position("f", number + 1, 1)) for number in range(MOST_PROBLEMS)]
 
     assert str(FlowInvalid(problems)).endswith("and at least 450 more problems")
+
+
+def test_unused_inputs_are_found_in_one_pass_over_the_text(tmp_path: Path) -> None:
+    from holdfast.cli.lint import _used
+
+    assert _used("inputs", "{{ inputs.a-b }} {{ inputs['c d'] }} inputs . e other.f inputs.g-h-i") == {
+        *("a", "a-b", "c d", "e", "g", "g-h", "g-h-i", "")
+    }
+    assert (
+        len(_used("inputs", "inputs " * 300_000 + "inputs['" * 300_000 + "inputs." + "a-" * 1_000_000)) < 200
+    )

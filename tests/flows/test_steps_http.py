@@ -190,6 +190,11 @@ def test_a_proxy_is_asked_for_other_places(
         (answers("", 204), ""),
         (answers("ü".encode("latin-1"), kind="text/plain; charset=latin-1"), "ü"),
         (answers("ü", kind="text/plain; charset=made-up"), "ü"),
+        (answers("ü".encode("cp1252"), kind="text/plain; charset=windows-1252"), "ü"),
+        (answers("語".encode("shift_jis"), kind="text/plain; charset=Shift_JIS"), "語"),
+        (answers("a-b", kind="text/plain; charset=punycode"), "a-b"),
+        (answers("+AGEA-", kind="text/plain; charset=utf-7"), "+AGEA-"),
+        (answers("6869", kind="text/plain; charset=hex"), "6869"),
         (answers(b"a\xffb"), "a\ufffdb"),
     ],
 )
@@ -305,6 +310,25 @@ def test_retry_after_is_honoured(ask: Asking, form: str) -> None:
 
     assert ask()["output"] == "fine"
     assert time.monotonic() - begun >= 0.9
+
+
+def test_a_charset_that_takes_quadratic_time_is_not_used(ask: Asking) -> None:
+    """As punycode, 1 MB would take hours, whatever the timeout of the step."""
+    ask.server.script = [answers("a" * 1_000_000 + "-" + "z9" * 200_000, kind="text/plain; charset=punycode")]
+
+    assert len(ask()["output"]) == 1_400_001
+
+
+def test_a_content_type_of_many_parts_costs_nothing(ask: Asking) -> None:
+    ask.server.script = [answers("fine", kind='text/plain; x="' + ";" * 60_000)]
+
+    assert ask()["output"] == "fine"
+
+
+def test_a_server_that_asks_for_years_is_asked_again_after_max_delay(ask: Asking) -> None:
+    ask.server.script = [answers("slow down", 429, Retry_After="999999999"), answers("fine")]
+
+    assert ask("/", "", "retry: {max_delay: 10ms, delay: 1ms}")["output"] == "fine"
 
 
 @pytest.mark.parametrize("value", ["soon", "²", "-5", "Mon, 99 Foo 2999 99:99:99 GMT", "9" * 400])

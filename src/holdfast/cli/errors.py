@@ -88,26 +88,30 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"resume with remap\b(?!=)", "resume with --remap OLD=NEW"),
     (r"to go on with node ", "to go on with step "),
     (r"say which with answers=\{name: value\}, names:", "say which with NAME=VALUE, names:"),
-    (r"([\w-]+):(?:item|done|flow)#\d+", r"\1"),
+    (r"(?<![\w-])([\w-]++):(?:item|done|flow)#\d+", r"\1"),
     (r"\b(node|step) '([\w/-]+):(?:items?|done|flow)\b", r"\1 '\2"),
     (r"StepInterrupted: step '[^']*' was interrupted and may or may not have taken effect, and its node may not be "
      "repeated unasked", "it was interrupted and may or may not have taken effect; it is not repeated unasked"),
     (r"\bstep '([\w/-]+)#\d+(\[[^\]]*\])?'", r"step '\1\2'"),
-    (r"(no store is known for [^;]*?)( \(known: .*\))?$",
+    (r"(no store is known for (?:(?! \(known: )[^;])*+)( \(known: .*\))?$",
      r"\1; write sqlite:///PATH for a SQLite file or file:///DIR for a folder"),
     (r"^(no run(?:, checkpoint or| and no) workflow .*)$",
      r"\1 (if it was run elsewhere, give the workflow file, or --store URL)"),
 )  # fmt: skip
 """What the engine says to programmers, and what it means on the command line."""
 
+LONGEST_WORDED = 10_000
+"""Of a longer message the beginning is put into other words: what is long in one is quoted."""
+
 _COMPILED = tuple((re.compile(pattern), meaning) for pattern, meaning in _PHRASES)
 
 
 def worded(text: str) -> str:
     """A message of the engine in the words of the command line."""
+    text, rest = text[:LONGEST_WORDED], text[LONGEST_WORDED:]
     for pattern, meaning in _COMPILED:
         text = pattern.sub(meaning, text)
-    return text
+    return text + rest
 
 
 def exit_code(error: BaseException) -> int:

@@ -23,12 +23,27 @@ def warnings_of(definition: Definition, text: str) -> list[str]:
 
 
 def _unused(definition: Definition, text: str) -> Iterator[str]:
+    if _calls_python(definition):
+        return
     for kind, names in (("inputs", definition.workflow.inputs), ("vars", definition.workflow.vars)):
+        if not names or re.search(rf"\b{kind}\s*+(?![\s.\[:\w])", text):
+            continue
+        used = _used(kind, text)
         for name in names:
-            used = re.search(rf"\b{kind}\s*(\.\s*{re.escape(name)}\b|\[\s*['\"]{re.escape(name)}['\"])", text)
-            whole = re.search(rf"\b{kind}\s*(?![\s.\[:\w])", text)
-            if not used and not whole and not _calls_python(definition):
+            if name not in used:
                 yield f"{kind}.{name} is declared and never used; use it or remove it"
+
+
+def _used(kind: str, text: str) -> set[str]:
+    """The names that are read of `inputs` or `vars`. After a dot, `a-b` may be one name, or one less another."""
+    found: set[str] = set()
+    for dotted, quoted in re.findall(
+        rf"\b{kind}\s*+(?:\.\s*+([\w-]++)|\[\s*+['\"]([^'\"]{{0,200}}+)['\"])", text
+    ):
+        words = dotted[:200].split("-")
+        found.update("-".join(words[:count]) for count in range(1, len(words) + 1))
+        found.add(quoted)
+    return found
 
 
 def _calls_python(definition: Definition) -> bool:

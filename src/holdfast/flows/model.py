@@ -211,7 +211,10 @@ class Retry(Part):
         default="exponential", description="Whether the delay doubles from try to try."
     )
     delay: Duration = Field(default=2.0, description="How long to wait before the second try.")
-    max_delay: Duration = Field(default=60.0, description="The longest wait between two tries.")
+    max_delay: Duration = Field(
+        default=60.0,
+        description="The longest wait between two tries, whatever a server asks for with Retry-After.",
+    )
     on: Literal["any", "transient", "timeout"] | None = Field(
         default=None,
         description="Which failures are worth it: by default transient ones for http and agent, any for others.",

@@ -17,7 +17,7 @@ class Retry:
 
     `delay` seconds pass before the second attempt; `backoff="exponential"` doubles it each time, up to
     `max_delay`. `on` says which failures are worth it: exception types, or a function of the exception. An
-    exception with a number `retry_after` asks for at least so many seconds.
+    exception with a number `retry_after` asks for at least so many seconds, which pass up to `max_delay`.
     """
 
     attempts: int = 3
@@ -48,7 +48,7 @@ class Retry:
             delay *= 2.0 ** min(tried - 1, 60)
         wished = getattr(error, "retry_after", None)
         if isinstance(wished, (int, float)) and wished > delay:
-            return float(min(wished, max(self.max_delay, 3600.0)))
+            delay = float(min(wished, self.max_delay))
         return min(delay, self.max_delay)
 
     def _base(self) -> float:

@@ -21,6 +21,7 @@ from typing import Any
 from holdfast.flows.errors import StepFailed, StepTimedOut
 
 _CHUNK = 65536
+_LONGEST_HOST = 1000
 _PATH, _QUERY = "/%:@!$&'()*+,;=~-._", "/%:@!$&'()*+,;=~-._?[]"
 _HARMLESS = {"accept", "accept-encoding", "accept-language", "user-agent"}
 
@@ -194,7 +195,7 @@ def address(url: str, query: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """
     try:
         parts = urllib.parse.urlsplit(url.strip())
-        host, port = (parts.hostname or "").encode("idna").decode(), parts.port
+        host, port = _host(parts.hostname or ""), parts.port
     except ValueError:
         raise StepFailed(f"http.url: {shown(url)!r} is no address") from None
     if parts.scheme not in ("http", "https") or not host:
@@ -204,6 +205,12 @@ def address(url: str, query: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     path, given = urllib.parse.quote(parts.path, _PATH), urllib.parse.quote(parts.query, _QUERY)
     joined = "&".join(text for text in (given, added) if text)
     return urllib.parse.urlunsplit((parts.scheme, place, path, joined, "")), dict(_credentials(parts))
+
+
+def _host(name: str) -> str:
+    if len(name) > _LONGEST_HOST:
+        raise ValueError("the name of the host is too long")
+    return name.encode("idna").decode()
 
 
 def _credentials(parts: urllib.parse.SplitResult) -> Iterator[tuple[str, str]]:

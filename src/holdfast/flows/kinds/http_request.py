@@ -25,6 +25,27 @@ from holdfast.flows.world import World
 TIMEOUT = 60.0
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_LONGEST_TYPE = 1000
+CHARSETS = frozenset(
+    {"utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "ascii"}
+    | {
+        "gb2312",
+        "gbk",
+        "gb18030",
+        "big5",
+        "big5hkscs",
+        "shift_jis",
+        "cp932",
+        "euc_jp",
+        "euc_kr",
+        "cp949",
+        "iso2022_jp",
+    }
+    | {"koi8-r", "koi8-u", "mac-roman", "tis-620", "cp437", "cp850", "cp866", "cp874"}
+)
+"""The charsets that responses are read with; any other is read as UTF-8."""
+
+_FAMILIES = ("iso8859-", "cp125")
 _NOT_KEPT = {"set-cookie", "set-cookie2"}
 
 
@@ -121,10 +142,14 @@ def _checked(name: str, value: str) -> str:
 
 
 def _charset(headers: Message) -> str:
-    try:
-        return codecs.lookup(headers.get_content_charset() or "utf-8").name
-    except LookupError:
+    """The charset of a response, if it is one of texts; some of Python's take time that grows with the square."""
+    if len(headers.get("Content-Type", "")) > _LONGEST_TYPE:
         return "utf-8"
+    try:
+        found = codecs.lookup(headers.get_content_charset() or "utf-8").name
+    except (LookupError, ValueError):
+        return "utf-8"
+    return found if found in CHARSETS or found.startswith(_FAMILIES) else "utf-8"
 
 
 def _retry_after(value: str | None) -> float | None:
