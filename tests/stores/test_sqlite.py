@@ -99,6 +99,55 @@ def test_a_database_of_another_program_is_refused_and_left_alone(path: Path) -> 
     assert path.read_bytes() == before
 
 
+_ENDLESS = (
+    "AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS no, x AS run FROM n"
+)
+
+HOSTILE = {
+    "an endless view for a table": ("ALTER TABLE runs RENAME TO hidden", f"CREATE VIEW runs {_ENDLESS}"),
+    "a view beside the tables": (f"CREATE VIEW extra {_ENDLESS}",),
+    "a table named like a function": ("CREATE TABLE pragma_application_id (application_id)",),
+    "a view named like a function": (f"CREATE VIEW pragma_user_version {_ENDLESS}",),
+    "a trigger": ("CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM entries; END",),
+    "an index on an expression": ("CREATE INDEX more ON runs (hex(zeroblob(no)))",),
+    "a changed table": ("ALTER TABLE inbox ADD COLUMN more TEXT GENERATED ALWAYS AS (hex(zeroblob(id)))",),
+}
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_file_with_a_schema_that_is_not_ours_is_refused_before_it_is_read(path: Path, how: str) -> None:
+    """A stranger's views are endless, and his triggers run with every write."""
+    SqliteStore(path).close()
+    sql(path, *HOSTILE[how])
+
+    with pytest.raises(StoreError, match="not as Holdfast makes it"):
+        SqliteStore(path)
+
+
+def test_a_file_that_was_analyzed_is_opened(path: Path) -> None:
+    SqliteStore(path).close()
+    sql(path, "ANALYZE")
+
+    store = SqliteStore(path)
+    create(store)
+
+    assert seqs(store) == [1]
+
+
+def test_a_query_that_does_not_come_to_an_end_is_ended(
+    path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pages of a stranger's file may lead to each other without end."""
+    monkeypatch.setattr(sqlite_file, "_LEAST_ROUNDS", 2)
+    create(store)
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+
+    with pytest.raises(CorruptJournal, match="does not come to an end"):
+        store._rows(endless, ())
+
+    assert seqs(store) == [1]
+
+
 def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
     path.write_text("dear diary, " * 500)
 

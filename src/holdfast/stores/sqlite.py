@@ -31,7 +31,7 @@ from holdfast.stores.base import (
 )
 from holdfast.stores.mending import Mender
 from holdfast.stores.namespaces import check_namespace, file_of, own_url
-from holdfast.stores.sqlite_file import connect, failure
+from holdfast.stores.sqlite_file import StepLimit, connect, failure
 from holdfast.stores.sqlite_rows import FACTS, entry_of, facts_of, mark_of, message_of, snapshot_of
 from holdfast.stores.sqlite_write import Writer
 
@@ -77,6 +77,7 @@ class SqliteStore:
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
         self._writer: Writer | None = None
         self._reader: apsw.Connection | None = None
+        self._limit: StepLimit
         self._is_reading = False
         """Whether the reader is being used; whoever finds it so, with the lock held, knows that it was interrupted."""
         locked(self._write_lock, self._open_writer)
@@ -254,7 +255,10 @@ class SqliteStore:
             self._reader.close(True)
             self._reader = None
         if self._reader is None:
-            self._reader = connect(self.path, self._patience)
+            reader = connect(self.path, self._patience)
+            self._limit = StepLimit(reader, self.path)
+            self._reader = reader
+        self._limit.begin()
         self._is_reading = True
         try:
             answer = question(self._reader)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,6 +68,10 @@ def failure(error: Exception, path: Path, patience: float) -> StoreError:
             return StoreError(f"{path} may only be read; make the file and its folder writable")
         case apsw.CantOpenError():
             return StoreError(f"cannot open {path} ({error}); check the path and its permissions")
+        case apsw.InterruptError():
+            return CorruptJournal(
+                f"{path} is damaged: a query of it does not come to an end; restore it from a backup"
+            )
         case apsw.IOError():
             return StoreError(f"the disk failed while using {path} ({error}); check it, then resume")
         case _:
@@ -129,8 +134,11 @@ def _opened(path: Path, patience: float) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         connection.set_busy_timeout(int(patience * 1000))
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        connection.execute("PRAGMA cell_size_check = ON")
         known = migrations()
-        _version(connection, path, known[-1][0])
+        _check_schema(connection, path, known)
         connection.execute("PRAGMA journal_mode = WAL")
         if sys.platform == "darwin":
             connection.execute("PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON")
@@ -139,6 +147,85 @@ def _opened(path: Path, patience: float) -> apsw.Connection:
         connection.close()
         raise
     return connection
+
+
+STATISTICS = ("sqlite_stat1", "sqlite_stat4")
+"""What ANALYZE makes."""
+
+
+def _check_schema(connection: apsw.Connection, path: Path, known: Sequence[Migration]) -> None:
+    """Refuse a file with anything that is not as the migrations make it: a table may be an endless view.
+
+    Nothing but the schema is read. What is missing is not refused: that is damage, which `fsck` tells.
+    """
+    with _unchanging(connection):
+        version = _version(connection, path, known[-1][0])
+        there = connection.execute(f"{SCHEMA} LIMIT {_MOST_OBJECTS}").fetchall()
+    made = made_by(step for step in known if step[0] <= version)
+    for row in there:
+        if tuple(row) not in made and row[1] not in STATISTICS:
+            raise StoreError(
+                f"{path} has the {row[0]} {row[1]!r:.80}, which is not as Holdfast makes it; if you made it, drop it "
+                "with sqlite3; if the file came from others, do not use it"
+            )
+
+
+SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
+_MOST_OBJECTS = 1000
+
+
+def made_by(known: Iterable[Migration]) -> frozenset[tuple[Any, ...]]:
+    """The tables and indexes that migrations make, as rows of the schema."""
+    return _schema(tuple(known))
+
+
+@functools.cache
+def _schema(known: tuple[Migration, ...]) -> frozenset[tuple[Any, ...]]:
+    fresh = apsw.Connection(":memory:")
+    for _, script in known:
+        fresh.execute(script)
+    rows = frozenset(map(tuple, fresh.execute(SCHEMA).fetchall()))
+    fresh.close()
+    return rows
+
+
+@contextmanager
+def _unchanging(connection: apsw.Connection) -> Iterator[None]:
+    """Let all that is read be of one moment."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        roll_back(connection)
+
+
+class StepLimit:
+    """Ends queries of a connection that take far more work than a file of its size has rows.
+
+    A file of a stranger may have pages that lead to each other without end. Each byte of a file allows some steps of
+    SQLite's machine, far more than any query takes.
+    """
+
+    def __init__(self, connection: apsw.Connection, path: Path) -> None:
+        self._path, self._rounds = path, 0
+        connection.set_progress_handler(self._is_over, _STEPS)
+
+    def begin(self) -> None:
+        """Count from 0: a query begins."""
+        self._rounds = 0
+
+    def _is_over(self) -> bool:
+        self._rounds += 1
+        return (
+            self._rounds > _LEAST_ROUNDS
+            and self._rounds * _STEPS > _STEPS_PER_BYTE * self._path.stat().st_size
+        )
+
+
+_STEPS, _LEAST_ROUNDS, _STEPS_PER_BYTE = 1_000_000, 50, 100
 
 
 def _insisting(action: Callable[[], Result], patience: float) -> Result:
@@ -155,11 +242,10 @@ def _insisting(action: Callable[[], Result], patience: float) -> Result:
 
 def _version(connection: apsw.Connection, path: Path, newest: int) -> int:
     """The schema's version, read in one go; raises `StoreError` if the database is not for us."""
-    row: tuple[Any, ...] = connection.execute(
-        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) "
-        "FROM pragma_application_id, pragma_user_version"
-    ).fetchall()[0]
-    application, version, objects = row
+    # Not by the functions of the same names: a file may have tables that are called like them.
+    asked = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
+    with _unchanging(connection):
+        application, version, objects = (connection.execute(sql).fetchall()[0][0] for sql in asked)
     if application != APPLICATION_ID and (application or version or objects):
         raise StoreError(f"{path} is a database of another program; choose another path")
     if version > newest:

@@ -13,7 +13,15 @@ import apsw
 from holdfast.errors import CorruptJournal, StoreError
 from holdfast.stores.base import Entry, Message, RunInfo, Snapshot
 from holdfast.stores.mending import Found, Keep, Listing, Mender, Standing, changed_meanwhile
-from holdfast.stores.sqlite_file import APPLICATION_ID, connect, failure, migrate, migrations
+from holdfast.stores.sqlite_file import (
+    APPLICATION_ID,
+    SCHEMA,
+    STATISTICS,
+    connect,
+    failure,
+    made_by,
+    migrations,
+)
 from holdfast.stores.sqlite_rows import FACTS, entry_of, facts_of, message_of, snapshot_of
 from holdfast.stores.sqlite_write import Writer, facts_row
 
@@ -73,12 +81,8 @@ class SqliteMender(Mender):
 
     def _schema_problems(self) -> list[str]:
         """Tables and indexes that are not as the migrations make them."""
-        fresh = apsw.Connection(":memory:")
-        migrate(fresh, Path(":memory:"), migrations())
-        query = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
-        expected = {row[1]: row for row in fresh.execute(query).fetchall()}
-        fresh.close()
-        there = {row[1]: tuple(row) for row in self._rows(query)}
+        expected = {row[1]: row for row in sorted(made_by(migrations()), key=lambda row: str(row[1]))}
+        there = {row[1]: tuple(row) for row in self._rows(SCHEMA) if row[1] not in STATISTICS}
         missing = [f"{expected[name][0]} {name} is missing" for name in expected if name not in there]
         other = [
             f"{there[name][0]} {name} is not as it was made"
