@@ -245,7 +245,8 @@ def _version(connection: apsw.Connection, path: Path, newest: int) -> int:
     # Not by the functions of the same names: a file may have tables that are called like them.
     asked = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
     with _unchanging(connection):
-        application, version, objects = (connection.execute(sql).fetchall()[0][0] for sql in asked)
+        found: list[Any] = [connection.execute(sql).fetchall()[0][0] for sql in asked]
+    application, version, objects = found
     if application != APPLICATION_ID and (application or version or objects):
         raise StoreError(f"{path} is a database of another program; choose another path")
     if version > newest:
