@@ -63,6 +63,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
         "HOLDFAST_STORE",
         "HOLDFAST_NAMESPACE",
         "HOLDFAST_KEY",
+        "HOLDFAST_ENCRYPTION",
         "WORKFLOW_CHECKPOINT_BACKEND",
         "WORKFLOW_CHECKPOINT_DSN",
     ):

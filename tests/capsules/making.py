@@ -11,6 +11,7 @@ from typing import Any
 from holdfast import END, START, App, ExecutionError, Send, StateGraph, export_run
 from holdfast.capsules.contents import Facts, stopped, write_entry, write_facts
 from holdfast.capsules.sections import Kind, Writer
+from holdfast.journal.bodies import SEALED, is_sealed
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import genesis, link
 from holdfast.journal.run_state import RunState
@@ -99,7 +100,7 @@ def forged(
     marks: Sequence[bytes | None] = (),
     **facts: Any,
 ) -> Path:
-    """A capsule whose journal has any bodies, with right checksums and a right chain."""
+    """A capsule whose journal has any bodies, with right checksums and a right chain; sealed ones get it inserted."""
     chain, parts = genesis(run, KEY), list[tuple[Kind, bytes]]()
     known: dict[str, Any] = {
         **claims_of(bodies),
@@ -114,6 +115,7 @@ def forged(
     parts.append((Kind.FACTS, write_facts(own)))
     for seq, body in enumerate(bodies, 1):
         mark = marks[seq - 1] if marks else None
+        body = SEALED + chain + body[1:] if is_sealed(body) else body
         chain = link(chain, seq, 1.0, mark, body)
         parts.append((Kind.ENTRY, write_entry(Entry(seq, 1.0, chain, body, mark))))
     return sections(path, *parts)

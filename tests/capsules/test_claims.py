@@ -66,7 +66,7 @@ def test_what_is_not_encrypted_is_checked_without_the_key(tmp_path: Path) -> Non
 
     assert not inspect_capsule(forged(tmp_path / "later", [begun, SEALED])).is_read
     refused(forged(tmp_path / "before", [rubbish, SEALED]), "cannot be read")
-    refused(forged(tmp_path / "behind", [begun, SEALED, begun]), "set HOLDFAST_KEY")
+    refused(forged(tmp_path / "behind", [begun, SEALED, begun]), "entry 3 is not encrypted")
     refused(forged(tmp_path / "short", [begun, b"\xff"]), "too short to be encrypted")
 
 
@@ -74,7 +74,7 @@ def test_what_the_key_at_hand_should_open_has_to_open(tmp_path: Path) -> None:
     seal = Seal([b"k" * 32])
     foreign = b"\xff" + seal.seal(body(started()), b"another place")
 
-    refused(forged(tmp_path / "moved", [foreign]), "was changed, or belongs to another place", seal=seal)
+    refused(forged(tmp_path / "moved", [foreign]), "it was changed, or it belongs to another run", seal=seal)
     assert not inspect_capsule(forged(tmp_path / "moved", [foreign])).is_read
 
 
@@ -127,7 +127,7 @@ def forged_fork(path: Path, run: RunState | None, first: bytes | None = None, **
     said, (kind, entry), _ = parts_of(forged(path, [begun], **own))
     if run is None:
         return sections(path, said, (kind, entry))
-    chain_, content = entry[16:32], encode_run(run, Track(), Codec())
+    chain_, content = entry[16:32], SEALED if first == SEALED else encode_run(run, Track(), Codec())
     digest = hashlib.blake2b(chain_ + content, digest_size=16).digest()
     return sections(
         path, said, (Kind.SNAPSHOT, write_snapshot(Snapshot(1, 1.0, chain_, digest + content))), (kind, entry)
@@ -168,7 +168,8 @@ def test_a_run_that_claims_to_be_a_fork_does_not_hold_another(store: Store, tmp_
     refused(forged_fork(tmp_path / "evil", None, first=SEALED, parent=victim.key), "said to be a fork")
 
     run = RunState(frames={"": Frame("")}, workflow="w")
-    assert import_run(store, forged_fork(tmp_path / "evil", run, first=SEALED, parent=victim.key)).notes
+    stopped = {"parent": victim.key, "under_way": False}
+    assert import_run(store, forged_fork(tmp_path / "evil", run, first=SEALED, **stopped)).notes
     journal = Journal(store)
     assert prune_run(journal, victim, app.checkpoints("victim")[-1].seq)
     assert delete_run(journal, "victim")

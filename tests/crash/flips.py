@@ -118,7 +118,8 @@ def _lines(journal: Journal) -> Any:
 
 
 def _inbox(journal: Journal, run: str) -> Any:
-    return [open_message(journal, run, message) for message in journal.store.inbox(run)]
+    info = journal.info(run)
+    return [open_message(journal, info, message, sealed=False) for message in journal.store.inbox(run)]
 
 
 def _state(journal: Journal, run: str, upto: int | None = None) -> Any:

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import CodecError, HoldfastError, StateGraph, open_store
+from holdfast import CodecError, CorruptJournal, HoldfastError, StateGraph, open_store
 from holdfast.data.codec import Codec
 from holdfast.data.ops import KINDS as OP_KINDS
 from holdfast.data.ops import Op, make_op
 from holdfast.data.seal import Seal
 from holdfast.journal import writer as writer_module
-from holdfast.journal.journal import Journal
+from holdfast.journal.bodies import Bodies
 from holdfast.journal.records import (
     Answered,
     Commanded,
@@ -52,6 +52,7 @@ from holdfast.journal.run_state import RunState
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import decode_records, encode_records
 from holdfast.journal.wire_runs import decode_run, encode_run
+from holdfast.stores.base import Entry
 from tests.graphs import chain
 from tests.journal.recorded import KINDS, history
 
@@ -401,15 +402,26 @@ def test_ids_names_and_times_stay_readable_without_the_key(disk_url: str) -> Non
     store.close()
 
 
-def test_an_encrypted_entry_cannot_be_moved_to_another_place(sqlite_url: str) -> None:
-    journal = Journal(open_store(sqlite_url), Seal([b"k" * 32]))
-    sealed = journal.seal_body("r", 1, b"\x01\x90")
+def test_an_encrypted_entry_cannot_be_moved_to_another_place() -> None:
+    seal, chain = Seal([b"k" * 32]), b"c" * 16
+    bodies = Bodies(seal, "default", "r", b"k" * 8)
+    entry = Entry(1, 1.5, b"", bodies.seal_entry(chain, 1, 1.5, b"mark", b"\x01\x90"), b"mark")
+    others = [
+        Bodies(seal, *own)
+        for own in (("a", "r", b"k" * 8), ("default", "s", b"k" * 8), ("default", "r", b"j" * 8))
+    ]
+    moved = [
+        entry._replace(seq=2),
+        entry._replace(at=2.5),
+        entry._replace(mark=b"nark"),
+        entry._replace(mark=None),
+        entry._replace(body=entry.body.replace(chain, b"d" * 16)),
+    ]
 
-    assert journal.open_body("r", 1, sealed) == b"\x01\x90"
-    for run, seq in (("r", 2), ("s", 1), ("r", -1)):
-        with pytest.raises(CodecError, match="belongs to another place"):
-            journal.open_body(run, seq, sealed)
-    journal.store.close()
+    assert bodies.open_entry(entry) == b"\x01\x90"
+    for place, one in [*((other, entry) for other in others), *((bodies, one) for one in moved)]:
+        with pytest.raises(CorruptJournal, match="belongs to another run, namespace or place"):
+            place.open_entry(one)
 
 
 def test_an_empty_run_is_a_run() -> None:

@@ -166,9 +166,9 @@ class Mortal:
         self.lives.spend()
         return self.inner.delete(run, **known)
 
-    def post(self, run: str, body: bytes) -> int:
+    def post(self, run: str, body: bytes, number: int | None = None) -> int:
         self.lives.spend()
-        return self.inner.post(run, body)
+        return self.inner.post(run, body, number)
 
     def prune(self, run: str, horizon: Snapshot, **known: Any) -> int:
         self.lives.spend()

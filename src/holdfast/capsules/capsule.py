@@ -32,12 +32,10 @@ from holdfast.capsules.sections import (
 )
 from holdfast.capsules.signing import verify
 from holdfast.errors import CapsuleInvalid, CapsuleLocked, CorruptJournal, StoreError
+from holdfast.journal.bodies import CHAIN_BYTES, is_sealed
 from holdfast.journal.checkpoints import read_mark
-from holdfast.journal.journal import follows, genesis, is_whole
+from holdfast.journal.journal import break_at, genesis, is_whole, misplaced
 from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot
-
-SEALED = 0xFF
-"""How the body of an entry begins that is encrypted with the key of a store."""
 
 
 class FileOrigin:
@@ -110,7 +108,7 @@ class Capsule:
         self.sealed_messages = 0
         self.body_bytes = 0
         self._snapshot: Snapshot | None = None
-        chain: bytes | None = None
+        before: Entry | None = None
         for section in read_sections(self._origin):
             match section.kind:
                 case Kind.FACTS:
@@ -120,7 +118,7 @@ class Capsule:
                 case Kind.SNAPSHOT:
                     self._take_snapshot(read_snapshot(section.payload))
                 case Kind.ENTRY:
-                    chain = self._take_entry(section, chain)
+                    before = self._take_entry(section, before)
                 case Kind.MESSAGE:
                     self._take_message(section)
                 case Kind.END:
@@ -140,28 +138,33 @@ class Capsule:
         if snapshot.seq != self.facts.first or not is_whole(snapshot):
             raise CapsuleInvalid("the snapshot that its journal begins with is not one of this run")
         self._snapshot = snapshot
-        self.sealed += snapshot.body[16:17] == bytes([SEALED])
+        self.sealed += is_sealed(snapshot.body[CHAIN_BYTES:])
 
-    def _take_entry(self, section: Section, chain: bytes | None) -> bytes:
+    def _take_entry(self, section: Section, before: Entry | None) -> Entry:
         entry = read_entry(section.payload)
         seq, snapshot = self.facts.first + len(self._entries), self._snapshot
         if entry.seq != seq or seq > self.facts.last:
             raise CapsuleInvalid(f"entry {seq} of its journal is missing")
-        if chain is None and seq > 1:
-            found = None if snapshot is None else snapshot.chain
+        if before is not None:
+            broken = break_at(before.chain, is_sealed(before.body), entry)
+        elif seq == 1:
+            broken = break_at(genesis(self.facts.run, self.facts.key), False, entry)
         else:
-            before = genesis(self.facts.run, self.facts.key) if chain is None else chain
-            found = entry.chain if follows(before, entry) else None
-        if found != entry.chain or (chain is None and snapshot is not None and snapshot.chain != found):
-            raise CapsuleInvalid(f"entry {seq} of its journal does not follow from what came before")
+            broken = "it has no snapshot" if snapshot is None else ""
+        if before is None and snapshot is not None:
+            broken = broken or misplaced(snapshot, entry)
+        if broken:
+            raise CapsuleInvalid(
+                f"entry {seq} of its journal does not follow from what came before: {broken}"
+            )
         if entry.mark is not None:
             self._check_mark(entry)
             self._marked.append(seq)
         self._entries.append(section.place)
         self._entry_checks += section.check
-        self.sealed += entry.body[:1] == bytes([SEALED])
+        self.sealed += is_sealed(entry.body)
         self.body_bytes += len(entry.body)
-        return entry.chain
+        return entry._replace(body=entry.body[:1])
 
     def _check_mark(self, entry: Entry) -> None:
         """Refuse the mark of a checkpoint that those who list checkpoints could not read."""
@@ -177,7 +180,7 @@ class Capsule:
         message = read_message(section.payload)
         if message.number != len(self._messages):
             raise CapsuleInvalid("messages in it are missing")
-        self.sealed_messages += message.body[:1] == bytes([SEALED])
+        self.sealed_messages += is_sealed(message.body)
 
     @property
     def entry_count(self) -> int:
@@ -198,6 +201,11 @@ class Capsule:
     def info(self) -> RunInfo:
         """The facts of its run."""
         return self.facts.info()
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the store that it is from, for which what is sealed was sealed."""
+        return self.facts.namespace
 
     @property
     def last(self) -> Entry:
@@ -279,7 +287,7 @@ class Capsule:
         """Refused."""
         self._refuse()
 
-    def post(self, run: str, body: bytes) -> int:
+    def post(self, run: str, body: bytes, number: int | None = None) -> int:
         """Refused."""
         self._refuse()
 

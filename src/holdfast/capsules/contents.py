@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import CapsuleInvalid
-from holdfast.stores.base import Entry, Message, RunInfo, Snapshot
+from holdfast.stores.base import DEFAULT_NAMESPACE, Entry, Message, RunInfo, Snapshot
 from holdfast.values import RunStatus
 
 LONGEST_NAME = 1000
@@ -45,11 +45,14 @@ class Facts:
     parent: bytes
     first: int
     last: int
+    namespace: str = DEFAULT_NAMESPACE
+    """The one that it is from: what is sealed with the key of a store opens as of there."""
 
     @classmethod
-    def of(cls, info: RunInfo, first: int, last: int, *, under_way: bool) -> Facts:
+    def of(cls, info: RunInfo, first: int, last: int, *, under_way: bool, namespace: str) -> Facts:
         """Those of a stored run. Whoever drives it, or is to drive it, stays behind."""
         return cls(
+            namespace=namespace,
             run=info.run,
             key=info.key,
             workflow=info.workflow,
@@ -104,6 +107,8 @@ def read_canonical(payload: bytes) -> Any:
 def write_facts(facts: Facts) -> bytes:
     """Facts as a section."""
     data = dataclasses.asdict(facts)
+    if facts.namespace == DEFAULT_NAMESPACE:
+        del data["namespace"]
     return canonical({**data, "key": facts.key.hex(), "parent": facts.parent.hex()})
 
 
@@ -123,7 +128,7 @@ def read_facts(payload: bytes) -> Facts:
 
 
 def _is_sound(facts: Facts) -> bool:
-    texts = (facts.run, facts.workflow, *facts.tags)
+    texts = (facts.run, facts.workflow, facts.namespace, *facts.tags)
     return (
         all(isinstance(text, str) and len(text) <= LONGEST_NAME for text in texts)
         and bool(facts.run)

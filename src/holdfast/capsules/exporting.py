@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from holdfast.capsules.capsule import SEALED
 from holdfast.capsules.contents import (
     LONGEST_SUMMARY,
     Facts,
@@ -27,6 +26,7 @@ from holdfast.capsules.summary import summary_of
 from holdfast.data.seal import Seal
 from holdfast.engine.driver import describe, is_driven
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError, RunNotFound, StoreError
+from holdfast.journal.bodies import CHAIN_BYTES, is_sealed
 from holdfast.journal.copying import COPIED, last_entry
 from holdfast.journal.journal import Journal, genesis, verified
 from holdfast.stores.base import Entry, RunInfo, Snapshot, Store
@@ -168,24 +168,26 @@ def _settled(journal: Journal, run: str) -> Exportable:
             raise RunNotFound(f"no run {run!r} in {store.url}; `holdfast runs` lists those that are there")
         info = found[0]
         try:
-            last, is_copy = _last(store, info)
+            last, is_copy = _last(journal, info)
             first = next(iter(store.read(run)), last)
-            sealed = any(_is_sealed(entry.body) for entry in _entries(store, info, last.seq))
+            sealed = any(is_sealed(entry.body) for entry in _entries(store, info, last.seq))
         except StoreError as error:
             trouble = error  # It may only have been pruned, or deleted, meanwhile.
             continue
         if store.runs(run=run) != found:
             continue
-        facts = Facts.of(info, first.seq, last.seq, under_way=is_copy or info.status == RunStatus.RUNNING)
+        under_way = is_copy or info.status == RunStatus.RUNNING
+        facts = Facts.of(info, first.seq, last.seq, under_way=under_way, namespace=journal.namespace)
         return Exportable(journal, info, facts, _beginning(journal, info, first), sealed)
     raise trouble or StoreError(f"run {run!r} is being changed; export it again")
 
 
-def _last(store: Store, info: RunInfo) -> tuple[Entry, bool]:
+def _last(journal: Journal, info: RunInfo) -> tuple[Entry, bool]:
     """The last entry of a run's history, and whether one follows that only says: a copy of a run under way."""
+    store = journal.store
     last = last_entry(store, info.run)
     before = None
-    if last is not None and last.body == COPIED:
+    if last is not None and journal.bodies(info).says(last, COPIED):
         before = next(iter(store.read(info.run, last.seq - 2, last.seq - 1)), None)
     if last is None:
         raise CorruptJournal(f"run {info.run!r} has no entries", run=info.run, seq=1)
@@ -195,10 +197,10 @@ def _last(store: Store, info: RunInfo) -> tuple[Entry, bool]:
 def _entries(store: Store, info: RunInfo, upto: int) -> Iterator[Entry]:
     first = next(iter(store.read(info.run)), None)
     if first is None or first.seq == 1:
-        yield from verified(store, info.run, 0, genesis(info.run, info.key), upto)
+        yield from verified(store, info.run, 0, genesis(info.run, info.key), False, upto)
     else:
         yield first
-        yield from verified(store, info.run, first.seq, first.chain, upto)
+        yield from verified(store, info.run, first.seq, first.chain, is_sealed(first.body), upto)
 
 
 def _beginning(journal: Journal, info: RunInfo, first: Entry) -> Snapshot | None:
@@ -220,13 +222,9 @@ def _beginning(journal: Journal, info: RunInfo, first: Entry) -> Snapshot | None
     return snapshot
 
 
-def _is_sealed(body: bytes) -> bool:
-    return body[:1] == bytes([SEALED])
-
-
 def _write(view: Exportable, writer: Writer) -> None:
     writer.add(Kind.FACTS, write_facts(view.facts))
-    if not view.is_sealed and (view.beginning is None or not _is_sealed(view.beginning.body[16:])):
+    if not view.is_sealed and (view.beginning is None or not is_sealed(view.beginning.body[CHAIN_BYTES:])):
         run = view.journal.load(view.info, CODEC, view.facts.last).run
         summary = canonical(summary_of(run))
         if len(summary) <= LONGEST_SUMMARY:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.capsules.bounds import unpacked_bytes
-from holdfast.capsules.capsule import SEALED, Capsule
+from holdfast.capsules.capsule import Capsule
 from holdfast.capsules.claims import check_claims
 from holdfast.capsules.shapes import check_record, check_run
 from holdfast.capsules.summary import CAREFUL
 from holdfast.data.ops import Op
-from holdfast.data.seal import LEAST_BYTES, Seal
+from holdfast.data.seal import Seal
 from holdfast.errors import CapsuleInvalid, CodecError
+from holdfast.journal.bodies import CHAIN_BYTES, is_sealed
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Forked, MovedOn, Record
 from holdfast.journal.run_state import RunState, Step
@@ -74,8 +75,9 @@ class _Fold:
     """Reads one capsule from its first entry to its last."""
 
     def __init__(self, capsule: Capsule, seal: Seal | None, limit: int) -> None:
-        self._capsule, self._seal, self._limit = capsule, seal, limit
+        self._capsule, self._limit = capsule, limit
         self._journal, self._track = Journal(capsule, seal), Track()
+        self._bodies = self._journal.bodies(capsule.info)
         self._name, self._unpacked = capsule.facts.run, 0
         self._most_work = _EFFORT * limit + _RATIO * capsule.body_bytes
         self._is_closed = False
@@ -85,7 +87,7 @@ class _Fold:
         run, seq = self._begun()
         tallies = _Frugal(run)
         for entry in self._capsule.read(self._name, seq):
-            body = self._opened(entry.seq, entry.body)
+            body = self._opened_entry(entry)
             if body is not None:
                 self._take(tallies, entry, body)
         if self._is_closed:
@@ -99,7 +101,8 @@ class _Fold:
         beginning = self._capsule.beginning
         if beginning is None:
             return RunState(), 0
-        body = self._opened(-beginning.seq, beginning.body[16:])
+        stored = beginning.body[CHAIN_BYTES:]
+        body = self._bodies.open_snapshot(beginning) if self._can_open(stored, of_entry=False) else None
         run = RunState()
         if body is not None:
             self._weigh(body)
@@ -111,7 +114,7 @@ class _Fold:
     def _check_first(self) -> None:
         """Check the entry that a snapshot stands for: readers may look at that, too."""
         first = next(iter(self._capsule.read(self._name)))
-        body = self._opened(first.seq, first.body)
+        body = self._opened_entry(first)
         if body is None:
             return
         self._weigh(body)
@@ -136,21 +139,23 @@ class _Fold:
         any_parent = dataclasses.replace(self._capsule.info, parent=self._capsule.facts.key)
         return self._journal.fork_of(any_parent, first, CAREFUL)
 
-    def _opened(self, seq: int, body: bytes) -> bytes | None:
-        """A body that can be read; `None` if the key to it is missing."""
-        if body[:1] != bytes([SEALED]):
+    def _opened_entry(self, entry: Entry) -> bytes | None:
+        """The body of an entry, if it can be read; `None` if the key to it is missing."""
+        return self._bodies.open_entry(entry) if self._can_open(entry.body, of_entry=True) else None
+
+    def _can_open(self, body: bytes, *, of_entry: bool) -> bool:
+        """Whether a body, of an entry or a snapshot, can be read: no key to it is missing."""
+        if not is_sealed(body):
             if self._is_closed:
                 raise CapsuleInvalid(
                     "what follows an encrypted part of its journal is not encrypted, and cannot be checked without "
                     "the key; set HOLDFAST_KEY to the key of the store that it is from"
                 )
-            return body
-        if len(body) <= LEAST_BYTES:
-            raise CapsuleInvalid("a part of its journal is too short to be encrypted, as it says it is")
-        if self._seal is None or not self._seal.has_key_of(body[1:]):
+            return True
+        if self._bodies.lacks_key(body, of_entry=of_entry):
             self._is_closed = True
-            return None
-        return self._journal.open_body(self._name, seq, body)
+            return False
+        return True
 
     def _weigh(self, body: bytes) -> None:
         """Refuse a body before it is read, if it asks for too much memory, or all of them for too much work."""

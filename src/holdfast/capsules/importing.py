@@ -33,7 +33,7 @@ from holdfast.journal.copying import (
 )
 from holdfast.journal.journal import Journal
 from holdfast.journal.pruning import delete_run, free_forks
-from holdfast.stores.base import Conflict, Entry, Store
+from holdfast.stores.base import Conflict, Entry, Message, Store, namespace_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def import_run(
         run = None if tallies is None else tallies.run
         with reading():
             notes, flow = ((_UNREAD,), None) if run is None else ((), flow_of(run))
-        with _renamed(capsule, run_id, own) as source:
+        with _renamed(capsule, run_id, namespace_of(store), own) as source:
             outcome, brought = _Import(source, store, own).bring()
         signed = "" if capsule.signed_by is None else fingerprint(capsule.signed_by)
     (info,) = store.runs(run=source.facts.run)
@@ -111,14 +111,17 @@ def _check_name(run: str) -> None:
 
 
 @contextlib.contextmanager
-def _renamed(capsule: Capsule, run: str | None, seal: Seal | None) -> Iterator[Capsule]:
-    if run is None or run == capsule.facts.run:
+def _renamed(capsule: Capsule, run: str | None, namespace: str, seal: Seal | None) -> Iterator[Capsule]:
+    """The capsule as it is for a store of that namespace; without `run` its run keeps its id."""
+    is_elsewhere = capsule.namespace != namespace and bool(capsule.sealed or capsule.sealed_messages)
+    run = run or capsule.facts.run
+    if run == capsule.facts.run and not is_elsewhere:
         yield capsule
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         path = Path(folder) / "renamed"
         with path.open("wb") as file:
-            write_renamed(capsule, run, file, seal)
+            write_renamed(capsule, run, namespace, file, seal)
         with Capsule(path) as renamed:
             yield renamed
 
@@ -129,7 +132,7 @@ class _Import:
     def __init__(self, source: Capsule, target: Store, seal: Seal | None) -> None:
         self._source, self._target, self._seal = source, target, seal
         self._info = source.info
-        self._own: list[bytes] = []
+        self._own: list[Message] = []
         """Messages of a copy that had to make room."""
 
     def bring(self) -> tuple[CopyOutcome, Brought | None]:
@@ -160,27 +163,27 @@ class _Import:
         # Tags that the target gave it are in its journal, which would have another history then.
         end, facts = COPIED if self._source.facts.under_way else None, self._info
         try:
-            brought = bring(self._source, self._target, self._info, theirs, facts, end)
+            brought = bring(self._source, self._target, self._info, theirs, facts, end, seal=self._seal)
         except Conflict:
             raise RunConflict(
                 f"run {facts.run!r} was changed in {self._target.url} while it was imported; import it again"
             ) from None
-        bring_messages(self._source, self._target, facts.run, self._own)
+        bring_messages(self._source, self._target, facts, self._own, self._seal)
         return brought
 
     def _bring_messages(self, standing: Standing) -> None:
         if standing is not Standing.AHEAD:
-            bring_messages(self._source, self._target, self._info.run)
+            bring_messages(self._source, self._target, self._info, seal=self._seal)
 
     def _compare(self, last: Entry) -> tuple[Standing, Entry | None]:
-        return compare(self._source, self._target, self._info, last)
+        return compare(self._source, self._target, self._info, last, self._seal)
 
     def _remove(self, theirs: Entry) -> None:
         """Make room where only a copy is that holds less and that nobody has taken up."""
         (known,), journal = self._target.runs(run=self._info.run), Journal(self._target, self._seal)
         self._own, _ = own_messages(self._source, self._target, known.run)
         free_forks(journal, known)  # Before it is closed: that can be refused.
-        close_run(self._target, known, theirs)
+        close_run(self._target, known, theirs, self._seal)
         delete_run(journal, known.run, going=None)
 
     def _refuse_driven(self) -> None:

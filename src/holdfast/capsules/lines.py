@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.capsules.capsule import SEALED
 from holdfast.data.ops import Op
 from holdfast.errors import CodecError
+from holdfast.journal.bodies import is_sealed
 from holdfast.journal.checkpoints import read_mark
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Record
@@ -95,7 +95,7 @@ def _decoded(raw: bytes) -> Any:
     try:
         return plain(CODEC.decode(raw))
     except CodecError as error:
-        if raw[:1] == bytes([SEALED]):
+        if is_sealed(raw):
             raise
         if raw.isascii():
             return raw.decode("ascii")

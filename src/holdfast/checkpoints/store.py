@@ -82,7 +82,7 @@ class CheckpointStore:
             self._journal = store.settings.journal
             self._codec: Codec = TolerantCodec(store.settings.codec.types)
         else:
-            seal = Seal.from_text(encryption_key) if encryption_key else Seal.from_environment(os.environ)
+            seal = Seal.chosen(encryption_key or None, None, os.environ)
             self._journal = Journal(open_store(store), seal)
             self._codec = TolerantCodec()
 

@@ -328,6 +328,7 @@ class StateGraph:
         time_limit: float | dt.timedelta | None = None,
         observer: Observer | str | Callable[[Event], object] | None = None,
         encryption_key: str | bytes | None = None,
+        encryption: str | None = None,
         facts: bool | Mapping[str, Any] = True,
     ) -> App:
         """Check the graph and bind it to a store. Every problem is reported in one `GraphInvalid`.
@@ -342,6 +343,8 @@ class StateGraph:
         - `checkpoint_dir`: where a checkpoint file is written at every interrupt.
         - `time_limit`: seconds that one drive of a run may take; then it fails, and a resume has them anew.
         - `encryption_key`: encrypts everything but ids, kinds, names and times; by default `HOLDFAST_KEY`.
+        - `encryption="require"`: nothing unencrypted is written or read; without a key it is an error. So does
+          `HOLDFAST_ENCRYPTION=require`.
         - `facts`: what a run's journal says of where it is driven: by default host, versions and git commit; a mapping
           is added to these; `False`, like `HOLDFAST_FACTS=0`, notes nothing.
         """
@@ -362,7 +365,7 @@ class StateGraph:
         elif durability is not None and durability != policy.durability:
             raise HoldfastError("durability is given twice, and differently: as itself and in policy")
         directory = checkpoint_dir if checkpoint_dir is not None else self._checkpoint_dir
-        seal = _seal(encryption_key)
+        seal = Seal.chosen(encryption_key, encryption, os.environ)
         if seal is not None and directory is not None:
             raise HoldfastError(
                 "checkpoint files are not encrypted: give either an encryption key or checkpoint_dir"
@@ -446,9 +449,3 @@ def _types(graph: Graph) -> Any:
         if node.graph is not None:
             types = types.including(_types(node.graph).classes())
     return types
-
-
-def _seal(key: str | bytes | None) -> Seal | None:
-    if key is None:
-        return Seal.from_environment(os.environ)
-    return Seal([key]) if isinstance(key, bytes) else Seal.from_text(key)

@@ -100,7 +100,7 @@ def requeue(
     if loaded.run.status == RunStatus.PAUSED:
         found.insert(0, Resumed("", approve=True))
     for message in journal.store.inbox(run_id, loaded.run.inbox_seen):
-        wish = open_message(journal, run_id, message)
+        wish = open_message(journal, info, message, sealed=loaded.sealed)
         if wish.command not in STOPS:
             break
         # Whoever wants it to go on knows that it was to stop before.

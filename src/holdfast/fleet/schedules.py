@@ -17,6 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.fleet.catalog import Catalog, UnknownWorkflow
 from holdfast.fleet.cron import Cron
 from holdfast.fleet.on_postgres import on_postgres
+from holdfast.journal.bodies import open_value, seal_value
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
 
@@ -262,10 +263,12 @@ class Schedules:
         )
 
     def _sealed(self, name: str, part: str, value: Any) -> bytes:
-        return self._journal.seal_body(f"schedule {part} {name}", 0, self._codec.encode(value))
+        journal, what = self._journal, f"schedule's {part}"
+        return seal_value(journal.seal, journal.namespace, what, name, self._codec.encode(value))
 
     def _opened(self, name: str, part: str, body: bytes) -> Any:
-        return self._codec.decode(self._journal.open_body(f"schedule {part} {name}", 0, bytes(body)))
+        journal, what = self._journal, f"schedule's {part}"
+        return self._codec.decode(open_value(journal.seal, journal.namespace, what, name, bytes(body)))
 
     def _update(self, connection: Connection, name: str, changes: str, **values: Any) -> None:
         connection.execute(f"UPDATE schedule SET {changes} WHERE {_THIS}", {**values, **self._names(name)})

@@ -1,4 +1,7 @@
-"""Copying a run's journal to another store: byte for byte, every checksum verified, only what is missing."""
+"""Copying a run's journal to another store: byte for byte, every checksum verified, only what is missing.
+
+Into another namespace, what is sealed is sealed anew: `seen_from` is the source that is then copied byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,26 @@ from enum import Enum
 from typing import NamedTuple
 
 from holdfast import clock
+from holdfast.data.seal import Seal
 from holdfast.errors import CorruptJournal, StoreError
-from holdfast.journal.journal import genesis, is_whole, link, verified
+from holdfast.journal.bodies import Bodies, is_sealed
+from holdfast.journal.journal import genesis, is_whole, link, misplaced, verified
 from holdfast.journal.records import Fault, RunEnded
+from holdfast.journal.resealed import Resealed
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import encode_records
-from holdfast.stores.base import PAGE_BYTES, PAGE_ENTRIES, Append, Entry, RunInfo, Snapshot, Store
+from holdfast.stores.base import (
+    PAGE_BYTES,
+    PAGE_ENTRIES,
+    Append,
+    Entry,
+    Message,
+    Readable,
+    RunInfo,
+    Snapshot,
+    Store,
+    namespace_of,
+)
 from holdfast.values import RunStatus
 
 COPIED = encode_records(
@@ -49,7 +66,18 @@ class Brought(NamedTuple):
     size: int = 0
 
 
-def last_entry(store: Store, run: str) -> Entry | None:
+def bodies_in(store: Readable, info: RunInfo, seal: Seal | None) -> Bodies:
+    """What seals and opens the bodies of a run in a store."""
+    return Bodies(seal, namespace_of(store), info.run, info.key)
+
+
+def seen_from(source: Store, target: Store, info: RunInfo, seal: Seal | None) -> Store | Resealed:
+    """A run of the source as the target would have it."""
+    there = namespace_of(target)
+    return source if namespace_of(source) == there else Resealed(source, info, there, seal)
+
+
+def last_entry(store: Readable, run: str) -> Entry | None:
     """The newest entry of a run."""
     newest = store.marks(run, limit=1)
     last = None
@@ -58,13 +86,16 @@ def last_entry(store: Store, run: str) -> Entry | None:
     return last
 
 
-def ending(before: Entry, body: bytes) -> Entry:
-    """An entry that follows another and ends a run."""
+def ending(before: Entry, body: bytes, bodies: Bodies) -> Entry:
+    """An entry that follows another and ends a run; it is sealed if that is, which takes the key."""
     at, seq = clock.time(), before.seq + 1
+    body = bodies.seal_like(before, at, body)
     return Entry(seq, at, link(before.chain, seq, at, None, body), body)
 
 
-def compare(here: Store, there: Store, info: RunInfo, last: Entry) -> tuple[Standing, Entry | None]:
+def compare(
+    here: Readable, there: Store, info: RunInfo, last: Entry, seal: Seal | None
+) -> tuple[Standing, Entry | None]:
     """How a run stands in another store, and its last entry there; `last` is the last one here.
 
     A chain is a checksum of all that came before, so one that both have is a history that both have.
@@ -79,30 +110,31 @@ def compare(here: Store, there: Store, info: RunInfo, last: Entry) -> tuple[Stan
         return Standing.SAME, theirs
     if _chain_at(here, run, theirs.seq) == theirs.chain:
         return Standing.BEHIND, theirs
-    if theirs.body == COPIED and _agree(here, there, run, theirs.seq - 1):
+    if bodies_in(there, info, seal).says(theirs, COPIED) and _agree(here, there, run, theirs.seq - 1):
         return Standing.MARKED, theirs
     if theirs.seq > last.seq and _chain_at(there, run, last.seq) == last.chain:
         return Standing.AHEAD, theirs
     return Standing.OTHER, theirs
 
 
-def _agree(here: Store, there: Store, run: str, seq: int) -> bool:
+def _agree(here: Readable, there: Readable, run: str, seq: int) -> bool:
     chain = _chain_at(there, run, seq)
     return chain is not None and chain == _chain_at(here, run, seq)
 
 
-def _chain_at(store: Store, run: str, seq: int) -> bytes | None:
+def _chain_at(store: Readable, run: str, seq: int) -> bytes | None:
     return next((entry.chain for entry in store.read(run, seq - 1, seq)), None)
 
 
 def bring(
-    source: Store,
+    source: Readable,
     target: Store,
     info: RunInfo,
     after: Entry | None,
     facts: RunInfo,
     end: bytes | None = None,
     beginning: Snapshot | None = None,
+    seal: Seal | None = None,
 ) -> Brought:
     """Copy what follows `after`, the target's last entry, or the whole run, and then give it its `facts`.
 
@@ -110,7 +142,8 @@ def bring(
     entry to end the copy with. Until all is there, the copy is an interrupted run of no queue. A damaged journal raises
     `CorruptJournal`, a copy that somebody else changes a `Conflict`.
     """
-    parts = _whole(source, info) if after is None else verified(source, info.run, after.seq, after.chain)
+    bodies = bodies_in(target, info, seal)
+    parts = _whole(source, info) if after is None else _following(source, info.run, after)
     last, shared, entries, size = after, after, 0, 0
     unfinished = dataclasses.replace(
         facts, status=RunStatus.INTERRUPTED.value, queue="", due_at=None, driver=""
@@ -123,8 +156,11 @@ def bring(
         if last is None:
             raise CorruptJournal(f"run {info.run!r} has no entries", run=info.run, seq=1)
         shared = last
+        if seal is not None and seal.required:
+            for entry in page:
+                bodies.open_entry(entry)
         if is_last and end is not None:
-            page = [*page, last := ending(last, end)]
+            page = [*page, last := ending(last, end, bodies)]
         _check_beginning(info.run, before, page, snapshots)
         _commit(target, info.run, before, page, facts if is_last else unfinished, snapshots)
         entries, size = entries + len(page), size + sum(len(entry.body) for entry in page)
@@ -137,10 +173,10 @@ def change_facts(store: Store, facts: RunInfo, last: Entry) -> None:
     _commit(store, facts.run, last, [], facts)
 
 
-def close_run(store: Store, info: RunInfo, last: Entry) -> None:
+def close_run(store: Store, info: RunInfo, last: Entry, seal: Seal | None) -> None:
     """End a run that is complete elsewhere, so that nobody can advance it here; a `Conflict` if somebody did."""
     facts = dataclasses.replace(info, status=RunStatus.CANCELLED.value, driver="", updated_at=clock.time())
-    _commit(store, info.run, last, [ending(last, MOVED)], facts)
+    _commit(store, info.run, last, [ending(last, MOVED, bodies_in(store, info, seal))], facts)
 
 
 def check_copy(store: Store, info: RunInfo, last: Entry) -> None:
@@ -152,22 +188,32 @@ def check_copy(store: Store, info: RunInfo, last: Entry) -> None:
     raise StoreError(f"run {info.run!r} is not in {store.url} as it was copied; it stays where it was")
 
 
-def check_whole(store: Store, info: RunInfo) -> None:
+def check_whole(store: Readable, info: RunInfo) -> None:
     """Raise `CorruptJournal` unless every entry of a run is as it was written."""
     for _ in _whole(store, info):
         pass
 
 
-def bring_messages(source: Store, target: Store, run: str, own: Iterable[bytes] = ()) -> int:
-    """Copy the messages that the target's inbox lacks, and then its `own`; answer how many. They keep their numbers."""
+def bring_messages(
+    source: Readable, target: Store, info: RunInfo, own: Iterable[Message] = (), seal: Seal | None = None
+) -> int:
+    """Copy the messages that the target's inbox lacks, and then its `own`; answer how many. They keep their numbers.
+
+    Those of its own get new ones, for which they are sealed anew.
+    """
+    run, bodies = info.run, bodies_in(target, info, seal)
     there = target.inbox(run)
-    lacking = [message.body for message in source.inbox(run, there[-1].number if there else 0)]
-    for body in (lacking := [*lacking, *own]):
-        target.post(run, body)
-    return len(lacking)
+    lacking = source.inbox(run, there[-1].number if there else 0)
+    for message in lacking:
+        target.post(run, message.body)
+    number = lacking[-1].number if lacking else there[-1].number if there else 0
+    own = list(own)
+    for place, message in enumerate(own, number + 1):
+        target.post(run, bodies.reseal_message(message, bodies, place), place)
+    return len(lacking) + len(own)
 
 
-def own_messages(source: Store, target: Store, run: str) -> tuple[list[bytes], bool]:
+def own_messages(source: Readable, target: Store, run: str) -> tuple[list[Message], bool]:
     """The messages that only the target has, and whether they are where others of the source belong.
 
     Journals tell messages by their numbers, so that then the copy has to be made anew, and its own messages come last.
@@ -175,17 +221,21 @@ def own_messages(source: Store, target: Store, run: str) -> tuple[list[bytes], b
     theirs = target.inbox(run)
     numbered = {message.number: message.body for message in source.inbox(run)} if theirs else {}
     own = [message for message in theirs if numbered.get(message.number) != message.body]
-    return [message.body for message in own], any(message.number in numbered for message in own)
+    return own, any(message.number in numbered for message in own)
 
 
-def _whole(store: Store, info: RunInfo) -> Iterator[Entry]:
+def _whole(store: Readable, info: RunInfo) -> Iterator[Entry]:
     """All entries of a run, from its beginning or, if it was pruned, its horizon on."""
     first = next(iter(store.read(info.run, 0)), None)
     if first is None or first.seq == 1:
-        yield from verified(store, info.run, 0, genesis(info.run, info.key))
+        yield from verified(store, info.run, 0, genesis(info.run, info.key), sealed=False)
     else:
         yield first
-        yield from verified(store, info.run, first.seq, first.chain)
+        yield from _following(store, info.run, first)
+
+
+def _following(store: Readable, run: str, entry: Entry) -> Iterator[Entry]:
+    return verified(store, run, entry.seq, entry.chain, is_sealed(entry.body))
 
 
 def _pages(entries: Iterable[Entry]) -> Iterator[tuple[list[Entry], bool]]:
@@ -201,9 +251,9 @@ def _pages(entries: Iterable[Entry]) -> Iterator[tuple[list[Entry], bool]]:
     yield page, True
 
 
-def _snapshots(source: Store, run: str, page: list[Entry]) -> list[Snapshot]:
+def _snapshots(source: Readable, run: str, page: list[Entry]) -> list[Snapshot]:
     """The snapshots that belong to a page. A damaged one is left out: it is only a cache."""
-    chains = {entry.seq: entry.chain for entry in page}
+    entries = {entry.seq: entry for entry in page}
     found: list[Snapshot] = []
     upto = page[-1].seq if page else 0
     while upto:
@@ -211,9 +261,9 @@ def _snapshots(source: Store, run: str, page: list[Entry]) -> list[Snapshot]:
             snapshot = source.snapshot(run, upto)
         except CorruptJournal:
             break
-        if snapshot is None or snapshot.seq not in chains:
+        if snapshot is None or snapshot.seq not in entries:
             break
-        if snapshot.chain == chains[snapshot.seq] and is_whole(snapshot):
+        if not misplaced(snapshot, entries[snapshot.seq]) and is_whole(snapshot):
             found.append(snapshot)
         upto = snapshot.seq - 1
     return found[::-1]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from holdfast.data.codec import Codec
 from holdfast.data.seal import Seal
 from holdfast.errors import CodecError, CorruptJournal, RunNotFound
+from holdfast.journal.bodies import CHAIN_BYTES, SEALED, Bodies, is_sealed, snapshot_digest
 from holdfast.journal.commit import Committer, committer_of
 from holdfast.journal.deadlines import deadlines_of
 from holdfast.journal.fold import apply
@@ -22,11 +23,10 @@ from holdfast.journal.run_state import RunState, at_checkpoint
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import decode_records
 from holdfast.journal.wire_runs import decode_run, encode_run
-from holdfast.stores.base import Entry, RunInfo, Snapshot, Store
+from holdfast.stores.base import Conflict, Entry, Readable, RunInfo, Snapshot, Store, namespace_of
 
 logger = logging.getLogger("holdfast")
 
-_SEALED = 0xFF
 _PLACE = struct.Struct(">Qdi")
 _EARLY_PLACE = struct.Struct(">Qd")
 
@@ -44,10 +44,27 @@ def link(previous: bytes, seq: int, at: float, mark: bytes | None, body: bytes) 
     ).digest()
 
 
-def follows(previous: bytes, entry: Entry) -> bool:
-    """Whether an entry is as it was written, after one whose chain is `previous`."""
-    _, at, chain, body, mark = entry
-    return chain == link(previous, entry.seq, at, mark, body) or chain == _early_link(previous, entry)
+def break_at(previous: bytes, sealed: bool, entry: Entry) -> str:
+    """Why an entry cannot follow one whose chain is `previous`, and that is `sealed` or not; empty if it can.
+
+    Once an entry is sealed, all that follow are: nobody without the key can go on with a sealed run.
+    """
+    seq, at, chain, body, mark = entry
+    if body[:1] != SEALED:
+        if sealed:
+            return f"entry {seq} is not encrypted, and the entries before it are"
+        if chain == link(previous, seq, at, mark, body) or chain == _early_link(previous, entry):
+            return ""
+    elif body[1 : 1 + CHAIN_BYTES] != previous:
+        return f"entry {seq} was sealed to follow another entry than {seq - 1}"
+    elif chain == link(previous, seq, at, mark, body):
+        return ""
+    return f"entry {seq} is damaged (its checksum does not match)"
+
+
+def follows(previous: bytes, sealed: bool, entry: Entry) -> bool:
+    """Whether an entry can follow one whose chain is `previous`, and that is `sealed` or not."""
+    return not break_at(previous, sealed, entry)
 
 
 def _early_link(previous: bytes, entry: Entry) -> bytes:
@@ -56,31 +73,42 @@ def _early_link(previous: bytes, entry: Entry) -> bytes:
     return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
 
 
-def verified(store: Store, run: str, seq: int, chain: bytes, upto: int | None = None) -> Iterator[Entry]:
+def verified(
+    store: Readable, run: str, seq: int, chain: bytes, sealed: bool, upto: int | None = None
+) -> Iterator[Entry]:
     """The entries of a run after `seq`, whose chain is given, each checked against its predecessor."""
-    return verified_entries(store.read(run, seq, upto), run, seq, chain)
+    return verified_entries(store.read(run, seq, upto), run, seq, chain, sealed)
 
 
-def verified_entries(entries: Iterable[Entry], run: str, seq: int, chain: bytes) -> Iterator[Entry]:
-    """Entries of a run that follow entry `seq`, whose chain is given, each checked against its predecessor."""
+def verified_entries(
+    entries: Iterable[Entry], run: str, seq: int, chain: bytes, sealed: bool
+) -> Iterator[Entry]:
+    """Entries of a run that follow entry `seq`, whose chain is given, each checked against its predecessor.
+
+    `sealed` says whether that entry is.
+    """
     for entry in entries:
         seq += 1
         if entry.seq != seq:
             raise CorruptJournal(f"run {run!r}: entry {seq} is missing", run=run, seq=seq)
-        if not follows(chain, entry):
-            raise CorruptJournal(
-                f"run {run!r}: entry {entry.seq} is damaged (its checksum does not match)",
-                run=run,
-                seq=entry.seq,
-            )
-        chain = entry.chain
+        if broken := break_at(chain, sealed, entry):
+            raise CorruptJournal(f"run {run!r}: {broken}", run=run, seq=entry.seq)
+        chain, sealed = entry.chain, is_sealed(entry.body)
         yield entry
 
 
 def is_whole(snapshot: Snapshot) -> bool:
     """Whether a snapshot is what was written, by its own checksum."""
-    digest, body = snapshot.body[:16], snapshot.body[16:]
-    return hashlib.blake2b(snapshot.chain + body, digest_size=16).digest() == digest
+    return snapshot_digest(snapshot.chain, snapshot.body[CHAIN_BYTES:]) == snapshot.body[:CHAIN_BYTES]
+
+
+def misplaced(snapshot: Snapshot, entry: Entry) -> str:
+    """Why a snapshot cannot be one of an entry; empty if it can. What is sealed has sealed snapshots only."""
+    if (entry.seq, entry.chain) != (snapshot.seq, snapshot.chain):
+        return f"the snapshot at {snapshot.seq} does not belong there"
+    if is_sealed(entry.body) and not is_sealed(snapshot.body[CHAIN_BYTES:]):
+        return f"the snapshot at {snapshot.seq} is not encrypted, and its entry is"
+    return ""
 
 
 @dataclass(slots=True)
@@ -94,6 +122,8 @@ class Loaded:
     chain: bytes
     weight: int
     """Bytes of journal since the last snapshot."""
+    sealed: bool = False
+    """Whether its last entry is encrypted."""
     snapshot_size: int = 0
     depth: int = 0
     """Through how many journals of other runs this one was read: of its parent, and of that one's, and so on."""
@@ -103,10 +133,25 @@ class Journal:
     """The journals of one store."""
 
     def __init__(self, store: Store, seal: Seal | None = None) -> None:
-        self.store, self.seal = store, seal
+        self.store, self.seal, self.namespace = store, seal, namespace_of(store)
         self.committer: Committer = committer_of(store)
         self.inboxes = Inboxes(store)
         self.deadlines = deadlines_of(store)
+
+    def bodies(self, info: RunInfo) -> Bodies:
+        """What seals and opens the bodies of a run."""
+        return Bodies(self.seal, self.namespace, info.run, info.key)
+
+    def post(self, run: str, body: bytes) -> int:
+        """Put a message into the inbox of a run, sealed for the number that it gets, if there is a key."""
+        if self.seal is None:
+            return self.store.post(run, body)
+        bodies, number = self.bodies(self.info(run)), 1
+        while True:
+            try:
+                return self.store.post(run, bodies.seal_message(number, body), number)
+            except Conflict as conflict:
+                number = (conflict.head or 0) + 1
 
     def info(self, run: str) -> RunInfo:
         """The plain facts of a run; an unknown run is refused."""
@@ -164,18 +209,18 @@ class Journal:
 
     def _load(self, info: RunInfo, codec: Codec, upto: int | None, snapshot: Snapshot | None) -> Loaded:
         name, track = info.run, Track()
+        bodies, sealed = self.bodies(info), False
         if snapshot is None:
             run, seq, chain = RunState(), 0, genesis(name, info.key)
+            entries = verified(self.store, name, seq, chain, sealed, upto)
         else:
-            run = self._read_snapshot(name, snapshot, track, codec)
+            sealed, entries = self._after(name, snapshot, upto)
+            run = self._read_snapshot(bodies, name, snapshot, track, codec)
             seq, chain = snapshot.seq, snapshot.chain
-        entries = (
-            self._after(name, snapshot, upto) if snapshot else verified(self.store, name, seq, chain, upto)
-        )
         weight, size, base = 0, len(snapshot.body) if snapshot else 0, _Base(self, info, codec)
         for entry in entries:
-            self._take(run, entry, name, track, codec, base)
-            seq, chain = entry.seq, entry.chain
+            self._take(run, entry, name, bodies.open_entry(entry), track, codec, base)
+            seq, chain, sealed = entry.seq, entry.chain, is_sealed(entry.body)
             weight += len(entry.body)
         if seq == 0:
             raise CorruptJournal(f"run {name!r} has no entries", run=name, seq=1)
@@ -183,16 +228,21 @@ class Journal:
             raise CorruptJournal(f"run {name!r}: entry {seq + 1} is missing", run=name, seq=seq + 1)
         if (parent := base.found) is not None:
             weight, size = weight + parent.weight, parent.snapshot_size
-        return Loaded(info, run, track, seq, chain, weight, size, parent.depth + 1 if parent else 0)
+        return Loaded(info, run, track, seq, chain, weight, sealed, size, parent.depth + 1 if parent else 0)
 
-    def _after(self, run: str, snapshot: Snapshot, upto: int | None) -> Iterator[Entry]:
-        """The entries that follow a snapshot, which has to be one of the entry that it says."""
+    def _after(self, run: str, snapshot: Snapshot, upto: int | None) -> tuple[bool, Iterator[Entry]]:
+        """Whether the entry of a snapshot is sealed, and those that follow; it has to be the entry that it says."""
         entries = self.store.read(run, snapshot.seq - 1, upto)
         own = next(iter(entries), None)
-        if own is None or (own.seq, own.chain) != (snapshot.seq, snapshot.chain):
-            where = f"the snapshot at {snapshot.seq} does not belong there"
-            raise CorruptJournal(f"run {run!r}: {where}", run=run, seq=snapshot.seq)
-        return verified_entries(entries, run, snapshot.seq, snapshot.chain)
+        wrong = (
+            f"the snapshot at {snapshot.seq} does not belong there"
+            if own is None
+            else misplaced(snapshot, own)
+        )
+        if wrong or own is None:
+            raise CorruptJournal(f"run {run!r}: {wrong}", run=run, seq=snapshot.seq)
+        sealed = is_sealed(own.body)
+        return sealed, verified_entries(entries, run, snapshot.seq, snapshot.chain, sealed)
 
     def base(self, info: RunInfo, fork: Forked, codec: Codec) -> Loaded:
         """The run that a fork began as, where it began; `CorruptJournal` if its parent is not what it was."""
@@ -215,7 +265,7 @@ class Journal:
         if first is None or (first.seq == 1 and not info.parent):
             return None
         snapshot = self.store.snapshot(info.run, first.seq)
-        if snapshot is not None and snapshot.seq == first.seq and is_whole(snapshot):
+        if snapshot is not None and not misplaced(snapshot, first) and is_whole(snapshot):
             return snapshot
         if self.fork_of(info, first, codec) is None:
             return None
@@ -225,7 +275,7 @@ class Journal:
         """How a run, by its first entry, refers to the journal of another, if it does."""
         if first.seq != 1 or not info.parent:
             return None
-        body = self.open_body(info.run, first.seq, first.body)
+        body = self.bodies(info).open_entry(first)
         found: list[Forked] = []
 
         def seen(fork: Forked, track: Track) -> RunState:
@@ -248,7 +298,7 @@ class Journal:
         if first is None:
             raise CorruptJournal(f"run {name!r} has no entries", run=name, seq=1)
         if first.seq == 1 and not self._needs_snapshot(info, first, codec):
-            found = self._read_history(info, 0, genesis(name, info.key), upto, Track(), codec)
+            found = self._read_history(info, 0, genesis(name, info.key), False, upto, Track(), codec)
             try:
                 # A fork's first entry is read now: its parent may go, but then not without leaving it a snapshot.
                 begun = list(itertools.islice(found, 1)) if info.parent else []
@@ -257,10 +307,12 @@ class Journal:
                 if not self._became_whole(name):
                     raise
         snapshot, track = self.store.snapshot(name, first.seq), Track()
-        if snapshot is None or (snapshot.seq, snapshot.chain) != (first.seq, first.chain):
+        if snapshot is None or snapshot.seq != first.seq:
             raise CorruptJournal(f"run {name!r}: entry 1 is missing", run=name, seq=1)
-        run = self._read_snapshot(name, snapshot, track, codec)
-        later = self._read_history(info, first.seq, snapshot.chain, upto, track, codec)
+        if wrong := misplaced(snapshot, first):
+            raise CorruptJournal(f"run {name!r}: {wrong}", run=name, seq=first.seq)
+        run = self._read_snapshot(self.bodies(info), name, snapshot, track, codec)
+        later = self._read_history(info, first.seq, first.chain, is_sealed(first.body), upto, track, codec)
         return run, itertools.chain([(first, list[Record]())], later)
 
     def _needs_snapshot(self, info: RunInfo, first: Entry, codec: Codec) -> bool:
@@ -273,24 +325,32 @@ class Journal:
         return there is None or there.chain != fork.chain
 
     def _read_history(
-        self, info: RunInfo, seq: int, chain: bytes, upto: int | None, track: Track, codec: Codec
+        self,
+        info: RunInfo,
+        seq: int,
+        chain: bytes,
+        sealed: bool,
+        upto: int | None,
+        track: Track,
+        codec: Codec,
     ) -> Iterator[tuple[Entry, list[Record]]]:
-        for entry in verified(self.store, info.run, seq, chain, upto):
+        for entry in verified(self.store, info.run, seq, chain, sealed, upto):
             records = self.records(info, entry, track, codec)
             yield entry, [part for record in records for part in _parts(record)]
 
     def records(self, info: RunInfo, entry: Entry, track: Track, codec: Codec) -> list[Record]:
         """The records of an entry, those of a fork's first entry included."""
-        body = self.open_body(info.run, entry.seq, entry.body)
-        return decode_records(body, track, codec, _Base(self, info, codec))
+        return decode_records(self.bodies(info).open_entry(entry), track, codec, _Base(self, info, codec))
 
     def skimmed(self, info: RunInfo, entry: Entry, codec: Codec) -> list[Record]:
         """The records of an entry, read without those before: large values are not put together, forks not followed."""
-        return decode_records(self.open_body(info.run, entry.seq, entry.body), Track(skims=True), codec)
+        return decode_records(self.bodies(info).open_entry(entry), Track(skims=True), codec)
 
-    def _take(self, run: RunState, entry: Entry, name: str, track: Track, codec: Codec, base: _Base) -> None:
+    def _take(
+        self, run: RunState, entry: Entry, name: str, body: bytes, track: Track, codec: Codec, base: _Base
+    ) -> None:
         try:
-            for record in decode_records(self.open_body(name, entry.seq, entry.body), track, codec, base):
+            for record in decode_records(body, track, codec, base):
                 apply(run, record, entry.at)
         except (KeyError, AttributeError) as error:
             raise CorruptJournal(
@@ -301,32 +361,20 @@ class Journal:
         if entry.mark is not None:
             run.saved_seq = entry.seq
 
-    def _read_snapshot(self, name: str, snapshot: Snapshot, track: Track, codec: Codec) -> RunState:
+    def _read_snapshot(
+        self, bodies: Bodies, name: str, snapshot: Snapshot, track: Track, codec: Codec
+    ) -> RunState:
         if not is_whole(snapshot):
             raise CorruptJournal(
                 f"run {name!r}: the snapshot at {snapshot.seq} is damaged", run=name, seq=snapshot.seq
             )
-        return decode_run(self.open_body(name, -snapshot.seq, snapshot.body[16:]), track, codec)
+        return decode_run(bodies.open_snapshot(snapshot), track, codec)
 
     def make_snapshot(self, loaded: Loaded, codec: Codec) -> Snapshot:
         """A snapshot of a run as loaded."""
-        body = self.seal_body(loaded.info.run, -loaded.seq, encode_run(loaded.run, loaded.track, codec))
-        digest = hashlib.blake2b(loaded.chain + body, digest_size=16).digest()
-        return Snapshot(loaded.seq, loaded.run.updated_at, loaded.chain, digest + body)
-
-    def seal_body(self, run: str, seq: int, body: bytes) -> bytes:
-        """The body as it is stored: encrypted, if there is a key."""
-        if self.seal is None:
-            return body
-        return bytes([_SEALED]) + self.seal.seal(body, _aad(run, seq))
-
-    def open_body(self, run: str, seq: int, body: bytes) -> bytes:
-        """A body as it was before `seal_body`."""
-        if body[:1] != bytes([_SEALED]):
-            return body
-        if self.seal is None:
-            raise CodecError(f"run {run!r} is encrypted; set HOLDFAST_KEY to its key")
-        return self.seal.open(body[1:], _aad(run, seq))
+        body, at = encode_run(loaded.run, loaded.track, codec), loaded.run.updated_at
+        sealed = self.bodies(loaded.info).seal_snapshot(loaded.chain, loaded.seq, at, body)
+        return Snapshot(loaded.seq, at, loaded.chain, sealed)
 
 
 class _Base:
@@ -344,7 +392,3 @@ class _Base:
 
 def _parts(record: Record) -> tuple[Record, ...]:
     return record.parts() if isinstance(record, MovedOn) else (record,)
-
-
-def _aad(run: str, seq: int) -> bytes:
-    return f"{run}\n{seq}".encode("utf-8", "surrogatepass")

@@ -48,7 +48,10 @@ class Writer:
         self.journal, self.codec, self.durable = journal, codec, durable
         self.info, self.run, self.track = loaded.info, loaded.run, loaded.track
         self.seq, self.chain, self.stored = loaded.seq, loaded.chain, loaded.seq
+        self.sealed = loaded.sealed
+        """Whether the last entry is encrypted: then so is all that follows, messages included."""
         self.weight, self.snapshot_size = loaded.weight, loaded.snapshot_size
+        self._bodies = None if journal.seal is None else journal.bodies(loaded.info)
         self.commits = self.bytes_written = self.last_size = 0
         self.lock = threading.RLock()
         # Whoever wrote what was loaded has looked before: the first new step need not wait for that.
@@ -186,10 +189,10 @@ class Writer:
         bases = dict(track.bases) if track.bases else {}
         try:
             body = encode_records(self._pending, track)
-            if self.journal.seal is not None:
-                body = self.journal.seal_body(self.info.run, seq, body)
             if mark is not None:
                 mark = sealed_mark(mark, self.info.key, seq, at, self.run.resets)
+            if self._bodies is not None:
+                body = self._bodies.seal_entry(self.chain, seq, at, mark, body)
             chain = link(self.chain, seq, at, mark, body)
             unsent = (*self._unsent, Entry(seq, at, chain, body, mark))
             self._is_changing = True
@@ -197,6 +200,7 @@ class Writer:
             track.bases = bases
             raise
         self.seq, self.chain, self._unsent, self._pending = seq, chain, unsent, []
+        self.sealed = self._bodies is not None
         if mark is not None:
             self.run.saved_seq, self._mark = seq, None
         if seq == 1 and not self.snapshot_size and not self.run.steps_done:

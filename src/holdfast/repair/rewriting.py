@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import time
@@ -34,6 +35,8 @@ class Rewriting:
         self._codec = TolerantCodec()
         self._new = _free_name(journal, info.run)
         self._key = new_run_key()
+        self._old_bodies = journal.bodies(info)
+        self._new_bodies = journal.bodies(dataclasses.replace(info, run=self._new, key=self._key))
 
     def write(self) -> str:
         """Write it; answer its id. Until it is complete, nobody takes it for a run to go on with."""
@@ -70,16 +73,11 @@ class Rewriting:
                 continue
             seq, at = entry.seq, entry.at
             mark = None if entry.mark is None else sealed_mark(entry.mark, self._key, seq, at)
-            body = self._moved(seq, entry.body)
+            body = self._old_bodies.reseal_entry(entry, self._new_bodies, chain, mark)
             chain = link(chain, seq, at, mark, body)
             yield Entry(seq, at, chain, body, mark)
             if seq >= self._stretch.end:
                 return
-
-    def _moved(self, seq: int, body: bytes) -> bytes:
-        """A body as it is stored for the new run: what is sealed is sealed for one run and place."""
-        opened = self._journal.open_body(self._info.run, seq, body)
-        return body if opened is body else self._journal.seal_body(self._new, seq, opened)
 
     def _beginning(self, first: Entry) -> tuple[Snapshot, ...]:
         """The snapshot that the new run begins with, if that is how the stretch begins."""
@@ -87,7 +85,7 @@ class Rewriting:
             return ()
         for found in self._mender.snapshots(self._info.run):
             if found.number == first.seq and isinstance(found.content, Snapshot):
-                body = self._journal.open_body(self._info.run, -first.seq, found.content.body[16:])
+                body = self._old_bodies.open_snapshot(found.content)
                 track = Track()
                 run = decode_run(body, track, self._codec)
                 loaded = Loaded(self._facts(RunStatus.DAMAGED), run, track, first.seq, first.chain, 0)
@@ -115,13 +113,12 @@ class Rewriting:
         return f"{what}, from the snapshot at {intact.start} on" if intact.start > 1 else what
 
     def _carry_messages(self) -> None:
-        for found in self._mender.messages(self._info.run):
-            body = found.content.body if isinstance(found.content, Message) else b""
-            try:
-                body = self._moved(0, body)
-            except HoldfastError:
-                body = b""
-            self._journal.store.post(self._new, body)
+        for number, found in enumerate(self._mender.messages(self._info.run), 1):
+            body = b""
+            if isinstance(found.content, Message):
+                with contextlib.suppress(HoldfastError):
+                    body = self._old_bodies.reseal_message(found.content, self._new_bodies, number)
+            self._journal.store.post(self._new, body, number)
 
 
 def _free_name(journal: Journal, run: str) -> str:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.data.codec import TolerantCodec
 from holdfast.engine.commands.inbox import UNREADABLE, open_message
-from holdfast.errors import CodecError, HoldfastError
+from holdfast.errors import CodecError, CorruptJournal, HoldfastError
+from holdfast.journal.bodies import CHAIN_BYTES, is_sealed
 from holdfast.journal.checkpoints import Checkpoint, read_mark
 from holdfast.journal.fold import apply
-from holdfast.journal.journal import Journal, follows, genesis, is_whole
+from holdfast.journal.journal import Journal, break_at, genesis, is_whole, misplaced
 from holdfast.journal.records import Remarked
 from holdfast.journal.run_state import RunState
 from holdfast.journal.wire import Track
@@ -66,9 +67,14 @@ class RunCheck:
     codec: TolerantCodec = field(default_factory=TolerantCodec)
     damages: list[Damage] = field(default_factory=list)
     sealed: bool = False
+    """Whether something of it is sealed with a key that is not here."""
+    opened: bool = False
+    """Whether something of it was opened with a key that is here."""
     entries: int = 0
     head: int = 0
     first: Entry | None = None
+    ends_sealed: bool = False
+    """Whether any of its entries is encrypted, so that all that follow have to be."""
     marks: list[int] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
     """The tags that were ever removed from the run."""
@@ -124,6 +130,7 @@ class RunCheck:
         before: Entry | None = None
         for entry in self._entries():
             self.entries, self.head, self.first = self.entries + 1, entry.seq, self.first or entry
+            self.ends_sealed = self.ends_sealed or is_sealed(entry.body)
             if entry.mark is not None:
                 self.marks.append(entry.seq)
             try:
@@ -165,13 +172,19 @@ class RunCheck:
 
     def _check_place(self, before: Entry | None, entry: Entry) -> None:
         if before is None:
-            if entry.seq == 1 and not follows(genesis(self.info.run, self.info.key), entry):
+            if entry.seq == 1 and break_at(genesis(self.info.run, self.info.key), False, entry):
                 raise _Damaged("entry 1 is damaged, or the run's id or key is (its checksum does not match)")
+            if entry.seq > 1 and is_sealed(entry.body):
+                # What a sealed entry followed is in its body, so that the first of a pruned run can be checked, too.
+                self._check_link(entry.body[1 : 1 + CHAIN_BYTES], True, entry)
             return
         if entry.seq != before.seq + 1:
             raise _Damaged(f"entry {before.seq + 1} is missing")
-        if not follows(before.chain, entry):
-            raise _Damaged(f"entry {entry.seq} is damaged (its checksum does not match)")
+        self._check_link(before.chain, is_sealed(before.body), entry)
+
+    def _check_link(self, previous: bytes, sealed: bool, entry: Entry) -> None:
+        if broken := break_at(previous, sealed, entry):
+            raise _Damaged(broken)
 
     def _begun(self, entry: Entry, snapshots: dict[int, Found]) -> Fold | None:
         """What the first entry there is gives."""
@@ -200,7 +213,7 @@ class RunCheck:
         """The run at an entry by its snapshot, if that is whole."""
         found = snapshots.get(entry.seq)
         snapshot = found.content if found is not None else None
-        if not isinstance(snapshot, Snapshot) or snapshot.chain != entry.chain or not is_whole(snapshot):
+        if not isinstance(snapshot, Snapshot) or misplaced(snapshot, entry) or not is_whole(snapshot):
             return None
         track = Track()
         try:
@@ -210,8 +223,7 @@ class RunCheck:
         return Fold(run, track, entry.seq, entry.seq, entry.chain)
 
     def _decoded(self, snapshot: Snapshot, track: Track) -> RunState:
-        body = self.journal.open_body(self.info.run, -snapshot.seq, snapshot.body[16:])
-        return decode_run(body, track, self.codec)
+        return decode_run(self.journal.bodies(self.info).open_snapshot(snapshot), track, self.codec)
 
     def _taken(self, fold: Fold | None, entry: Entry) -> Fold | None:
         if fold is None:
@@ -236,10 +248,19 @@ class RunCheck:
 
     def _is_unreadable(self, entry: Entry) -> bool:
         """Whether a body is sealed with a key that is not here, so that only its checksum can be looked at."""
+        if self.sealed:
+            return True
         try:
-            self.journal.open_body(self.info.run, entry.seq, entry.body)
+            self.journal.bodies(self.info).open_entry(entry)
+            self.opened = self.opened or is_sealed(entry.body)
         except CodecError:
             self.sealed = True
+            if self.opened:
+                self._say(
+                    JOURNAL, f"entry {entry.seq} is sealed with another key, which is not here", entry.seq
+                )
+        except CorruptJournal as error:
+            raise _Damaged(_alone(error)) from None
         return self.sealed
 
     def _arrived(self, fold: Fold, entry: Entry, snapshots: dict[int, Found]) -> None:
@@ -271,7 +292,7 @@ class RunCheck:
             )
 
     def _compare(self, fold: Fold, snapshot: Snapshot, entry: Entry) -> None:
-        if snapshot.chain != entry.chain or not is_whole(snapshot):
+        if misplaced(snapshot, entry) or not is_whole(snapshot):
             return  # That is told with the snapshots.
         try:
             run = self._decoded(snapshot, Track())
@@ -284,7 +305,7 @@ class RunCheck:
             self._say(SNAPSHOT, text, entry.seq)
 
     def _check_snapshots(self, snapshots: list[Found]) -> None:
-        chains = self._chains({found.number for found in snapshots}) if snapshots else {}
+        entries = self._entries_of({found.number for found in snapshots}) if snapshots else {}
         for number, _, snapshot, problem in snapshots:
             if problem or not isinstance(snapshot, Snapshot):
                 self._say(SNAPSHOT, f"the snapshot at {number} cannot be read: {problem}", number)
@@ -292,15 +313,18 @@ class RunCheck:
                 self._say(
                     SNAPSHOT, f"the snapshot at {number} is damaged (its checksum does not match)", number
                 )
-            elif chains.get(number) != snapshot.chain:
+            elif number not in entries or entries[number].chain != snapshot.chain:
                 self._say(SNAPSHOT, f"the snapshot at {number} belongs to no entry of the journal", number)
+            elif wrong := misplaced(snapshot, entries[number]):
+                self._say(SNAPSHOT, wrong, number)
 
-    def _chains(self, wanted: set[int]) -> dict[int, bytes]:
-        found: dict[int, bytes] = {}
+    def _entries_of(self, wanted: set[int]) -> dict[int, Entry]:
+        """The entries that are wanted, of whose bodies only the beginning is kept."""
+        found: dict[int, Entry] = {}
         try:
             for entry in self.mender.entries(self.info.run):
                 if entry.seq in wanted:
-                    found[entry.seq] = entry.chain
+                    found[entry.seq] = entry._replace(body=entry.body[:1])
         except (HoldfastError, OSError, ValueError):
             pass  # It was told of when the entries were read.
         return found
@@ -374,13 +398,28 @@ class RunCheck:
             expected = number + 1
             if problem or not isinstance(message, Message):
                 self._say(INBOX, f"message {number} cannot be read: {problem}", number)
-            elif number > seen and message.body and self._is_garbled(message):
-                self._say(INBOX, f"message {number} is damaged; the run will refuse it", number)
+            elif message.body and (wrong := self._trouble_of(message, is_seen=number <= seen)):
+                self._say(INBOX, f"{wrong}; the run will refuse it", number)
         return len(found)
 
-    def _is_garbled(self, message: Message) -> bool:
+    def _trouble_of(self, message: Message, *, is_seen: bool) -> str:
+        """Why a message is refused, if it is. Of those that the run has seen only what is not encrypted is told."""
+        always = self.first is not None and is_sealed(self.first.body)
+        if is_seen and (is_sealed(message.body) or not always):
+            return ""
         try:
-            self.journal.open_body(self.info.run, 0, message.body)
+            self.journal.bodies(self.info).open_message(message, sealed=self.ends_sealed)
         except CodecError:
-            return not self.sealed and self.journal.seal is not None
-        return open_message(self.journal, self.info.run, message).command == UNREADABLE
+            has_key = not self.sealed and self.journal.seal is not None
+            return (
+                f"message {message.number} is sealed with another key, which is not here" if has_key else ""
+            )
+        except CorruptJournal as error:
+            return _alone(error)
+        wish = open_message(self.journal, self.info, message, sealed=False)
+        return f"message {message.number} is damaged" if wish.command == UNREADABLE else ""
+
+
+def _alone(error: CorruptJournal) -> str:
+    """What an error says, without the run that it says it of."""
+    return str(error).removeprefix(f"run {error.run!r}: ")

@@ -116,6 +116,18 @@ class Conflict(HoldfastError):
         super().__init__(f"run {run!r} is at {head}, not at {after}")
 
 
+class Readable(Protocol):
+    """What can be read as a store is."""
+
+    url: str
+
+    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]: ...
+    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]: ...
+    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None: ...
+    def runs(self, *, run: str | None = None, key: bytes | None = None) -> list[RunInfo]: ...
+    def inbox(self, run: str, after: int = 0) -> list[Message]: ...
+
+
 @runtime_checkable
 class Store(Protocol):
     """Where journals live. Every method may be called from any thread; errors are `StoreError`s."""
@@ -180,10 +192,11 @@ class Store(Protocol):
         """Remove a run and all that belongs to it; `False` if there was none, or, as in `prune`, other `forks`."""
         ...
 
-    def post(self, run: str, body: bytes) -> int:
+    def post(self, run: str, body: bytes, number: int | None = None) -> int:
         """Put a message into the run's inbox, durably; answer its number (1, 2, 3 …).
 
-        Raises `StoreError` if there is no such run.
+        With `number` it is put there only if that is the number it gets: else a `Conflict`, whose `head` is the last
+        number there is, is raised. Raises `StoreError` if there is no such run.
         """
         ...
 
@@ -282,9 +295,15 @@ def wait_for_change(store: Store, run: str, timeout: float) -> None:
 DEFAULT_NAMESPACE = "default"
 
 
-def namespace_of(store: Store) -> str:
+def namespace_of(store: Readable) -> str:
     """The namespace that a store is bound to: it neither lists nor reads the runs of another."""
     return str(getattr(store, "namespace", DEFAULT_NAMESPACE))
+
+
+def check_number(run: str, number: int | None, last: int) -> None:
+    """Raise `Conflict` if a message is to get another number than the next one."""
+    if number is not None and number != last + 1:
+        raise Conflict(run, number - 1, last)
 
 
 def end_of_prefix(prefix: str) -> str | None:

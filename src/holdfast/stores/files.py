@@ -31,6 +31,7 @@ from holdfast.stores.base import (
     RunInfo,
     Snapshot,
     check,
+    check_number,
     paged,
 )
 from holdfast.stores.disk import in_plain_words, make_folders, sync_folder, write_whole
@@ -176,10 +177,11 @@ class FileStore:
                 self._key_path(key).unlink(missing_ok=True)
             return True
 
-    def post(self, run: str, body: bytes) -> int:
+    def post(self, run: str, body: bytes, number: int | None = None) -> int:
         with self._writing(run) as folder:
             if folder is None:
                 raise StoreError(f"no run {run!r} is stored, so it has no inbox")
+            check_number(run, number, folder.last_message())
             return folder.post(clock.time(), body)
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:

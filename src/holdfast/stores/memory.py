@@ -22,6 +22,7 @@ from holdfast.stores.base import (
     RunInfo,
     Snapshot,
     check,
+    check_number,
     pruned_before,
 )
 from holdfast.stores.mending import Mender
@@ -161,16 +162,17 @@ class MemoryStore:
         self._keys.pop(found.info.key, None)
         return True
 
-    def post(self, run: str, body: bytes) -> int:
-        return locked(self._lock, self._post, run, body)
+    def post(self, run: str, body: bytes, number: int | None = None) -> int:
+        return locked(self._lock, self._post, run, body, number)
 
-    def _post(self, run: str, body: bytes) -> int:
+    def _post(self, run: str, body: bytes, number: int | None) -> int:
         found = self._find(run)
         if found is None:
             raise StoreError(f"no run {run!r} is stored, so it has no inbox")
-        number = len(found.inbox) + 1
-        found.inbox.append(Message(number, clock.time(), body))
-        return number
+        last = len(found.inbox)
+        check_number(run, number, last)
+        found.inbox.append(Message(last + 1, clock.time(), body))
+        return last + 1
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
         found = self._find(run)

@@ -322,8 +322,12 @@ class RunFolder:
                 (self.path / "snapshots" / f"{seq:010}").unlink()
         return horizon.seq - state.first
 
+    def last_message(self) -> int:
+        """The number of the newest message; 0 if there is none."""
+        return max(self._numbers("inbox"), default=0)
+
     def post(self, at: float, body: bytes) -> int:
-        number = max(self._numbers("inbox"), default=0) + 1
+        number = self.last_message() + 1
         self._write_alone("inbox", Entry(number, at, b"", body))
         return number
 

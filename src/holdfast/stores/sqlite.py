@@ -167,11 +167,11 @@ class SqliteStore:
     def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
         return self.change(lambda writer: not writer.has_other_forks(run, forks) and writer.delete(run))
 
-    def post(self, run: str, body: bytes) -> int:
-        number = self.change(lambda writer: writer.post(run, clock.time(), body))
-        if number is None:
+    def post(self, run: str, body: bytes, number: int | None = None) -> int:
+        posted = self.change(lambda writer: writer.post(run, clock.time(), body, number))
+        if posted is None:
             raise StoreError(f"no run {run!r} is stored, so it has no inbox")
-        return number
+        return posted
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
         rows = self._rows(

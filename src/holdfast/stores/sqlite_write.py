@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import apsw
 
-from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
+from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot, check_number
 from holdfast.stores.sqlite_file import roll_back
 from holdfast.stores.sqlite_rows import sum_of
 
@@ -103,14 +103,15 @@ class Writer:
         self._execute("DELETE FROM runs WHERE no = ?", (number,))
         return True
 
-    def post(self, run: str, at: float, body: bytes) -> int | None:
+    def post(self, run: str, at: float, body: bytes, number: int | None) -> int | None:
         """The number of the new message, or `None` if there is no such run."""
-        number = self._look_up(run)
-        if number is None:
+        no = self._look_up(run)
+        if no is None:
             return None
-        message = (self._last("inbox", number) or 0) + 1
-        self._execute("INSERT INTO inbox (id, at, body) VALUES (?, ?, ?)", (number << 32 | message, at, body))
-        return message
+        last = self._last("inbox", no) or 0
+        check_number(run, number, last)
+        self._execute("INSERT INTO inbox (id, at, body) VALUES (?, ?, ?)", (no << 32 | last + 1, at, body))
+        return last + 1
 
     def _written_alone(self, append: Append) -> bool:
         """Whether `append` was one entry and stands now. One statement is its own transaction."""

@@ -84,7 +84,7 @@ def read_journal(store: Store, run: str, codec: Codec | None = None) -> Journall
     entries: dict[int, str] = {}
     records: list[tuple[int, Record]] = []
     if found:
-        for entry in verified(store, run, 0, genesis(run, found[0].key)):
+        for entry in verified(store, run, 0, genesis(run, found[0].key), sealed=False):
             entries[entry.seq] = entry.chain.hex()
             records.extend((entry.seq, record) for record in decode_records(entry.body, track, codec))
     return Journalled(entries, records)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, Store
+from holdfast.stores.base import (
+    Append,
+    Conflict,
+    Entry,
+    Mark,
+    Message,
+    RunInfo,
+    Snapshot,
+    Store,
+    namespace_of,
+)
 
 
 class WrappedStore:
@@ -13,7 +23,7 @@ class WrappedStore:
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
-        self.url = inner.url
+        self.url, self.namespace = inner.url, namespace_of(inner)
 
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         return self.inner.commit(appends)
@@ -36,8 +46,8 @@ class WrappedStore:
     def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
         return self.inner.delete(run, forks=forks)
 
-    def post(self, run: str, body: bytes) -> int:
-        return self.inner.post(run, body)
+    def post(self, run: str, body: bytes, number: int | None = None) -> int:
+        return self.inner.post(run, body, number)
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
         return self.inner.inbox(run, after)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from holdfast.errors import CorruptJournal
+from holdfast.journal.bodies import is_sealed
 from holdfast.journal.checkpoints import Checkpoint, read_mark
 from holdfast.journal.journal import Journal, genesis, verified_entries
 from holdfast.journal.records import Remarked
@@ -206,11 +207,12 @@ def _entries(store: Store, info: RunInfo, after: int, upto: int | None) -> Itera
     if first is None or (after and first.seq != after):
         raise CorruptJournal(f"run {info.run!r}: entry {after or 1} is missing", run=info.run, seq=after or 1)
     if after:
-        return verified_entries(entries, info.run, after, first.chain)
+        return verified_entries(entries, info.run, after, first.chain, is_sealed(first.body))
     if first.seq == 1:
         chain = genesis(info.run, info.key)
-        return verified_entries(itertools.chain([first], entries), info.run, 0, chain)
-    return itertools.chain([first], verified_entries(entries, info.run, first.seq, first.chain))
+        return verified_entries(itertools.chain([first], entries), info.run, 0, chain, False)
+    later = verified_entries(entries, info.run, first.seq, first.chain, is_sealed(first.body))
+    return itertools.chain([first], later)
 
 
 def _remarked(known: Remark | None, record: Remarked, at: float) -> Remark:

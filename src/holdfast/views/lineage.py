@@ -92,7 +92,7 @@ def entries_of(
         yield from found
         return
     loaded = journal.load(info, codec, after)
-    for entry in verified(journal.store, info.run, loaded.seq, loaded.chain, stretch.upto):
+    for entry in verified(journal.store, info.run, loaded.seq, loaded.chain, loaded.sealed, stretch.upto):
         records = journal.records(info, entry, loaded.track, codec)
         yield entry, [part for record in records for part in _parts(record)]
 

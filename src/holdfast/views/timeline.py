@@ -9,9 +9,10 @@ from typing import Any, assert_never
 
 from holdfast.data.ops import Op
 from holdfast.errors import CodecError, CorruptJournal
+from holdfast.journal.bodies import is_sealed
 from holdfast.journal.checkpoints import read_mark
 from holdfast.journal.fold import apply
-from holdfast.journal.journal import Journal, follows, genesis
+from holdfast.journal.journal import Journal, break_at, genesis
 from holdfast.journal.records import (
     Answered,
     Commanded,
@@ -93,7 +94,7 @@ class Timeline:
 
     def __init__(self, journal: Journal, run_id: str, after_seq: int = 0) -> None:
         self._journal, self._info = journal, journal.info(run_id)
-        self._seq, self._chain = 0, genesis(run_id, self._info.key)
+        self._seq, self._chain, self._sealed = 0, genesis(run_id, self._info.key), False
         self._run, self._track = RunState(), Track()
         first = next(iter(journal.store.read(run_id)), None)
         start = max(after_seq, first.seq if first is not None and first.seq > 1 else 0)
@@ -103,6 +104,7 @@ class Timeline:
     def _jump(self, seq: int) -> None:
         loaded = self._journal.load(self._info, CODEC, seq)
         self._seq, self._chain, self._run, self._track = loaded.seq, loaded.chain, loaded.run, loaded.track
+        self._sealed = loaded.sealed
 
     @property
     def seq(self) -> int:
@@ -125,19 +127,15 @@ class Timeline:
     def _taken(self, entry: Entry) -> list[Moment]:
         """Take in a whole entry before any of it is told, so that stopping half-way loses no place."""
         run = self._info.run
-        if not follows(self._chain, entry):
-            raise CorruptJournal(
-                f"run {run!r}: entry {entry.seq} is damaged (its checksum does not match)",
-                run=run,
-                seq=entry.seq,
-            )
+        if broken := break_at(self._chain, self._sealed, entry):
+            raise CorruptJournal(f"run {run!r}: {broken}", run=run, seq=entry.seq)
         moments: list[Moment] = []
         for record in self._journal.records(self._info, entry, self._track, CODEC):
             moments += self._moments(record, entry)
             apply(self._run, record, entry.at)
         if entry.mark is not None:
             moments.append(self._checkpoint(entry))
-        self._seq, self._chain = entry.seq, entry.chain
+        self._seq, self._chain, self._sealed = entry.seq, entry.chain, is_sealed(entry.body)
         return moments
 
     def _moments(self, record: Record, entry: Entry) -> Iterator[Moment]:

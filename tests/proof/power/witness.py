@@ -37,10 +37,10 @@ class PowerWitness(WrappedStore):
             for entry in append.entries:
                 self._ledger.write(what, f"{append.run}:{entry.seq}", entry.chain.hex())
 
-    def post(self, run: str, body: bytes) -> int:
-        number = self.inner.post(run, body)
-        self._ledger.write(POSTED, f"{run}:{number}", body.hex())
-        return number
+    def post(self, run: str, body: bytes, number: int | None = None) -> int:
+        posted = self.inner.post(run, body, number)
+        self._ledger.write(POSTED, f"{run}:{posted}", body.hex())
+        return posted
 
     def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
         self._ledger.write(DELETING, run)

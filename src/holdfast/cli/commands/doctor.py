@@ -110,7 +110,8 @@ def _environment() -> Iterator[Finding]:
         yield Finding("encryption", BROKEN, str(error))
     else:
         on, off = f"new runs are encrypted with {VARIABLE}", f"off; {VARIABLE} is not set"
-        yield Finding("encryption", OK, off if seal is None else on)
+        strict = "; what is not encrypted is refused" if seal is not None and seal.required else ""
+        yield Finding("encryption", OK, off if seal is None else on + strict)
 
 
 def _clock() -> Iterator[Finding]:

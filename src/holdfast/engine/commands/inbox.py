@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import ormsgpack
 
-from holdfast.errors import CodecError
+from holdfast.errors import CodecError, CorruptJournal
 from holdfast.journal.journal import Journal
 from holdfast.journal.wire import safe_text
-from holdfast.stores.base import Message
+from holdfast.stores.base import Message, RunInfo
 
 CANCEL, PAUSE, ANSWER = "cancel", "pause", "answer"
 EDIT, SKIP, MODIFY, INJECT, REPLAN = "edit", "skip", "modify", "inject", "replan"
@@ -109,12 +109,17 @@ def read_message(body: bytes) -> Wish:
         return Wish(UNREADABLE)
 
 
-def open_message(journal: Journal, run_id: str, message: Message) -> Wish:
-    """A stored message, as `read_message` reads it; one that is encrypted needs the journal's key."""
+def open_message(journal: Journal, info: RunInfo, message: Message, *, sealed: bool) -> Wish:
+    """A stored message, as `read_message` reads it; one that is encrypted needs the journal's key.
+
+    A run that is `sealed` takes no message that is not. What is wrong with one is the reason for which it is refused.
+    """
     try:
-        return read_message(journal.open_body(run_id, 0, message.body))
+        return read_message(journal.bodies(info).open_message(message, sealed=sealed))
     except CodecError:
         return Wish(UNREADABLE)
+    except CorruptJournal as error:
+        return Wish(UNREADABLE, refused=str(error))
 
 
 def _wish(message: Mapping[str, Any]) -> Wish:

@@ -108,7 +108,8 @@ class Mailbox:
     def _take(self, messages: Sequence[Message], late: bool) -> None:
         """`late` says that nobody can have known of this drive yet: wishes to stop are not for it."""
         for message in messages:
-            wish = open_message(self._journal, self._saving.run_id, message)
+            writer = self._saving.writer
+            wish = open_message(self._journal, writer.info, message, sealed=writer.sealed)
             stale = late and wish.command in STOPS
             if not locked(
                 self._lock, self._kept, message.number, wish._replace(refused=STALE) if stale else wish

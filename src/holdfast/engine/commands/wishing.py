@@ -46,7 +46,7 @@ _PASSING = 1.0
 
 def post(journal: Journal, run_id: str, wish: Wish) -> int:
     """Put a wish into a run's inbox; the number of the message."""
-    number = journal.store.post(run_id, journal.seal_body(run_id, 0, write_message(wish)))
+    number = journal.post(run_id, write_message(wish))
     drive = active_runs.find(journal.store, run_id)
     if drive is not None:
         drive.request_look()
@@ -154,8 +154,10 @@ def obey_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | No
     stirred, stop, facts = False, None, loaded.info
     is_over = run.status == RunStatus.COMPLETED
     for message in journal.store.inbox(name, run.inbox_seen):
-        wish, refused = open_message(journal, name, message), ""
+        wish, refused = open_message(journal, loaded.info, message, sealed=loaded.sealed), ""
         try:
+            if wish.refused:
+                raise Refused(wish.refused)
             if is_over and wish.command != REMARK:
                 raise Refused("the run is completed")
             if wish.command in STOPS:

@@ -14,12 +14,13 @@ from holdfast.data.seal import Seal
 from holdfast.engine.commands import control
 from holdfast.engine.driver import describe, is_driven
 from holdfast.engine.moving.copy_report import CopiedRun, CopyOutcome, CopyReport, Progress
-from holdfast.errors import CorruptJournal, HoldfastError, RunNotFound, StoreError
+from holdfast.errors import CodecError, CorruptJournal, HoldfastError, RunNotFound, StoreError
 from holdfast.journal.copying import (
     COPIED,
     MOVED,
     Brought,
     Standing,
+    bodies_in,
     bring,
     bring_messages,
     change_facts,
@@ -29,10 +30,12 @@ from holdfast.journal.copying import (
     compare,
     last_entry,
     own_messages,
+    seen_from,
 )
 from holdfast.journal.journal import Journal
 from holdfast.journal.pruning import delete_run, free_forks
-from holdfast.stores.base import Conflict, Entry, RunInfo, Store, wait_for_change
+from holdfast.journal.resealed import Resealed
+from holdfast.stores.base import Conflict, Entry, Message, RunInfo, Store, wait_for_change
 from holdfast.values import RunStatus
 
 _TRIES = 3
@@ -61,8 +64,8 @@ def copy_runs(
     """
     if source is target or (source.url == target.url and not source.url.startswith("memory:")):
         raise StoreError(f"{source.url} cannot be copied to itself; give another store to copy to")
-    wanted = _wanted(source, runs, workflow, status)
-    transfer, done = _Transfer(source, target, move, wait, stopped), list[CopiedRun]()
+    wanted, seal = _wanted(source, runs, workflow, status), Seal.from_environment(os.environ)
+    transfer, done = _Transfer(source, target, move, wait, stopped, seal), list[CopiedRun]()
     for info in wanted:
         if stopped():
             return CopyReport(tuple(done), stopped=True)
@@ -101,12 +104,17 @@ class _Transfer:
     move: bool
     wait: float
     stopped: Callable[[], bool]
+    seal: Seal | None
     asked: set[str] = field(default_factory=set)
     """The runs that were under way and were asked to pause."""
 
     @property
     def journal(self) -> Journal:
-        return Journal(self.source, Seal.from_environment(os.environ))
+        return Journal(self.source, self.seal)
+
+    def view(self, info: RunInfo) -> Store | Resealed:
+        """The source, as the target would have a run of it."""
+        return seen_from(self.source, self.target, info, self.seal)
 
     def carry(self, info: RunInfo) -> CopiedRun | None:
         """Copy or move a run; `None` if it is gone."""
@@ -118,6 +126,8 @@ class _Transfer:
                 return _told(info, CopyOutcome.DAMAGED, note=str(error))
             except (_Changed, Conflict):
                 continue
+            except CodecError as error:
+                return _told(info, CopyOutcome.REFUSED, note=str(error))
             except StoreError as error:
                 if not self._can_go_on():
                     raise
@@ -139,17 +149,19 @@ class _Transfer:
             if calm is None:
                 return _told(info, CopyOutcome.DRIVEN, note=_still_driven(info, self.wait))
             info = calm
-        last = last_entry(self.source, info.run)
+        view = self.view(info)
+        last = last_entry(view, info.run)
         if last is None:
             raise CorruptJournal(f"run {info.run!r} has no entries", run=info.run, seq=1)
-        if last.body == MOVED and (finished := self._finish(info, last)) is not None:
+        is_closed = bodies_in(view, info, self.seal).says(last, MOVED)
+        if is_closed and (finished := self._finish(info, last)) is not None:
             return finished
         standing, theirs = self._compare(info, last)
         if standing is Standing.OTHER:
             return _told(info, CopyOutcome.DIFFERENT, note=self._difference(info, theirs))
         if standing is Standing.AHEAD:
             return self._left(info, last, "the copy has gone on")
-        own, in_the_way = ([], False) if theirs is None else own_messages(self.source, self.target, info.run)
+        own, in_the_way = ([], False) if theirs is None else own_messages(view, self.target, info.run)
         if theirs is not None and (standing is Standing.MARKED or in_the_way):
             if not self.move and last.seq == theirs.seq - 1 and not in_the_way:
                 return self._unchanged(info)
@@ -164,27 +176,33 @@ class _Transfer:
 
     def _compare(self, info: RunInfo, last: Entry) -> tuple[Standing, Entry | None]:
         try:
-            return compare(self.source, self.target, info, last)
+            return compare(self.view(info), self.target, info, last, self.seal)
         except CorruptJournal as error:
             raise StoreError(f"its copy in {self.target.url} is damaged: {error}") from error
 
     def _unchanged(self, info: RunInfo) -> CopiedRun:
-        bring_messages(self.source, self.target, info.run)
+        self._bring_messages(info)
         return _told(info, CopyOutcome.UNCHANGED)
 
+    def _bring_messages(self, info: RunInfo, own: Sequence[Message] = ()) -> None:
+        bring_messages(self.view(info), self.target, info, own, self.seal)
+
     def _bring(
-        self, info: RunInfo, standing: Standing, theirs: Entry | None, last_try: bool, own: Sequence[bytes]
+        self, info: RunInfo, standing: Standing, theirs: Entry | None, last_try: bool, own: Sequence[Message]
     ) -> CopiedRun:
         facts, under_way = self._facts(info), info.status == RunStatus.RUNNING
         end = COPIED if under_way else None
         try:
+            view = self.view(info)
             beginning = None if theirs is not None else self.journal.materialised(info, TolerantCodec())
-            brought = bring(self.source, self.target, info, theirs, facts, end, beginning)
+            if beginning is not None and isinstance(view, Resealed):
+                beginning = view.moved_snapshot(beginning)
+            brought = bring(view, self.target, info, theirs, facts, end, beginning, self.seal)
         except CorruptJournal:
             if standing is Standing.ABSENT:
                 self.target.delete(info.run)
             raise
-        bring_messages(self.source, self.target, info.run, own)
+        self._bring_messages(info, own)
         if self.source.runs(run=info.run) != [info] and not (under_way and last_try and not self.move):
             raise _Changed
         if self.move:
@@ -215,8 +233,8 @@ class _Transfer:
         """Leave a run to its copy, once that was read back."""
         check_copy(self.target, info, brought.last)
         if info.status != RunStatus.COMPLETED:
-            close_run(self.source, info, brought.shared)
-        bring_messages(self.source, self.target, info.run)
+            close_run(self.source, info, self._own_entry(info, brought.shared), self.seal)
+        self._bring_messages(info)
         self._hand_over(info, facts, brought.last)
         delete_run(self.journal, info.run, going=None)
 
@@ -228,7 +246,7 @@ class _Transfer:
 
     def _finish(self, info: RunInfo, last: Entry) -> CopiedRun | None:
         """End a move that was interrupted after the run was closed here; `None` if its copy is elsewhere."""
-        before = next(iter(self.source.read(info.run, last.seq - 2, last.seq - 1)), None)
+        before = next(iter(self.view(info).read(info.run, last.seq - 2, last.seq - 1)), None)
         if before is None:
             return None
         standing, theirs = self._compare(info, before)
@@ -236,7 +254,7 @@ class _Transfer:
             return None
         if not self.move:
             return _told(info, CopyOutcome.UNCHANGED, note="its move is not finished; copy it with --move")
-        bring_messages(self.source, self.target, info.run)
+        self._bring_messages(info)
         if standing is not Standing.AHEAD:
             self._hand_over(info, self.target.runs(run=info.run)[0], theirs)
         delete_run(self.journal, info.run, going=None)
@@ -246,14 +264,21 @@ class _Transfer:
         """A run whose copy has all that it has, and more."""
         if not self.move:
             return _told(info, CopyOutcome.UNCHANGED, note=note)
-        self._remove(self.source, info, last)
+        self._remove(self.source, info, self._own_entry(info, last))
         return _told(info, CopyOutcome.MOVED, note=note)
+
+    def _own_entry(self, info: RunInfo, seen: Entry) -> Entry:
+        """The entry of the source that the target has, or would have, as `seen`."""
+        found = next(iter(self.source.read(info.run, seen.seq - 1, seen.seq)), None)
+        if found is None:
+            raise _Changed
+        return found
 
     def _remove(self, store: Store, info: RunInfo, last: Entry) -> None:
         """Delete a run, unless somebody advanced it beyond `last`."""
-        journal = Journal(store, self.journal.seal)
+        journal = Journal(store, self.seal)
         free_forks(journal, info)  # Before it is closed: that can be refused.
-        close_run(store, info, last)
+        close_run(store, info, last, self.seal)
         delete_run(journal, info.run, going=None)
 
     def _paused(self, info: RunInfo) -> RunInfo | None:
@@ -261,7 +286,7 @@ class _Transfer:
         deadline = time.monotonic() + self.wait
         self.asked.add(info.run)
         with contextlib.suppress(HoldfastError):  # It may just have ended.
-            control.pause(Journal(self.source), info.run, "it is moved to another store")
+            control.pause(self.journal, info.run, "it is moved to another store")
         while True:
             found = self.source.runs(run=info.run)
             if not found:

@@ -116,14 +116,16 @@ class PostgresStore:
         self._tell_of(run)
         return is_gone
 
-    def post(self, run: str, body: bytes) -> int:
+    def post(self, run: str, body: bytes, number: int | None = None) -> int:
         token, topic = uuid.uuid4(), topic_of(self.namespace, run)
         notice = (self._watch.run_channel, topic)
-        number = self._desk.write(lambda writer: writer.post(run, body, token, notice))
-        if number is None:
+        posted = self._desk.write(lambda writer: writer.post(run, body, number, token, notice))
+        if posted is None:
             raise StoreError(f"no run {run!r} is stored, so it has no inbox")
+        if isinstance(posted, Conflict):
+            raise posted
         self._watch.heard([topic])
-        return number
+        return posted
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
         return self.inboxes({run: after}).get(run, [])

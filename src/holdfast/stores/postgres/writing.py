@@ -50,9 +50,13 @@ _POST = (
     "INSERT INTO inbox (run_no, number, at, body, token) "
     "SELECT no, (SELECT coalesce(max(number), 0) + 1 FROM inbox WHERE run_no = no), "
     f"extract(epoch FROM clock_timestamp()), %(body)b, %(token)s FROM run WHERE {_THE_RUN} "
-    "AND NOT EXISTS (SELECT FROM inbox WHERE run_no = no AND token = %(token)s)"
+    "AND NOT EXISTS (SELECT FROM inbox WHERE run_no = no AND token = %(token)s) "
+    "AND %(after)s IN (-1, (SELECT coalesce(max(number), 0) FROM inbox WHERE run_no = no))"
 )
-_POSTED = f"SELECT number FROM inbox JOIN run ON run_no = no WHERE {_THE_RUN} AND token = %(token)s"
+_POSTED = (
+    "SELECT (SELECT number FROM inbox WHERE run_no = no AND token = %(token)s), "
+    f"(SELECT coalesce(max(number), 0) FROM inbox WHERE run_no = no) FROM run WHERE {_THE_RUN}"
+)
 
 
 Result = TypeVar("Result")
@@ -131,19 +135,30 @@ class Writer:
     def prune(self, run: str, horizon: Snapshot, forks: Collection[bytes] | None) -> int:
         """Drop what lies before the horizon; answer how many entries went."""
         values = {"seq": Int8(horizon.seq), "at": horizon.at, "chain": horizon.chain, "body": horizon.body}
-        return int(self._changed(run, (_PRUNE,), {**values, **_known(forks)}) or 0)
+        row = self._changed(run, (_PRUNE,), {**values, **_known(forks)})
+        return int(row[0] or 0) if row else 0
 
     def delete(self, run: str, forks: Collection[bytes] | None) -> bool:
         """Remove a run and all that belongs to it."""
-        return bool(self._changed(run, (_DELETE,), _known(forks)))
+        row = self._changed(run, (_DELETE,), _known(forks))
+        return bool(row and row[0])
 
-    def post(self, run: str, body: bytes, token: uuid.UUID, notice: tuple[str, str]) -> int | None:
-        """The number of the message with this token, which is new, or was posted before its receipt got lost."""
+    def post(
+        self, run: str, body: bytes, number: int | None, token: uuid.UUID, notice: tuple[str, str]
+    ) -> int | Conflict | None:
+        """The number of the message with this token, which is new, or was posted before its receipt got lost.
+
+        A `Conflict` if it would not be the `number` that is wanted; `None` if there is no such run.
+        """
         channel, payload = notice
-        values = {"body": body, "token": token, "channel": channel, "payload": payload}
+        after = Int8(-1 if number is None else number - 1)
+        values = {"body": body, "token": token, "after": after, "channel": channel, "payload": payload}
         notify = "SELECT pg_notify(%(channel)s, %(payload)s)"
-        number = self._changed(run, (_POST, notify, _POSTED), values)
-        return None if number is None else int(number)
+        row = self._changed(run, (_POST, notify, _POSTED), values)
+        if row is None:
+            return None
+        posted, last = row
+        return Conflict(run, (number or 1) - 1, int(last)) if posted is None else int(posted)
 
     def _written(self, batch: Sequence[Steps]) -> list[Rows]:
         if len(batch) == 1 and batch[0].is_single:
@@ -164,14 +179,13 @@ class Writer:
             self._send(*each)
         return answer
 
-    def _changed(self, run: str, statements: Sequence[str], values: Values) -> Any:
-        """Lock a run, then change it; what the last statement answers, if anything."""
+    def _changed(self, run: str, statements: Sequence[str], values: Values) -> tuple[Any, ...] | None:
+        """Lock a run, then change it; the row that the last statement answers, if any."""
         self._sync(True)
         all_values = {"namespace": self.namespace, "run": to_column(run), **values}
         with self._at_once():
             cursor = [self._send(statement, all_values) for statement in (LOCK, *statements)][-1]
-        row = cursor.fetchone()
-        return None if row is None else row[0]
+        return cursor.fetchone()
 
     def _heads(self, runs: set[str]) -> dict[str, int]:
         names = [to_column(run) for run in runs]

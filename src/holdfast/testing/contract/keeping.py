@@ -123,6 +123,22 @@ class Keeping(Opening):
         assert [each.number for each in store.inbox("r", after=1)] == [2, 3]
         assert store.inbox("r", after=3) == store.inbox("unknown") == []
 
+    def test_a_message_is_posted_under_the_number_it_was_made_for_or_not_at_all(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        """Whoever gives the number of a message gets that one: else nothing is posted, and a `Conflict` names the last
+        number there is. Sealed messages are sealed for their number.
+        """
+        create(store)
+        assert store.post("r", b"one", 1) == 1
+        for wrong in (1, 3):
+            with pytest.raises(Conflict) as caught:
+                store.post("r", b"wrong", wrong)
+            assert caught.value.head == 1
+
+        assert store.post("r", b"two", 2) == 2 and store.post("r", b"three") == 3
+        assert [each.body for each in reopen().inbox("r")] == [b"one", b"two", b"three"]
+
     def test_a_long_inbox_is_kept_whole(self, store: Store, reopen: Reopen) -> None:
         """An inbox has no end: of many messages none is lost, and they are in the order of their numbers, not in
         that of the texts of these.

@@ -75,11 +75,11 @@ class Connection:
         self._world.reply(self._process, "delete")
         return gone
 
-    def post(self, run: str, body: bytes) -> int:
+    def post(self, run: str, body: bytes, number: int | None = None) -> int:
         self._world.call(self._process, "post")
-        number = self._server.post(run, body)
+        posted = self._server.post(run, body, number)
         self._world.reply(self._process, "post")
-        return number
+        return posted
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
         self._world.call(self._process, "inbox")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.errors import StoreError
-from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot
+from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, check_number
 from holdfast.testing.simulator.process import Process
 
 
@@ -184,12 +184,13 @@ class Server:
             one.info.parent == kept.info.key and one.info.key not in forks for one in self.kept.values()
         )
 
-    def post(self, run: str, body: bytes) -> int:
+    def post(self, run: str, body: bytes, number: int | None = None) -> int:
         """As `Store.post`."""
         self._check_room()
         kept = self.kept.get(run)
         if kept is None:
             raise StoreError(f"no run {run!r} is stored, so it has no inbox")
+        check_number(run, number, len(kept.inbox))
         kept.inbox.append(Message(len(kept.inbox) + 1, self.now(), body))
         return len(kept.inbox)
 

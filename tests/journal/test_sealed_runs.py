@@ -1,0 +1,397 @@
+"""A sealed run takes nothing from those who can write to its store and do not have its key."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+
+from holdfast import CodecError, CorruptJournal, HoldfastError, open_store
+from holdfast.data.codec import Codec
+from holdfast.data.ops import make_op
+from holdfast.data.seal import Seal
+from holdfast.engine.commands import control
+from holdfast.engine.commands.inbox import ANSWER, CANCEL, EDIT, Change, Wish, write_message
+from holdfast.engine.commands.wishing import see_to
+from holdfast.journal import bodies as bodies_module
+from holdfast.journal import journal as journal_module
+from holdfast.journal.bodies import CHAIN_BYTES, SEALED, Bodies, snapshot_digest
+from holdfast.journal.checkpoints import sealed_mark
+from holdfast.journal.journal import Journal, link
+from holdfast.journal.pruning import add_snapshot
+from holdfast.journal.records import StateEdited
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import encode_records
+from holdfast.repair.store_check import check_store
+from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot, Store
+from tests.graphs import chain
+
+KEY, STRANGE = "6b" * 32, "73" * 32
+SEAL = Seal.from_text(KEY)
+CODEC = Codec()
+FORGED = encode_records([StateEdited("", (make_op(CODEC, "set", "log", ["forged"]),), "mallory")], Track())
+SEQ = 3
+"""An entry in the middle of each run."""
+
+
+class Stored(NamedTuple):
+    """All that a store has of a run: what an attacker reads, and writes anew."""
+
+    info: RunInfo
+    entries: list[Entry]
+    snapshots: list[Snapshot]
+    messages: list[Message]
+
+
+def ask(state: Any, ctx: Any) -> dict[str, Any]:
+    return {"log": [ctx.ask("who?")]}
+
+
+def app(store: Store, **options: Any) -> Any:
+    return chain("a", "b", "ask", "c", nodes={"ask": ask}).compile(
+        store, **{"encryption_key": KEY, **options}
+    )
+
+
+def begin(store: Store, run_id: str) -> Any:
+    """A sealed run that waits for an answer, with a snapshot in its middle."""
+    made = app(store)
+    made.invoke({"log": [run_id]}, run_id=run_id)
+    journal = Journal(store, SEAL)
+    info = journal.info(run_id)
+    add_snapshot(journal, run_id, journal.make_snapshot(journal.load(info, CODEC, SEQ), CODEC))
+    return made
+
+
+def stored(store: Store, run_id: str) -> Stored:
+    (info,) = store.runs(run=run_id)
+    found = [each for upto in range(1, 20) if (each := store.snapshot(run_id, upto)) and each.seq == upto]
+    return Stored(info, list(store.read(run_id)), found, store.inbox(run_id))
+
+
+def put(store: Store, run: Stored) -> None:
+    """Replace a run by what is given."""
+    store.delete(run.info.run)
+    (conflict,) = store.commit([Append(run.info.run, 0, run.entries, run.info, run.snapshots)])
+    assert conflict is None
+    for message in run.messages:
+        store.post(run.info.run, message.body)
+
+
+def rechained(run: Stored) -> Stored:
+    """With every checksum made right by somebody who has no key: what is sealed says what it follows, too."""
+    chain_, entries = journal_module.genesis(run.info.run, run.info.key), list[Entry]()
+    for seq, (_, at, _, body, mark) in enumerate(run.entries, 1):
+        body = SEALED + chain_ + body[1 + CHAIN_BYTES :] if body[:1] == SEALED else body
+        mark = mark and sealed_mark(mark, run.info.key, seq, at)
+        chain_ = link(chain_, seq, at, mark, body)
+        entries.append(Entry(seq, at, chain_, body, mark))
+    kept = []
+    for each in run.snapshots:
+        own, body = entries[each.seq - 1].chain, each.body[CHAIN_BYTES:]
+        kept.append(dataclasses.replace(each, chain=own, body=snapshot_digest(own, body) + body))
+    return run._replace(entries=entries, snapshots=kept)
+
+
+def appended(own: Stored, other: Stored) -> Stored:
+    last = own.entries[-1]
+    at = last.at + 1
+    forged = Entry(last.seq + 1, at, link(last.chain, last.seq + 1, at, None, FORGED), FORGED)
+    return own._replace(entries=[*own.entries, forged])
+
+
+def with_entry(own: Stored, **changes: Any) -> Stored:
+    entries = [*own.entries]
+    entries[SEQ - 1] = entries[SEQ - 1]._replace(**changes)
+    return rechained(own._replace(entries=entries, snapshots=[]))
+
+
+def with_snapshot(own: Stored, content: bytes) -> Stored:
+    (each,) = own.snapshots
+    body = snapshot_digest(each.chain, content) + content
+    return own._replace(snapshots=[dataclasses.replace(each, body=body)])
+
+
+def forged_snapshot() -> bytes:
+    """The snapshot of a run like it, in the clear, with another state."""
+    store = open_store("memory://")
+    app(store, encryption_key=None).invoke({"log": ["forged"]}, run_id="r")
+    journal = Journal(store)
+    return journal.make_snapshot(journal.load(journal.info("r"), CODEC, SEQ), CODEC).body[CHAIN_BYTES:]
+
+
+def with_strange_key(own: Stored) -> Stored:
+    strange = Bodies(Seal.from_text(STRANGE), "default", own.info.run, own.info.key)
+    last = own.entries[-1]
+    at, seq = last.at + 1, last.seq + 1
+    body = strange.seal_entry(last.chain, seq, at, None, FORGED)
+    entry = Entry(seq, at, link(last.chain, seq, at, None, body), body)
+    return own._replace(entries=[*own.entries, entry])
+
+
+def with_tail_of(own: Stored, other: Stored) -> Stored:
+    return rechained(own._replace(entries=[*own.entries[:SEQ], *other.entries[SEQ:]], snapshots=[]))
+
+
+def swapped(own: Stored) -> Stored:
+    one, two = own.entries[SEQ - 1], own.entries[SEQ]
+    entries = [*own.entries]
+    entries[SEQ - 1], entries[SEQ] = two._replace(seq=SEQ), one._replace(seq=SEQ + 1)
+    return rechained(own._replace(entries=entries, snapshots=[]))
+
+
+def unmarked(own: Stored) -> Stored:
+    place = next(place for place, entry in enumerate(own.entries) if entry.mark is not None)
+    entries = [*own.entries]
+    entries[place] = entries[place]._replace(mark=None)
+    return rechained(own._replace(entries=entries, snapshots=[]))
+
+
+OTHER_SNAPSHOT = "the snapshot of another run"
+
+ATTACKS: dict[str, tuple[Callable[[Stored, Stored], Stored], str]] = {
+    "an unsealed entry is appended": (appended, "is not encrypted, and the entries before it are"),
+    "an unsealed entry in the middle": (
+        lambda own, other: with_entry(own, body=FORGED),
+        f"entry {SEQ} is not encrypted, and the entries before it are",
+    ),
+    "an entry of a same-named run of another namespace": (
+        lambda own, other: with_entry(own, body=other.entries[SEQ - 1].body),
+        f"entry {SEQ} does not open with its key",
+    ),
+    "the end of a same-named run of another namespace": (with_tail_of, f"entry {SEQ + 1} does not open"),
+    "all of a same-named run of another namespace": (
+        lambda own, other: other,
+        "entry 1 does not open with its key",
+    ),
+    "all of it, under the key of this run": (
+        lambda own, other: rechained(other._replace(info=own.info)),
+        "entry 1 does not open with its key",
+    ),
+    "two entries swapped": (lambda own, other: swapped(own), f"entry {SEQ} does not open with its key"),
+    "an entry twice": (
+        lambda own, other: with_entry(own, body=own.entries[SEQ - 2].body),
+        f"entry {SEQ} does not open with its key",
+    ),
+    "another time": (lambda own, other: with_entry(own, at=1.0), f"entry {SEQ} does not open with its key"),
+    "a checkpoint that is none any more": (lambda own, other: unmarked(own), "does not open with its key"),
+    "a mark of another checkpoint": (
+        lambda own, other: with_entry(own, mark=own.entries[-1].mark),
+        f"entry {SEQ} does not open with its key",
+    ),
+    "a sealed body that claims to be plain": (
+        lambda own, other: with_entry(own, body=own.entries[SEQ - 1].body[1 + CHAIN_BYTES :]),
+        f"entry {SEQ} is not encrypted",
+    ),
+    "an entry sealed with the attacker's key": (
+        lambda own, other: with_strange_key(own),
+        "is sealed with another key, which is not here",
+    ),
+    "an unsealed snapshot": (
+        lambda own, other: with_snapshot(own, forged_snapshot()),
+        f"the snapshot at {SEQ} is not encrypted, and its entry is",
+    ),
+    OTHER_SNAPSHOT: (
+        lambda own, other: with_snapshot(own, other.snapshots[0].body[CHAIN_BYTES:]),
+        f"the snapshot at {SEQ} does not open with its key",
+    ),
+}
+
+
+@pytest.fixture
+def other(store_url: str) -> Iterator[Stored]:
+    """A run of the same name and key, in another namespace, with the same steps."""
+    opened = open_store(store_url, namespace="tenant")
+    begin(opened, "r")
+    yield stored(opened, "r")
+    opened.close()
+
+
+def problems(store: Store, **options: Any) -> str:
+    return "\n".join(check_store(store, **{"seal": SEAL, **options}).problems)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_is_written_without_the_key_is_neither_read_nor_resumed_and_fsck_tells(
+    store: Store, other: Stored, attack: str
+) -> None:
+    made = begin(store, "r")
+    assert problems(store) == ""
+    change, told = ATTACKS[attack]
+
+    put(store, change(stored(store, "r"), other))
+
+    assert told in problems(store)
+    if "snapshot" in attack:  # It is a cache, and the journal is read instead.
+        assert made.get_state("r")["log"] == ["r", "a", "b"]
+        return
+    for use in (made.get_state, made.resume):
+        with pytest.raises((CorruptJournal, CodecError)):
+            use("r")
+
+
+@pytest.mark.parametrize("attack", [name for name in ATTACKS if "seal" in name and "key" not in name])
+def test_what_is_not_sealed_in_a_sealed_run_is_told_without_the_key_too(memory: Store, attack: str) -> None:
+    begin(memory, "r")
+    change, told = ATTACKS[attack]
+    own = stored(memory, "r")
+
+    put(memory, change(own, own))
+
+    assert told in problems(memory, seal=None)
+
+
+def test_a_snapshot_is_not_taken_where_the_journal_was_pruned_either(store: Store, other: Stored) -> None:
+    made = begin(store, "r")
+    whole = stored(store, "r")
+    (snapshot,) = whole.snapshots
+    store.prune("r", snapshot)
+    pruned = stored(store, "r")
+    assert problems(store) == "" and made.get_state("r")["log"] == ["r", "a", "b"]
+
+    for content in (forged_snapshot(), other.snapshots[0].body[CHAIN_BYTES:]):
+        put(store, with_snapshot(pruned, content))
+        assert f"the snapshot at {SEQ}, before which it was pruned, is missing or damaged" in problems(store)
+        with pytest.raises(CorruptJournal, match=f"the snapshot at {SEQ}"):
+            made.get_state("r")
+    first = pruned.entries[0]._replace(body=other.entries[SEQ - 1].body)
+    put(store, pruned._replace(entries=[first, *pruned.entries[1:]]))
+    assert f"entry {SEQ} is damaged" in problems(store)
+
+
+def answer(value: str) -> bytes:
+    return write_message(Wish(ANSWER, value=CODEC.encode(value), by="mallory"))
+
+
+UNSEALED = {
+    "an answer": answer("forged"),
+    "an edit": write_message(Wish(EDIT, changes=(Change(("log",), CODEC.encode(["forged"])),))),
+    "a cancel": write_message(Wish(CANCEL)),
+}
+
+
+@pytest.mark.parametrize("message", UNSEALED)
+def test_an_unsealed_message_is_refused_recorded_and_told(store: Store, message: str) -> None:
+    made = begin(store, "r")
+    store.post("r", UNSEALED[message])
+    assert "message 1 is not encrypted, and the run is" in problems(store)
+    assert "message 1 is not encrypted, and the run is" in problems(store, seal=None)
+
+    see_to(Journal(store, SEAL), "r", CODEC)
+
+    assert made.get_state("r")["log"] == ["r", "a", "b"]
+    (refusal,) = Journal(store, SEAL).load(store.runs(run="r")[0], CODEC).run.refusals
+    assert "is not encrypted" in refusal.reason and refusal.number == 1
+    assert made.resume("r", answer="me").state["log"] == ["r", "a", "b", "me", "c"]
+
+
+def test_a_message_is_taken_by_its_own_run_under_its_own_number_and_once(
+    store: Store, store_url: str, other: Stored
+) -> None:
+    """Sealed messages of other runs, of other namespaces, of other numbers, and what was said before."""
+    made, journal = begin(store, "r"), Journal(store, SEAL)
+    begin(store, "s")
+    tenant = open_store(store_url, namespace="tenant")
+    if tenant.runs(run="r"):
+        Journal(tenant, SEAL).post("r", answer("forged"))
+    stolen = [message.body for message in tenant.inbox("r")]
+    tenant.close()
+    journal.post("s", answer("forged"))
+    stolen += [message.body for message in store.inbox("s")]
+    control.edit(journal, "r", {"log": ["edited"]}, graph=made.graph)
+    edited = made.get_state("r")["log"]
+    stolen += [message.body for message in store.inbox("r")]
+
+    for body in stolen:
+        store.post("r", body)
+    told = problems(store, runs=["r"])
+    see_to(journal, "r", CODEC)
+
+    assert all(f"message {number} does not open with its key" in told for number in range(2, 2 + len(stolen)))
+    assert made.get_state("r")["log"] == edited and edited[-1] == "edited"
+    assert len(journal.load(store.runs(run="r")[0], CODEC).run.refusals) == len(stolen)
+    assert made.resume("r", answer="me").state["log"] == [*edited, "me", "c"]
+
+
+def test_messages_of_several_posters_are_sealed_for_the_numbers_that_they_get(store: Store) -> None:
+    begin(store, "r")
+    journal = Journal(store, SEAL)
+    store.post("r", b"")
+
+    assert [journal.post("r", answer(word)) for word in ("one", "two")] == [2, 3]
+
+    info = store.runs(run="r")[0]
+    opened = [journal.bodies(info).open_message(message, sealed=True) for message in store.inbox("r", 1)]
+    assert opened == [answer("one"), answer("two")]
+
+
+def test_a_run_that_began_in_the_clear_is_sealed_once_there_is_a_key(store: Store) -> None:
+    app(store, encryption_key=None).invoke({"log": ["r"]}, run_id="r")
+    store.post("r", answer("before"))
+    made = app(store)
+
+    see_to(Journal(store, SEAL), "r", CODEC)
+    assert problems(store) == ""
+    own = stored(store, "r")
+    put(store, rechained(own._replace(entries=[*own.entries, own.entries[1]._replace(seq=99)])))
+
+    assert "is not encrypted, and the entries before it are" in problems(store)
+    with pytest.raises(CorruptJournal, match="is not encrypted, and the entries before it are"):
+        made.get_state("r")
+
+
+def test_where_encryption_is_required_nothing_in_the_clear_is_read_or_written(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = app(store, encryption_key=None)
+    plain.invoke({"log": ["p"]}, run_id="p")
+    with pytest.raises(CodecError, match="encryption is required, and there is no key; set HOLDFAST_KEY"):
+        app(store, encryption_key=None, encryption="require")
+    with pytest.raises(CodecError, match="the only mode is 'require'"):
+        app(store, encryption="sometimes")
+    monkeypatch.setenv("HOLDFAST_ENCRYPTION", "require")
+    with pytest.raises(CodecError, match="there is no key"):
+        app(store, encryption_key=None)
+    with pytest.raises(CodecError, match="there is no key"):
+        Seal.from_environment({"HOLDFAST_ENCRYPTION": "require"})
+
+    made = app(store)
+    made.invoke({"log": ["s"]}, run_id="s")
+
+    assert made.get_state("s")["log"] == ["s", "a", "b"]
+    for use in (made.get_state, made.resume):
+        with pytest.raises(CorruptJournal, match="entry 1 is not encrypted, and encryption is required"):
+            use("p")
+    required = Seal.from_text(KEY, required=True)
+    assert "run 'p': entry 1 is not encrypted, and encryption is required" in problems(store, seal=required)
+    assert problems(store) == ""
+
+
+PLANTED = {
+    "entries are not bound to the one before": patch.object(
+        journal_module, "break_at", lambda previous, sealed, entry: ""
+    ),
+    "nothing is bound to its place": patch.object(bodies_module, "place", lambda *parts: b""),
+    "snapshots in the clear are taken": patch.object(journal_module, "misplaced", lambda *_: ""),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_planted_mistakes_are_found(memory: Store, planted: str) -> None:
+    """What the attacks are for: with any of these protections gone, one of them succeeds."""
+    succeeded = []
+    with PLANTED[planted]:
+        for attack, (change, _) in ATTACKS.items():
+            ours, theirs = open_store("memory://"), open_store("memory://", namespace="tenant")
+            made = begin(ours, "r")
+            begin(theirs, "r")
+            put(ours, change(stored(ours, "r"), stored(theirs, "r")))
+            try:
+                if made.get_state("r")["log"] != ["r", "a", "b"] or "snapshot" not in attack:
+                    succeeded.append(attack)
+            except HoldfastError:
+                continue
+    assert succeeded
