@@ -44,3 +44,12 @@ class RunStatus(StrEnum):
     CANCELLED = "cancelled"
     COMPLETED = "completed"
     DAMAGED = "damaged"
+
+
+def readable_step(step: str) -> str:
+    """A step's name with the keys of its items as they are, for people: `work#1[a/b]` for `work#1[a%2Fb]`."""
+    if "%" not in step:
+        return step
+    from urllib.parse import unquote
+
+    return unquote(step)

@@ -150,12 +150,12 @@ def test_a_file_is_described_by_waves_and_routes(call: Call, tmp_path: Path) -> 
 
     assert told.lines == [
         "tree: 4 steps",
-        "wave 1",
+        "layer 1",
         "  root  set  -> one; -> two",
-        "wave 2",
+        "layer 2",
         "  one   set  -> tip",
         "  two   set  -> tip",
-        "wave 3",
+        "layer 3",
         "  tip   set  after all of one, two; -> end",
     ]
 
@@ -173,7 +173,7 @@ def test_conditions_groups_and_items_are_described(call: Call, tmp_path: Path) -
     assert list(data) == ["seek", "both", "each", "report"]
     assert [member["name"] for member in data["both"]["steps"]] == ["left", "right"]
     assert data["both"]["kind"] == "parallel" and data["both"]["steps"][0]["kind"] == "set"
-    assert data["each"]["kind"] == "set for each" and data["each"]["wave"] == data["both"]["wave"] + 1
+    assert data["each"]["kind"] == "set for each" and data["each"]["layer"] == data["both"]["layer"] + 1
     assert (
         "-> both if output.found; -> seek otherwise" in text and ":item" not in text and ":done" not in text
     )
@@ -208,7 +208,7 @@ def test_a_python_graph_s_run_and_its_sub_graph(call: Call, tmp_path: Path, sqli
     assert 'subgraph "cluster_n1"' in text and r'label="odd \"name\""' in text
     assert r'digraph "say \"hi\"\\"' in text
     shown = call("inspect", "r", "--store", sqlite_url).out
-    assert "sub" in shown and "      wave 1\n        x" in shown
+    assert "sub" in shown and "      layer 1\n        x" in shown
 
 
 def test_a_state_saved_by_hand_has_no_graph(call: Call, sqlite_url: str) -> None:
@@ -253,7 +253,7 @@ def outline(edges: list[tuple[str, str]], nodes: str = "abcd", **more: Any) -> d
 def test_waves_are_numbered_by_the_longest_way_and_loops_do_no_harm() -> None:
     found = places(outline([(START, "a"), ("a", "b"), ("b", "c"), ("a", "c"), ("c", "a"), ("c", END)]))
 
-    assert [(place.name, place.wave) for place in found] == [("a", 1), ("b", 2), ("c", 3), ("d", 0)]
+    assert [(place.name, place.layer) for place in found] == [("a", 1), ("b", 2), ("c", 3), ("d", 0)]
     assert "reached by no way that is known" in outline_text(outline([(START, "a")]), {})
 
 
@@ -263,7 +263,7 @@ def test_a_graph_of_many_steps_is_no_trouble() -> None:
     big = outline(edges)
     big["nodes"] = {name: {} for name in names}
 
-    assert places(big)[-1].wave == 3000 and dot(big).count("->") == 3001
+    assert places(big)[-1].layer == 3000 and dot(big).count("->") == 3001
 
 
 def test_folding_keeps_true_loops_and_drops_ways_inside_a_step() -> None:
@@ -419,3 +419,30 @@ def test_the_steps_of_other_files_are_shown_below_theirs(call: Call, tmp_path: P
     assert call("show", "r", "--step", "sub/echo", "--json").json["output"] == {"said": "hi"}
     assert data["output"] == ["a", "b"]
     assert "sub" in call("inspect", "flow.yaml").out
+
+
+def test_every_wrong_python_target_of_a_file_and_of_its_sub_workflows_is_told(
+    call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "steps.py").write_text("def good():\n    return 1\n")
+    inner = 'workflow: {name: inner}\nsteps: [{name: deep, python: "steps.py:missing_deep"}]\n'
+    written(tmp_path, inner, "inner.yaml")
+    text = """
+    workflow: {name: outer}
+    steps:
+      - {name: one, python: "steps.py:missing_one"}
+      - {name: two, python: "steps.py:good", with: {n: 1}}
+      - {name: group, parallel: [{name: member, python: "no_such_module:f"}, {name: fine, python: "steps.py:good"}]}
+      - {name: sub, workflow: inner.yaml}
+    """
+    shown = call("validate", written(tmp_path, text), "--json")
+
+    problems = shown.json["files"][0]["problems"]
+    assert shown.code == 2
+    assert [problem["message"].split("'")[1] for problem in problems] == [
+        "one",
+        "two",
+        "member",
+        "sub/deep",
+    ]
+    assert [problem["line"] for problem in problems[:2]] == [4, 5]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from holdfast.journal.journal import Journal
 from holdfast.stores.base import Entry, Store
 from holdfast.stores.memory import MemoryStore
 from tests.cli.looking import Call, asks, boom, caller
-from tests.graphs import Log, chain, one
+from tests.graphs import Log, chain, one, says
 
 
 @pytest.fixture
@@ -286,3 +287,22 @@ def test_sub_graphs_and_items_are_told_with_their_place(memory: Store) -> None:
     assert {point.frame for point in found} == {"", "sub#1"}
     inside = next(point for point in found if point.frame and point.nodes == ("x",))
     assert [(change.key, change.frame) for change in inside.changes][-1] == ("log", "sub#1")
+
+
+def test_history_and_names_of_moments_count_waves_alike_also_around_sub_graphs(tmp_path: Path) -> None:
+    inner = chain("x", "y", name="inner")
+    graph = (
+        StateGraph(Log, name="outer").add_node("a", says("a")).add_node("sub", inner).add_node("b", says("b"))
+    )
+    graph.add_edge(START, "a").add_edge("a", "sub").add_edge("sub", "b")
+    app = graph.compile(f"sqlite:///{tmp_path / 'runs.db'}")
+    app.invoke(run_id="r")
+    points = list(app.history("r"))
+
+    assert {point.wave for point in points if point.frame} == {None}
+    numbered = {point.wave: point for point in reversed(points) if point.wave is not None}
+    assert sorted(numbered) == [1, 2, 3]
+    for wave, point in numbered.items():
+        assert app.state_at("r", wave).checkpoint_id == point.id
+    with pytest.raises(CheckpointNotFound, match="its newest is after wave 3"):
+        app.state_at("r", 9)

@@ -21,7 +21,7 @@ from holdfast.engine.queueing import DEFAULT_QUEUE, Place, open_questions, reque
 from holdfast.engine.resume import find_run
 from holdfast.errors import RunConflict
 from holdfast.fleet.queues import held_back
-from holdfast.values import RunStatus
+from holdfast.values import RunStatus, readable_step
 from holdfast.views import run_pauses
 from holdfast.views.plain import iso, when
 
@@ -118,7 +118,7 @@ def _refuse_waiting(journal: Journal, info: RunInfo) -> None:
         return
     pauses = [pause for pause in run_pauses(journal, info) if pause.id in missing]
     told = [
-        f"  {one_line(pause.name or pause.step)}: {one_line(pause.prompt)}\n"
+        f"  {one_line(pause.name or readable_step(pause.step))}: {one_line(pause.prompt)}\n"
         f"    answer with: {answer_command(pause, journal.store.url)}"
         for pause in pauses
     ]

@@ -54,7 +54,7 @@ from holdfast.journal.records import Target
 from holdfast.journal.run_state import DONE, RunState
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
-from holdfast.values import END, RunStatus
+from holdfast.values import END, RunStatus, readable_step
 
 if TYPE_CHECKING:  # What only some need is loaded by those who do.
     from holdfast.engine.travel.repeating import Source
@@ -465,7 +465,9 @@ class Runner:
 
     def _outcome(self, drive: Drive, status: RunStatus, kept: int) -> Outcome:
         run, saving = drive.run, drive.saving
-        warnings = [f"step {step!r} failed and was passed over: {fault}" for step, fault in run.faults]
+        warnings = [
+            f"step {readable_step(step)!r} failed and was passed over: {fault}" for step, fault in run.faults
+        ]
         for join, arrived in run.root.waiting.items() if status == RunStatus.COMPLETED else ():
             node, *sources = join.split("/")
             missing = ", ".join(repr(source) for source in sources if source not in arrived)

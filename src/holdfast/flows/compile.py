@@ -45,6 +45,14 @@ class StepInvalid(HoldfastError):
         super().__init__(f"step {step!r}: {reason}")
 
 
+class StepsInvalid(HoldfastError):
+    """Some steps cannot be made ready; `problems` has every one of them."""
+
+    def __init__(self, problems: Sequence[StepInvalid]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(map(str, problems)))
+
+
 @dataclass
 class Compiled:
     """A workflow's graph, and its steps' first and last nodes; steps of sub-workflows are named `outer/inner`."""
@@ -59,7 +67,10 @@ class Compiled:
 
 def compile_flow(definition: Definition, world: World, load: Load, path: Path) -> Compiled:
     """The graph of the workflow that was read from `path`."""
-    return _Compiler(definition, Layout(definition), world, load, (path.resolve(),)).compiled()
+    compiler = _Compiler(definition, Layout(definition), world, load, (path.resolve(),))
+    if problems := compiler.make_kinds():
+        raise StepsInvalid(problems)
+    return compiler.compiled()
 
 
 class _Compiler:
@@ -81,6 +92,7 @@ class _Compiler:
         self.definition, self.layout, self.world = definition, layout, world
         self._load, self._files, self._ends_early = load, files, ends_early
         self._inner: dict[str, tuple[Nested, _Compiler]] = {}
+        self._kinds: dict[str, Kind] = {}
         for step in definition.steps:
             for each, group in [(step, None), *((member, step) for member in members(step))]:
                 if each.workflow is not None:
@@ -88,6 +100,20 @@ class _Compiler:
         limit = definition.workflow.limits.max_iterations or max(100, 10 * len(layout.steps))
         self._graph = StateGraph(self._schema(), name=definition.workflow.name, max_iterations=limit)
         self._result = Compiled(self._graph)
+
+    def make_kinds(self) -> list[StepInvalid]:
+        """Make what does the work of every step, sub-workflows included; return all that keeps some from it."""
+        problems: list[StepInvalid] = []
+        for name, step in self.layout.steps.items():
+            if name in self._inner:
+                inner = self._inner[name][1].make_kinds()
+                problems += [StepInvalid(f"{name}/{error.step}", error.reason) for error in inner]
+            elif step.parallel is None:
+                try:
+                    self._kinds[name] = kind_of(step, self.world)
+                except HoldfastError as error:
+                    problems.append(StepInvalid(name, str(error)))
+        return problems
 
     def compiled(self) -> Compiled:
         for step in self.definition.steps:
@@ -127,7 +153,7 @@ class _Compiler:
         elif step.workflow is not None:
             self._add_workflow(step, group)
         else:
-            work = work_of(step, self._kind(step), self.layout, self.world, group.name if group else "")
+            work = work_of(step, self._kinds[step.name], self.layout, self.world, group.name if group else "")
             goes_on = self._goes_on(step, group)
             if step.for_each is None:
                 self._add_work(step.name, work, goes_on)
@@ -137,12 +163,6 @@ class _Compiler:
             gathered = goes_on or self._ends_early or step.for_each.on_error != "fail_fast"
             self._add_work(items.item_node, work, gathered)
             self._surround(items, goes_on)
-
-    def _kind(self, step: Step) -> Kind:
-        try:
-            return kind_of(step, self.world)
-        except HoldfastError as error:
-            raise StepInvalid(step.name, str(error)) from error
 
     def _add_work(self, name: str, work: Work, goes_on: bool) -> None:
         step = work.step
@@ -280,10 +300,7 @@ class _Compiler:
     def _add_workflow(self, step: Step, group: Step | None) -> None:
         nested, inner = self._inner[step.name]
         goes_on = self._goes_on(step, group)
-        try:
-            compiled = inner.compiled()
-        except StepInvalid as error:
-            raise StepInvalid(f"{step.name}/{error.step}", error.reason) from error
+        compiled = inner.compiled()
         if step.for_each is not None:
             items = Items(nested.work, nested.inputs, goes_on)
             self._take_in(step.name, items.item_node, compiled)

@@ -15,7 +15,7 @@ from holdfast.engine.app import App
 from holdfast.engine.policy import CheckpointPolicy, Retention
 from holdfast.errors import GraphInvalid, HoldfastError
 from holdfast.events import Event, Observer
-from holdfast.flows.compile import StepInvalid, compile_flow
+from holdfast.flows.compile import StepInvalid, StepsInvalid, compile_flow
 from holdfast.flows.ending import last_output
 from holdfast.flows.files import FlowFiles
 from holdfast.flows.hooks import Announcer
@@ -177,6 +177,8 @@ class Flow:
             )
         except StepInvalid as error:
             raise FlowInvalid([self._problem(error)]) from error
+        except StepsInvalid as error:
+            raise FlowInvalid([self._problem(each) for each in error.problems]) from error
         except GraphInvalid as error:
             raise FlowInvalid(
                 [self._source.problem(("steps",), problem) for problem in error.problems]

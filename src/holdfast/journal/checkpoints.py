@@ -22,8 +22,8 @@ _LOW = (1 << 56) - 1
 class Checkpoint:
     """A position in a run's journal where the run can be resumed, inspected, forked.
 
-    `wave` counts the completed waves; `nodes` have just finished, `next` are about to run; `size` is
-    what this checkpoint added to the store, in bytes.
+    `wave` counts the completed waves of the run, or, inside a sub-graph, of that: `frame` names it. `nodes` have just
+    finished, `next` are about to run; `size` is what this checkpoint added to the store, in bytes.
     """
 
     id: str
@@ -34,6 +34,11 @@ class Checkpoint:
     created_at: dt.datetime
     size: int
     frame: str = ""
+
+    @property
+    def run_wave(self) -> int | None:
+        """The wave of the run itself, which `RUN@N` counts; `None` inside a sub-graph."""
+        return None if self.frame else self.wave
 
 
 def new_run_key() -> bytes:

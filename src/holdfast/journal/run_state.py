@@ -42,7 +42,8 @@ ONE_OFF = "one_off"
 REFUSALS = 20
 """How many of the last refused commands a run remembers."""
 
-_PLAIN_KEY = "".join(map(chr, range(33, 127))).translate({ord(letter): None for letter in "%/[]#"}) + " "
+_QUOTED = frozenset("%/[]#")
+"""What is quoted of an item's key in a step's id, beside what cannot be printed."""
 
 EVERY_KEY = ("*",)
 EVERY_STEP = ("*",)
@@ -222,8 +223,16 @@ class RunState:
 
 def step_id(frame: str, node: str, visit: int, key: str | None) -> str:
     """The name of a step. Item keys are quoted, so that a slash always parts two frames."""
-    own = f"{node}#{visit}" if key is None else f"{node}#{visit}[{quote(key, safe=_PLAIN_KEY)}]"
+    own = f"{node}#{visit}" if key is None else f"{node}#{visit}[{_quoted(key)}]"
     return f"{frame}/{own}" if frame else own
+
+
+def _quoted(key: str) -> str:
+    if key.isalnum():
+        return key
+    return "".join(
+        quote(letter, safe="") if letter in _QUOTED or not letter.isprintable() else letter for letter in key
+    )
 
 
 def frame_of(step: str) -> str:

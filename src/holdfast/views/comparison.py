@@ -257,7 +257,7 @@ def _branch(journal: Journal, name: str, info: RunInfo | None, seq: int) -> Bran
     if not marks:
         return Branch(name, seq)
     point = read_mark(info.key, marks[0], info.run)
-    return Branch(name, seq, checkpoint_id(info.key, point.seq), point.wave, point.nodes)
+    return Branch(name, seq, checkpoint_id(info.key, point.seq), point.run_wave, point.nodes)
 
 
 def _tale(loaded: Loaded, walk: _Walk) -> Tale:

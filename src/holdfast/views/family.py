@@ -175,4 +175,4 @@ def branch_of(journal: Journal, info: RunInfo, run: RunState) -> Branch | None:
     if not marks or marks[0].seq != seq:
         return Branch(parent.run, seq)
     point = read_mark(parent.key, marks[0], parent.run)
-    return Branch(parent.run, seq, checkpoint_id(parent.key, seq), point.wave, point.nodes)
+    return Branch(parent.run, seq, checkpoint_id(parent.key, seq), point.run_wave, point.nodes)

@@ -31,7 +31,7 @@ from holdfast.journal.records import (
     WaveFinished,
 )
 from holdfast.journal.run_state import Spending, frame_of
-from holdfast.values import RunStatus
+from holdfast.values import RunStatus, readable_step
 from holdfast.views.amounts import NOTHING, total
 from holdfast.views.plain import CODEC, plain
 from holdfast.views.timeline import reset_told, tell_run
@@ -131,7 +131,7 @@ class Happening:
                 self._failed += 1
                 self._failed_seconds += record.seconds
                 if record.retry_at is None:
-                    self._told.append(f"{record.step} failed: {record.fault}")
+                    self._told.append(f"{readable_step(record.step)} failed: {record.fault}")
             case WaveFinished():
                 self._kinds.add("wave")
                 self._change(record.frame, record.ops)
@@ -173,9 +173,9 @@ class Happening:
         self._seconds += record.seconds
         self._change(frame_of(record.step), [op for op in record.ops if op.kind != "reduce"])
         if record.skipped:
-            self._told.append(f"{record.step} skipped: {record.skipped}")
+            self._told.append(f"{readable_step(record.step)} skipped: {record.skipped}")
         elif record.origin:
-            self._told.append(f"{record.step} taken over from {record.origin}")
+            self._told.append(f"{readable_step(record.step)} taken over from {record.origin}")
 
     def _edit(self, record: StateEdited) -> None:
         self._kinds.add("edit")

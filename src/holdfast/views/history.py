@@ -42,9 +42,9 @@ class Point:
         return self.checkpoint.seq
 
     @property
-    def wave(self) -> int:
-        """How many waves were completed."""
-        return self.checkpoint.wave
+    def wave(self) -> int | None:
+        """How many waves of the run were completed, as `RUN@N` counts them; `None` inside a sub-graph."""
+        return self.checkpoint.run_wave
 
     @property
     def nodes(self) -> tuple[str, ...]:

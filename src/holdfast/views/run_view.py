@@ -51,7 +51,8 @@ class RunLine:
     driver: Driver
     started_at: dt.datetime
     updated_at: dt.datetime
-    wave: int = 0
+    wave: int | None = 0
+    """How many waves are completed, as `RUN@N` counts them; `None` if its newest checkpoint is inside a sub-graph."""
     next: tuple[str, ...] = ()
     """The steps that were about to run at its newest checkpoint."""
     queue: str = ""

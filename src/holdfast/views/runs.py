@@ -87,7 +87,7 @@ def _readable_line(info: RunInfo, newest: Checkpoint | None, alive: bool | None)
         driver=Driver.read(info.driver, alive),
         started_at=when(info.created_at),
         updated_at=max(when(info.updated_at), newest.created_at) if newest else when(info.updated_at),
-        wave=newest.wave if newest else 0,
+        wave=newest.run_wave if newest else 0,
         next=tuple(dict.fromkeys(map(base_name, newest.next))) if newest else (),
         queue=info.queue,
         priority=info.priority,

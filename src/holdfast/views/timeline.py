@@ -43,7 +43,7 @@ from holdfast.journal.records import (
 from holdfast.journal.run_state import RunState
 from holdfast.journal.wire import Track
 from holdfast.stores.base import Entry, Mark
-from holdfast.values import START, RunStatus
+from holdfast.values import START, RunStatus, readable_step
 from holdfast.views.facts import changes_told, facts_told, read_facts
 from holdfast.views.plain import CODEC, TOO_BIG_TO_PREVIEW, iso, plain, preview_raw, when
 
@@ -192,17 +192,17 @@ def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened) ->
     match record:
         case StepStarted(attempt=attempt):
             again = f" (attempt {attempt})" if attempt > 1 else ""
-            return "node.start", step, f"{step} started{again}", {"attempt": attempt}
+            return "node.start", step, f"{readable_step(step)} started{again}", {"attempt": attempt}
         case FrameOpened():
-            return "node.start", step, f"{step} started", {"attempt": 1, "keys": record.keys}
+            return "node.start", step, f"{readable_step(step)} started", {"attempt": 1, "keys": record.keys}
         case StepFinished(skipped=skipped) if skipped:
-            return "node.skip", step, f"{step} skipped: {skipped}", {"reason": skipped}
+            return "node.skip", step, f"{readable_step(step)} skipped: {skipped}", {"reason": skipped}
         case StepFinished(origin=origin) if origin:
             data: dict[str, Any] = {"origin": origin, "update": _values(record.ops)}
-            return "node.adopt", step, f"{step} taken over from {origin}", data
+            return "node.adopt", step, f"{readable_step(step)} taken over from {origin}", data
         case StepFinished(seconds=seconds):
             data = {"seconds": seconds, "update": _values(record.ops)}
-            return "node.complete", step, f"{step} done in {seconds:.3f} s", data
+            return "node.complete", step, f"{readable_step(step)} done in {seconds:.3f} s", data
         case StepFailed():
             return _tell_failure(record)
     assert_never(record)
@@ -211,10 +211,11 @@ def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened) ->
 def _tell_failure(record: StepFailed) -> Told:
     data: dict[str, Any] = {"attempt": record.attempt, "seconds": record.seconds, **_fault(record.fault)}
     if record.retry_at is None:
-        text = f"{record.step} failed (attempt {record.attempt}): {record.fault}"
+        text = f"{readable_step(record.step)} failed (attempt {record.attempt}): {record.fault}"
         return "node.error", record.step, text, data
     again = when(record.retry_at)
-    text = f"{record.step} failed (attempt {record.attempt}), tried again at {iso(again)}: {record.fault}"
+    failed = f"{readable_step(record.step)} failed (attempt {record.attempt})"
+    text = f"{failed}, tried again at {iso(again)}: {record.fault}"
     return "node.retry", record.step, text, {**data, "retry_at": iso(again)}
 
 
@@ -232,7 +233,7 @@ def tell_run(record: Record) -> Told | None:
         case Paused():
             names = ("pause", "kind", "name", "prompt")
             data = {name: getattr(record, name) for name in names}
-            return "pause", record.step, f"{record.step} waits: {record.prompt}", data
+            return "pause", record.step, f"{readable_step(record.step)} waits: {record.prompt}", data
         case StateEdited():
             keys = ", ".join(op.key for op in record.ops)
             data = {"update": _values(record.ops), "by": record.by}
@@ -288,7 +289,7 @@ def _tell_spent(record: Spent) -> Told:
     tokens = f"{record.input_tokens} tokens in, {record.output_tokens} out"
     what = [record.model, tokens if record.input_tokens or record.output_tokens else ""]
     what.append("of unknown price" if record.cost is None else f"${record.cost:.6g}")
-    text = f"{record.step} spent: {', '.join(part for part in what if part)}"
+    text = f"{readable_step(record.step)} spent: {', '.join(part for part in what if part)}"
     return "node.spend", record.step, text, record._asdict()
 
 

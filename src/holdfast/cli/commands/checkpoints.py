@@ -107,7 +107,7 @@ def _facts(run_id: str, checkpoint: Checkpoint) -> dict[str, Any]:
         "checkpoint_id": checkpoint.id,
         "run_id": run_id,
         "seq": checkpoint.seq,
-        "wave": checkpoint.wave,
+        "wave": checkpoint.run_wave,
         "nodes": list(checkpoint.nodes),
         "next": list(checkpoint.next),
         "created_at": iso(checkpoint.created_at),
@@ -115,9 +115,13 @@ def _facts(run_id: str, checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
+def _wave(found: Checkpoint) -> str:
+    return "" if found.run_wave is None else str(found.run_wave)
+
+
 def _row(run_id: str, found: Checkpoint) -> list[str]:
     after, then = _steps(found.nodes), _steps(found.next)
-    return [found.id, run_id, str(found.wave), after, then, moment(found.created_at), str(found.size)]
+    return [found.id, run_id, _wave(found), after, then, moment(found.created_at), str(found.size)]
 
 
 def _steps(nodes: tuple[str, ...]) -> str:
@@ -167,7 +171,7 @@ def show(checkpoint: str, store: str | None, as_json: bool) -> int:
             ("run", one_line(info.run)),
             ("workflow", one_line(info.workflow)),
             ("saved", moment(mark.created_at)),
-            ("wave", str(mark.wave)),
+            ("wave", _wave(mark)),
             ("after", one_line(_steps(mark.nodes))),
             ("next", one_line(_steps(mark.next))),
             ("tags", one_line(", ".join(said.tags))),

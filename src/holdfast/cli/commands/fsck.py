@@ -188,8 +188,9 @@ def _last_good(run: RunReport) -> str:
     good = run.last_good
     if good is None:
         return "none"
+    place = f"wave {good.wave}" + (f" of {one_line(good.frame)}" if good.frame else "")
     after = f" after {one_line(', '.join(good.nodes))}" if good.nodes else ""
-    return f"{good.id}, wave {good.wave}{after}, {moment(good.created_at)}"
+    return f"{good.id}, {place}{after}, {moment(good.created_at)}"
 
 
 def _tell_done(done: StoreRepair) -> None:

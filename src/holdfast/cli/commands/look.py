@@ -23,7 +23,7 @@ from holdfast.cli.reading import (
 )
 from holdfast.cli.store_option import chosen_url, store_option
 from holdfast.errors import RunNotFound
-from holdfast.values import RunStatus
+from holdfast.values import RunStatus, readable_step
 
 if TYPE_CHECKING:
     from holdfast.views import PauseView, RunLine
@@ -259,8 +259,8 @@ def _code(line: RunLine, held: str | None) -> int:
 
 def _waits_for(pause: PauseView) -> str:
     if pause.is_wait and pause.until is not None:
-        return f"{pause.step}: asleep until {moment(pause.until)}"
-    return f"{pause.name or pause.step}: {pause.prompt}"
+        return f"{readable_step(pause.step)}: asleep until {moment(pause.until)}"
+    return f"{pause.name or readable_step(pause.step)}: {pause.prompt}"
 
 
 def _what(line: RunLine, pauses: tuple[PauseView, ...], url: str) -> str:

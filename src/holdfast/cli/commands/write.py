@@ -91,10 +91,11 @@ def _print_report(report: dict[str, Any]) -> None:
 @store_option
 @json_option
 def inspect(target: str, form: str, store: str | None, as_json: bool) -> int:
-    """Describe the steps of a workflow file, or of the workflow of a stored run: waves, routes, what waits.
+    """Describe the steps of a workflow file, or of the workflow of a stored run: layers, routes, what waits.
 
     FLOW is a file; RUN is a run's id or a workflow's name. A run is described as its journal has it, so its
-    file and its code need not be there.
+    file and its code need not be there. Steps of one layer may run together. Layers are no waves, which `history`
+    and RUN@N count: a loop or a for-each takes several.
 
     \b
     Example:
@@ -200,7 +201,7 @@ def _described(outline: Mapping[str, Any], kinds: dict[str, str]) -> dict[str, A
         {
             "name": place.name,
             "kind": kinds.get(place.name),
-            "wave": place.wave or None,
+            "layer": place.layer or None,
             "next": [way.as_json() for way in place.ways],
             "waits_for": place.waits_for,
             "steps": None if place.inner is None else _described(place.inner, kinds)["steps"],

@@ -10,18 +10,18 @@ from holdfast.values import END, START
 
 
 def outline_text(outline: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
-    """A folded outline by waves: what runs together, what follows what, and on which condition."""
+    """A folded outline by layers: what runs together, what follows what, and on which condition."""
     return "\n".join(_lines(outline, kinds, ""))
 
 
 def _lines(outline: Mapping[str, Any], kinds: Mapping[str, str], indent: str) -> Iterator[str]:
-    wave = -1
+    layer = -1
     width = max((len(name) for name in outline["nodes"]), default=0) + 2
     kind_width = max((len(kind) for kind in kinds.values()), default=0) + 2 if kinds else 0
     for place in places(outline):
-        if place.wave != wave:
-            wave = place.wave
-            yield f"{indent}wave {wave}" if wave else f"{indent}reached by no way that is known"
+        if place.layer != layer:
+            layer = place.layer
+            yield f"{indent}layer {layer}" if layer else f"{indent}reached by no way that is known"
         kind = kinds.get(place.name, "").ljust(kind_width)
         yield f"{indent}  {place.name.ljust(width)}{kind}{_ways(place)}".rstrip()
         if place.inner is not None:

@@ -71,7 +71,7 @@ def _row(point: Point) -> dict[str, str]:
     cost = money(spent.cost) if spent.calls else ""
     return {
         "checkpoint": point.id,
-        "wave": str(point.wave),
+        "wave": "" if point.wave is None else str(point.wave),
         "kind": point.kind,
         "after": inside + steps_told(point.nodes),
         "next": steps_told(point.next),

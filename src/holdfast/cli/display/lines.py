@@ -144,7 +144,8 @@ class Lines:
         return f"{_place(event).label}: {self._text(message)}" if message is not None else ""
 
     def _resumed(self, event: Event) -> str:
-        upcoming = ", ".join(name.partition(":")[0] for name in event.data.get("resume_node", "").split(", "))
+        names = (name.partition(":")[0] for name in event.data.get("resume_node", "").split(", "))
+        upcoming = ", ".join(dict.fromkeys(names))
         return f"run {event.run_id} goes on" + (f" with {upcoming}" if upcoming else "")
 
     def _changed(self, event: Event) -> str:

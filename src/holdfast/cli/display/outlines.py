@@ -1,4 +1,4 @@
-"""A graph's outline made readable: helper nodes folded into their steps, steps put into waves."""
+"""A graph's outline made readable: helper nodes folded into their steps, steps put into layers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Place:
     waits_for: list[str] = field(default_factory=list)
     """The steps of which all have to finish before it starts."""
     inner: Mapping[str, Any] | None = None
-    wave: int = 0
+    layer: int = 0
+    """The longest way to it, in steps. A run's waves are counted otherwise: a loop or a for-each takes several."""
 
 
 def folded(outline: Mapping[str, Any], *, is_flow: bool) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def with_conditions(outline: dict[str, Any], routes: Mapping[str, list[tuple[str
 
 
 def places(outline: Mapping[str, Any]) -> list[Place]:
-    """The steps of a folded outline, by waves and then in the order they were written."""
+    """The steps of a folded outline, by layers and then in the order they were written."""
     found = {name: Place(name, inner=node.get("graph")) for name, node in outline["nodes"].items()}
     first: list[str] = []
     for source, target, label, conditional in outline["edges"]:
@@ -145,11 +146,11 @@ def places(outline: Mapping[str, Any]) -> list[Place]:
     for name in outline["exits"]:
         if name in found and not any(way.to == END for way in found[name].ways):
             found[name].ways.append(Way(END))
-    _put_into_waves(found, first)
-    return sorted(found.values(), key=lambda place: place.wave or len(found) + 1)
+    _put_into_layers(found, first)
+    return sorted(found.values(), key=lambda place: place.layer or len(found) + 1)
 
 
-def _put_into_waves(found: dict[str, Place], first: list[str]) -> None:
+def _put_into_layers(found: dict[str, Place], first: list[str]) -> None:
     """Number each step by the longest way to it that goes nowhere twice; what cannot be reached stays 0."""
     left: list[str] = []
     loops: set[tuple[str, str]] = set()
@@ -160,11 +161,11 @@ def _put_into_waves(found: dict[str, Place], first: list[str]) -> None:
             loops |= {loop} if loop is not None else set()
     for name in reversed(left):
         place = found[name]
-        place.wave = place.wave or 1
+        place.layer = place.layer or 1
         for way in place.ways:
             target = found.get(way.to)
             if target is not None and (name, way.to) not in loops:
-                target.wave = max(target.wave, place.wave + 1)
+                target.layer = max(target.layer, place.layer + 1)
 
 
 def _walk(

@@ -14,7 +14,7 @@ from holdfast.cli.display.text import count, duration, moment, money, one_line, 
 from holdfast.cli.display.traces import user_trace
 from holdfast.cli.errors import worded
 from holdfast.cli.reading import answer_command, resume_command, standing
-from holdfast.values import RunStatus
+from holdfast.values import RunStatus, readable_step
 from holdfast.views import plain, preview
 from holdfast.views.facts import code_told, others_told, place_told
 from holdfast.views.plain import size_text
@@ -155,7 +155,7 @@ def _outcome(step: StepView) -> str:
 def print_pause(pause: PauseView, url: str, queue: str = "") -> None:
     """Print a question and how to answer it."""
     until = f", until {moment(pause.until)}" if pause.until else ""
-    click.echo(f"\nwaits at {one_line(pause.step)} since {moment(pause.since)}{until}")
+    click.echo(f"\nwaits at {one_line(readable_step(pause.step))} since {moment(pause.since)}{until}")
     for text in visible(pause.prompt).splitlines():
         click.echo(f"  {text}")
     click.echo(f"  takes {one_line(pause.takes)}")

@@ -8,7 +8,7 @@ from holdfast.engine.driving.decide import qualified
 from holdfast.journal.run_state import Frame, RunState, Step
 from holdfast.plan.naming import base_name, outline_names
 from holdfast.suggestions import suggestion
-from holdfast.values import START
+from holdfast.values import START, readable_step
 
 
 class Refused(Exception):
@@ -30,7 +30,11 @@ def meant_steps(run: RunState, name: str) -> list[Step]:
 def _names(step: Step) -> set[str]:
     own = qualified(step)
     names = {own, base_name(own)}
-    return names if step.key is None else names | {f"{each}[{step.key}]" for each in names}
+    return (
+        names
+        if step.key is None
+        else names | {readable_step(step.id), *(f"{each}[{step.key}]" for each in names)}
+    )
 
 
 def meant_frame(run: RunState, name: str) -> Frame:

@@ -12,13 +12,15 @@ from holdfast.journal.run_state import (
 )
 from holdfast.plan.naming import base_name
 from holdfast.suggestions import suggestion
+from holdfast.values import readable_step
 
 
 def meant_finishes(past: Past, run: RunState, name: str) -> list[Finish]:
     """The finished steps that a step's id, or a node's name for its last visit, means; the first one first."""
     found = list(past.finishes.values())
-    if exact := [each for each in found if each.step == name]:
-        return exact
+    for written in (str, readable_step):
+        if exact := [each for each in found if written(each.step) == name]:
+            return exact
     if inner := [each for each in found if each.step.startswith(f"{name}/")]:
         return inner
     if "[" in name:

@@ -87,7 +87,8 @@ def _after_wave(store: Store, info: RunInfo, wave: int) -> int:
     first = next(iter(store.read(info.run, 0, 1)), None)
     if wave == 0 and first is not None and first.mark is None:
         return first.seq
-    last = _read(info, newest[0]).wave if newest else 0
+    waves = (point.run_wave for point in checkpoints_back(store, info))
+    last = next((found for found in waves if found is not None), 0)
     raise CheckpointNotFound(
         f"run {info.run!r} has no checkpoint after wave {wave}: it was pruned, not saved, or never came; "
         f"its newest is after wave {last}"

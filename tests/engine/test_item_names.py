@@ -1,0 +1,55 @@
+"""Keys of items in step names: readable for people, accepted in both forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import END, START, ExecutionError, Send, StateGraph
+from holdfast.journal.run_state import step_id
+from holdfast.values import readable_step
+from tests.graphs import Log
+
+KEYS = ["a/b", "käse 50%", "x[1]#2", "line\nbreak", "%2F"]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_step_s_name_is_read_back_whatever_its_key_is(key: str) -> None:
+    name = step_id("outer#1", "work", 2, key)
+
+    assert name.count("/") == 1 and name.isprintable()
+    assert readable_step(name) == f"outer#1/work#2[{key}]"
+
+
+def test_what_needs_no_quoting_stays_as_it_is() -> None:
+    assert step_id("", "work", 1, "käse, 日本.txt") == "work#1[käse, 日本.txt]"
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("form", ["work#1[{}]", "work[{}]", "id"])
+def test_an_item_is_skipped_and_run_again_by_each_form_of_its_name(
+    key: str, form: str, tmp_path: Path
+) -> None:
+    fail = [True]
+
+    def work(state: Any) -> dict[str, Any]:
+        if fail[0]:
+            raise ValueError("not yet")
+        return {"log": [state["key"]]}
+
+    def named(each: str) -> str:
+        return step_id("", "work", 1, each) if form == "id" else form.format(each)
+
+    graph = StateGraph(Log).add_node("work", work, reads=["log"], version="1").add_edge("work", END)
+    graph.add_conditional_edges(START, lambda s: [Send("work", {"key": each}, key=each) for each in KEYS])
+    app = graph.compile(f"sqlite:///{tmp_path / 'runs.db'}")
+    others = [each for each in KEYS if each != key]
+    with pytest.raises(ExecutionError):
+        app.invoke(run_id="r")
+    app.skip("r", named(key))
+    fail[0] = False
+
+    assert app.resume("r").state["log"] == others
+    assert app.rerun("r", named(others[0])).figures.steps_run == 1
