@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
+import socket
+import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -197,3 +201,64 @@ def test_data_of_a_version_that_is_not_there_is_refused(place: Path) -> None:
 def test_a_program_that_fails_says_why(folder: Path) -> None:
     with pytest.raises(StoreError, match=r"pg_ctl of the embedded PostgreSQL failed: .*nowhere"):
         Programs.find().run("pg_ctl", "status", "-D", str(folder / "nowhere"))
+
+
+def long_folder(place: Path) -> Path:
+    """A folder whose path is too long for a socket in it."""
+    folder = place / ("long" * 20) / ("longer" * 10)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def socket_folder(place: Path) -> Iterator[Path]:
+    """The folder in the temporary directory in which such a server has its socket."""
+    folder = EmbeddedServer(long_folder(place)).socket_folder
+    yield folder
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+
+
+def test_a_socket_folder_that_others_could_answer_in_is_refused_before_anybody_connects(
+    place: Path, socket_folder: Path
+) -> None:
+    """Anybody can make a folder of that name in the temporary directory, with a server in it."""
+    url = f"pg-embedded:{long_folder(place)}"
+
+    def refused(match: str) -> None:
+        heard = socket.socket(socket.AF_UNIX)
+        heard.bind(str(socket_folder / ".s.PGSQL.5432"))
+        heard.listen()
+        heard.setblocking(False)
+        with pytest.raises(StoreError, match=match):
+            open_store(url)
+        with pytest.raises(BlockingIOError):
+            heard.accept()
+        heard.close()
+
+    socket_folder.mkdir(mode=0o700)
+    socket_folder.chmod(0o777)
+    refused(r"is open to others \(mode 777\)")
+    shutil.rmtree(socket_folder)
+    with tempfile.TemporaryDirectory(dir="/tmp") as elsewhere:
+        socket_folder.symlink_to(elsewhere)
+        refused("belongs to somebody else")
+    socket_folder.unlink()
+    if os.geteuid() == 0:
+        socket_folder.mkdir(mode=0o700)
+        os.chown(socket_folder, 65534, 65534)
+        refused("belongs to somebody else")
+
+
+def test_a_server_with_a_long_path_has_a_socket_folder_of_its_own(place: Path, socket_folder: Path) -> None:
+    store = open_store(f"pg-embedded:{long_folder(place)}")
+    create(store, upto=2)
+
+    assert stat.S_IMODE(socket_folder.lstat().st_mode) == 0o700 and seqs(store) == [1, 2]
+    socket_folder.chmod(0o755)
+    with pytest.raises(StoreError, match="is open to others"):
+        open_store(store.url)
+    socket_folder.chmod(0o700)
+    store.close()

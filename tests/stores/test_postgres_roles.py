@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import psycopg
 import pytest
 
 from holdfast.errors import StoreError
 from holdfast.stores import open_store
 from holdfast.stores.base import Append, namespace_of
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.watching import Topics
 from tests.postgres import PostgresServer
 from tests.stores.making import add, create, entry, info, seqs, snapshot
 
-TABLES = ("run", "entry", "snapshot", "inbox", "lease", "queue", "schedule", "member")
+TABLES = ("run", "entry", "snapshot", "inbox", "lease", "queue", "schedule", "member", "topic_key")
 VIEWS = ("runs", "steps", "checkpoints", "workflow_checkpoints")
 
 
@@ -285,3 +287,84 @@ def test_who_was_admitted_before_a_column_was_added_may_still_work(
     create(stores["alice"], "late", upto=2)
 
     assert seqs(stores["alice"], "late") == [1, 2]
+
+
+BAD_FACTS = {
+    "a time that never comes": "created_at = 'infinity', updated_at = 'nan'",
+    "a time beyond all calendars": "created_at = 1e300, updated_at = -1e300, due_at = -1e300",
+    "a due time that is none": "due_at = 'nan'",
+    "a key of another length": r"key = '\x01'",
+    "no key at all": "key = ''",
+    "a driver that is none": """driver = '{"pid": 999999999999999999999999, "lease": "zzz"}'""",
+}
+
+BAD_ENTRIES = {
+    "an entry of no time": "at = 'nan'",
+    "an entry beyond all calendars": "at = 1e300",
+    "a wave that is a text": r"mark = '\x94a1789090a0'",
+    "the last wave of all": r"mark = '\x94ce7fffffff9091a161a0'",
+    "a mark of nothing": "mark = ''",
+    "a mark of numbers": r"mark = '\x9401020304'",
+    "a mark that is cut": r"mark = '\x94019391'",
+    "nodes within nodes": r"mark = '\x9401919191c0919190a0'",
+    "a seq that is negative": "seq = -5",
+}
+
+
+@pytest.mark.parametrize("change", [*BAD_FACTS, *BAD_ENTRIES])
+def test_no_value_of_a_tenant_breaks_the_views_of_the_owner(
+    stores: dict[str, PostgresStore], change: str
+) -> None:
+    filled(stores["alice"], "bad")
+    filled(stores["theirs"], "good")
+    table, changes = ("run", BAD_FACTS[change]) if change in BAD_FACTS else ("entry", BAD_ENTRIES[change])
+    where = "run = 'bad'" if table == "run" else "seq = (SELECT max(seq) FROM entry)"
+    with stores["alice"].transaction() as connection:
+        connection.execute(f"UPDATE {table} SET {changes} WHERE {where}".encode())
+
+    with stores["theirs"].transaction() as connection:
+        found = {
+            view: connection.execute(f"SELECT * FROM {view} WHERE true".encode()).fetchall() for view in VIEWS
+        }
+
+    assert {"bad", "good"} <= {row[0] for row in found["runs"]}
+
+
+def test_a_fork_that_is_in_two_namespaces_is_listed_with_its_parent_in_each(
+    stores: dict[str, PostgresStore],
+) -> None:
+    for name in ("ours", "theirs"):
+        create(stores[name], f"parent of {name}", key=b"parent 1")
+        create(stores[name], "fork", key=b"fork 123", parent=b"parent 1")
+
+    with stores["ours"].transaction() as connection:
+        rows = connection.execute("SELECT namespace, forked_from FROM runs WHERE run = 'fork'").fetchall()
+
+    assert sorted(rows) == [("ours", "parent of ours"), ("theirs", "parent of theirs")]
+
+
+def test_what_is_notified_of_a_namespace_can_be_told_by_its_members_alone(
+    stores: dict[str, PostgresStore], postgres_url: str
+) -> None:
+    """Every role hears every notification: the topics of two stores with the same runs have nothing in common."""
+    ours, theirs, alice = stores["ours"], stores["theirs"], stores["alice"]
+    with ours.transaction() as connection:
+        keys = dict(connection.execute("SELECT namespace, key FROM topic_key").fetchall())
+    with alice.transaction() as connection:
+        seen = dict(connection.execute("SELECT namespace, key FROM topic_key").fetchall())
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), connection.transaction():
+            connection.execute("UPDATE topic_key SET key = ''")
+
+    assert set(keys) == {"ours", "theirs"} and seen == {"ours": keys["ours"]}
+    assert len(keys["theirs"]) == 32 and keys["ours"] != keys["theirs"]
+    with theirs.transaction() as listening:
+        listening.execute(f'LISTEN "{theirs.schema}:run"'.encode())
+    heard = psycopg.connect(**alice._server.address.parameters, autocommit=True)
+    heard.execute(f'LISTEN "{theirs.schema}:run"'.encode())
+    create(theirs, "secret", key=b"theirkey")
+    theirs.post("secret", b"hello")
+    told = next(iter(heard.notifies(timeout=60, stop_after=1))).payload
+    heard.close()
+    guesses = [Topics("theirs", key).of("secret") for key in (b"", keys["ours"])]
+    assert Topics("theirs", keys["theirs"]).of("secret") in told
+    assert not any(guess in told for guess in guesses)

@@ -52,7 +52,12 @@ class EmbeddedServer:
         self._entered_by = 0
 
     def enter(self) -> None:
-        """Use the server from now on: start it, or join those who use it already."""
+        """Use the server from now on: start it, or join those who use it already.
+
+        Asked before every connection: a folder in the temporary directory may have been swept away, and be another's.
+        """
+        if self.socket_folder != self.data and os.path.lexists(self.socket_folder):
+            Programs.find().check_private(self.socket_folder)
         if self._entered_by == os.getpid():
             return
         with _mutex:
@@ -139,11 +144,12 @@ class EmbeddedServer:
         fresh.rename(self.data)
 
     def _start(self) -> None:
-        if _accepts(self.socket_folder):
-            return
         programs = self._prepared()
         if self.socket_folder != self.data:
+            # Before anybody connects: whoever owns the folder decides who answers there.
             programs.make_folder(self.socket_folder)
+        if _accepts(self.socket_folder):
+            return
         options = f"-c port={PORT} -c unix_socket_directories={shlex.quote(str(self.socket_folder))}"
         log = self.data / "server.log"
         programs.run(

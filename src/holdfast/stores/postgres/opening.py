@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
+
+from psycopg import errors
 
 from holdfast.errors import StoreError
 from holdfast.stores.postgres.address import Address, read_address
@@ -41,8 +45,8 @@ def version(url: str) -> Version:
     return _ask(url, standing)
 
 
-def prepare(connection: Connection, address: Address) -> None:
-    """Make sure that the schema is up to date and that this role may use the namespace."""
+def prepare(connection: Connection, address: Address) -> bytes:
+    """Make sure that the schema is up to date and that this role may use the namespace; the key of its topics."""
     bring_up(connection, address)
     row = connection.execute(
         "SELECT row_security_active('run') AND NOT %s = ANY (own_namespaces()), current_user",
@@ -54,6 +58,23 @@ def prepare(connection: Connection, address: Address) -> None:
             f"SELECT {quoted(address.schema)}.admit({literal(row[1])}, {literal(address.namespace)}) "
             "as the owner of the schema, or use another namespace"
         )
+    return _topic_key(connection, address.namespace)
+
+
+def _topic_key(connection: Connection, namespace: str) -> bytes:
+    """The key of a namespace's topics. `admit` has made it where somebody else than the owner asks.
+
+    Who may not write, and comes before anybody who may, gets one of their own: nothing was ever told there.
+    """
+    wanted = ("SELECT key FROM topic_key WHERE namespace = %s", (namespace,))
+    row = connection.execute(*wanted).fetchone()
+    if row is None:
+        with suppress(errors.ReadOnlySqlTransaction, errors.InsufficientPrivilege):
+            connection.execute(
+                "INSERT INTO topic_key (namespace) VALUES (%s) ON CONFLICT DO NOTHING", (namespace,)
+            )
+            row = connection.execute(*wanted).fetchone()
+    return os.urandom(32) if row is None else bytes(row[0])
 
 
 def _ask(url: str, action: Callable[[Connection, Address], Result]) -> Result:

@@ -64,16 +64,29 @@ class Programs:
                     )
 
     def make_folder(self, folder: Path, *, emptied: bool = False) -> None:
-        """A folder for who runs the server alone, made if missing; one of somebody else is refused."""
+        """Make a folder for who runs the server alone, if it is missing; raise unless one that is there is theirs."""
         if emptied and folder.exists():
             shutil.rmtree(folder)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            self.check_private(folder)
+        if self.user is not None and self.group is not None:
+            os.chown(folder, self.user, self.group, follow_symlinks=False)
+
+    def check_private(self, folder: Path) -> None:
+        """Raise `StoreError` unless a folder belongs to who runs the server, or to this process, and to them alone."""
         facts = folder.lstat()
-        if facts.st_uid == os.geteuid() and self.user is not None and self.group is not None:
-            os.chown(folder, self.user, self.group)
-        elif not stat.S_ISDIR(facts.st_mode) or facts.st_uid != (self.user or os.geteuid()):
-            raise StoreError(f"{folder} belongs to somebody else; remove it")
-        folder.chmod(0o700)
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid not in (os.geteuid(), self.user):
+            raise StoreError(
+                f"{folder}, where the embedded PostgreSQL has its socket, belongs to somebody else, who could answer "
+                "in its place; remove it, or choose a folder for the store whose path is shorter"
+            )
+        if facts.st_mode & 0o077:
+            raise StoreError(
+                f"{folder}, where the embedded PostgreSQL has its socket, is open to others "
+                f"(mode {stat.S_IMODE(facts.st_mode):o}), who could answer in its place; remove it"
+            )
 
     def run(self, program: str, *arguments: str, log: Path | None = None) -> None:
         """Run a program to its end; if it fails, its last words, or its log's, are in the error."""

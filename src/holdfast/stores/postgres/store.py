@@ -20,7 +20,7 @@ from holdfast.stores.postgres.leases import LeaseKeeper
 from holdfast.stores.postgres.opening import opening_patience, prepare, server_at
 from holdfast.stores.postgres.reading import LAST, Reader
 from holdfast.stores.postgres.trouble import explain
-from holdfast.stores.postgres.watching import Look, Watch, topic_of
+from holdfast.stores.postgres.watching import Look, Topics, Watch
 from holdfast.stores.postgres.writing import Desk
 
 if TYPE_CHECKING:  # Few ask how much a store holds.
@@ -52,15 +52,16 @@ class PostgresStore:
         self._connections, self._desk = self._parts.connections, self._parts.desk
         self._watch, self._announcer = self._parts.watch, self._parts.announcer
         self._reader = Reader(self.namespace)
-        self._queues = topic_of(self.namespace)
         self._close = weakref.finalize(self, self._parts.close)
         try:
-            self._connections.run(
+            key = self._connections.run(
                 lambda connection: prepare(connection, address), opening_patience(self._server)
             )
         except BaseException:
             self._close()
             raise
+        self._topics = Topics(self.namespace, key)
+        self._watch.queues = self._topics.of()
         _stores.add(self)
 
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
@@ -117,7 +118,7 @@ class PostgresStore:
         return is_gone
 
     def post(self, run: str, body: bytes, number: int | None = None) -> int:
-        token, topic = uuid.uuid4(), topic_of(self.namespace, run)
+        token, topic = uuid.uuid4(), self._topics.of(run)
         notice = (self._watch.run_channel, topic)
         posted = self._desk.write(lambda writer: writer.post(run, body, number, token, notice))
         if posted is None:
@@ -133,7 +134,7 @@ class PostgresStore:
     def inboxes(self, after: Mapping[str, int]) -> dict[str, list[Message]]:
         """As `inbox` for each of these runs, in one round trip."""
         self._server.check_open()
-        looks = [Look(run, topic_of(self.namespace, run), number) for run, number in after.items()]
+        looks = [Look(run, self._topics.of(run), number) for run, number in after.items()]
         return self._watch.look(
             looks,
             lambda wanted: self._connections.run(lambda connection: self._reader.inboxes(connection, wanted)),
@@ -157,7 +158,7 @@ class PostgresStore:
         Who asks for the first time is answered at once: look first, then ask.
         """
         self._server.check_open()
-        return self._watch.wait(topic_of(self.namespace, run), timeout)
+        return self._watch.wait(self._topics.of(run), timeout)
 
     def listen_queue(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Call `callback`, in a thread of the store's, whenever a run may have been queued; answers how to stop."""
@@ -203,14 +204,14 @@ class PostgresStore:
 
     def _tell(self, appends: Sequence[Append]) -> None:
         """Let others know of what was written."""
-        topics = [topic_of(self.namespace, append.run) for append in appends]
+        topics = [self._topics.of(append.run) for append in appends]
         facts = [append.info for append in appends if append.info is not None]
         is_queued = any(info.queue and (info.status == QUEUED or info.due_at is not None) for info in facts)
         self._watch.heard(topics)
-        self._announcer.tell(topics, [self._queues] if is_queued else [], urgent=bool(facts))
+        self._announcer.tell(topics, [self._watch.queues] if is_queued else [], urgent=bool(facts))
 
     def _tell_of(self, run: str) -> None:
-        topic = topic_of(self.namespace, run)
+        topic = self._topics.of(run)
         self._watch.heard([topic])
         self._announcer.tell([topic], urgent=True)
 

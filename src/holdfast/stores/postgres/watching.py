@@ -29,10 +29,19 @@ POLLING = 1.0
 _TOPIC = 16
 
 
-def topic_of(namespace: str, run: str = "") -> str:
-    """What stands for a run, or for the queues of a namespace, in notifications: it tells nobody what it is."""
-    text = f"{namespace}\0{run}".encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(text, digest_size=_TOPIC // 2).hexdigest()
+class Topics:
+    """What stands for runs, and for the queues of a namespace, in notifications, which every role can hear.
+
+    Only those who know the key of the namespace can tell which run is meant.
+    """
+
+    def __init__(self, namespace: str, key: bytes) -> None:
+        self._namespace, self._key = namespace, key
+
+    def of(self, run: str = "") -> str:
+        """The topic of a run; without one, of the queues."""
+        text = f"{self._namespace}\0{run}".encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(text, key=self._key, digest_size=_TOPIC // 2).hexdigest()
 
 
 class Look(NamedTuple):
@@ -58,7 +67,8 @@ class Watch:
     def __init__(self, server: Server, run_channel: str, queue_channel: str) -> None:
         self.run_channel, self.queue_channel = run_channel, queue_channel
         self._server = server
-        self._queues = topic_of(server.address.namespace)
+        self.queues = ""
+        """The topic of the queues, once it is known."""
         self._callbacks: list[Callable[[], object]] = []
         self.listener = Listener(server, (run_channel, queue_channel), self._hear, self._missed)
         self._forget()
@@ -167,7 +177,7 @@ class Watch:
     def _hear(self, channel: str, payload: str) -> None:
         if channel == self.run_channel:
             self.heard(payload[place : place + _TOPIC] for place in range(0, len(payload), _TOPIC))
-        elif payload == self._queues:
+        elif payload == self.queues:
             self._call_back()
 
     def _missed(self) -> None:

@@ -1,9 +1,16 @@
 -- needs: 1
 
+-- Whoever works in one namespace writes any values there. The views of the owner are over all namespaces, so no value
+-- may make them fail: what is no time, no key or no mark is NULL.
+
+CREATE FUNCTION moment(seconds double precision) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN CASE WHEN seconds BETWEEN -62135596800 AND 253402214400 THEN to_timestamp(seconds) END;
+
 -- The id of the checkpoint at `seq` of the run with this key, as Holdfast computes it.
 CREATE FUNCTION checkpoint_id(key bytea, seq bigint) RETURNS uuid
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN (
+RETURN CASE WHEN octet_length(key) = 8 THEN (
     substr(encode(key, 'hex'), 1, 12) || '4' || substr(encode(key, 'hex'), 13, 3)
     || lpad(to_hex((
         B'10'
@@ -14,7 +21,7 @@ RETURN (
         )::bigint::bit(56)
         || B'00'
     )::bit(64)::bigint), 16, '0')
-)::uuid;
+)::uuid END;
 
 -- One MessagePack value of the kinds that marks are made of, from the byte `at` on; `at` is then behind it.
 CREATE FUNCTION unpack(bytes bytea, INOUT at integer, OUT value jsonb)
@@ -76,7 +83,8 @@ DECLARE
     parts jsonb;
 BEGIN
     SELECT value INTO parts FROM unpack(mark, 0);
-    IF jsonb_typeof(parts -> 1) IS DISTINCT FROM 'array' OR jsonb_typeof(parts -> 2) IS DISTINCT FROM 'array' THEN
+    IF jsonb_typeof(parts -> 0) IS DISTINCT FROM 'number' OR (parts -> 0)::bigint >= 2147483647
+        OR jsonb_typeof(parts -> 1) IS DISTINCT FROM 'array' OR jsonb_typeof(parts -> 2) IS DISTINCT FROM 'array' THEN
         RETURN NULL;
     END IF;
     RETURN jsonb_build_object('wave', parts -> 0, 'nodes', parts -> 1, 'next', parts -> 2, 'frame', parts -> 3);
@@ -97,11 +105,11 @@ SELECT
     run.workflow,
     run.status,
     run.tags,
-    to_timestamp(run.created_at) AS created_at,
-    to_timestamp(run.updated_at) AS updated_at,
+    moment(run.created_at) AS created_at,
+    moment(run.updated_at) AS updated_at,
     run.queue,
     run.priority,
-    CASE WHEN run.due_at IS NOT NULL THEN to_timestamp(least(run.due_at, 253402214400)) END AS due_at,
+    CASE WHEN run.due_at IS NOT NULL THEN moment(least(run.due_at, 253402214400)) END AS due_at,
     run.held,
     run.strikes,
     substring(run.driver FROM '"host": *"([^"]*)"') AS driver_host,
@@ -123,7 +131,7 @@ SELECT
     texts(said -> 'nodes') AS nodes,
     texts(said -> 'next') AS next,
     said ->> 'frame' AS frame,
-    to_timestamp(entry.at) AS created_at,
+    moment(entry.at) AS created_at,
     octet_length(entry.body) AS bytes
 FROM run
 JOIN entry ON entry.run_no = run.no

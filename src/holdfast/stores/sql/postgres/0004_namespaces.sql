@@ -43,6 +43,15 @@ CREATE POLICY own ON schedule
     USING (namespace = ANY ((SELECT own_namespaces())::text[]))
     WITH CHECK (namespace = ANY ((SELECT own_namespaces())::text[]));
 
+-- Notifications reach every role of the database. What they name is hashed with the key of its namespace, so that only
+-- those who may work there know which run is meant.
+CREATE TABLE topic_key (
+    namespace text COLLATE "C" PRIMARY KEY,
+    key       bytea NOT NULL DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
+);
+ALTER TABLE topic_key ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON topic_key FOR SELECT USING (namespace = ANY ((SELECT own_namespaces())::text[]));
+
 -- What belongs to a run is seen by whoever sees the run. Not EXISTS, for which all runs might be read at once.
 ALTER TABLE entry ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON entry
@@ -69,7 +78,7 @@ DECLARE
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), role);
     EXECUTE format(
-        'GRANT SELECT ON run, entry, snapshot, inbox, lease, queue, schedule, member, migration, '
+        'GRANT SELECT ON run, entry, snapshot, inbox, lease, queue, schedule, member, topic_key, migration, '
         'runs, steps, checkpoints, workflow_checkpoints TO %I', role);
     IF NOT reads_only THEN
         EXECUTE format(
@@ -80,6 +89,7 @@ BEGIN
         EXECUTE format('GRANT DELETE, INSERT (%s), UPDATE (%s) ON run TO %I', facts, facts, role);
     END IF;
     INSERT INTO member VALUES (role, namespace) ON CONFLICT DO NOTHING;
+    INSERT INTO topic_key (namespace) VALUES (admit.namespace) ON CONFLICT DO NOTHING;
 END
 $$;
 

@@ -30,17 +30,17 @@ SELECT
     run.workflow,
     run.status,
     run.tags,
-    to_timestamp(run.created_at) AS created_at,
-    to_timestamp(run.updated_at) AS updated_at,
+    moment(run.created_at) AS created_at,
+    moment(run.updated_at) AS updated_at,
     run.queue,
     run.priority,
-    CASE WHEN run.due_at IS NOT NULL THEN to_timestamp(least(run.due_at, 253402214400)) END AS due_at,
+    CASE WHEN run.due_at IS NOT NULL THEN moment(least(run.due_at, 253402214400)) END AS due_at,
     run.held,
     run.strikes,
     substring(run.driver FROM '"host": *"([^"]*)"') AS driver_host,
     substring(run.driver FROM '"pid": *([0-9]{1,18})')::bigint AS driver_pid,
     coalesce(lease.until > clock_timestamp(), false) AS driver_is_live,
-    (SELECT parent.run FROM run AS parent WHERE parent.key = run.parent) AS forked_from
+    (SELECT parent.run FROM run AS parent WHERE parent.namespace = run.namespace AND parent.key = run.parent) AS forked_from
 FROM run
 LEFT JOIN lease ON lease.id = substring(run.driver FROM '"lease": *"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')::uuid
     AND lease.namespace = run.namespace;
