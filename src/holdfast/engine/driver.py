@@ -146,9 +146,11 @@ class ActiveRuns:
         self._drives[place] = drive
         return True
 
-    def leave(self, store: Store, run: str) -> None:
-        """Give a run up."""
-        self._drives.pop((_place(store), run), None)
+    def leave(self, store: Store, run: str, drive: Any = None) -> None:
+        """Give a run up; with a drive, only if it is that one's."""
+        place = (_place(store), run)
+        if drive is None or self._drives.get(place) is drive:
+            self._drives.pop(place, None)
 
     def of(self, store: Store) -> list[str]:
         """The runs of a store that this process drives."""

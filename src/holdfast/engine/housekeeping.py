@@ -17,6 +17,7 @@ from holdfast.errors import CodecError, CorruptJournal, HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.journal.pruning import delete_run, held_back, needed_by, prune_run
 from holdfast.journal.run_state import RunState
+from holdfast.locks import locked
 from holdfast.stores.base import Mark, RunInfo, Store
 from holdfast.values import RunStatus
 
@@ -210,38 +211,48 @@ class Janitor:
         self._aged: dict[str, float] = {}
         self._busy = False
         self._idle = threading.Condition(self._lock)
+        self._thread: threading.Thread | None = None
 
     def ran(self, settings: Settings, workflow: str) -> None:
         """Say that a workflow has new checkpoints. Returns at once."""
         retention = settings.retention
         if retention is None or settings.policy.preserve == "all":
             return
-        with self._lock:
-            self._todo[(id(settings.journal.store), workflow)] = (settings, workflow)
-            if self._busy:
-                return
-            self._busy = True
-        threading.Thread(target=self._work, name="holdfast-janitor", daemon=True).start()
+        if locked(self._lock, self._take_on, settings, workflow):
+            thread = threading.Thread(target=self._work, name="holdfast-janitor", daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def _take_on(self, settings: Settings, workflow: str) -> bool:
+        """Note what is to be done; whether a thread is needed that does it."""
+        self._todo[(id(settings.journal.store), workflow)] = (settings, workflow)
+        is_idle = not self._busy or (self._thread is not None and not self._thread.is_alive())
+        self._busy = True
+        return is_idle
 
     def wait(self, timeout: float = 60.0) -> bool:
         """Wait until there is nothing left to do."""
-        with self._lock:
-            return self._idle.wait_for(lambda: not self._busy, timeout)
+        return locked(self._lock, self._idle.wait_for, lambda: not self._busy, timeout)
 
     def _work(self) -> None:
         while True:
-            with self._lock:
-                if not self._todo:
-                    self._busy = False
-                    self._idle.notify_all()
-                    return
-                _, (settings, workflow) = self._todo.popitem()
+            todo = locked(self._lock, self._next)
+            if todo is None:
+                return
+            settings, workflow = todo
             try:
                 self._clean(settings, workflow)
             except HoldfastError as error:
                 logger.warning("pruning %r failed: %s", workflow, error)
             except Exception:
                 logger.exception("pruning %r failed", workflow)
+
+    def _next(self) -> tuple[Settings, str] | None:
+        if self._todo:
+            return self._todo.popitem()[1]
+        self._busy = False
+        self._idle.notify_all()
+        return None
 
     def _clean(self, settings: Settings, workflow: str) -> None:
         retention = settings.retention

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.locks import locked
+
 FRESH = 1.0
 """How long, in seconds, what was read is taken to be so."""
 
@@ -92,17 +94,18 @@ class Repository:
 
     def head(self) -> Head | None:
         """Where the working copy stands, as far as it is known."""
-        now = time.monotonic()
-        with self._lock:
-            if now - self._read_at > FRESH:
-                self._look(now)
-            head = self._head
-            if head is None:
-                return None
-            known = self._dirty
-            if known is not None and known[:2] == (self._folder, head.commit):
-                return head._replace(dirty=known[2])
-            return head
+        return locked(self._lock, self._found, time.monotonic())
+
+    def _found(self, now: float) -> Head | None:
+        if now - self._read_at > FRESH:
+            self._look(now)
+        head = self._head
+        if head is None:
+            return None
+        known = self._dirty
+        if known is not None and known[:2] == (self._folder, head.commit):
+            return head._replace(dirty=known[2])
+        return head
 
     def _look(self, now: float) -> None:
         try:
@@ -134,25 +137,33 @@ class Repository:
 
     def _status(self, git: str, folder: str, commit: str) -> None:
         dirty = _is_changed(git, folder)
-        with self._lock:
-            if dirty is not None:
-                self._dirty = (folder, commit, dirty)
-            waiting, self._waiting, self._is_asking = self._waiting, [], False
+        if dirty is not None:
+            self._dirty = (folder, commit, dirty)
+        waiting = locked(self._lock, self._asked)
         for call in waiting if dirty is not None else ():
             call()
 
+    def _asked(self) -> list[Callable[[], None]]:
+        """Who waits to be told, now that there is an answer."""
+        waiting, self._waiting, self._is_asking = self._waiting, [], False
+        return waiting
+
     def when_known(self, call: Callable[[], None]) -> bool:
         """Have `call` called, from another thread, as soon as git has answered; `False` if it was not asked."""
-        with self._lock:
-            if not self._is_asking:
-                return False
-            self._waiting.append(call)
-            return True
+        return locked(self._lock, self._kept, call)
+
+    def _kept(self, call: Callable[[], None]) -> bool:
+        if not self._is_asking:
+            return False
+        self._waiting.append(call)
+        return True
 
     def forget(self, call: Callable[[], None]) -> None:
         """Have `call` called no more."""
-        with self._lock:
-            self._waiting = [other for other in self._waiting if other != call]
+        locked(self._lock, self._forget, call)
+
+    def _forget(self, call: Callable[[], None]) -> None:
+        self._waiting = [other for other in self._waiting if other != call]
 
     def settle(self, seconds: float) -> None:
         """Wait for git's answer, and until those who wait for it are told, for so long at most."""

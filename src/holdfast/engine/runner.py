@@ -423,16 +423,15 @@ class Runner:
         )
         run = writer.info.run
         work, unfollow = drive.begun(), None
-        if not active_runs.enter(self._store, run, drive):
-            work.close()
-            raise RunConflict(f"run {run!r} is being driven by this process already")
         try:
+            if not active_runs.enter(self._store, run, drive):
+                raise RunConflict(f"run {run!r} is being driven by this process already")
             caller.hold(drive)
             unfollow = self._surroundings.follow(writer) if self._surroundings.is_wanted else None
             status = await work
         finally:
             work.close()
-            active_runs.leave(self._store, run)
+            active_runs.leave(self._store, run, drive)
             if unfollow is not None:
                 unfollow()
             janitor.ran(settings, writer.info.workflow)

@@ -15,6 +15,7 @@ from holdfast.engine.repository import Head, repository
 from holdfast.errors import CodecError, HoldfastError
 from holdfast.journal.records import Described
 from holdfast.journal.writer import Writer
+from holdfast.locks import locked
 from holdfast.plan.graph import Graph
 from holdfast.values import RunStatus
 
@@ -145,11 +146,8 @@ class Surroundings:
 
     def note(self, writer: Writer) -> None:
         """Record where a run is driven, unless its journal says so already."""
-        encoded, *others = self._forms()
-        with writer.lock:
-            known = writer.run.facts
-            if known != encoded and known not in others and writer.run.status == RunStatus.RUNNING:
-                writer.record(Described(encoded))
+        forms = self._forms()
+        locked(writer.lock, _note, writer, forms)
 
     def _forms(self) -> tuple[bytes, ...]:
         """What is known now, encoded, and what it would be if git had answered, where it still has to."""
@@ -174,6 +172,11 @@ class Surroundings:
             return functools.partial(repository.forget, later)
         self.note(writer)  # Git may have answered since.
         return _nothing
+
+
+def _note(writer: Writer, forms: tuple[bytes, ...]) -> None:
+    if writer.run.facts not in forms and writer.run.status == RunStatus.RUNNING:
+        writer.record(Described(forms[0]))
 
 
 def settle(seconds: float) -> None:

@@ -131,10 +131,18 @@ class Committer:
             self._scheduled.discard(loop)
             if self._pool is None:
                 self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
-            self._pool.submit(self._lead, None)
+            sent = self._pool.submit(self._lead, None)
+            if isinstance(sent, concurrent.futures.Future):
+                sent.add_done_callback(self._answer_unsent)
         except BaseException as error:
             self._answer_waiting(error)
             raise
+
+    def _answer_unsent(self, sent: concurrent.futures.Future[Any]) -> None:
+        """Answer those that the committing thread was kept from leading."""
+        error = sent.exception() if not sent.cancelled() else StoreError("the committing thread has ended")
+        if error is not None:
+            self._answer_waiting(error)
 
     def _lead(self, own: _Job | None) -> None:
         locked(self._leader, self._led, own)

@@ -175,7 +175,7 @@ _WRITERS: dict[type[Record], Callable[[Any, Track], list[Any]]] = {
     GraphChanged: lambda r, track: [9, r.outline, r.remap, r.config, safe_text(r.by)],
     Commanded: lambda r, track: [10, r.number, *map(safe_text, (r.command, r.refused, r.by, r.why))],
     Resumed: lambda r, track: [11, r.driver, r.approve, r.config],
-    RunEnded: lambda r, track: [12, r.status, write_fault(r.fault), r.node],
+    RunEnded: lambda r, track: [12, str(r.status), write_fault(r.fault), r.node],
     FrameOpened: _write_frame,
     Forked: _write_forked,
     Reset: _write_reset,

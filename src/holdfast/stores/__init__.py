@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from holdfast.errors import StoreError
+from holdfast.locks import locked
 from holdfast.stores.base import Store, namespace_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.namespaces import check_namespace, namespace_in, split_namespace, wanted_namespace
@@ -41,8 +42,7 @@ def register_store(name: str, store: Store | Callable[[], Store]) -> None:
     """
     if not name or ":" in name or "/" in name:
         raise StoreError(f"{name!r} cannot name a store; use a plain word")
-    with _lock:
-        _named[name] = store
+    _named[name] = store
 
 
 def get_store(name: str, *, namespace: str | None = None) -> Store:
@@ -51,15 +51,18 @@ def get_store(name: str, *, namespace: str | None = None) -> Store:
     Without `namespace`, `HOLDFAST_NAMESPACE` decides; a store that is bound to another is refused.
     """
     wanted = wanted_namespace() if namespace is None else check_namespace(namespace)
-    with _lock:
-        if name == "memory" and isinstance(_named[name], _SharedMemoryStore):
-            return _shared_memory(wanted)
-        if name not in _named:
-            raise StoreError(f"unknown checkpoint store: {name}{_hint(name, _named)}")
-        store = _named[name]
-        if isinstance(store, type) or not isinstance(store, Store):
-            store = _named[name] = store()
-        return _bound(store, wanted)
+    return locked(_lock, _found, name, wanted)
+
+
+def _found(name: str, namespace: str) -> Store:
+    if name == "memory" and isinstance(_named[name], _SharedMemoryStore):
+        return _shared_memory(namespace)
+    if name not in _named:
+        raise StoreError(f"unknown checkpoint store: {name}{_hint(name, _named)}")
+    store = _named[name]
+    if isinstance(store, type) or not isinstance(store, Store):
+        store = _named[name] = store()
+    return _bound(store, namespace)
 
 
 def _shared_memory(namespace: str) -> Store:
@@ -178,9 +181,8 @@ def _at_url(scheme: str, rest: str, text: str, namespace: str) -> Store:
 
 def _at_path(text: str, namespace: str) -> Store:
     path = _expanded(text)
-    with _lock:
-        if text in _named:
-            return get_store(text, namespace=namespace)
+    if text in _named:
+        return get_store(text, namespace=namespace)
     if _is_folder(path):
         return _open("file", text, namespace)
     if path.suffix.lower() in _SQLITE_SUFFIXES:

@@ -7,11 +7,15 @@ import fcntl
 import os
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
+from typing import TypeVar
 
 from holdfast.errors import StoreError
+
+Result = TypeVar("Result")
 
 
 def sync(fd: int) -> None:
@@ -77,10 +81,30 @@ def replacing(path: Path, *, durable: bool) -> Iterator[int]:
         sync_folder(path.parent)
 
 
-def lock_file(path: Path, *, create: bool) -> int | None:
-    """Wait for the lock at `path` and hold it until the descriptor given back is closed.
+def with_files(action: Callable[[list[FileIO]], Result]) -> Result:
+    """Return what `action` returns. It is given a list for the files that it opens, which are closed in the end.
 
-    `None` if the file is missing and not to be created; its folder is created with it. A lock whose
+    Whatever is raised, and wherever: a lock that is left taken would keep everybody out, this process included.
+    """
+    files: list[FileIO] = []
+    try:
+        result = action(files)
+        _close(files)
+        return result
+    except BaseException:
+        _close(files)
+        raise
+
+
+def _close(files: list[FileIO]) -> None:
+    for file in files:
+        file.close()
+
+
+def lock_file(path: Path, files: list[FileIO], *, create: bool) -> bool:
+    """Wait for the lock at `path`, which is held as long as the file that is added to `files` is open.
+
+    `False` if the file is missing and not to be created; its folder is created with it. A lock whose
     file was removed or replaced meanwhile does not count.
     """
     while True:
@@ -88,21 +112,29 @@ def lock_file(path: Path, *, create: bool) -> int | None:
             with suppress(FileExistsError):
                 path.parent.mkdir(mode=0o700)
         try:
-            fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
+            file = open_file(path, writing=True, create=create)
         except FileNotFoundError:
             if create and path.parent.parent.is_dir():
                 continue
-            return None
+            return False
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(fd), os.stat(path)):  # noqa: PTH116
-                return fd
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):  # noqa: PTH116
+                files.append(file)
+                return True
         except FileNotFoundError:
             pass
         except BaseException:
-            os.close(fd)
+            file.close()
             raise
-        os.close(fd)
+        file.close()
+
+
+def open_file(path: Path, *, writing: bool, create: bool = False) -> FileIO:
+    """Open a file without buffers, created for its owner only; nobody who has it no more has to close it."""
+    if create and not path.exists():
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    return FileIO(path, "r+" if writing else "r")
 
 
 @contextmanager

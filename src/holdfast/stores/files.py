@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from io import FileIO
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -34,7 +36,7 @@ from holdfast.stores.base import (
     check_number,
     paged,
 )
-from holdfast.stores.disk import in_plain_words, make_folders, sync_folder, write_whole
+from holdfast.stores.disk import in_plain_words, make_folders, sync_folder, with_files, write_whole
 from holdfast.stores.memory import select
 from holdfast.stores.mending import Mender
 from holdfast.stores.namespaces import check_namespace, folder_of, own_url
@@ -43,6 +45,7 @@ from holdfast.stores.run_folder import (
     RunFolder,
     State,
     folder_name,
+    in_folder,
     intact_facts,
     is_folder_name,
     load_state,
@@ -88,22 +91,26 @@ class FileStore:
             if append.after == 0 and append.info is not None and append.info.parent:
                 # Whoever deletes or prunes the parent meanwhile waits, and then sees the fork.
                 names.setdefault(self._owner(append.info.parent) or folder_name(append.run), False)
-        with self._usable(), ExitStack() as stack:
-            folders: dict[str, RunFolder | None] = {}
-            for name, create in sorted(names.items()):
-                access = Access.CREATE if create else Access.WRITE
-                opening = open_folder(self.directory, name, access, self._states)
-                folders[name] = stack.enter_context(opening)
-            opened = [folder for folder in folders.values() if folder is not None]
-            try:
-                answers = [self._apply(append, folders[folder_name(append.run)]) for append in appends]
-                for folder in opened:
-                    folder.finish(durable)
-            except BaseException:
-                for folder in opened:
-                    folder.undo()
-                raise
-            return answers
+        with self._usable():
+            return with_files(partial(self._commit, appends, names, durable))
+
+    def _commit(
+        self, appends: Sequence[Append], names: Mapping[str, bool], durable: bool, files: list[FileIO]
+    ) -> list[Conflict | None]:
+        folders: dict[str, RunFolder | None] = {}
+        for name, create in sorted(names.items()):
+            access = Access.CREATE if create else Access.WRITE
+            folders[name] = open_folder(self.directory, name, access, self._states, files)
+        opened = [folder for folder in folders.values() if folder is not None]
+        try:
+            answers = [self._apply(append, folders[folder_name(append.run)]) for append in appends]
+            for folder in opened:
+                folder.finish(durable)
+        except BaseException:
+            for folder in opened:
+                folder.undo()
+            raise
+        return answers
 
     def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
         def fetch(after: int) -> tuple[list[Entry], bool]:
@@ -154,35 +161,40 @@ class FileStore:
         )
 
     def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
-        with self._writing(run) as folder:
-            return folder.prune(horizon) if folder and not self._has_other_forks(folder, forks) else 0
+        return self._change(
+            run,
+            lambda folder: (
+                folder.prune(horizon) if folder and not self._has_other_forks(folder, forks) else 0
+            ),
+        )
 
     def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
         try:
-            return self._delete(run, forks)
+            return self._change(run, lambda folder: self._delete(run, folder, forks))
         except CorruptJournal:
             with self._usable():
                 return remove_folder(self.directory / folder_name(run), self._states)
 
-    def _delete(self, run: str, forks: Collection[bytes] | None) -> bool:
-        with self._writing(run) as folder:
-            if folder is None and self._given_up(folder_name(run)) is not None:
-                raise CorruptJournal(f"run {run!r} has no entries", run=run, seq=1)
-            if folder is None or folder.state is None or self._has_other_forks(folder, forks):
-                return False
-            key = folder.state.info.key
-            # First the folder: as long as it is there, its key leads whoever forks the run to its lock.
-            folder.remove()
-            if self._owner(key) == folder.name:
-                self._key_path(key).unlink(missing_ok=True)
-            return True
+    def _delete(self, run: str, folder: RunFolder | None, forks: Collection[bytes] | None) -> bool:
+        if folder is None and self._given_up(folder_name(run)) is not None:
+            raise CorruptJournal(f"run {run!r} has no entries", run=run, seq=1)
+        if folder is None or folder.state is None or self._has_other_forks(folder, forks):
+            return False
+        key = folder.state.info.key
+        # First the folder: as long as it is there, its key leads whoever forks the run to its lock.
+        folder.remove()
+        if self._owner(key) == folder.name:
+            self._key_path(key).unlink(missing_ok=True)
+        return True
 
     def post(self, run: str, body: bytes, number: int | None = None) -> int:
-        with self._writing(run) as folder:
-            if folder is None:
-                raise StoreError(f"no run {run!r} is stored, so it has no inbox")
-            check_number(run, number, folder.last_message())
-            return folder.post(clock.time(), body)
+        return self._change(run, lambda folder: self._post(run, folder, body, number))
+
+    def _post(self, run: str, folder: RunFolder | None, body: bytes, number: int | None) -> int:
+        if folder is None:
+            raise StoreError(f"no run {run!r} is stored, so it has no inbox")
+        check_number(run, number, folder.last_message())
+        return folder.post(clock.time(), body)
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
         entries = self._ask(run, lambda folder: folder.inbox(after)) or []
@@ -231,11 +243,9 @@ class FileStore:
         with in_plain_words(self.directory):
             yield
 
-    @contextmanager
-    def _writing(self, run: str) -> Iterator[RunFolder | None]:
-        opening = open_folder(self.directory, folder_name(run), Access.WRITE, self._states)
-        with self._usable(), opening as folder:
-            yield folder
+    def _change(self, run: str, action: Callable[[RunFolder | None], Answer]) -> Answer:
+        with self._usable():
+            return in_folder(self.directory, folder_name(run), Access.WRITE, self._states, action)
 
     def _ask(self, run: str, question: Callable[[RunFolder], Answer]) -> Answer | None:
         with self._usable():
@@ -243,12 +253,14 @@ class FileStore:
 
     def _ask_folder(self, name: str, question: Callable[[RunFolder], Answer]) -> Answer | None:
         """Ask without making writers wait; what looks damaged meanwhile is looked at again in peace."""
+
+        def ask(folder: RunFolder | None) -> Answer | None:
+            return question(folder) if folder else None
+
         try:
-            with open_folder(self.directory, name, Access.LOOK, self._states) as folder:
-                return question(folder) if folder else None
+            return in_folder(self.directory, name, Access.LOOK, self._states, ask)
         except (CorruptJournal, FileNotFoundError):
-            with open_folder(self.directory, name, Access.WRITE, self._states) as folder:
-                return question(folder) if folder else None
+            return in_folder(self.directory, name, Access.WRITE, self._states, ask)
 
     def _apply(self, append: Append, folder: RunFolder | None) -> Conflict | None:
         if folder is None:
@@ -268,9 +280,12 @@ class FileStore:
 
     def _glance(self, name: str) -> RunInfo | None:
         """The facts of a run as they are, without waiting for anybody's lock."""
-        looking = open_folder(self.directory, name, Access.LOOK, self._states)
-        with suppress(CorruptJournal, FileNotFoundError), looking as folder:
+
+        def facts(folder: RunFolder | None) -> RunInfo | None:
             return folder.state.info if folder and folder.state else None
+
+        with suppress(CorruptJournal, FileNotFoundError):
+            return in_folder(self.directory, name, Access.LOOK, self._states, facts)
         return self._shown(name)
 
     def _facts(self, name: str) -> RunInfo | None:

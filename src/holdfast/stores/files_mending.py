@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -347,12 +348,12 @@ def _locked(folder: Path) -> Iterator[bool]:
 
     Without its lock nobody writes to it at all.
     """
-    lock = lock_file(folder / "lock", create=False)
+    files: list[FileIO] = []
     try:
-        yield lock is not None or folder.is_dir()
+        yield lock_file(folder / "lock", files, create=False) or folder.is_dir()
     finally:
-        if lock is not None:
-            os.close(lock)
+        for file in files:
+            file.close()
 
 
 def _listed(folder: Path) -> list[Path]:

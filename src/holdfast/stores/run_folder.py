@@ -8,19 +8,32 @@ import os
 import shutil
 import uuid
 from bisect import bisect_left
-from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from io import FileIO
 from pathlib import Path
+from typing import TypeVar
 
 from holdfast.errors import CorruptJournal
 from holdfast.stores import frames, landmarks
 from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot, pruned_before
-from holdfast.stores.disk import lock_file, replacing, sync, sync_folder, write_at, write_whole
+from holdfast.stores.disk import (
+    lock_file,
+    open_file,
+    replacing,
+    sync,
+    sync_folder,
+    with_files,
+    write_at,
+    write_whole,
+)
 from holdfast.stores.frames import Frame
 from holdfast.stores.landmarks import Landmarks
 from holdfast.stores.usage import RunSize
+
+Answer = TypeVar("Answer")
 
 _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 _IN_NAMES = _SAFE | frozenset(b"%~")
@@ -103,42 +116,47 @@ States = MutableMapping[str, State]
 class Access(Enum):
     """How a folder is opened. `LOOK` takes no lock: what is seen may change or end meanwhile."""
 
-    LOOK = os.O_RDONLY
-    WRITE = os.O_RDWR
-    CREATE = os.O_RDWR | os.O_CREAT
+    LOOK = "look"
+    WRITE = "write"
+    CREATE = "create"
 
 
-@contextmanager
-def open_folder(root: Path, name: str, access: Access, states: States) -> Iterator[RunFolder | None]:
-    """The folder `name`, for this block alone unless it is only looked at.
+def in_folder(
+    root: Path, name: str, access: Access, states: States, action: Callable[[RunFolder | None], Answer]
+) -> Answer:
+    """Return what `action` makes of the folder `name`, which is open, and locked as `access` says, meanwhile."""
+    return with_files(lambda files: action(open_folder(root, name, access, states, files)))
+
+
+def open_folder(
+    root: Path, name: str, access: Access, states: States, files: list[FileIO]
+) -> RunFolder | None:
+    """The folder `name`, for the caller alone unless it is only looked at, as long as `files` are open.
 
     `None` if there is no such run and it is not to be created.
     """
-    with ExitStack() as stack:
-        if access is not Access.LOOK:
-            lock = _lock(root / name, create=access is Access.CREATE)
-            if lock is None:
-                yield None
-                return
-            stack.callback(os.close, lock)
-        try:
-            fd = os.open(root / name / "journal", access.value, 0o600)
-        except FileNotFoundError:
-            yield None
-            return
-        stack.callback(os.close, fd)
-        folder = RunFolder(root / name, fd, states)
-        yield folder if access is Access.CREATE or folder.state is not None else None
+    if access is not Access.LOOK and not _lock(root / name, files, create=access is Access.CREATE):
+        return None
+    try:
+        journal = open_file(
+            root / name / "journal", writing=access is not Access.LOOK, create=access is Access.CREATE
+        )
+    except FileNotFoundError:
+        return None
+    files.append(journal)
+    folder = RunFolder(root / name, journal.fileno(), states)
+    return folder if access is Access.CREATE or folder.state is not None else None
 
 
-def _lock(folder: Path, *, create: bool) -> int | None:
+def _lock(folder: Path, files: list[FileIO], *, create: bool) -> bool:
     """Wait for a folder's lock. A power loss may have taken its name, which is not synced for itself."""
-    lock = lock_file(folder / "lock", create=create)
-    if lock is None and (folder / "journal").exists():
-        with suppress(FileNotFoundError):
-            os.close(os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600))
-        lock = lock_file(folder / "lock", create=False)
-    return lock
+    if lock_file(folder / "lock", files, create=create):
+        return True
+    if not (folder / "journal").exists():
+        return False
+    with suppress(FileNotFoundError):
+        os.close(os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600))
+    return lock_file(folder / "lock", files, create=False)
 
 
 def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
@@ -421,14 +439,14 @@ def _recalled(path: Path, journal: int) -> State | None:
 
 def remove_folder(path: Path, states: States) -> bool:
     """Remove the folder of a run whose journal is damaged; `False` if there is none."""
-    lock = lock_file(path / "lock", create=False)
-    if lock is None:
-        return False
-    try:
-        _remove(path, states)
-    finally:
-        os.close(lock)
-    return True
+
+    def remove(files: list[FileIO]) -> bool:
+        is_there = lock_file(path / "lock", files, create=False)
+        if is_there:
+            _remove(path, states)
+        return is_there
+
+    return with_files(remove)
 
 
 def _remove(path: Path, states: States) -> None:

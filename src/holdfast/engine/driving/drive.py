@@ -125,7 +125,8 @@ class Drive:
         self._main: asyncio.Task[Any] | None = None
         self._work: Coroutine[Any, Any, RunStatus] | None = None
         self.overtaking = Overtaking(settings.journal.store, writer)
-        self._overtaken: RunConflict | StoreError | None = None
+        self._overtaken: BaseException | None = None
+        """Why a task ended without a result for its step: the run is another's, or an exception came in between."""
         self._unsaved: list[ExecutionError | RunConflict | StoreError] = []
         """Why something that steps had to have stored was not."""
         self._awaiting = False
@@ -598,7 +599,8 @@ class Drive:
         if self._wake is None:
             self._wake, self._idle = asyncio.Event(), asyncio.Event()
         for step in launches:
-            self._tasks[step.id] = self._loop.create_task(self._attempt_task(step))
+            task = self._tasks[step.id] = self._loop.create_task(self._attempt_task(step))
+            task.add_done_callback(partial(self._task_ended, step.id))
         await self._gather()
 
     async def _run_alone(self, step: Step) -> Result:
@@ -644,19 +646,21 @@ class Drive:
         return node, state, context
 
     async def _attempt_task(self, step: Step) -> None:
+        self.overtaking.refuse()
+        node, state, context = self.prepare(step)
+        result = await attempt_async(node, step, state, context, self.config, look=self._look_first)
+        self._finished.append(result)
+
+    def _task_ended(self, step: str, task: asyncio.Task[None]) -> None:
         assert self._wake is not None and self._idle is not None
-        try:
-            self.overtaking.refuse()
-            node, state, context = self.prepare(step)
-            result = await attempt_async(node, step, state, context, self.config, look=self._look_first)
-            self._finished.append(result)
-        except (RunConflict, StoreError) as error:
-            self._overtaken = error
-        finally:
-            del self._tasks[step.id]
-            self._wake.set()
-            if not self._tasks:
-                self._idle.set()
+        self._tasks.pop(step, None)
+        if not task.cancelled():
+            self._overtaken = self._overtaken or task.exception()
+        elif not task.cancelling():  # Nobody asked for that.
+            self._overtaken = self._overtaken or asyncio.CancelledError()
+        self._wake.set()
+        if not self._tasks:
+            self._idle.set()
 
     async def _gather(self) -> None:
         """Wait for steps to finish, and a moment longer for those that finish together."""

@@ -8,9 +8,22 @@ import os
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from holdfast.errors import HoldfastError
+
 _IDLE_SECONDS = 5.0
+
+
+Job = tuple[contextvars.Context, Callable[[], None]]
+
+
+class _Worker:
+    """A thread that waits for its next job."""
+
+    def __init__(self) -> None:
+        self.thread, self.jobs = threading.current_thread(), queue.SimpleQueue[Job]()
 
 
 class Workers:
@@ -23,38 +36,36 @@ class Workers:
 
     def reset(self) -> None:
         """Begin anew: a forked child has none of its parent's threads."""
-        self._jobs: queue.SimpleQueue[tuple[contextvars.Context, Callable[[], None]]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._idle = 0
+        self._idle: list[_Worker] = []
 
     def submit(self, function: Callable[[], None]) -> None:
         """Run `function` soon. It must not raise."""
         job = (contextvars.copy_context(), function)
-        with self._lock:
-            if self._idle > 0:
-                self._idle -= 1
-                self._jobs.put(job)
-                return
+        while self._idle:
+            with suppress(IndexError):
+                worker = self._idle.pop()
+                if worker.thread.is_alive():
+                    worker.jobs.put(job)
+                    return
         threading.Thread(target=self._work, args=(job,), name="holdfast-step", daemon=True).start()
 
-    def _work(self, job: tuple[contextvars.Context, Callable[[], None]] | None) -> None:
+    def _work(self, job: Job | None) -> None:
+        worker = _Worker()
         while job is not None:
             context, function = job
             context.run(function)
             del context, function, job  # Nothing that it was given is kept while it waits.
-            with self._lock:
-                self._idle += 1
-            job = self._next()
+            job = self._next(worker)
 
-    def _next(self) -> tuple[contextvars.Context, Callable[[], None]] | None:
+    def _next(self, worker: _Worker) -> Job | None:
+        self._idle.append(worker)
         while True:
             try:
-                return self._jobs.get(timeout=_IDLE_SECONDS)
+                return worker.jobs.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
-                with self._lock:
-                    if self._jobs.empty():
-                        self._idle -= 1
-                        return None
+                with suppress(ValueError):  # Whoever has taken it out is about to give it a job.
+                    self._idle.remove(worker)
+                    return None
 
 
 workers = Workers()
@@ -80,18 +91,43 @@ def in_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
         else:
             future.set_result(value)
 
-    def work() -> None:
-        value, failure = None, None
-        if future.cancelled():
-            return  # The run was left before the thread began; whoever drives it now does this.
-        try:
-            value = function()
-        except BaseException as error:
-            failure = error
-        try:
-            loop.call_soon_threadsafe(settle, value, failure)
-        except RuntimeError:
-            return  # The drive was left and its loop closed; nobody waits for this any more.
+    def tell(value: Any, error: BaseException | None) -> None:
+        with suppress(
+            RuntimeError
+        ):  # The drive was left and its loop closed; nobody waits for this any more.
+            loop.call_soon_threadsafe(settle, value, error)
 
-    workers.submit(work)
+    def work(job: _Job) -> None:
+        try:
+            value, failure = None, None
+            if future.cancelled():
+                return  # The run was left before the thread began; whoever drives it now does this.
+            try:
+                value = function()
+            except BaseException as error:
+                failure = error
+            tell(value, failure)
+        except BaseException as error:
+            tell(None, error)
+        job.is_told = True
+
+    workers.submit(_Job(work, lambda: tell(None, ThreadLost("a worker thread was ended from outside"))))
     return future
+
+
+class ThreadLost(HoldfastError):
+    """The thread of a step was ended from outside before it could say what came of the step."""
+
+
+class _Job:
+    """What a worker thread is to do. If it is gone and nothing was told, the thread is, too: then that is told."""
+
+    def __init__(self, work: Callable[[_Job], None], lost: Callable[[], None]) -> None:
+        self._work, self._lost, self.is_told = work, lost, False
+
+    def __call__(self) -> None:
+        self._work(self)
+
+    def __del__(self) -> None:
+        if not self.is_told:
+            self._lost()
