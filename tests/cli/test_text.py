@@ -44,9 +44,11 @@ def test_nothing_visible_commands_a_terminal(text: str) -> None:
     assert "\n" not in one_line(text) and len(one_line(text, 50)) <= 50
 
 
-def test_sequences_go_as_a_whole() -> None:
-    assert visible("a\x1b[1;31mb\x1b]0;title\x07c\x1b]8;;http://x\x1b\\d\u202ee") == "abcde"
-    assert visible("a\x9b2Jb\x7fc\rd\ne\tf") == "a2Jbcd\ne\tf"
+def test_colours_go_and_everything_else_is_written_out() -> None:
+    assert visible("a\x1b[1;31mb\x1b]0;title\x07c\u202ee\U000e0001") == (
+        "ab\\u001b]0;title\\u0007c\\u202ee\\udb40\\udc01"
+    )
+    assert visible("a\x9b2Jb\x7fc\rd\r\ne\tf") == "a\\u009b2Jb\\u007fc\\u000dd\ne\tf"
 
 
 @pytest.mark.parametrize(

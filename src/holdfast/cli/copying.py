@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.display.text import count, one_line
+from holdfast.cli.output import CLEAR_LINE, control
 from holdfast.engine.moving.copy_report import CopiedRun, CopyOutcome, CopyReport
 
 if TYPE_CHECKING:
@@ -35,17 +36,19 @@ class Progress:
         if self._shown and (now - self._told >= _EVERY or done == total):
             self._told = now
             speed = done / max(now - self._began, 0.001)
-            click.echo(f"{_clear()}{done} of {total} runs, {speed:,.0f} runs/s", nl=False, err=True)
+            _clear()
+            click.echo(f"{done} of {total} runs, {speed:,.0f} runs/s", nl=False, err=True)
 
     def close(self) -> None:
         """Take the line away."""
         if self._shown and self._told:
-            click.echo(_clear(), nl=False, err=True)
+            _clear()
 
 
-def _clear() -> str:
-    """What takes a line away again, on a terminal."""
-    return "\r\x1b[K" if sys.stderr.isatty() else ""
+def _clear() -> None:
+    """Take a line away again, on a terminal."""
+    if sys.stderr.isatty():
+        control(CLEAR_LINE, err=True)
 
 
 @contextlib.contextmanager
@@ -57,7 +60,8 @@ def stoppable() -> Iterator[Callable[[], bool]]:
         if came:
             raise KeyboardInterrupt
         came.append(number)
-        click.echo(f"{_clear()}stopping after this run; press Ctrl+C again to stop at once", err=True)
+        _clear()
+        click.echo("stopping after this run; press Ctrl+C again to stop at once", err=True)
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

@@ -19,7 +19,7 @@ from holdfast.cli.asking.terminal import Terminal, Terminated, sigterm_leaves
 from holdfast.cli.conditions import check_conditions, first_that_holds
 from holdfast.cli.display.closing import Ending, status_code
 from holdfast.cli.display.progress import Progress
-from holdfast.cli.display.text import as_json, cost_of, encodable, visible
+from holdfast.cli.display.text import as_json, cost_of, visible
 from holdfast.cli.display.traces import place_in_code
 from holdfast.cli.display.watching import Display, Watch, watching
 from holdfast.cli.display.wording import rows_of, wording_of
@@ -279,7 +279,7 @@ class Driving:
         elif ending.status == RunStatus.COMPLETED and display.quiet:
             if ending.output is not None:
                 text = ending.output if isinstance(ending.output, str) else as_json(ending.output)
-                click.echo(encodable(text), file=display.out)
+                click.echo(visible(text), file=display.out)
         elif ending.status in (RunStatus.COMPLETED, RunStatus.PAUSED):
             click.echo("\n".join(ending.lines()), file=display.out)
         else:

@@ -62,7 +62,8 @@ def hand_over(
     if display.as_json:
         print_json(queued_as_json(info))
     elif not display.quiet:
-        click.echo(f"run {info.run} is {info.status}; a worker of queue {info.queue} goes on with it")
+        told = f"run {info.run} is {info.status}; a worker of queue {info.queue} goes on with it"
+        click.echo(one_line(told, 2_000))
     return 0
 
 

@@ -15,6 +15,7 @@ import click
 
 from holdfast.cli.errors import report
 from holdfast.cli.loading import loading
+from holdfast.cli.output import gated
 
 PROGRAM = "holdfast"
 
@@ -168,12 +169,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "_HOLDFAST_COMPLETE" in os.environ:
         commands.main(words, prog_name=PROGRAM)
     _write_anything()
-    try:
-        code = _exit_code(_run(words, debug))
-        sys.stdout.flush()
-        return code
-    except BaseException as error:
-        return report(error, debug, "--json" in words[: words.index("--") if "--" in words else None])
+    with gated():
+        try:
+            code = _exit_code(_run(words, debug))
+            sys.stdout.flush()
+            return code
+        except BaseException as error:
+            return report(error, debug, "--json" in words[: words.index("--") if "--" in words else None])
 
 
 def _write_anything() -> None:

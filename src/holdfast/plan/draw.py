@@ -45,4 +45,5 @@ def _graph(outline: dict[str, Any], prefix: str, lines: list[str], indent: str) 
 
 
 def _label(text: str) -> str:
+    text = " ".join(text.split())
     return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")

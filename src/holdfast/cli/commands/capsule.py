@@ -14,6 +14,7 @@ import click
 from holdfast.cli.display.tables import print_json
 from holdfast.cli.display.text import count, one_line
 from holdfast.cli.errors import COMPLETED
+from holdfast.cli.output import binary_stdout
 from holdfast.cli.reading import json_option, reading_run
 from holdfast.cli.store_option import chosen_url, lasting_url, meant_run, store_option
 from holdfast.values import RunStatus
@@ -133,7 +134,7 @@ def _export(
         )
     if sys.stdout.isatty():
         raise click.UsageError("a capsule is not for terminals; give -o FILE, or send stdout somewhere")
-    out = sys.stdout.buffer
+    out = binary_stdout()
     exported = write_capsule(journal.store, run, out, sign=sign, encrypt=secret, seal=journal.seal)
     out.flush()
     return exported

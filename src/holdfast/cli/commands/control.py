@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.asking.addressing import read_answers
-from holdfast.cli.display.text import as_json
+from holdfast.cli.display.text import as_json, one_line
 from holdfast.cli.speaking import by_option, found_run, json_option, me, reason_option, run_argument
 from holdfast.cli.store_option import close_store, store_option
 
@@ -56,7 +56,7 @@ def answer(
     if json:
         click.echo(as_json({"run_id": run_id, "answered": list(names), "open": left}))
     else:
-        click.echo(f"answered {', '.join(names)} of run {run_id}")
+        click.echo(one_line(f"answered {', '.join(names)} of run {run_id}", 2_000))
         click.echo("" if driven else _how_to_go_on(run_id, url, left, info.queue), nl=not driven)
     return 0
 
@@ -136,6 +136,7 @@ def _stop(what: str, run: str, reason: str, by: str | None, json: bool, store: s
     if json:
         click.echo(as_json({"run_id": run_id, "status": status, "asked": what}))
     elif status == "running":
-        click.echo(f"run {run_id} is asked to {'stop' if what == 'cancel' else 'pause'}; it will soon")
+        asked = "stop" if what == "cancel" else "pause"
+        click.echo(one_line(f"run {run_id} is asked to {asked}; it will soon", 2_000))
     else:
-        click.echo(f"run {run_id} is {status}")
+        click.echo(one_line(f"run {run_id} is {status}", 2_000))

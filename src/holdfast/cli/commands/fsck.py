@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli import errors
-from holdfast.cli.display.tables import is_terminal, print_json
+from holdfast.cli.display.tables import print_json, print_label
 from holdfast.cli.display.text import count, moment, one_line
+from holdfast.cli.output import CLEAR_LINE, PLAIN, RED, control
 from holdfast.cli.reading import json_option
 from holdfast.cli.store_option import chosen_url, exists, meant_run, open_existing, store_option
 from holdfast.errors import StoreError
@@ -134,17 +135,19 @@ class Progress:
         now = time.monotonic()
         if self._shown and now - self._told >= _EVERY:
             self._told = now
-            click.echo(f"\r\x1b[K{done} of {total} runs: {one_line(run)}", nl=False, err=True)
+            control(CLEAR_LINE, err=True)
+            click.echo(f"{done} of {total} runs: {one_line(run)}", nl=False, err=True)
 
     def close(self) -> None:
         """Take the line away."""
         if self._shown and self._told:
-            click.echo("\r\x1b[K", nl=False, err=True)
+            control(CLEAR_LINE, err=True)
 
 
 def _tell(report: StoreReport, done: StoreRepair | None, url: str) -> None:
     for problem in report.medium:
-        click.echo(f"{_red('damaged')} store: {one_line(problem, _LONGEST)}")
+        print_label("damaged", RED)
+        click.echo(f" store: {one_line(problem, _LONGEST)}")
     for run in report.runs:
         if not run.is_fine:
             _tell_run(run)
@@ -167,8 +170,8 @@ def _tell(report: StoreReport, done: StoreRepair | None, url: str) -> None:
 
 
 def _tell_run(run: RunReport) -> None:
-    label = "repaired" if run.repaired_as else _red("damaged")
-    click.echo(f"{label} run {one_line(run.run)} (workflow {one_line(run.workflow)}, {one_line(run.status)})")
+    print_label(*(("repaired", PLAIN) if run.repaired_as else ("damaged", RED)))
+    click.echo(f" run {one_line(run.run)} (workflow {one_line(run.workflow)}, {one_line(run.status)})")
     for damage in run.damages:
         click.echo(f"  {one_line(str(damage), _LONGEST)}")
     facts: list[tuple[str, Any]] = [("intact", _intact(run)), ("last good checkpoint", _last_good(run))]
@@ -205,7 +208,3 @@ def _tell_done(done: StoreRepair) -> None:
             )
     for path in done.aside:
         click.echo(f"put aside: {path}")
-
-
-def _red(word: str) -> str:
-    return click.style(word, fg="red") if is_terminal() else word

@@ -85,7 +85,7 @@ def runs(
     else:
         filtered = workflow or status or queue or tag
         matching = " that match" if filtered else " yet; start one with: holdfast run FLOW.yaml"
-        click.echo(f"no runs in {url}{matching}")
+        click.echo(one_line(f"no runs in {url}{matching}", 2_000))
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.display.tables import print_json, print_table
-from holdfast.cli.display.text import duration
+from holdfast.cli.display.text import duration, one_line
 from holdfast.cli.place_options import MOST
 from holdfast.cli.reading import json_option
 from holdfast.cli.store_option import chosen_url, open_existing, store_option
@@ -180,5 +180,5 @@ def _changed(store: str | None, name: str, as_json: bool, change: Callable[[Limi
         facts = QueueLine(name, limit=found).as_json()
         print_json({key: facts[key] for key in ("queue", "max_running", "rate", "is_paused")})
     else:
-        click.echo(f"queue {name}: {_told(found) or 'no limits'}")
+        click.echo(one_line(f"queue {name}: {_told(found) or 'no limits'}", 2_000))
     return 0

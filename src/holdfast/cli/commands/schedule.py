@@ -208,7 +208,7 @@ def remove(name: str, store: str | None, as_json: bool) -> int:
     if as_json:
         print_json({"name": name, "removed": True})
     else:
-        click.echo(f"schedule {name} is removed")
+        click.echo(one_line(f"schedule {name} is removed", 2_000))
     return 0
 
 
@@ -252,9 +252,10 @@ def _told(line: ScheduleLine, as_json: bool) -> int:
     if as_json:
         print_json(line.as_json())
     elif line.paused:
-        click.echo(f"schedule {line.name} is paused")
+        click.echo(one_line(f"schedule {line.name} is paused", 2_000))
     else:
-        click.echo(f"schedule {line.name} submits {line.workflow} next at {moment(line.next_at)}")
+        told = f"schedule {line.name} submits {line.workflow} next at {moment(line.next_at)}"
+        click.echo(one_line(told, 2_000))
     return 0
 
 

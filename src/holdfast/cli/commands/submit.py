@@ -9,6 +9,7 @@ import click
 
 from holdfast.cli.asking.given import read_inputs
 from holdfast.cli.display.tables import print_json
+from holdfast.cli.display.text import one_line
 from holdfast.cli.loading import loading
 from holdfast.cli.place_options import priority_option, queue_option, read_when, when_options
 from holdfast.cli.reading import json_option
@@ -95,5 +96,5 @@ def submit(
     if as_json:
         print_json({**queued_as_json(info), "created": not known, "store": url})
     else:
-        click.echo(name)
+        click.echo(one_line(name, 2_000))
     return 0

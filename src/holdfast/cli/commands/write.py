@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.display.tables import print_json
-from holdfast.cli.display.text import count, visible
+from holdfast.cli.display.text import count, one_line, visible
 from holdfast.cli.errors import COMPLETED, INVALID
 from holdfast.cli.reading import json_option, reading
 from holdfast.cli.store_option import store_option
@@ -74,13 +74,13 @@ def _problem(problem: Any) -> dict[str, Any]:
 
 def _print_report(report: dict[str, Any]) -> None:
     for problem in report["problems"]:
-        click.echo(visible(problem["text"]))
+        click.echo(problem["text"].replace(report["file"], one_line(report["file"], 2_000)))
     for warning in report["warnings"]:
-        click.echo(visible(f"{report['file']}: warning: {warning}"))
+        click.echo(one_line(f"{report['file']}: warning: {warning}", 2_000))
     if report["problems"]:
-        click.echo(visible(f"{report['file']}: {count(len(report['problems']), 'problem')}"))
+        click.echo(one_line(f"{report['file']}: {count(len(report['problems']), 'problem')}", 2_000))
     else:
-        click.echo(visible(f"{report['file']}: valid, {count(report['steps'], 'step')}"))
+        click.echo(one_line(f"{report['file']}: valid, {count(report['steps'], 'step')}", 2_000))
 
 
 @click.command()
@@ -140,7 +140,7 @@ def _tell(target: str, form: str, store: str | None) -> None:
     elif form == "json":
         print_json(_described(outline, kinds))
     else:
-        click.echo(visible(f"{outline['name']}: {count(len(outline['nodes']), 'step')}"))
+        click.echo(one_line(f"{outline['name']}: {count(len(outline['nodes']), 'step')}", 2_000))
         click.echo(visible(outline_text(outline, kinds)))
 
 

@@ -228,8 +228,33 @@ def command(name: str, run_id: str, *words: str, store: str) -> str:
     values = list(words) if name == "answer" else []
     options = [*where, *(words if name != "answer" else ())]
     if any(value.startswith("-") for value in (run_id, *values)):
-        return shlex.join([*program(), name, *options, "--", run_id, *values])
-    return shlex.join([*program(), name, run_id, *values, *options])
+        return _pasteable([*program(), name, *options, "--", run_id, *values])
+    return _pasteable([*program(), name, run_id, *values, *options])
+
+
+def _pasteable(words: Sequence[str]) -> str:
+    """Words as one line for a shell; what cannot be shown is written as bash reads it, in `$'…'`."""
+    return " ".join(shlex.quote(word) if _is_shown(word) else _ansi_quoted(word) for word in words)
+
+
+def _is_shown(word: str) -> bool:
+    return visible(word) == word and not {"\n", "\t"} & set(word)
+
+
+def _ansi_quoted(word: str) -> str:
+    signs = (
+        _byte_codes(sign) if not _is_shown(sign) else {"'": "\\'", "\\": "\\\\"}.get(sign, sign)
+        for sign in word
+    )
+    return f"$'{''.join(signs)}'"
+
+
+def _byte_codes(sign: str) -> str:
+    try:
+        raw = sign.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raw = sign.encode("utf-8", "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in raw)
 
 
 def program(argv: Sequence[str] | None = None) -> list[str]:

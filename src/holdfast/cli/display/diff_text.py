@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
@@ -90,10 +89,11 @@ def _print(lines: Iterable[tuple[str, str]]) -> None:
         for _, text in lines:
             click.echo(text)
         return
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    from holdfast.cli.display.console import GatedConsole
+
+    console = GatedConsole(soft_wrap=True)
     for sign, text in lines:
         console.print(Text(text, STYLES.get(sign, "")))
 

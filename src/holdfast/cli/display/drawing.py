@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.cli.display.outlines import Place, Way, places
+from holdfast.cli.display.text import one_line
 from holdfast.values import END, START
 
 
@@ -23,7 +24,7 @@ def _lines(outline: Mapping[str, Any], kinds: Mapping[str, str], indent: str) ->
             layer = place.layer
             yield f"{indent}layer {layer}" if layer else f"{indent}reached by no way that is known"
         kind = kinds.get(place.name, "").ljust(kind_width)
-        yield f"{indent}  {place.name.ljust(width)}{kind}{_ways(place)}".rstrip()
+        yield f"{indent}  {one_line(place.name, 300).ljust(width)}{kind}{one_line(_ways(place), 2_000)}".rstrip()
         if place.inner is not None:
             yield from _lines(place.inner, kinds, indent + "      ")
 

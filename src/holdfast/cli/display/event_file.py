@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli.display.text import plain
+from holdfast.cli.display.text import plain, visible
 from holdfast.errors import StoreError
 from holdfast.events import Event
 
@@ -62,9 +62,9 @@ class EventFile:
             text = _encode(content)
         except (TypeError, ValueError):
             text = json.dumps(plain(content), ensure_ascii=False)
-        if self._scrub(text) == text:
-            return text
-        return json.dumps(self._scrub(plain(content)), ensure_ascii=False)
+        if self._scrub(text) != text:
+            text = json.dumps(self._scrub(plain(content)), ensure_ascii=False)
+        return visible(text)
 
     def _write_waiting(self) -> None:
         lines, self._waiting = self._waiting, b""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -128,13 +127,14 @@ def _print_member(member: Member, is_asked_for: bool) -> None:
     if not is_terminal():
         click.echo(f"{indent}{name}  {member.status}  {told}")
         return
-    from rich.console import Console
     from rich.text import Text
+
+    from holdfast.cli.display.console import GatedConsole
 
     line = Text(f"{indent}{name}  ", "bold" if is_asked_for else "")
     line.append(member.status, STATUS_STYLES.get(member.status, ""))
     line.append(f"  {told}", "dim")
-    Console(file=sys.stdout, highlight=False, soft_wrap=True).print(line)
+    GatedConsole(soft_wrap=True).print(line)
 
 
 def _branched(branch: Branch) -> str:

@@ -16,6 +16,7 @@ DONE = "done"
 """The helper node that gathers what became of items or members."""
 
 
+_LONGEST = 2_000
 _WHO_AND_WHY = ((" by ", "by"), (": ", "reason"))
 
 
@@ -71,7 +72,7 @@ class Lines:
         """Write the line of an event, if it has one."""
         handler = self._handlers.get(event.type)
         if handler is not None and (text := handler(event)):
-            self._write(f"{clock(event.timestamp)} {text}\n")
+            self._write(f"{clock(event.timestamp)} {one_line(text, _LONGEST)}\n")
 
     def _write(self, line: str) -> None:
         with self._lock:
@@ -173,7 +174,8 @@ class Lines:
     def _still_running(self) -> None:
         now = time.monotonic()
         for label, since in list(self._running.values()):
-            self._write(f"{clock(time.time())} {label} still running ({duration(now - since)})\n")
+            text = f"{label} still running ({duration(now - since)})"
+            self._write(f"{clock(time.time())} {one_line(text, _LONGEST)}\n")
 
 
 def _place(event: Event) -> Place:

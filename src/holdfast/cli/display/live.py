@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 import time
 from collections.abc import Collection
 
@@ -12,6 +11,7 @@ from rich.console import Console, ConsoleRenderable, Group
 from rich.live import Live
 from rich.text import Text
 
+from holdfast.cli.display.console import GatedConsole
 from holdfast.cli.display.progress import (
     DONE,
     FAILED,
@@ -189,4 +189,4 @@ def _bar(row: Row, width: int = BAR) -> str:
 
 def terminal_console() -> Console:
     """The terminal that stdout is."""
-    return Console(file=sys.stdout, highlight=False)
+    return GatedConsole()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -13,8 +12,7 @@ from typing import Any
 import click
 
 from holdfast.cli.display.text import one_line, visible
-
-_OBEYED = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+from holdfast.cli.output import BOLD, PLAIN, control
 
 STATUS_STYLES = {
     "completed": "green",
@@ -61,9 +59,10 @@ def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from holdfast.cli.display.console import GatedConsole
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
@@ -73,7 +72,7 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_column(Text(column.upper()), overflow="fold" if not last else "ellipsis", **how)
     for row in rows:
         table.add_row(*(Text(cell, STATUS_STYLES.get(cell.partition(" ")[0], "")) for cell in row))
-    Console(file=sys.stdout, highlight=False).print(table)
+    GatedConsole().print(table)
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
@@ -81,14 +80,23 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     told = [(name, text) for name, text in facts if text]
     width = max((len(name) for name, _ in told), default=0) + 2
     for name, text in told:
-        label = name.ljust(width)
-        click.echo((click.style(label, bold=True) if is_terminal() else label) + visible(text))
+        print_label(name.ljust(width), BOLD)
+        click.echo(one_line(text, 5_000))
+
+
+def print_label(label: str, style: str) -> None:
+    """Print the beginning of a line, in a style where there is a terminal."""
+    if is_terminal():
+        control(style)
+    click.echo(label, nl=False)
+    if is_terminal():
+        control(PLAIN)
 
 
 def json_text(data: Any, indent: int | None = 2) -> str:
     """Plain data as JSON. What a terminal would obey is escaped, so that it is the same data and does no harm."""
     text = json.dumps(data, indent=indent, ensure_ascii=False)
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return visible(text)
 
 
 def print_json(data: Any) -> None:

@@ -6,28 +6,25 @@ import base64
 import datetime as dt
 import json
 import math
-import re
 import time
 from collections.abc import Mapping, Set
 from functools import lru_cache
 from typing import Any
 
-_HIDDEN = re.compile(
-    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-)
+from holdfast.cli.output import visible
 
-_HALF = re.compile("[\ud800-\udfff]")
-
-
-def visible(text: str) -> str:
-    """Text without what a terminal would obey: escape sequences, control and direction characters."""
-    return encodable(_HIDDEN.sub("", text))
-
-
-def encodable(text: str) -> str:
-    """Text that can be written as UTF-8: halves of characters that came alone are escaped as `\\udc80`."""
-    return text if text.isascii() else _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+__all__ = [
+    "as_json",
+    "clock",
+    "cost_of",
+    "count",
+    "duration",
+    "moment",
+    "money",
+    "one_line",
+    "plain",
+    "visible",
+]
 
 
 def one_line(text: str, limit: int = 200) -> str:
@@ -97,7 +94,7 @@ def plain(value: Any) -> Any:
 
 def as_json(value: Any, indent: int | None = 2) -> str:
     """A value as JSON text."""
-    return encodable(json.dumps(plain(value), indent=indent, ensure_ascii=False))
+    return visible(json.dumps(plain(value), indent=indent, ensure_ascii=False))
 
 
 def cost_of(ledger: Any) -> float:

@@ -1,0 +1,94 @@
+"""The gate of the command line: whatever is printed goes through it, so that no text steers a terminal.
+
+While a command runs, `sys.stdout` and `sys.stderr` are gates. What a terminal would obey, or show as something else
+than it is, is written out: control characters, those that turn the direction of text, invisible separators, halves of
+characters. New lines and tabs pass: they are layout, and data is brought onto one line before it gets here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterator
+from typing import IO, Any, BinaryIO
+
+_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+_CONTROL = re.compile(r"\r?(?:\x1b\[[0-9;]*[A-Za-z])*")
+BOLD, RED, PLAIN, CLEAR_LINE = "\x1b[1m", "\x1b[31m", "\x1b[0m", "\r\x1b[K"
+
+
+def visible(text: str) -> str:
+    """Text in which everything that a terminal would obey is written out as `\\u001b`; colours are left out.
+
+    JSON stays the same JSON, since that is how JSON writes such characters.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return _HIDDEN.sub(_written_out, _COLOURS.sub("", text).replace("\r\n", "\n"))
+
+
+def _written_out(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
+
+
+class Gate:
+    """A stream that writes only what is visible."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    @property
+    def buffer(self) -> BinaryIO:
+        """Not to be had: bytes would pass by the gate."""
+        raise AttributeError("use binary_stdout()")
+
+    def write(self, text: str) -> int:
+        """Write text, as far as it is visible."""
+        self._stream.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def gated() -> Iterator[None]:
+    """Let everything that is printed go through gates."""
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (stream if stream is None else _gate(stream) for stream in streams)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def _gate(stream: Any) -> Any:
+    return Gate(ungated(stream))
+
+
+def ungated(stream: Any) -> IO[str]:
+    """The stream behind a gate, for those that write control sequences of their own: consoles, progress."""
+    found: IO[str] = stream._stream if isinstance(stream, Gate) else stream
+    return found
+
+
+def control(sequence: str, err: bool = False) -> None:
+    """Write a control sequence of ours, such as `BOLD`, to a terminal."""
+    assert _CONTROL.fullmatch(sequence), "only control sequences"
+    ungated(sys.stderr if err else sys.stdout).write(sequence)
+
+
+def binary_stdout() -> BinaryIO:
+    """Standard output for the bytes of a file."""
+    return ungated(sys.stdout).buffer  # type: ignore[attr-defined, no-any-return]
