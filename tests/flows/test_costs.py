@@ -157,3 +157,19 @@ def test_unused_inputs_are_found_in_one_pass_over_the_text(tmp_path: Path) -> No
     assert (
         len(_used("inputs", "inputs " * 300_000 + "inputs['" * 300_000 + "inputs." + "a-" * 1_000_000)) < 200
     )
+
+
+def test_folding_an_outline_takes_work_in_proportion_to_its_groups() -> None:
+    from holdfast.cli.display.outlines import folded, places
+
+    def fold(count: int) -> None:
+        names = [f"g{number}" for number in range(count)]
+        nodes: dict[str, Any] = {node: {} for name in names for node in (name, f"{name}:done", f"m-{name}")}
+        routes = [[name, [f"m-{name}", f"{name}:done"]] for name in names]
+        outline = {"name": "w", "nodes": nodes, "edges": [], "routes": routes, "joins": [], "exits": names}
+        assert len(places(folded(outline, is_flow=True))) >= count
+
+    fold(10)
+    few, many = _lines_run(lambda: fold(200)), _lines_run(lambda: fold(800))
+
+    assert many < 5 * few

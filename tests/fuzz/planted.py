@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,13 +14,14 @@ from unittest.mock import patch
 
 from holdfast.capsules import capsule, folding, sections
 from holdfast.cli import errors
-from holdfast.data import compress, encoding
+from holdfast.data import compress, encoding, standard
 from holdfast.data.codec import _Decoding, _marked_lists
 from holdfast.data.seal import Seal
+from holdfast.engine import unpickling
 from holdfast.engine.commands import inbox
 from holdfast.engine.travel import moments
 from holdfast.fleet.cron import Cron, _Field
-from holdfast.flows.language import functions, operators
+from holdfast.flows.language import functions, list_functions, operators
 from holdfast.flows.reading.strict_yaml import _Document
 from holdfast.flows.shell.words import _Variables
 from holdfast.journal import checkpoints, journal, wire_records, wire_runs
@@ -86,6 +88,16 @@ def _all(*patches: contextlib.AbstractContextManager[Any]) -> Iterator[None]:
         yield
 
 
+def _as_it_is(budget: Any, value: Any) -> Any:
+    budget.charge(1)
+    return value if isinstance(value, (int, float, str)) else repr(value)
+
+
+def _slow_phrases() -> contextlib.AbstractContextManager[Any]:
+    slow = (re.compile(r"([\w-]+):(?:item|done|flow)#\d+"), r"\1")
+    return _all(patch.object(errors, "_COMPILED", (slow,)), patch.object(errors, "LONGEST_WORDED", 1 << 40))
+
+
 def _no_sum(data: bytes, start: int = 0) -> int:
     return 0
 
@@ -149,6 +161,11 @@ PLANTED = [
     Planted("verbs", "numbers are not kept within a run",
             lambda: patch.object(sqlite, "_within", lambda number: max(0, number))),
     Planted("moments", "a number may have any length", lambda: patch.object(moments, "_number", int)),
+    Planted("pickles", "a bytearray may be made of a number",
+            lambda: patch.dict(unpickling._SAFE, {("builtins", "bytearray"): bytearray})),
+    Planted("bombs", "members of one hash are all taken", lambda: patch.object(standard, "distinct", list)),
+    Planted("calls", "numbers meet in a set", lambda: patch.object(list_functions, "_mark", _as_it_is), 400),
+    Planted("phrases", "a pattern begins at every letter of a word", _slow_phrases, 400),
     Planted("cli", "an error of ours is not foreseen",
             lambda: patch.object(errors, "_is_expected", lambda error: False), 1000),
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import END, START, StateGraph
+from holdfast.plan.draw import mermaid
 from tests.graphs import Log, chain
 
 
@@ -81,3 +82,19 @@ def test_names_are_escaped() -> None:
     assert (
         '["say &quot;hi&quot; &lt;b&gt; &amp; go"]' in chain('say "hi" <b> & go').compile("memory://").draw()
     )
+
+
+def test_routes_to_anywhere_in_a_large_graph_are_one_arrow_each() -> None:
+    names = [f"n{number}" for number in range(300)]
+    outline = {
+        "nodes": {name: {} for name in names},
+        "edges": [],
+        "routes": [[name, []] for name in names],
+        "joins": [],
+        "exits": names * 3,
+    }
+
+    drawn = mermaid(outline)
+
+    assert drawn.count("-.->") == 300 and "n7 -.-> anywhere{{any node}}" in drawn
+    assert mermaid({**outline, "nodes": {"n1": {}, "n2": {}}, "routes": [["n1", []]]}).count("-.->") == 3

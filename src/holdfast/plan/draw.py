@@ -6,6 +6,9 @@ from typing import Any
 
 from holdfast.values import END, START
 
+_MOST_ANYWHERE = 50
+"""In a larger graph a route that may lead to any node is drawn as one arrow, not as one to each."""
+
 
 def mermaid(outline: dict[str, Any]) -> str:
     """Mermaid text of a graph's outline; works where the graph's code is not installed."""
@@ -33,14 +36,18 @@ def _graph(outline: dict[str, Any], prefix: str, lines: list[str], indent: str) 
         lines.append(f"{indent}{ids[source]} {'-.->' if conditional else '-->'}{text} {ids[target]}")
     for source, targets in outline["routes"]:
         leaving.add(source)
-        for target in targets or [*outline["nodes"], END]:
+        anywhere = [*outline["nodes"], END] if len(outline["nodes"]) <= _MOST_ANYWHERE else []
+        for target in targets or anywhere:
             lines.append(f"{indent}{ids[source]} -.-> {ids[target]}")
+        if not targets and not anywhere:
+            lines.append(f"{indent}{ids[source]} -.-> {prefix}anywhere{{{{any node}}}}")
     for sources, target in outline["joins"]:
         for source in sources:
             leaving.add(source)
             lines.append(f"{indent}{ids[source]} --> {ids[target]}")
+    exits = set(outline["exits"])
     for name in outline["nodes"]:
-        if name in outline["exits"] or name not in leaving:
+        if name in exits or name not in leaving:
             lines.append(f"{indent}{ids[name]} --> {ids[END]}")
 
 

@@ -31,8 +31,14 @@ def _item_outputs(items: Mapping[str, Any], visit: Any) -> list[Any]:
 
 def members_of(outline: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """The steps of a group; none if the step is no group."""
+    return groups_of(outline).get(name, ())
+
+
+def groups_of(outline: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The steps of every group, by its name."""
     nodes = outline.get("nodes", {})
-    if f"{name}:done" not in nodes or f"{name}:item" in nodes or f"{name}:flow" in nodes:
-        return ()
-    targets = [targets for source, targets in outline.get("routes", ()) if source == name]
-    return tuple(target for found in targets for target in found if ":" not in target)
+    found: dict[str, list[str]] = {}
+    for name, targets in outline.get("routes", ()):
+        if f"{name}:done" in nodes and f"{name}:item" not in nodes and f"{name}:flow" not in nodes:
+            found.setdefault(name, []).extend(target for target in targets if ":" not in target)
+    return {name: tuple(members) for name, members in found.items()}

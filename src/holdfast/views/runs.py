@@ -25,7 +25,7 @@ from holdfast.values import RunStatus
 from holdfast.views.amounts import total
 from holdfast.views.counts import Counts, counted
 from holdfast.views.facts import read_facts
-from holdfast.views.flow_values import members_of
+from holdfast.views.flow_values import groups_of
 from holdfast.views.pause_view import PauseView, told_apart
 from holdfast.views.plain import CODEC, when
 from holdfast.views.remarks import remark_views
@@ -185,7 +185,8 @@ def _steps(tallies: Tallies, line: RunLine, state: State | None) -> tuple[StepVi
     views = step_views(tallies, outline, driven=driven, is_flow=state is not None)
     if state is None:
         return views
-    return tuple(replace(view, _state=state, _members=members_of(outline, view.name)) for view in views)
+    groups = groups_of(outline)
+    return tuple(replace(view, _state=state, _members=groups.get(view.name, ())) for view in views)
 
 
 def _config(run: RunState) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ from tests.fuzz.target import Target
 from tests.fuzz.targets import (
     capsules,
     command_line,
+    costs,
     decoders,
     differences,
     language,
@@ -27,6 +28,7 @@ _MODULES = (
     capsules,
     stored,
     command_line,
+    costs,
 )
 
 TARGETS: dict[str, Target] = {target.name: target for module in _MODULES for target in module.TARGETS}

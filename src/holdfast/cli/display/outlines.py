@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.plan.naming import base_name
 from holdfast.values import END, START
-from holdfast.views.flow_values import members_of
+from holdfast.views.flow_values import groups_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def folded(outline: Mapping[str, Any], *, is_flow: bool) -> dict[str, Any]:
     Of a workflow file the members of a group become a graph inside it, and the last node, which only makes the
     output, is left out.
     """
-    groups = {name: members_of(outline, name) for name in outline["nodes"]} if is_flow else {}
+    groups = groups_of(outline) if is_flow else {}
     step = _Steps(groups, outline.get("last") if is_flow else None)
     nodes: dict[str, Any] = {step(name): {} for name in outline["nodes"] if step(name) != END}
     for name, node in outline["nodes"].items():
@@ -98,13 +98,12 @@ def _folded_edges(outline: Mapping[str, Any], step: _Steps) -> dict[tuple[str, s
 
 
 def _folded_routes(outline: Mapping[str, Any], step: _Steps) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for source, targets in outline["routes"]:
         named = [step(target) for target in targets if step(target) != step(source) or target == source]
         if named or not targets:
-            known = found.setdefault(step(source), [])
-            known += [target for target in named if target not in known]
-    return found
+            found.setdefault(step(source), {}).update(dict.fromkeys(named))
+    return {source: list(targets) for source, targets in found.items()}
 
 
 def with_conditions(outline: dict[str, Any], routes: Mapping[str, list[tuple[str, str]]]) -> dict[str, Any]:
@@ -114,7 +113,7 @@ def with_conditions(outline: dict[str, Any], routes: Mapping[str, list[tuple[str
         for source, ways in routes.items()
         for to, when in ways
     ]
-    known = {source: [way[1] for way in chosen if way[0] == source] for source in routes}
+    known = {source: {END if to == "$end" else to for to, _ in ways} for source, ways in routes.items()}
     rest = [
         [source, [target for target in targets if target not in known.get(source, ())]]
         for source, targets in outline["routes"]
@@ -143,7 +142,7 @@ def places(outline: Mapping[str, Any]) -> list[Place]:
         for source in sources:
             if source in found:
                 found[source].ways.append(Way(target))
-    for name in outline["exits"]:
+    for name in dict.fromkeys(outline["exits"]):
         if name in found and not any(way.to == END for way in found[name].ways):
             found[name].ways.append(Way(END))
     _put_into_layers(found, first)
