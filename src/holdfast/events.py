@@ -35,6 +35,8 @@ EVENT_TYPES: Mapping[str, str] = MappingProxyType(
         "node.message": "what a node said with ctx.emit; data: as given",
         "node.spend": "a node used up what costs money; data: step, attempt, model, input_tokens, output_tokens, cost, "
         "calls",
+        "once.in_doubt": "a function given to ctx.once was interrupted earlier; data: step, key, decision: "
+        "rerun, skip, ask, fail, look or done",
         "state.create": "a state was made; data: keys",
         "state.clone": "a state was copied; data: keys",
         "state.update": "a wave changed the state; data: keys",

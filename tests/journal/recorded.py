@@ -91,6 +91,8 @@ def nested(store: Store) -> None:
 def pausing(store: Store) -> None:
     def ask(state: Any, ctx: Any) -> dict[str, Any]:
         note = ctx.once("note", lambda: 41)
+        with contextlib.suppress(ZeroDivisionError):
+            ctx.once("fails", lambda: 1 // 0)
         ctx.sleep(0)
         return {"log": [f"{ctx.ask('ready?', name='ready', choices=[True, False])} {note}"]}
 

@@ -21,6 +21,8 @@ from holdfast.journal.records import (
     GraphChanged,
     MovedOn,
     Noted,
+    OnceFailed,
+    OnceStarted,
     Paused,
     Record,
     Resumed,
@@ -34,7 +36,15 @@ from holdfast.journal.records import (
     Target,
     WaveFinished,
 )
-from holdfast.journal.run_state import INTERRUPTED, RunState, at_checkpoint, copy_run, frame_of, step_id
+from holdfast.journal.run_state import (
+    INTERRUPTED,
+    RunState,
+    at_checkpoint,
+    begun_onces,
+    copy_run,
+    frame_of,
+    step_id,
+)
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import decode_records
 from holdfast.journal.wire_runs import decode_run, encode_run
@@ -232,6 +242,14 @@ def test_a_finished_step_takes_its_pauses_along() -> None:
 
 def test_notes_are_kept_with_the_step() -> None:
     assert folded([*begun("a"), Noted("a#1", "once:x", b"1")]).step("a#1").notes == {"once:x": b"1"}
+
+
+def test_a_function_that_began_is_known_until_it_ends() -> None:
+    started = [*begun("a"), OnceStarted("a#1", "x", 1)]
+    assert begun_onces(folded(started).step("a#1")) == ("x",)
+    for end in (Noted("a#1", "once:x", b"1"), Noted("a#1", "awaited:x", b"1"), OnceFailed("a#1", "x")):
+        assert begun_onces(folded([*started, end]).step("a#1")) == ()
+    assert begun_onces(folded([*started, Noted("a#1", "once:y", b"1")]).step("a#1")) == ("x",)
 
 
 def test_a_sub_graph_sees_shared_keys_and_hands_its_changes_up() -> None:

@@ -15,7 +15,7 @@ from holdfast.journal.checkpoints import checkpoint_id
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Answered, Forked, Record, Reset, RunStarted, StepFinished
-from holdfast.journal.run_state import DONE, RUNNING, Pause, RunState, Step
+from holdfast.journal.run_state import ABOUT_DOUBTS, DONE, RUNNING, Pause, RunState, Step
 from holdfast.stores.base import Entry, RunInfo
 from holdfast.values import START, RunStatus
 
@@ -153,7 +153,7 @@ class _Reading:
                 self.finished = [_Finished("", node) for node in self.run.path]
 
     def _answered(self, pause: Pause, raw: bytes) -> None:
-        asked_what_to_do = pause.kind in ("in_doubt", "poison")
+        asked_what_to_do = pause.kind in ABOUT_DOUBTS
         response = raw.decode() if asked_what_to_do else self.codec.decode(raw)
         self.decisions.append(PauseMetadata(pause.name, pause.prompt, response))
 

@@ -27,7 +27,7 @@ from holdfast.cli.stored import REPLANNED, Kept, adopted_steps, config_of, kept_
 from holdfast.cli.wishes import Wishes
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.commands.control import answer
-from holdfast.engine.driving.results import StepInterrupted
+from holdfast.engine.driving.signals import StepInterrupted
 from holdfast.engine.surroundings import settle
 from holdfast.errors import AnswerRejected, ExecutionError, HoldfastError, StateInvalid
 from holdfast.events import Observer

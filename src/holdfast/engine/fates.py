@@ -36,6 +36,7 @@ from holdfast.journal.run_state import (
     WAITING,
     RunState,
     Step,
+    begun_onces,
     step_id,
 )
 from holdfast.plan.graph import Graph
@@ -107,7 +108,8 @@ class Fates:
             taken = self._adoption.taken(step)
             if taken is not None:
                 return Fate(name, node, KEPT, f"adopted from {taken.origin!r}")
-        return Fate(name, node, *self._decided(step))
+        what, reason = self._decided(step)
+        return Fate(name, node, what, reason + _onces(self._steps.get(name, step)))
 
     def _decided(self, step: Step) -> tuple[str, str]:
         decision = self._decisions.get(step.id)
@@ -180,6 +182,12 @@ class Fates:
             if target != END:
                 how = "may follow" if may else "follows"
                 yield Fate("", prefix + target, NEXT, f"it {how} {step.node!r}")
+
+
+def _onces(step: Step) -> str:
+    """Of what in a step it is not known either whether it took effect."""
+    keys = ", ".join(map(repr, begun_onces(step)))
+    return f"; in doubt inside it: once {keys}" if keys else ""
 
 
 def _begun(before: Step, step: Step, doubt: str) -> tuple[str, str]:

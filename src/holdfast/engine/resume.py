@@ -24,6 +24,7 @@ from holdfast.journal import records
 from holdfast.journal.checkpoints import is_checkpoint_id, locate_checkpoint
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.run_state import (
+    ABOUT_DOUBTS,
     EVERY_KEY,
     EXPIRED,
     IN_DOUBT,
@@ -158,7 +159,7 @@ def settled_doubts(
     if wish is None or wish == "ask":
         return []
     known = {record.pause for record in answered}
-    doubts = [pause for pause in run.pauses.values() if pause.kind in ("in_doubt", "poison")]
+    doubts = [pause for pause in run.pauses.values() if pause.kind in ABOUT_DOUBTS]
     return [records.Answered(pause.id, wish.encode()) for pause in doubts if pause.id not in known]
 
 
@@ -226,7 +227,7 @@ def _take(run: str, pause: Pause, value: Any, codec: Codec, retention: Retention
         reason = misfit(value, codec.decode(pause.schema))
         if reason:
             raise AnswerRejected(f"run {run!r}, pause {pause.name!r}: {reason}")
-    raw = str(value).encode() if pause.kind in ("in_doubt", "poison") else codec.encode(value)
+    raw = str(value).encode() if pause.kind in ABOUT_DOUBTS else codec.encode(value)
     return records.Answered(pause.id, raw)
 
 

@@ -16,6 +16,8 @@ from holdfast.journal.records import (
     Migrated,
     MovedOn,
     Noted,
+    OnceFailed,
+    OnceStarted,
     Paused,
     Record,
     Remarked,
@@ -34,6 +36,7 @@ from holdfast.journal.records import (
     WaveFinished,
 )
 from holdfast.journal.run_state import (
+    BEGUN,
     DONE,
     EVERY_KEY,
     EXPIRED,
@@ -62,6 +65,7 @@ from holdfast.journal.run_state import (
     forget_notes,
     names_within,
     node_of,
+    once_question,
     renamed_path,
     step_id,
 )
@@ -93,7 +97,19 @@ def _start_step(run: RunState, record: StepStarted, at: float) -> None:
 
 
 def _note(run: RunState, record: Noted, at: float) -> None:
-    run.step(record.step).notes[record.key] = record.value
+    notes = run.step(record.step).notes
+    notes[record.key] = record.value
+    notes.pop(f"{BEGUN}{record.key.partition(':')[2]}", None)
+
+
+def _start_once(run: RunState, record: OnceStarted, at: float) -> None:
+    step = run.step(record.step)
+    step.notes[f"{BEGUN}{record.key}"] = b""
+    step.answers.pop(once_question(record.key), None)
+
+
+def _fail_once(run: RunState, record: OnceFailed, at: float) -> None:
+    run.step(record.step).notes.pop(f"{BEGUN}{record.key}", None)
 
 
 def _spend(run: RunState, record: Spent, at: float) -> None:
@@ -414,7 +430,8 @@ def _resume(run: RunState, record: Resumed, at: float) -> None:
             step.crashes += crashed
         elif step.status == FAILED:
             in_doubt = step.notes.pop(STILL_IN_DOUBT, None) is not None
-            for name in [name for name, value in step.answers.items() if value == EXPIRED]:
+            anew = [name for name, value in step.answers.items() if value == EXPIRED or _is_of_once(name)]
+            for name in anew:
                 del step.answers[name]  # It is asked anew.
             step.status, step.tried = IN_DOUBT if in_doubt else READY, 0
         elif step.status == GATED and record.approve:
@@ -422,6 +439,10 @@ def _resume(run: RunState, record: Resumed, at: float) -> None:
     if record.approve:
         for pause_id in [p.id for p in run.pauses.values() if p.kind in ("before", "after")]:
             del run.pauses[pause_id]
+
+
+def _is_of_once(name: str) -> bool:
+    return name.startswith(once_question(""))
 
 
 def _change_graph(run: RunState, record: GraphChanged, at: float) -> None:
@@ -483,6 +504,8 @@ APPLY: dict[type[Record], Callable[[RunState, Any, float], None]] = {
     Paused: _pause,
     Answered: _answer,
     Noted: _note,
+    OnceStarted: _start_once,
+    OnceFailed: _fail_once,
     StateEdited: _edit,
     Migrated: _migrate,
     Spent: _spend,

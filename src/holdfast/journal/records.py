@@ -213,6 +213,22 @@ class Noted(NamedTuple):
     value: bytes
 
 
+class OnceStarted(NamedTuple):
+    """The intent: a function given to `once` is about to run. `repeated` says that it was in doubt before."""
+
+    step: str
+    key: str
+    attempt: int
+    repeated: bool = False
+
+
+class OnceFailed(NamedTuple):
+    """A function given to `once` raised, so that it is not in doubt."""
+
+    step: str
+    key: str
+
+
 class StateEdited(NamedTuple):
     """The state of a frame was changed from outside.
 
@@ -334,6 +350,8 @@ Record = (
     | Paused
     | Answered
     | Noted
+    | OnceStarted
+    | OnceFailed
     | StateEdited
     | Migrated
     | Spent

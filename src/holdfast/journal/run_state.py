@@ -36,6 +36,15 @@ NO_ANSWER = ("before", "after", SLEEP)
 STILL_IN_DOUBT = "in_doubt"
 """The note of an interrupted step that failed without having been started again."""
 
+BEGUN = "begun:"
+"""Begins the note of a function given to `once` that has begun and not ended; its key follows."""
+
+ONCE_IN_DOUBT = "once_in_doubt"
+"""The kind of a pause that asks what to do with such a function that was interrupted."""
+
+ABOUT_DOUBTS = ("in_doubt", "poison", ONCE_IN_DOUBT)
+"""The kinds of pauses that ask what to do with something that was interrupted: rerun, skip or fail it."""
+
 ONE_OFF = "one_off"
 """The note of a step that nothing follows."""
 
@@ -219,6 +228,16 @@ class RunState:
         """Every active step of every frame."""
         for frame in self.frames.values():
             yield from frame.active.values()
+
+
+def once_question(key: str) -> str:
+    """The name under which people answer what to do with an interrupted function given to `once`."""
+    return f"{INTERRUPTED}:{key}"
+
+
+def begun_onces(step: Step) -> tuple[str, ...]:
+    """The keys of the functions given to `once` in a step that have begun and not ended."""
+    return tuple(key.removeprefix(BEGUN) for key in step.notes if key.startswith(BEGUN))
 
 
 def step_id(frame: str, node: str, visit: int, key: str | None) -> str:

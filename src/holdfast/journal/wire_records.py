@@ -19,6 +19,8 @@ from holdfast.journal.records import (
     Migrated,
     MovedOn,
     Noted,
+    OnceFailed,
+    OnceStarted,
     Paused,
     Record,
     Remarked,
@@ -185,6 +187,8 @@ _WRITERS: dict[type[Record], Callable[[Any, Track], list[Any]]] = {
     Described: lambda r, track: [21, r.facts],
     Remarked: _write_remarked,
     MovedOn: _write_moved_on,
+    OnceStarted: lambda r, track: [23, r.step, safe_text(r.key), r.attempt, r.repeated],
+    OnceFailed: lambda r, track: [24, r.step, safe_text(r.key)],
     Steered: _write_steered,
 }
 
@@ -286,4 +290,6 @@ _READERS: dict[int, Callable[[list[Any], Track, Codec], Record]] = {
     20: lambda w, track, codec: Spent(*w[1:8]),
     21: lambda w, track, codec: Described(w[1]),
     22: lambda w, track, codec: Remarked(w[1], w[2], tuple(w[3]), tuple(w[4]), *w[5:7]),
+    23: lambda w, track, codec: OnceStarted(*w[1:5]),
+    24: lambda w, track, codec: OnceFailed(*w[1:3]),
 }

@@ -24,6 +24,8 @@ from holdfast.journal.records import (
     Migrated,
     MovedOn,
     Noted,
+    OnceFailed,
+    OnceStarted,
     Paused,
     Record,
     Remarked,
@@ -40,7 +42,7 @@ from holdfast.journal.records import (
     StepStarted,
     WaveFinished,
 )
-from holdfast.journal.run_state import RunState
+from holdfast.journal.run_state import ABOUT_DOUBTS, RunState
 from holdfast.journal.wire import Track
 from holdfast.stores.base import Entry, Mark
 from holdfast.values import START, RunStatus, readable_step
@@ -168,11 +170,9 @@ class Timeline:
             pause = self._run.pauses.get(record.pause)
             name, kind = (pause.name, pause.kind) if pause else (record.pause, "ask")
             raw = record.value
-            shown = (
-                raw.decode("utf-8", "replace") if kind in ("in_doubt", "poison") else preview_raw(raw, CODEC)
-            )
+            shown = raw.decode("utf-8", "replace") if kind in ABOUT_DOUBTS else preview_raw(raw, CODEC)
             by = f" by {record.by}" if record.by else ""
-            answer = shown if kind in ("in_doubt", "poison") else _value(raw)
+            answer = shown if kind in ABOUT_DOUBTS else _value(raw)
             data = {"pause": record.pause, "name": name, "answer": answer, "by": record.by}
             return "answer", pause.step if pause else "", f"{name} was answered{by}: {shown}", data
         if isinstance(record, Described):
@@ -270,7 +270,15 @@ def tell_run(record: Record) -> Told | None:
             return _tell_command(record)
         case RunEnded():
             return _tell_end(record)
-        case WaveFinished() | Noted():
+        case OnceStarted(repeated=True):
+            data = {"step": record.step, "key": record.key, "decision": "rerun"}
+            return (
+                "once.in_doubt",
+                record.step,
+                f"once {record.key!r} of {record.step} was in doubt, and runs again",
+                data,
+            )
+        case WaveFinished() | Noted() | OnceStarted() | OnceFailed():
             return None
     raise AssertionError(record)
 

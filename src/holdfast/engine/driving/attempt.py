@@ -61,9 +61,11 @@ def attempt_inline(
 ) -> Result:
     """As `attempt_here`, where no event loop is seen to run."""
     begun = clock.perf_counter()
+    is_over = True
     try:
         value = call(node, state, context, config)
         if type(value) is not dict and inspect.isawaitable(value):
+            is_over = False
             return Result(step, value, None, -1.0, state, context)
         if state._handed is not None:
             state.check_untouched()
@@ -73,6 +75,9 @@ def attempt_inline(
         raise
     except BaseException as error:
         return Result(step, error=error, seconds=clock.perf_counter() - begun, state=state)
+    finally:
+        if context is not None and is_over:
+            context.end()
     return Result(step, value, None, clock.perf_counter() - begun, state)
 
 
@@ -119,6 +124,9 @@ async def attempt_async(
             raise
         failure = error.error if isinstance(error, Escaped) else error
         return Result(step, error=failure, seconds=clock.perf_counter() - begun, state=state)
+    finally:
+        if context is not None:
+            context.end()
     return Result(step, value, seconds=clock.perf_counter() - begun, state=state)
 
 

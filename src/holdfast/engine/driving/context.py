@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import decimal
+import functools
 import inspect
 import logging
 import math
@@ -15,9 +16,11 @@ from typing import Any, Protocol
 from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.engine.answers import answer_schema
+from holdfast.engine.driving.once import Onces, Policy, check_policy
+from holdfast.engine.driving.signals import PauseSignal, StopSignal, Terminated
 from holdfast.errors import AnswerTimeout, CodecError, StateInvalid
-from holdfast.journal.records import Noted, Paused, Spent
-from holdfast.journal.run_state import EXPIRED, INTERRUPTED, SLEEP, Step
+from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Paused, Spent
+from holdfast.journal.run_state import EXPIRED, INTERRUPTED, SLEEP, Step, once_question
 
 logger = logging.getLogger("holdfast.nodes")
 
@@ -26,15 +29,6 @@ LONGEST_SLEEP = 100 * 365.25 * 86400
 
 NOTHING: Any = object()
 """Stands for a value that is not given, where `None` is one."""
-
-
-class PauseSignal(BaseException):
-    """Leaves a node that waits for an answer. No `except Exception` can swallow it."""
-
-    def __init__(self, *asked: Paused) -> None:
-        self.asked = asked
-        what = "its time" if asked[0].kind == SLEEP else f"an answer to {asked[0].prompt!r}"
-        super().__init__(f"waiting for {what}")
 
 
 class Host(Protocol):
@@ -47,8 +41,12 @@ class Host(Protocol):
 
     @property
     def is_left(self) -> bool: ...
-    def note(self, record: Noted) -> None: ...
-    async def note_async(self, record: Noted) -> None: ...
+    @property
+    def has_left_run(self) -> bool: ...
+    def note(self, record: Noted | OnceStarted, context: Context) -> None: ...
+    async def note_async(self, record: Noted | OnceStarted, context: Context) -> None: ...
+    def record_of_step(self, record: Noted | OnceStarted | OnceFailed, context: Context) -> None: ...
+    def once_policy(self, step: Step, policy: Policy | None) -> Policy: ...
     def spend(self, record: Spent, store: bool) -> None: ...
     def spent(self) -> float: ...
     def emit(self, type: str, node: str = "", /, **data: Any) -> None: ...
@@ -65,7 +63,9 @@ class Context:
         "_beat",
         "_host",
         "_is_async",
+        "_is_over",
         "_once",
+        "_onces",
         "_sleeps",
         "_step",
         "attempt",
@@ -77,6 +77,7 @@ class Context:
         self._host, self._step, self._is_async, self.config = host, step, is_async, config
         self.attempt, self._beat, self._sleeps, self._once = step.attempt, clock.monotonic(), 0, 0
         self._asked: dict[str, int] | None = None
+        self._onces, self._is_over = Onces(), False
         self.left: PauseSignal | None = None
         """The pause that left the node, which it must not swallow."""
 
@@ -122,10 +123,11 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether somebody wants the run to stop; a long node may look at it and return early."""
-        return self._host.stop_wanted()
+        return self.is_over or self._host.stop_wanted()
 
     def emit(self, message: Any = None, /, **data: Any) -> None:
         """Tell the run's observers and streams something: a `node.message` event."""
+        self._refuse_if_over()
         if isinstance(message, Mapping):
             data = {**message, **data}
         elif message is not None:
@@ -163,6 +165,7 @@ class Context:
 
     def heartbeat(self) -> None:
         """Say that the step is alive: its timeout counts from now."""
+        self._refuse_if_over()
         self._beat = clock.monotonic()
 
     def ask(
@@ -209,6 +212,7 @@ class Context:
         return {name: answer for name, (_, answer) in found.items()}
 
     def _leaving(self, *asked: Paused) -> PauseSignal:
+        """Note the pause that leaves the node."""
         self.left = PauseSignal(*asked)
         return self.left
 
@@ -222,11 +226,12 @@ class Context:
         default: Any = NOTHING,
     ) -> tuple[bool, Any]:
         """Whether a question is answered, and the answer, or else the pause that it makes."""
+        self._refuse_if_over()
         name = prompt if name is None else name
         if _NUMBERED.search(name):
             raise StateInvalid(f"a question cannot be named {name!r}: #2, #3 … mark questions asked again")
         name = self._counted(_text(name))
-        if name == INTERRUPTED:
+        if name == INTERRUPTED or name.startswith(once_question("")):
             raise StateInvalid(
                 f"a question cannot be named {name!r}; that is how interrupted steps are answered"
             )
@@ -265,59 +270,87 @@ class Context:
                 "a bare `except:` around ctx.ask or ctx.sleep swallows the pause, use `except Exception:`"
             )
 
-    def once(self, key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def once(
+        self,
+        key: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        if_interrupted: Policy | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """`function(*args, **kwargs)`, run at most once in this step and remembered under `key`.
 
         Later attempts and resumes get the remembered result, and so do a plain fork and a rollback; a step that is
-        rerun, or whose state a fork changed, runs it anew. With a coroutine function, `await` it.
+        rerun, or whose state a fork changed, runs it anew. With a coroutine function, `await` it. Whoever calls it
+        while it runs, in another task or thread, waits for it and gets its result, or what it raised; after that a
+        new call tries again. Its intent is stored before it runs: if the process dies, or the attempt is left, inside
+        of it, it is in doubt, and `if_interrupted` says what the next attempt does: `"rerun"`, `"skip"` (the result is
+        `None`), `"ask"`, `"fail"`, or a function of `ctx` that looks at the world (`None` or `False`: not done, `True`
+        or a result: done). Without one the node's own `if_interrupted` says so.
         """
-        key = _text(key)
+        key = self._stored_key(key)
+        check_policy(if_interrupted)
+        call = functools.partial(function, *args, **kwargs) if args or kwargs else function
         if inspect.iscoroutinefunction(function):
-            return self._once_async(key, function, *args, **kwargs)
-        known, value = self._remembered(f"once:{key}")
-        if known:
-            return value
-        known, value = self._remembered(f"awaited:{key}")
-        if known:
-            return _ready(value)
-        self._refuse_if_left()
-        self._once += 1
-        try:
-            value = function(*args, **kwargs)
-        finally:
-            self._once -= 1
-        if inspect.isawaitable(value):
-            return self._remember_async(f"awaited:{key}", value)
-        return self._remember(f"once:{key}", value)
+            return self._onces.call_async(self, key, call, if_interrupted)
+        return self._onces.call(self, key, call, if_interrupted)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this attempt is over: it ended, timed out, or was left. What still runs of it is left to itself."""
+        return self._is_over
+
+    def end(self) -> None:
+        """Say that this attempt is over. From now on its node gets a `StopSignal` for whatever it asks."""
+        self._is_over = True
+
+    def _refuse_if_over(self) -> None:
+        """Leave a node that still runs although its attempt, or this execution of the run, is over."""
+        if self.is_over or self._host.has_left_run:
+            raise StopSignal
 
     def _refuse_if_left(self) -> None:
-        """Leave a node that still runs although its run was left: somebody else may have it by now."""
-        if self._host.is_left:
+        """Leave a node that still runs although its attempt or its run was left: somebody else may have it by now."""
+        if self.is_over or self._host.is_left or self._host.has_left_run:
             raise StopSignal
+
+    def _stored_key(self, key: str) -> str:
+        """A key as it is stored."""
+        return _text(key)
+
+    def _recalled(self, key: str) -> tuple[bool, Any, bool]:
+        """Whether `once` remembers a result under a key, the result, and whether it has to be awaited."""
+        for kind in ("once", "awaited"):
+            known, value = self._remembered(f"{kind}:{key}")
+            if known:
+                return True, value, kind == "awaited"
+        return False, None, False
 
     def recall(self, key: str, default: Any = None) -> Any:
         """What `once` remembered under `key` in this step, or `default`."""
-        for kind in ("once", "awaited"):
-            known, value = self._remembered(f"{kind}:{_text(key)}")
-            if known:
-                return value
-        return default
+        known, value, _ = self._recalled(self._stored_key(key))
+        return value if known else default
 
-    async def _once_async(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        known, value = self._remembered(f"once:{key}")
-        if known:
-            return value
-        self._refuse_if_left()
-        return await self._remember_async(f"once:{key}", function(*args, **kwargs))
+    def _note(self, record: Noted | OnceStarted) -> None:
+        """Store a record of this step before returning; a step that was left gets a `StopSignal` instead."""
+        self._host.note(record, self)
 
-    async def _remember_async(self, key: str, awaitable: Any) -> Any:
-        self._once += 1
-        try:
-            value = await awaitable
-        finally:
-            self._once -= 1
-        await self._host.note_async(self._noted(key, value))
-        return value
+    async def _note_async(self, record: Noted | OnceStarted) -> None:
+        """As `note`, without blocking an event loop that others share."""
+        await self._host.note_async(record, self)
+
+    def _record_failed(self, record: OnceFailed) -> None:
+        """Record that a function given to `once` raised; it is stored with what follows."""
+        self._host.record_of_step(record, self)
+
+    def _once_depth(self, change: int) -> None:
+        """Count the functions given to `once` that are at work."""
+        self._once += change
+
+    def _tell_doubt(self, key: str, decision: str) -> None:
+        """Tell the observers what is done about a function that was interrupted."""
+        self._host.emit("once.in_doubt", self.node, step=self.step, key=key, decision=decision)
 
     def sleep(
         self, seconds: float | dt.timedelta, *, name: str | None = None
@@ -333,13 +366,15 @@ class Context:
             raise StateInvalid(
                 f"ctx.sleep of step {self.step!r} takes seconds, a hundred years of them at most, not {seconds!r}"
             )
+        self._refuse_if_left()
         self._sleeps += 1
         key = f"sleep:{self._sleeps if name is None else name}"
         if self._is_async:
             return self._sleep_async(key, self._host.deadline_after(length))
         known, until = self._remembered(key)
         if not known:
-            until = self._remember(key, self._host.deadline_after(length))
+            until = self._host.deadline_after(length)
+            self._note(self._noted(key, until))
         self._leave_if_long(key, until)
         while (left := self._host.time_left(until)) > 0:
             if self.cancelled:
@@ -354,7 +389,7 @@ class Context:
         if known:
             until = earlier
         else:
-            await self._host.note_async(self._noted(key, until))
+            await self._note_async(self._noted(key, until))
         self._leave_if_long(key, until)
         while (left := self._host.time_left(until)) > 0:
             moment = min(left, clock.glance(1.0))
@@ -374,11 +409,8 @@ class Context:
         raw = self._step.notes.get(key)
         return (False, None) if raw is None else (True, self._host.codec.decode(raw))
 
-    def _remember(self, key: str, value: Any) -> Any:
-        self._host.note(self._noted(key, value))
-        return value
-
     def _noted(self, key: str, value: Any) -> Noted:
+        """What is stored under a key."""
         try:
             return Noted(self.step, key, self._host.codec.encode(value))
         except CodecError as error:
@@ -419,13 +451,4 @@ def _text(name: str) -> str:
     return name
 
 
-async def _ready(value: Any) -> Any:
-    return value
-
-
-class StopSignal(BaseException):
-    """Leaves a node because the run is to stop."""
-
-
-class Terminated(SystemExit):
-    """SIGTERM arrived. Any other `SystemExit` is a node's own, and a failure like another."""
+__all__ = ["NOTHING", "Context", "Host", "PauseSignal", "StopSignal", "Terminated", "ledger_line", "logger"]

@@ -18,7 +18,7 @@ from holdfast.data.state import State
 from holdfast.engine.commands.inbox import PAUSE, Wish
 from holdfast.engine.commands.mailbox import POLL, Mailbox
 from holdfast.engine.driving.attempt import Result, attempt_async, attempt_here
-from holdfast.engine.driving.context import Context, StopSignal
+from holdfast.engine.driving.context import Context
 from holdfast.engine.driving.decide import (
     AskWhat,
     CloseFrame,
@@ -38,17 +38,19 @@ from holdfast.engine.driving.ending import Ending
 from holdfast.engine.driving.gates import Gates
 from holdfast.engine.driving.glide import Glide
 from holdfast.engine.driving.moves import Moves
+from holdfast.engine.driving.once import Policy
 from holdfast.engine.driving.overtaking import Overtaking
 from holdfast.engine.driving.parallel_writes import ParallelWrites
 from holdfast.engine.driving.results import Results, graph_of, state_for
 from holdfast.engine.driving.route import RouteFailed
 from holdfast.engine.driving.saving import Saving
+from holdfast.engine.driving.signals import StopSignal
 from holdfast.engine.elsewhere.main_program import refuse_while_loading
 from holdfast.engine.resume import elapsed
 from holdfast.engine.settings import Settings
 from holdfast.errors import ExecutionError, RunConflict, StoreError
 from holdfast.events import Observer
-from holdfast.journal.records import Noted, Spent, StepFinished, StepStarted
+from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Spent, StepFinished, StepStarted
 from holdfast.journal.run_state import (
     INTERRUPTED,
     RunState,
@@ -130,6 +132,10 @@ class Drive:
         self._unsaved: list[ExecutionError | RunConflict | StoreError] = []
         """Why something that steps had to have stored was not."""
         self._awaiting = False
+        self._thread = 0
+        """The thread of the event loop."""
+        self._wanted_again: set[str] = set()
+        """The interrupted steps of which somebody said that they are to run again."""
         self.mailbox = Mailbox(self.saving, self, self._obeyed, resumed=resumed, by_worker=linger is not None)
         self._ending = Ending(self.saving, self._gates, self._results, self.mailbox)
         self._poll_handle: asyncio.TimerHandle | None = None
@@ -151,31 +157,60 @@ class Drive:
         """Whether this drive is over, or is to be at once: steps that still run are left to themselves."""
         return self.stop is not None or self._loop is None
 
-    def note(self, record: Noted) -> None:
-        """Record what a step must remember, and store it before returning."""
-        inline, self.inline = self.inline, False  # A signal must not part a commit from its acknowledgement.
-        try:
+    @property
+    def has_left_run(self) -> bool:
+        """Whether this execution has left the run: nothing that its steps still say is recorded."""
+        return self._loop is None or self.run.status != RunStatus.RUNNING
+
+    def record_of_step(self, record: Noted | OnceStarted | OnceFailed, context: Context) -> None:
+        """Record something of a step; one whose attempt, or whose run, was left gets a `StopSignal` instead."""
+        with (
+            self.saving.writer.lock
+        ):  # What ends an attempt or the run is recorded either before this or after it.
+            if context.is_over or self.has_left_run:
+                raise StopSignal
             self._record(record)
+
+    def note(self, record: Noted | OnceStarted, context: Context) -> None:
+        """Record what a step must remember, and store it before returning."""
+        inline = self.inline and threading.get_ident() == self._thread
+        if inline:
+            self.inline = False  # A signal must not part a commit from its acknowledgement.
+        try:
+            self.record_of_step(record, context)
             if self.settings.policy.saves_wave(0):
-                with self._keeping():
+                with self._keeping(context):
                     self.saving.flush()
                     self.overtaking.refuse()
         finally:
-            self.inline = inline
+            if inline:
+                self.inline = True
         if inline and self.stop is not None:
             raise StopSignal
 
-    async def note_async(self, record: Noted) -> None:
+    async def note_async(self, record: Noted | OnceStarted, context: Context) -> None:
         """As `note`, without blocking an event loop that is not this drive's own."""
-        if self.private:
-            self.note(record)
+        if self.private or asyncio.get_running_loop() is not self._loop:
+            self.note(record, context)
             return
-        self._record(record)
+        self.record_of_step(record, context)
         if self.settings.policy.saves_wave(0):
-            with self._keeping():
+            with self._keeping(context):
                 await self.saving.flush_async()
                 if self.overtaking.is_possible:
                     await asyncio.to_thread(self.overtaking.refuse)
+
+    def once_policy(self, step: Step, policy: Policy | None) -> Policy:
+        """What is done about a function given to `once` that was interrupted, if its own policy is `policy`.
+
+        The caller of this execution comes first, then that policy, then the node's. Where a node's own function has
+        looked, or somebody has said that the step is to run again, that holds for its functions, too.
+        """
+        own = self.rules.if_interrupted or policy
+        if own is not None:
+            return own
+        of_node = graph_of(self.graph, step).nodes[step.node].if_interrupted
+        return "rerun" if callable(of_node) or step.id in self._wanted_again else of_node
 
     def spend(self, record: Spent, store: bool) -> None:
         """Record what a step used up; with `store` it is stored before returning, wherever that blocks nobody."""
@@ -198,11 +233,13 @@ class Drive:
             self.inline = inline
 
     @contextmanager
-    def _keeping(self) -> Iterator[None]:
+    def _keeping(self, context: Context | None = None) -> Iterator[None]:
         """While a step has something stored: what goes wrong with that is not the step's failure."""
         try:
             yield
         except (ExecutionError, RunConflict, StoreError) as error:
+            if context is not None and (context.is_over or self.has_left_run):
+                raise StopSignal from None
             self._unsaved.append(error)
             raise
 
@@ -367,6 +404,7 @@ class Drive:
     async def drive(self) -> RunStatus:
         """Advance the run as far as it goes; the status it then has. Why it failed is left in `failure`."""
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+        self._thread = threading.get_ident()
         timer = self._timer()
         try:
             if self.run.reuse is not None:
@@ -537,6 +575,8 @@ class Drive:
         if at is not None and self.time_left(at) > 0:
             self._wake_at = at if self._wake_at is None else min(at, self._wake_at)
             return False
+        if step.answers.get(INTERRUPTED) == b"rerun":
+            self._wanted_again.add(step.id)
         self._record(StepStarted(step.id, step.attempt + 1))
         return True
 

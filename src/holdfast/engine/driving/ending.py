@@ -12,8 +12,9 @@ from holdfast.engine.driving.attempt import fault_of
 from holdfast.engine.driving.decide import qualified
 from holdfast.engine.driving.gates import Gates
 from holdfast.engine.driving.parallel_writes import ParallelWrite
-from holdfast.engine.driving.results import Results, StepInterrupted
+from holdfast.engine.driving.results import Results
 from holdfast.engine.driving.saving import Saving
+from holdfast.engine.driving.signals import StepInterrupted
 from holdfast.errors import ExecutionError, MaxIterationsExceeded
 from holdfast.journal.records import RunEnded
 from holdfast.journal.run_state import DONE, FAILED, Frame

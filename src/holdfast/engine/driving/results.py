@@ -9,22 +9,18 @@ from holdfast.data.ops import advance
 from holdfast.data.state import State
 from holdfast.engine.driving.attempt import Result, fault_of
 from holdfast.engine.driving.changes import Meaning, meaning
-from holdfast.engine.driving.context import PauseSignal, StopSignal
 from holdfast.engine.driving.decide import Rules
 from holdfast.engine.driving.parallel_writes import ParallelWrite, ParallelWrites
 from holdfast.engine.driving.route import RouteFailed
 from holdfast.engine.driving.saving import Saving
-from holdfast.errors import ExecutorLost, HoldfastError
+from holdfast.engine.driving.signals import PauseSignal, StepInterrupted, StopSignal
+from holdfast.errors import ExecutorLost
 from holdfast.journal.records import Noted, StepFailed, StepFinished
 from holdfast.journal.run_state import IN_DOUBT, STILL_IN_DOUBT, Step
 from holdfast.plan.graph import Graph, Node
 from holdfast.plan.retry import AFTER_A_LOSS
 
 logger = logging.getLogger("holdfast")
-
-
-class StepInterrupted(HoldfastError):
-    """An interrupted step may not be repeated unasked."""
 
 
 def graph_of(graph: Graph, step: Step) -> Graph:
@@ -71,7 +67,7 @@ class Results:
         elif isinstance(error, ExecutorLost) and not self._may_rerun(step):
             self._doubt(step, error)
         else:
-            self.failed(step, error, result.seconds)
+            self.failed(step, error, result.seconds, repeatable=not isinstance(error, StepInterrupted))
 
     def _meaning(self, step: Step, value: Any, given: State | None) -> Meaning:
         """Return the changes and the next nodes that a step's value asks for; raise if they cannot be applied."""

@@ -56,7 +56,17 @@ class Discreet(Context):
         """As in every context, without secrets."""
         return super().ask_all(self._world.hide(dict(questions)))
 
+    @property
+    def is_over(self) -> bool:
+        """Whether this attempt is over."""
+        return self._inner.is_over
+
+    def _stored_key(self, key: str) -> str:
+        """A key as it is stored, without secrets."""
+        return str(self._world.hide(super()._stored_key(key)))
+
     def _noted(self, key: str, value: Any) -> Noted:
+        """What is stored under a key, without secrets."""
         return super()._noted(self._world.hide(key), self._world.hide(value))
 
 

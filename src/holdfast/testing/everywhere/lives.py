@@ -13,10 +13,11 @@ from types import FrameType
 from typing import Any
 
 from holdfast import clock
-from holdfast.engine.driving.results import StepInterrupted
+from holdfast.engine.driving.signals import StepInterrupted
 from holdfast.engine.outcome import Outcome, Pause
 from holdfast.errors import ExecutionError, RunNotFound
 from holdfast.journal.records import MovedOn, StepFinished
+from holdfast.journal.run_state import ABOUT_DOUBTS
 from holdfast.plan.graph import Graph
 from holdfast.stores.base import Store
 from holdfast.testing.crashing_store import Crash
@@ -203,7 +204,7 @@ class Life:
                 continue  # A plain resume passes the gate.
             self._end.asked += self._trial.answers.names_of(pause)
             known, value = self._trial.answers.find(pause)
-            if not known and pause.kind in ("in_doubt", "poison"):
+            if not known and pause.kind in ABOUT_DOUBTS:
                 known, value = True, self._decided(pause)
             if not known and pause.expires_at is not None and self._trial.skip_time:
                 running_out.append(pause)

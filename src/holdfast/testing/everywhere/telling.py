@@ -8,6 +8,7 @@ from holdfast.journal.records import (
     Answered,
     MovedOn,
     Noted,
+    OnceStarted,
     Paused,
     Record,
     Resumed,
@@ -55,6 +56,8 @@ def _words(records: Iterable[Record]) -> Iterator[str]:
                 yield (
                     f"ctx.{kind}({name!r}) of step {step!r}" if kind in ("once", "sleep") else f"note {key!r}"
                 )
+            case OnceStarted(step=step, key=key):
+                yield f"ctx.once({key!r}) of step {step!r} begins"
             case RunEnded(status=status):
                 yield f"the run is {status}"
             case _:
