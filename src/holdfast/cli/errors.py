@@ -64,6 +64,7 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"resume with remap=\{'old': 'new'\}", "resume with --remap OLD=NEW"),
     (r"remap=\{'([^']*)': '([^']*)'\}", r"--remap \1=\2"),
     (r"resume with takeover=True", "resume with --takeover"),
+    (rf"a fork with as_node={_ID} has it chosen", r"`holdfast fork` with --as-node \1\2 has it chosen"),
     (r"change the state with update= instead", "change the state with --set instead"),
     (r"give either input= or output=:", "give either --input or --output:"),
     (r"give either run_id= or in_place=True,", "give either --run-id or --in-place,"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.display.progress import HELPERS, place_of
+from holdfast.cli.display.progress import DONE, HELPERS, PENDING, place_of
 from holdfast.errors import HoldfastError
 from holdfast.views.counts import NOTHING, Counts, counted, statuses, steps_in
 from holdfast.views.state_ledger import spent_by
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.engine.app import App
     from holdfast.engine.settings import Settings
     from holdfast.journal.journal import Journal, Loaded
+    from holdfast.journal.run_state import RunState
     from holdfast.stores.base import RunInfo
 
 REPLANNED = "replanned"
@@ -40,6 +41,8 @@ class Kept:
     failed_attempt: int = 0
     statuses: tuple[tuple[str, str], ...] = ()
     """Each finished step of a workflow file with its status."""
+    items: tuple[tuple[str, str], ...] = ()
+    """The items of for-each steps under way, by the names of their steps: done, failed or pending."""
     adopted: int = 0
     """How many of the steps were given the results of another run."""
 
@@ -65,10 +68,18 @@ def kept_of(app: App, run_id: str) -> Kept | None:
             failed_step="" if failed is None else place_of(failed.id, failed.node).label,
             failed_attempt=0 if failed is None else failed.attempt,
             statuses=tuple(statuses(state)),
+            items=_open_items(loaded.run),
             adopted=_adopted(app, loaded) if loaded.run.reuse is not None else 0,
         )
     except HoldfastError:
         return None
+
+
+def _open_items(run: RunState) -> tuple[tuple[str, str], ...]:
+    from holdfast.journal.run_state import DONE as FINISHED
+
+    items = (step for step in run.active() if step.key is not None)
+    return tuple((step.id, DONE if step.status == FINISHED else PENDING) for step in items)
 
 
 def _adopted(app: App, loaded: Loaded) -> int:

@@ -73,6 +73,7 @@ def fork(
       holdfast fork research@2 --set inputs.topic=tides --run
       holdfast fork research@draft --as-node draft --set 'steps.draft.output=@better.md'
     """
+    from holdfast.cli.display.watching import told_warnings
     from holdfast.cli.moments import reading_moments
     from holdfast.engine.travel.editing import Edit
     from holdfast.engine.travel.forking import fork_run
@@ -86,7 +87,8 @@ def fork(
         moment = find_moment(journal.store, text)
         hands, update = _prepared(journal, moment, text, pairs, as_node, go_on)
         name = _free_id(journal, run_id)
-        fork_run(hands, moment, name, Edit(update, as_node, by or me(), reason), tags=tags or None)
+        with told_warnings(str):
+            fork_run(hands, moment, name, Edit(update, as_node, by or me(), reason), tags=tags or None)
         url = journal.store.url
         parent = moment.info.run
     finally:

@@ -20,6 +20,7 @@ from holdfast.cli.display.progress import (
     RETRYING,
     RUNNING,
     SKIPPED,
+    STOPPED,
     WAITING,
     Progress,
     Row,
@@ -38,6 +39,7 @@ _ICONS = {
     FAILED: ("✗", "x", "bold red"),
     WAITING: ("?", "?", "bold yellow"),
     RETRYING: ("↻", "~", "yellow"),
+    STOPPED: ("■", "#", "yellow"),
 }
 _SPINNER = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\")
 _OVER = (DONE, KEPT, SKIPPED)
@@ -93,11 +95,12 @@ class LiveView:
             rows = [row for path, row in self.progress.rows.items() if path not in self._earlier]
             hidden = len(self._earlier)
             cost, shown = self.progress.cost, [copy.copy(row) for row in self._chosen(rows)]
+            left = [row.name for row in rows if row.status == STOPPED] if self.progress.is_stopped else []
         parts: list[ConsoleRenderable] = [self._header()]
         if others := hidden + len(rows) - len(shown):
             dots = "..." if self._plain else "…"
             parts.append(Text(f"  {dots} {count(others, 'other step')}", style="dim"))
-        parts += [*self._steps(shown, now), self._footer(now, cost)]
+        parts += [*self._steps(shown, now), self._footer(now, cost, left)]
         return Group(*parts)
 
     def _chosen(self, rows: list[Row]) -> list[Row]:
@@ -144,8 +147,11 @@ class LiveView:
         pretty, simple, style = _ICONS[row.status]
         return simple if self._plain else pretty, style
 
-    def _footer(self, now: float, cost: float) -> Text:
+    def _footer(self, now: float, cost: float, left: list[str]) -> Text:
         text = Text(f"  {duration(now - self._began)}", style="dim")
+        if left and self._live is not None and self._live.is_started:
+            names = ", ".join(one_line(name) for name in left[:3]) + (" …" if len(left) > 3 else "")
+            text.append(f"  stopped and saved; waits until {names} can be left", style="yellow not dim")
         if cost:
             text.append(f"  {money(cost)}")
         return text
@@ -159,7 +165,7 @@ def _time(row: Row, now: float) -> str:
 
 def _append_about(text: Text, row: Row, now: float, bar: int = BAR) -> None:
     """Add what there is to say of a step beside its name."""
-    if row.total and row.status in (RUNNING, RETRYING, DONE, FAILED):
+    if row.total and row.status in (RUNNING, RETRYING, DONE, FAILED, STOPPED):
         text.append(_bar(row, bar), style="cyan")
     if row.visits > 1:
         text.append(f"visit {row.visits}  ", style="dim")
@@ -177,6 +183,8 @@ def _append_about(text: Text, row: Row, now: float, bar: int = BAR) -> None:
         text.append("kept", style="dim")
     elif row.status == SKIPPED:
         text.append("skipped", style="dim")
+    elif row.status == STOPPED:
+        text.append("stopped; a resume goes on with it", style="yellow")
 
 
 def _bar(row: Row, width: int = BAR) -> str:

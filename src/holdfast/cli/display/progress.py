@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from holdfast.cli.errors import worded
 from holdfast.events import Event
 
-PENDING, RUNNING, RETRYING, DONE, KEPT, SKIPPED, FAILED, WAITING = (
+PENDING, RUNNING, RETRYING, DONE, KEPT, SKIPPED, FAILED, WAITING, STOPPED = (
     "pending",
     "running",
     "retrying",
@@ -22,6 +22,7 @@ PENDING, RUNNING, RETRYING, DONE, KEPT, SKIPPED, FAILED, WAITING = (
     "skipped",
     "failed",
     "waiting",
+    "stopped",
 )
 ITEM = "item"
 HELPERS = {"output": "output"}
@@ -80,14 +81,27 @@ class Row:
     message: str = ""
     error: str = ""
     expected: int = 0
-    begun: int = 0
     done: int = 0
     failed: int = 0
+    items: dict[str, str] = field(default_factory=dict)
+    """The items of a for-each that are known, by the names of their steps, with what became of them."""
 
     @property
     def total(self) -> int:
         """How many items a for-each has, as far as is known."""
-        return max(self.expected, self.begun)
+        return max(self.expected, len(self.items))
+
+    def count_item(self, step: str, status: str) -> None:
+        """Note what became of an item; each counts once, however often it is tried."""
+        before = self.items.get(step)
+        self.done += (status == DONE) - (before == DONE)
+        self.failed += (status == FAILED) - (before == FAILED)
+        self.items[step] = status
+
+    def begin_visit(self, visit: int) -> None:
+        """Count the items anew if the step is come to again."""
+        if visit > self.visits:
+            self.visits, self.expected, self.done, self.failed, self.items = visit, 0, 0, 0, {}
 
     def elapsed(self, now: float) -> float:
         """The time that the step has taken so far."""
@@ -103,6 +117,8 @@ class Progress:
         }
         self.lock = threading.Lock()
         self.cost = 0.0
+        self.is_stopped = False
+        """Whether the run was stopped from outside, and is saved."""
         self._scrub: Callable[[Any], Any] = scrub or (lambda value: value)
         self._handlers = {
             "node.start": self._started,
@@ -114,6 +130,7 @@ class Progress:
             "node.message": self._said,
             "edge.transition": self._handed_out,
             "pause": self._paused,
+            "graph.cancel": self._stopped,
         }
 
     @property
@@ -134,6 +151,14 @@ class Progress:
             row = self.rows.get((name,))
             if row is not None and row.status == PENDING:
                 row.status = {"skipped": SKIPPED, "failed": FAILED}.get(status, KEPT)
+
+    def keep_items(self, items: Mapping[str, str]) -> None:
+        """Count the items of for-each steps under way, by the names of their steps: what an earlier execution left."""
+        for step, status in items.items():
+            place = place_of(step)
+            row = self.row(place)
+            row.begin_visit(place.visit)
+            row.count_item(step, status)
 
     def row(self, place: Place) -> Row:
         """The row of a place, made now if it is new."""
@@ -168,10 +193,11 @@ class Progress:
         place = place_of(event.data.get("step", ""), event.node)
         row = self.row(place)
         if place.role == ITEM or place.key is not None:
-            if event.data.get("attempt", 1) <= 1:
-                row.begun += 1
+            row.begin_visit(place.visit)
+            row.count_item(event.data.get("step", ""), RUNNING)
         elif not place.role:
-            row.visits, row.attempt = place.visit, 1 if row.kind == "ask" else event.data.get("attempt", 1)
+            row.begin_visit(place.visit)
+            row.attempt = 1 if row.kind == "ask" else event.data.get("attempt", 1)
         if row.status not in (RUNNING, RETRYING):
             row.began = time.time()
         row.status, row.error, row.message = RUNNING, "", ""
@@ -183,7 +209,7 @@ class Progress:
         failed, update = bool(data.get("error")), data.get("update") or {}
         status = FAILED if failed else _status_in(update, row.name)
         if place.role == ITEM or place.key is not None:
-            row.done, row.failed = row.done + (not failed), row.failed + failed
+            row.count_item(data.get("step", ""), FAILED if failed else DONE)
             if not failed and (place.role == ITEM or row.done + row.failed < row.total):
                 return
         if status != RUNNING:
@@ -215,6 +241,13 @@ class Progress:
         row = self.row(place_of(step_of_pause(event), event.node))
         if event.data.get("kind") != "after":
             row.seconds, row.began, row.status = row.elapsed(time.time()), 0.0, WAITING
+
+    def _stopped(self, event: Event) -> None:
+        """What was under way is left to itself: nothing of it is shown as if it went on."""
+        self.is_stopped = True
+        for row in self.rows.values():
+            if row.status in (RUNNING, RETRYING):
+                row.seconds, row.began, row.status = row.elapsed(time.time()), 0.0, STOPPED
 
     def _text(self, value: Any) -> str:
         return worded(str(self._scrub(value)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,12 @@ from holdfast.data.state import State
 from holdfast.engine.commands.inbox import Change
 from holdfast.engine.commands.meant import Refused
 from holdfast.errors import HoldfastError
-from holdfast.journal.run_state import Frame, RunState, Step
+from holdfast.journal.run_state import DONE, Frame, RunState, Step
 from holdfast.plan.graph import Graph
-from holdfast.plan.naming import outline_at
+from holdfast.plan.naming import base_name, has_parts, outline_at, whole_of
 from holdfast.suggestions import suggestion
+
+logger = logging.getLogger("holdfast")
 
 
 class NeedsGraph(Exception):
@@ -103,3 +106,24 @@ def checked(schema: Schema, values: Mapping[str, Any]) -> dict[str, Any]:
         return found
     except HoldfastError as error:
         raise Refused(str(error)) from None
+
+
+def warn_of_decided_route(ground: Ground) -> None:
+    """Warn after an edit that the way on was chosen before it, and say how to have it chosen again."""
+    if ground.graph is not None and (note := _decided_route(ground.graph, ground.run)):
+        logger.warning("run %s: %s", ground.run_id, note)
+
+
+def _decided_route(graph: Graph, run: RunState) -> str:
+    node = run.root.last_node
+    chosen = [step.node for step in run.root.active.values() if step.status != DONE]
+    edges = graph.edges_from.get(node, ())
+    if not chosen or (node not in graph.route_from and all(edge.when is None for edge in edges)):
+        return ""
+    if node not in graph.nodes or whole_of(node, graph.nodes) or has_parts(node, graph.nodes):
+        return ""
+    return (
+        f"the way on from {node!r} was chosen before this edit and is not chosen again: next is "
+        f"{', '.join(repr(base_name(name)) for name in dict.fromkeys(chosen))}; a fork with as_node={node!r} has it "
+        "chosen by the edited state"
+    )

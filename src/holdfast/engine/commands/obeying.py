@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from holdfast.engine.commands.ground import Ground, NeedsGraph
+from holdfast.engine.commands.ground import Ground, NeedsGraph, warn_of_decided_route
 from holdfast.engine.commands.inbox import (
     ANSWER,
     CANCEL,
@@ -49,6 +49,8 @@ def obey(saving: Saving, graph: Graph, wish: Wish) -> str:
         saving.record(record)
         if isinstance(record, Remarked):
             saving.writer.set_info(tags_after(saving.writer.info, record))
+    if wish.command == EDIT:
+        warn_of_decided_route(ground)
     return ""
 
 

@@ -7,9 +7,10 @@ import logging
 
 from holdfast import clock
 from holdfast.data.codec import Codec
-from holdfast.engine.commands.ground import Ground, NeedsGraph
+from holdfast.engine.commands.ground import Ground, NeedsGraph, warn_of_decided_route
 from holdfast.engine.commands.inbox import (
     CANCEL,
+    EDIT,
     OF_WHAT_IS_NEXT,
     REMARK,
     REPLAN,
@@ -173,6 +174,8 @@ def obey_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | No
                 if isinstance(record, Remarked):
                     facts = tags_after(facts, record)
                 stirred = stirred or wish.command != REMARK
+            if wish.command == EDIT:
+                warn_of_decided_route(Ground(name, run, codec, graph, driven=False))
         except NeedsGraph:
             stirred = True
             break

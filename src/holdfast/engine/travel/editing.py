@@ -9,7 +9,7 @@ from typing import NamedTuple
 from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.data.ops import Op
-from holdfast.engine.commands.ground import Ground, NeedsGraph
+from holdfast.engine.commands.ground import Ground, NeedsGraph, warn_of_decided_route
 from holdfast.engine.commands.inbox import EDIT, Change, Wish
 from holdfast.engine.commands.meant import Refused, meant_frame
 from holdfast.engine.commands.obeying import decided
@@ -129,6 +129,7 @@ def edited(writer: Writer, hands: Hands, edit: Edit, called: str = "") -> bytes 
             return _as_node(writer, ground, name, changes, by, why)
         if changes:
             _record_edit(writer, ground, changes, by, why)
+            warn_of_decided_route(ground)
     except Refused as refusal:
         raise CommandRefused(f"run {run_id!r}: {refusal}") from None
     except NeedsGraph:
