@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -27,7 +28,11 @@ TREE = {"type": "object", "properties": {"below": {"type": "array", "items": {"$
         ({"minLength": 1, "maxLength": 2}, ["a", 5], ["", "abc"]),
         ({"pattern": "^[a-z]+$"}, ["abc", 5], ["A1"]),
         ({"minItems": 1, "maxItems": 2}, [[1]], [[], [1, 2, 3]]),
-        ({"uniqueItems": True}, [[1, 2], [1, True]], [[1, 1], [{}, {}]]),
+        (
+            {"uniqueItems": True},
+            [[1, 2], [1, True], [[1], [True]]],
+            [[1, 1], [{}, {}], [1, 1.0], [{"a": [1]}, {"a": [1.0]}]],
+        ),
         ({"minProperties": 1, "maxProperties": 1}, [{"a": 1}], [{}, {"a": 1, "b": 2}]),
         ({"type": "array", "items": {"type": "integer"}}, [[], [1]], [["a"], {}]),
         ({"prefixItems": [{"type": "string"}], "items": False}, [["a"], []], [[1], ["a", "b"]]),
@@ -76,3 +81,11 @@ def test_what_would_not_be_checked_is_refused(schema: Any, reason: str) -> None:
     found = unsupported(schema)
 
     assert found is not None and reason in found
+
+
+def test_unique_items_are_not_compared_each_with_all() -> None:
+    """100,000 numbers of one hash, as a model may send them, would take minutes."""
+    numbers = [number * sys.hash_info.modulus for number in range(100_000)]
+
+    assert misfit(numbers, {"uniqueItems": True}) is None
+    assert misfit([*numbers, numbers[-1]], {"uniqueItems": True}) == "the output must not have an item twice"

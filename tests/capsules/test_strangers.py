@@ -14,12 +14,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import ormsgpack
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import CapsuleInvalid, HoldfastError, import_run, inspect_capsule, open_store
+from holdfast import (
+    START,
+    CapsuleInvalid,
+    HoldfastError,
+    StateGraph,
+    export_run,
+    import_run,
+    inspect_capsule,
+    open_store,
+)
 from holdfast.capsules.bounds import unpacked_bytes
 from holdfast.capsules.lines import lines_of
 from holdfast.capsules.sections import MAGIC, Kind
@@ -349,3 +359,28 @@ def test_a_large_run_is_carried_in_little_memory(tmp_path: Path) -> None:
 
     assert path.stat().st_size > 40 * MEGABYTE and peak < 25 * MEGABYTE
     target.close()
+
+
+def test_a_small_capsule_with_a_large_array_is_inspected_and_shown_in_little_memory(tmp_path: Path) -> None:
+    """As lists, the 1,000,000 rows of 20 nested rows each would take more than a gigabyte."""
+    rows = numpy.zeros([1_000_000] + [1] * 20, "u1")
+    app = (
+        StateGraph(dict, name="w").add_node("a", lambda state: None).add_edge(START, "a").compile("memory://")
+    )
+    app.invoke({"rows": rows}, run_id="r")
+    path = tmp_path / "r.capsule"
+    export_run(app.store, "r", path)
+    assert path.stat().st_size < 3000
+
+    tracemalloc.start()
+    try:
+        inspect_capsule(path)
+        store = open_store(f"sqlite:///{tmp_path / 'there.db'}")
+        import_run(store, path)
+        shown = run_view(store, "r").as_json(state=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert shown["state"]["rows"]["text"] == "21,000,000 parts, too many to be shown"
+    assert peak < 50 * MEGABYTE

@@ -162,9 +162,7 @@ def _misfit_items(value: list[Any], schema: Schema, root: Schema, where: str) ->
         part = leading[place] if place < len(leading) else schema.get("items", True)
         if reason := misfit(item, part, root, f"{where}[{place}]"):
             return reason
-    if schema.get("uniqueItems") and any(
-        _equal(item, other) for place, item in enumerate(value) for other in value[:place]
-    ):
+    if schema.get("uniqueItems") and len(set(map(_mark, value))) < len(value):
         return f"{where} must not have an item twice"
     return None
 
@@ -197,6 +195,18 @@ def _referred(reference: Any, root: Schema) -> Any:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _mark(value: Any) -> Any:
+    """What equal values have in common. Numbers are texts in it: very many numbers can have one hash, texts cannot."""
+    if isinstance(value, list):
+        return ("list", *map(_mark, value))
+    if isinstance(value, dict):
+        return "object", frozenset((key, _mark(item)) for key, item in value.items())
+    if _is_number(value):
+        is_whole = isinstance(value, int) or value.is_integer()
+        return "number", f"{int(value):x}" if is_whole else repr(value)
+    return type(value).__name__, value
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -17,6 +17,7 @@ from holdfast.stores.sqlite_file import (
     APPLICATION_ID,
     SCHEMA,
     STATISTICS,
+    StepLimit,
     connect,
     failure,
     made_by,
@@ -47,6 +48,7 @@ class SqliteMender(Mender):
         super().__init__(store)
         self._path, self._sqlite = store.path, store
         self._reader = connect(store.path, patience)
+        self._limit = StepLimit(self._reader, store.path)
         self._numbers: dict[str, int] = {}
 
     def close(self) -> None:
@@ -275,6 +277,7 @@ class SqliteMender(Mender):
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
         """Row by row, so that those before a damaged one are seen."""
+        self._limit.begin()
         try:
             yield from self._reader.execute(query, values)
         except (apsw.Error, UnicodeError) as error:
