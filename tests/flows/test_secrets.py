@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import copy
+import csv
 import io
 import json
 import logging
+import os
 import pickle
 import re
 import shlex
+import subprocess
 import urllib.parse
 from collections.abc import Callable
 from typing import Any
@@ -104,6 +107,16 @@ def small(quoted: str) -> str:
     return re.sub("%..", lambda found: found[0].lower(), quoted)
 
 
+def wrapped(text: str, width: int, line_break: str) -> str:
+    return line_break.join(text[place : place + width] for place in range(0, len(text), width))
+
+
+def as_csv(secret: str) -> str:
+    file = io.StringIO()
+    csv.writer(file, quoting=csv.QUOTE_ALL).writerow(["a", secret])
+    return file.getvalue().strip()
+
+
 DISGUISES: dict[str, Callable[[str], str]] = {
     "itself": lambda secret: secret,
     "json": json.dumps,
@@ -127,6 +140,17 @@ DISGUISES: dict[str, Callable[[str], str]] = {
     "base64 after two": lambda secret: base64.b64encode(b"u:" + secret.encode() + b"!").decode(),
     "base64 in the middle": lambda secret: base64.b64encode(b"user:" + secret.encode() + b":more").decode(),
     "urlsafe base64": lambda secret: base64.urlsafe_b64encode(b"???" + secret.encode()).decode().rstrip("="),
+    "base64 in short lines": lambda secret: wrapped(base64.b64encode(b"user:" + secret.encode()).decode(), 7, "\n"),
+    "base64 in lines of mails": lambda secret: base64.encodebytes(b"x" * 60 + secret.encode()).decode(),
+    "base64 in indented lines": lambda secret: wrapped(base64.b64encode(secret.encode()).decode(), 5, "\r\n    "),
+    "lines of base64 in json": lambda secret: json.dumps(wrapped(base64.b64encode(secret.encode()).decode(), 5, "\n")),
+    "hex in lines": lambda secret: wrapped(secret.encode().hex(), 6, "\n"),
+    "hex in pairs": lambda secret: secret.encode().hex(" "),
+    "base32": lambda secret: base64.b32encode(secret.encode()).decode(),
+    "sql": lambda secret: "'" + secret.replace("'", "''") + "'",
+    "sql with backslashes": lambda secret: "'" + secret.replace("\\", "\\\\").replace("'", "\\'") + "'",
+    "csv": as_csv,
+    "folded": lambda secret: wrapped(secret, 5, "\n"),
     "urlsafe base64 after one": lambda secret: base64.urlsafe_b64encode(b"?" + secret.encode() + b"??").decode(),
 }  # fmt: skip
 
@@ -156,6 +180,40 @@ def test_a_secret_is_found_in_every_disguise(disguise: str, secret: str) -> None
     assert REDACTED in scrubbed
     assert scrubbed.startswith("before ") and scrubbed.endswith(" after")
     assert not leaks(secret, scrubbed)
+
+
+@pytest.mark.parametrize("shell", [["bash", "-c", 'printf %q "$1"', "-"], ["/usr/bin/printf", "%q"]])
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "pass word",
+        "a'b\"c$d`e",
+        "".join(map(chr, range(33, 127))),
+        "#start~tilde:~x=~y",
+        "~home,{a,b}",
+        "two\nlines\tand\x1bmore\x01",
+        "gehéim wörter",
+        "é'ü\x01\n'x",
+    ],
+)
+def test_a_secret_is_found_as_real_tools_quote_it(shell: list[str], locale: str, secret: str) -> None:
+    environment = {"PATH": os.environ["PATH"], "LC_ALL": locale}
+    done = subprocess.run([*shell, secret], capture_output=True, env=environment, check=True)
+    quoted = done.stdout.decode("utf-8", "surrogateescape")
+
+    scrubbed = scrubber(secret).scrub(f"before {quoted} after")
+
+    assert REDACTED in scrubbed and not leaks(secret, scrubbed)
+    assert len(scrubbed) <= len("before  after") + 12, scrubbed
+
+
+def test_long_texts_of_blanks_and_breaks_are_searched_in_no_time() -> None:
+    """Twice as much takes twice as long: this would take days otherwise."""
+    hider = scrubber("simple-token-123", "x" * 100)
+
+    for text in (" " * 500_000 + "\n", "\\" * 500_000 + "n", " \n" * 250_000, "x" * 99 + "\n \n" * 100_000):
+        assert hider.scrub(text) == text
 
 
 secret_texts = st.text(st.characters(codec="utf-8", min_codepoint=33), min_size=8, max_size=40).filter(

@@ -1,4 +1,8 @@
-"""The forms in which a secret may turn up in a text: escaped, quoted, encoded, line by line."""
+"""The forms in which a secret may turn up in a text: escaped, quoted, encoded, line by line, wrapped.
+
+These are the forms that tools give a text by themselves. Whoever wants to get a secret past them can: reversed,
+encrypted, compressed, encoded twice, in pieces. Hiding keeps secrets from slipping out, not from being sent out.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +13,68 @@ import re
 import shlex
 import urllib.parse
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 SHORTEST = 6
 """The fewest characters a secret, or a line of one, may have to be told from ordinary text."""
 
 _BASE64 = r"[A-Za-z0-9+/_\-]?"
+_BREAK = r"(?:[ \t]*(?:\r?\n|(?:\\{1,4}r)?\\{1,4}n))+[ \t]*"
+"""Where a line is broken, as it is or as it is written in JSON, with the blanks around it."""
+_BREAKS = re.compile(rf"(?<![ \t]){_BREAK}")
+_SPECIAL = re.compile(r"[ !\"$&'()*,;<>?\[\\\]^`{|}]|(?<![^:=])~|^#")
+"""What bash writes a backslash before."""
 
 
-def forms(secret: str) -> Iterator[tuple[str, str]]:
-    """For every form of a secret, a text that is part of it and the regular expression of all of it."""
+class Form(NamedTuple):
+    """A form of a secret: a text that is always part of it, and expressions of what may stand beside that."""
+
+    text: str
+    before: str = ""
+    after: str = ""
+
+    def expressions(self, searched: str, joined: tuple[str, ...]) -> Iterator[str]:
+        """The expressions that find it in a text, in one piece or broken into lines."""
+        is_whole = self.text in searched
+        if is_whole:
+            yield f"{self.before}{re.escape(self.text)}{self.after}"
+        found = searched.count(self.text) if is_whole and joined else 0
+        if any(self.text in text and text.count(self.text) > found for text in joined):
+            yield _wrapped(self)
+
+
+@lru_cache(maxsize=256)
+def _wrapped(form: Form) -> str:
+    gap = f"(?:{_BREAK})?"
+    after = f"(?:{gap}{form.after[:-1]}){form.after[-1]}" if form.after else ""
+    return f"{form.before}{gap if form.before else ''}{gap.join(map(re.escape, form.text))}{after}"
+
+
+def forms(secret: str) -> Iterator[Form]:
+    """Every form of a secret."""
     for part in {secret, secret.strip(), *map(str.strip, secret.splitlines())}:
         if len(part) >= SHORTEST:
-            yield from ((text, re.escape(text)) for text in _texts(part))
+            yield from map(Form, _texts(part))
             yield from _base64(part.encode("utf-8", "surrogateescape"))
+
+
+def unwrapped(text: str) -> tuple[str, ...]:
+    """A text without its line breaks, with and without the blanks around them; nothing if it has none."""
+    if "\n" not in text and "\\n" not in text:
+        return ()
+    return _BREAKS.sub("", text), text.replace("\r", "").replace("\n", "")
 
 
 def _texts(secret: str) -> Iterator[str]:
     raw = secret.encode("utf-8", "surrogateescape")
     yield secret
-    yield from (raw.hex(), raw.hex().upper())
+    for digits in (raw.hex(), raw.hex().upper()):
+        pairs = [digits[place : place + 2] for place in range(0, len(digits), 2)]
+        yield from (digits, " ".join(pairs), ":".join(pairs), "".join(f"\\x{pair}" for pair in pairs))
+    yield base64.b32encode(raw).decode().rstrip("=")
+    yield from _doubled(secret)
+    yield from _shell(secret)
     yield from (repr(secret)[1:-1], repr(raw)[2:-1], html.escape(secret), html.escape(secret, quote=False))
     yield from (shlex.quote(secret), secret.replace("'", "'\"'\"'"), secret.replace("'", "'\\''"))
     yield from _json(secret)
@@ -35,6 +82,40 @@ def _texts(secret: str) -> Iterator[str]:
         for quote in (urllib.parse.quote, urllib.parse.quote_plus):
             quoted = quote(raw, safe=safe)
             yield from (quoted, re.sub("%..", lambda found: found[0].lower(), quoted))
+
+
+def _doubled(secret: str) -> Iterator[str]:
+    """As SQL and CSV write it within quotes."""
+    yield from (secret.replace("'", "''"), secret.replace('"', '""'))
+    escaped = secret.replace("\\", "\\\\")
+    yield from (escaped.replace("'", "\\'"), escaped.replace("'", "''"), escaped.replace('"', '\\"'))
+
+
+def _shell(secret: str) -> Iterator[str]:
+    """As `printf %q` writes it, that of bash and that of coreutils, and as careful people do."""
+    yield _SPECIAL.sub(lambda found: f"\\{found[0]}", secret)
+    yield re.sub(r"([^\w])", r"\\\1", secret, flags=re.ASCII)
+    ansi = "".join(_ANSI.get(sign) or (sign if sign.isprintable() else _octal(sign)) for sign in secret)
+    yield from (ansi, "".join(sign if sign.isascii() else _octal(sign) for sign in ansi))
+    for control in (re.compile(r"[\x00-\x1f\x7f]+"), re.compile(r"[^ -~]+")):
+        quoted = control.sub(_out_of_quotes, secret.replace("'", "'\\''"))
+        yield quoted.replace("'''\\''", "'\\''").removesuffix("''")
+
+
+def _out_of_quotes(found: re.Match[str]) -> str:
+    return f"'$'{''.join(map(_control, found[0]))}''"
+
+
+_ANSI = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\x1b": "\\E", "\a": "\\a", "\b": "\\b",
+         "\f": "\\f", "\v": "\\v"}  # fmt: skip
+
+
+def _control(sign: str) -> str:
+    return _octal(sign) if sign == "\x1b" else _ANSI.get(sign) or _octal(sign)
+
+
+def _octal(sign: str) -> str:
+    return "".join(f"\\{byte:03o}" for byte in sign.encode("utf-8", "surrogateescape"))
 
 
 def _json(secret: str) -> Iterator[str]:
@@ -47,14 +128,14 @@ def _json(secret: str) -> Iterator[str]:
         yield escaped
 
 
-def _base64(raw: bytes) -> Iterator[tuple[str, str]]:
+def _base64(raw: bytes) -> Iterator[Form]:
     """The secret as base64 alone, and as part of something longer, at each of the three alignments."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         alone = encode(raw).decode().rstrip("=")
-        yield alone, re.escape(alone) + "=*"
+        yield Form(alone, after="=*")
         for before, foreign in ((0, 0), (1, 2), (2, 3)):
             whole = encode(bytes(before) + raw).decode().rstrip("=")
             partial = (before + len(raw)) % 3 != 0
             core = whole[foreign : len(whole) - partial]
             # The characters at the edges hold bits of the secret and of what stands beside it.
-            yield core, (_BASE64 if before else "") + re.escape(core) + (_BASE64 if partial else "")
+            yield Form(core, _BASE64 if before else "", _BASE64 if partial else "")

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from holdfast.flows.language.plain import Missing, Misuse
-from holdfast.flows.secret_forms import SHORTEST, forms
+from holdfast.flows.secret_forms import SHORTEST, Form, forms, unwrapped
 
 REDACTED = "***"
 _PREFIXES = ("HOLDFAST_SECRET_", "WORKFLOW_SECRET_", "")
-Forms = list[tuple[str, str]]
+Forms = list[Form]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -154,7 +154,8 @@ class _Pass:
         return any(known.strip() == f"{value!r}" for known in self._known if len(known) < 64)
 
     def _text(self, text: str) -> str:
-        present = [pattern for part, pattern in self._forms if part in text]
+        joined = unwrapped(text)
+        present = [each for form in self._forms for each in form.expressions(text, joined)]
         if not present:
             return text
         pieces, end = [], 0
