@@ -128,7 +128,7 @@ def claims_of(bodies: Sequence[bytes]) -> dict[str, Any]:
         for body in bodies:
             for record in decode_records(body, track, CODEC):
                 apply(found, record, 1.0)
-    is_known = isinstance(found.workflow, str) and found.status in set(RunStatus)
+    is_known = isinstance(found.workflow, str) and found.status in list(RunStatus)
     if not is_known:
         return {"workflow": "w", "status": "paused", "under_way": False}
     return {

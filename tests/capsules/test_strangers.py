@@ -377,7 +377,7 @@ def test_a_small_capsule_with_a_large_array_is_inspected_and_shown_in_little_mem
         inspect_capsule(path)
         store = open_store(f"sqlite:///{tmp_path / 'there.db'}")
         import_run(store, path)
-        shown = run_view(store, "r").as_json(state=True)
+        shown = run_view(Journal(store), "r").as_json(state=True)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

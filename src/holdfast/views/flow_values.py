@@ -37,8 +37,10 @@ def members_of(outline: Mapping[str, Any], name: str) -> tuple[str, ...]:
 def groups_of(outline: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """The steps of every group, by its name."""
     nodes = outline.get("nodes", {})
+    groups = {name for name in nodes if f"{name}:done" in nodes}
+    groups -= {name for name in groups if f"{name}:item" in nodes or f"{name}:flow" in nodes}
     found: dict[str, list[str]] = {}
-    for name, targets in outline.get("routes", ()):
-        if f"{name}:done" in nodes and f"{name}:item" not in nodes and f"{name}:flow" not in nodes:
+    for name, targets in outline.get("routes", ()) if groups else ():
+        if name in groups:
             found.setdefault(name, []).extend(target for target in targets if ":" not in target)
     return {name: tuple(members) for name, members in found.items()}
