@@ -58,6 +58,14 @@ class CapsuleLocked(CapsuleInvalid):
     """A capsule is encrypted, and the passphrase that opens it was not given."""
 
 
+class ForeignRun(HoldfastError):
+    """A run came from outside, and nobody confirmed what it would run with; `disclosure` is that, as text."""
+
+    def __init__(self, message: str, *, run: str = "", digest: str = "", disclosure: str = "") -> None:
+        self.run, self.digest, self.disclosure = run, digest, disclosure
+        super().__init__(message)
+
+
 class RunConflict(HoldfastError):
     """Another driver advanced, or is driving, the same run; this one stopped before its next step."""
 

@@ -68,7 +68,13 @@ def test_a_run_goes_from_store_to_store_and_is_resumed_there(call: Call, paused:
     )
     assert "resuming it runs the workflow file in it" in done.out and "1 shell" in done.out
     command = done.lines[-1].partition("go on with it: ")[2].split("holdfast ")[1].split()
-    assert call(*command, "--answer", "yes").code == 0
+    refused = call(*command, "--answer", "yes")
+    assert (
+        refused.code == 2
+        and "nobody has confirmed it" in refused.err
+        and "--trust" in refused.err.splitlines()[-1]
+    )
+    assert call(*command, "--answer", "yes", "--trust").code == 0
     assert call("show", "weekly", "--store", "file:other", "--json").json["status"] == "completed"
     again = call("import", "run.holdfast", "--store", "file:other", "--json")
     assert again.json["outcome"] == "unchanged" and again.json["status"] == "completed"
@@ -94,9 +100,8 @@ def test_looking_into_a_capsule_shows_what_it_would_do_and_writes_nothing(
         "waiting",
     ):
         assert text in done.out, text
-    assert re.search(r"one +shell +echo", done.out) and re.search(
-        r"on_complete +hook +echo finished", done.out
-    )
+    assert "one (shell): runs a shell command" in done.out and "on_complete (hook): runs" in done.out
+    assert "on_complete: echo finished" in done.out
     assert "it would read of your environment: ${NOBODY_SET_THIS}" in done.out
     kinds = {deed["name"]: deed["kind"] for deed in data["deeds"]}
     assert kinds == {
@@ -228,7 +233,7 @@ def test_a_checkpoint_is_no_run(call: Call, paused: str) -> None:
 def test_another_history_is_refused_with_the_way_out(call: Call, paused: str) -> None:
     call("import", "run.holdfast", "--store", "file:other")
     call("resume", "weekly", "--answer", "no")
-    call("resume", "weekly", "--answer", "yes", "--store", "file:other")
+    call("resume", "weekly", "--answer", "yes", "--store", "file:other", "--trust")
     call("export", "weekly", "-o", "late", "--force")
 
     done = call("import", "late", "--store", "file:other", "--json")
@@ -264,7 +269,7 @@ def test_what_a_stranger_wrote_does_nothing_to_a_terminal(call: Call, tmp_path: 
 def test_deeds_are_read_without_files_and_without_the_environment(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.flows.foreign import deeds_of, reads_of
+    from holdfast.flows.foreign import deeds_of, reads_of, source_lines
 
     monkeypatch.setenv("NOBODY_SET_THIS", "a local secret")
     (tmp_path / "local.txt").write_text("local text")
@@ -272,10 +277,9 @@ def test_deeds_are_read_without_files_and_without_the_environment(
 
     deeds = deeds_of(flow)
 
-    assert deeds is not None and len(deeds) == 14 and "local secret" not in str(deeds)
-    assert (
-        deeds[2].what == "https://localhost/{{ secrets.TOKEN }}" and deeds[-1].name == "sub.yaml: on_complete"
-    )
+    shown = "\n".join(source_lines({"flow": flow}))
+    assert len(deeds) == 14 and "local secret" not in str(deeds) + shown
+    assert "https://localhost/{{ secrets.TOKEN }}" in shown and deeds[-1].name == "sub.yaml: on_complete"
     assert reads_of(flow) == ["${NOBODY_SET_THIS}", "secrets.TOKEN"]
     assert reads_of({"source": "{{ secrets[ inputs.x ] }} $${ESCAPED}"}) == ["secrets[ inputs.x "]
     for source in (
@@ -286,8 +290,11 @@ def test_deeds_are_read_without_files_and_without_the_environment(
         "plain",
         7,
     ):
-        assert deeds_of({"path": str(tmp_path / "x.yaml"), "source": source}) is None
-    assert deeds_of({"source": "steps: [1, {name: x}, {shell: {run: ls}}]\nworkflow: 1"}) is not None
+        flow = {"path": str(tmp_path / "x.yaml"), "source": source}
+        assert [deed.kind for deed in deeds_of(flow)] == ["unreadable"], source
+        assert str(source) in "\n".join(source_lines({"flow": flow})), "it is shown as it is"
+    found = deeds_of({"source": "steps: [1, {name: x}, {shell: {run: ls}}]\nworkflow: 1"})
+    assert [deed.kind for deed in found] == ["unknown", "unknown", "shell"] and all(d.reach for d in found)
 
 
 def test_a_run_of_a_python_graph_brings_no_code(call: Call, tmp_path: Path) -> None:
@@ -300,4 +307,4 @@ def test_a_run_of_a_python_graph_brings_no_code(call: Call, tmp_path: Path) -> N
 
     assert "no code is in it" in call("import", "--inspect", "r").out
     done = call("import", "r", "--json")
-    assert done.json["deeds"] is None and done.json["outcome"] == "copied"
+    assert done.json["deeds"] == [] and done.json["outcome"] == "copied"

@@ -46,7 +46,7 @@ def test_a_killed_run_is_carried_away_and_finished_elsewhere(
     shutil.copy(here / "r.holdfast", there)
     imported = call(there, "import", "r.holdfast", env=target)
     (there / "open").touch()
-    resumed = call(there, "resume", "r", "--workflow", "long.yaml", "--json", env=target)
+    resumed = call(there, "resume", "r", "--workflow", "long.yaml", "--json", "--trust", env=target)
 
     assert (exported.returncode, imported.returncode, resumed.returncode) == (0, 0, 0), resumed.stderr
     assert "(interrupted) copied" in imported.stdout

@@ -23,6 +23,7 @@ from holdfast.journal.bodies import Bodies
 from holdfast.journal.records import (
     Answered,
     Commanded,
+    Confirmed,
     Described,
     Fault,
     Forked,
@@ -90,6 +91,7 @@ SAMPLES: list[Record] = [
     Spent("a#1", 2, "gpt", 12, 3, None, 4),
     Described(b"facts"),
     Remarked(0, "fine"),
+    Confirmed("0123", "ann@host", "capsule x", "ab:cd"),
     Remarked(7, "", ("a",), ("b",), True, "ann"),
     StepFinished("a#1", origin="old"),
     StepStarted("a#1", 2),

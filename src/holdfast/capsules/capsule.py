@@ -107,6 +107,7 @@ class Capsule:
         """How many entries and snapshots are encrypted with the key of a store."""
         self.sealed_messages = 0
         self.body_bytes = 0
+        self._admitted: int | None = None
         self._snapshot: Snapshot | None = None
         before: Entry | None = None
         for section in read_sections(self._origin):
@@ -268,8 +269,13 @@ class Capsule:
         """As any store."""
         if run != self.facts.run:
             return []
-        numbers = range(after, len(self._messages))
+        numbers = range(after, len(self._messages) if self._admitted is None else self._admitted)
         return [read_message(self._again(self._messages, self._message_checks, number)) for number in numbers]
+
+    def admit(self, messages: int) -> int:
+        """Leave all messages but the first ones out from now on; return how many are left out."""
+        self._admitted = min(messages, len(self._messages))
+        return len(self._messages) - self._admitted
 
     def close(self) -> None:
         """Let the file go."""

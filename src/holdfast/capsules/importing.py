@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast import clock
 from holdfast.capsules.capsule import Capsule
 from holdfast.capsules.contents import LONGEST_NAME
 from holdfast.capsules.folding import LIMIT, fold_capsule, reading
 from holdfast.capsules.opening import open_capsule, told
 from holdfast.capsules.renaming import write_renamed
-from holdfast.capsules.signing import fingerprint
+from holdfast.capsules.signing import Trust, demanded, fingerprint
 from holdfast.capsules.summary import flow_of
 from holdfast.data.seal import Seal
+from holdfast.engine.confirmation import digest_of
 from holdfast.engine.driver import describe, is_driven
 from holdfast.engine.moving.copy_report import CopyOutcome
 from holdfast.errors import CapsuleInvalid, RunConflict, RunExists, StoreError
@@ -27,12 +30,15 @@ from holdfast.journal.copying import (
     Standing,
     bring,
     bring_messages,
+    change_facts,
     close_run,
     compare,
     own_messages,
 )
 from holdfast.journal.journal import Journal
+from holdfast.journal.provenance import Provenance, me
 from holdfast.journal.pruning import delete_run, free_forks
+from holdfast.journal.run_state import RunState
 from holdfast.stores.base import Conflict, Entry, Message, Store, namespace_of
 
 
@@ -50,9 +56,11 @@ class ImportedRun:
     notes: tuple[str, ...] = ()
     flow: Mapping[str, Any] | None = field(default=None, repr=False)
     """The workflow file that came with it: path, source, included files; what resuming the run would run."""
+    is_confirmed: bool = False
+    """Whether it may be resumed as it is; if not, somebody has to confirm it."""
 
     def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, workflow, status, outcome, entries, bytes, signed_by, notes."""
+        """Keys: run_id, workflow, status, outcome, entries, bytes, signed_by, confirmed, notes."""
         return {
             "run_id": self.run,
             "workflow": self.workflow,
@@ -61,6 +69,7 @@ class ImportedRun:
             "entries": self.entries,
             "bytes": self.size,
             "signed_by": self.signed_by or None,
+            "confirmed": self.is_confirmed,
             "notes": list(self.notes),
         }
 
@@ -71,16 +80,18 @@ def import_run(
     *,
     run_id: str | None = None,
     passphrase: str | None = None,
-    trust: Sequence[str | Path] = (),
+    trust: Trust = False,
     max_state: int = LIMIT,
     seal: Seal | None = None,
 ) -> ImportedRun:
     """Read a capsule into a store; the run can then be looked at, and resumed, as any other.
 
     All of the capsule is verified first: checksums, chain, signature, and that its journal can be read. With `trust`,
-    files or folders of public keys, by default those of HOLDFAST_TRUSTED, one of them has to have signed it. A run that
-    the store has is brought up to date; one of the same id with another history is refused, unless `run_id` gives it
-    another id. `max_state` bounds the memory that reading it may take, in bytes. `seal` is the key that the journal is
+    files or folders of public keys, by default those of HOLDFAST_TRUSTED, one of them has to have signed it. `True`
+    confirms this very capsule. One that is not trusted in either way is a run from outside: commands that wait in its
+    inbox are left out, and it is resumed once somebody confirmed it (`App.resume`, `trust`). A run that the store has
+    is brought up to date; one of the same id with another history is refused, unless `run_id` gives it another id.
+    `max_state` bounds the memory that reading it may take, in bytes. `seal` is the key that the journal is
     encrypted with, if it is, by default that of HOLDFAST_KEY.
     """
     own = seal if seal is not None else Seal.from_environment(os.environ)
@@ -89,13 +100,50 @@ def import_run(
         tallies = fold_capsule(capsule, own, max_state)
         run = None if tallies is None else tallies.run
         with reading():
-            notes, flow = ((_UNREAD,), None) if run is None else ((), flow_of(run))
-        with _renamed(capsule, run_id, namespace_of(store), own) as source:
-            outcome, brought = _Import(source, store, own).bring()
+            unread, flow = ((_UNREAD,), None) if run is None else ((), flow_of(run))
+        is_trusted = trust is True or bool(demanded(trust))
+        notes = unread if is_trusted else (*unread, *_left_out(capsule, run))
         signed = "" if capsule.signed_by is None else fingerprint(capsule.signed_by)
+        with _renamed(capsule, run_id, namespace_of(store), own) as source:
+            provenance = _provenance(source, path, signed)
+            if is_trusted:
+                by = me() if trust is True else f"signature {signed}"
+                provenance = provenance.confirmed(by, _digest(source, run, own))
+            outcome, brought = _Import(source, store, own, provenance).bring()
     (info,) = store.runs(run=source.facts.run)
     entries, size = (0, 0) if brought is None else (brought.entries, brought.size)
-    return ImportedRun(info.run, info.workflow, info.status, outcome, entries, size, signed, notes, flow)
+    origin = Provenance.of(info)
+    is_confirmed = origin is None or origin.confirmation is not None
+    return ImportedRun(
+        info.run, info.workflow, info.status, outcome, entries, size, signed, notes, flow, is_confirmed
+    )
+
+
+def _left_out(capsule: Capsule, run: RunState | None) -> tuple[str, ...]:
+    """Leave the commands out that wait in the inbox of a stranger's run; say so."""
+    if run is None and capsule.message_count:
+        raise CapsuleInvalid(
+            "its journal is encrypted, so that the commands which wait in its inbox cannot be told from those that it "
+            "has seen; set HOLDFAST_KEY to the key of the store that it is from, or trust it (--trust, trust=True)"
+        )
+    left = capsule.admit(0 if run is None else run.inbox_seen)
+    if not left:
+        return ()
+    what = "a command that waits" if left == 1 else f"{left} commands that wait"
+    return (
+        f"{what} in its inbox left out; `holdfast import --inspect` shows them, --trust (trust=True) takes them",
+    )
+
+
+def _provenance(source: Capsule, path: str | Path, signed: str) -> Provenance:
+    return Provenance(f"capsule {Path(path).name}", clock.time(), signed, len(source.inbox(source.facts.run)))
+
+
+def _digest(source: Capsule, run: RunState | None, seal: Seal | None) -> str:
+    """The digest of what is confirmed; of a journal that cannot be read here, its signature stands for all of it."""
+    if run is None:
+        return ""
+    return digest_of(Journal(source, seal), source.info, run, source.inbox(source.facts.run))
 
 
 _UNREAD = "its journal is encrypted with the key of the store that it is from; set HOLDFAST_KEY to that key to read it"
@@ -129,8 +177,9 @@ def _renamed(capsule: Capsule, run: str | None, namespace: str, seal: Seal | Non
 class _Import:
     """Brings the run of one capsule into one store."""
 
-    def __init__(self, source: Capsule, target: Store, seal: Seal | None) -> None:
+    def __init__(self, source: Capsule, target: Store, seal: Seal | None, provenance: Provenance) -> None:
         self._source, self._target, self._seal = source, target, seal
+        self._provenance = provenance
         self._info = source.info
         self._own: list[Message] = []
         """Messages of a copy that had to make room."""
@@ -148,6 +197,8 @@ class _Import:
             return CopyOutcome.COPIED if standing is Standing.MARKED else CopyOutcome.UPDATED, brought
         if standing in (Standing.SAME, Standing.MARKED, Standing.AHEAD):
             self._bring_messages(standing)
+            if theirs is not None and standing is not Standing.AHEAD:
+                self._confirm(theirs)
             return CopyOutcome.UNCHANGED, None
         self._refuse_driven()
         brought = self._bring(theirs)
@@ -161,7 +212,8 @@ class _Import:
 
     def _bring(self, theirs: Entry | None) -> Brought:
         # Tags that the target gave it are in its journal, which would have another history then.
-        end, facts = COPIED if self._source.facts.under_way else None, self._info
+        end = COPIED if self._source.facts.under_way else None
+        facts = dataclasses.replace(self._info, origin=self._provenance.text())
         try:
             brought = bring(self._source, self._target, self._info, theirs, facts, end, seal=self._seal)
         except Conflict:
@@ -170,6 +222,12 @@ class _Import:
             ) from None
         bring_messages(self._source, self._target, facts, self._own, self._seal)
         return brought
+
+    def _confirm(self, theirs: Entry) -> None:
+        """Let a run from outside that is here already be confirmed by a capsule that is trusted."""
+        (known,) = self._target.runs(run=self._info.run)
+        if known.origin and self._provenance.confirmation is not None:
+            change_facts(self._target, dataclasses.replace(known, origin=self._provenance.text()), theirs)
 
     def _bring_messages(self, standing: Standing) -> None:
         if standing is not Standing.AHEAD:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,14 @@ from holdfast.capsules.capsule import Capsule
 from holdfast.capsules.contents import canonical
 from holdfast.capsules.folding import LIMIT, TooLarge, fold_capsule, reading
 from holdfast.capsules.opening import is_locked, open_capsule, told
-from holdfast.capsules.signing import demanded, fingerprint
-from holdfast.capsules.summary import flow_of, summary_of
+from holdfast.capsules.signing import Trust, demanded, fingerprint
+from holdfast.capsules.summary import CAREFUL, flow_of, summary_of
 from holdfast.data.seal import Seal
+from holdfast.engine.commands.inbox import open_message
+from holdfast.engine.confirmation import config_shown, message_shown
 from holdfast.errors import CapsuleLocked
+from holdfast.journal.journal import Journal
+from holdfast.journal.run_state import RunState
 from holdfast.views.plain import iso, plain, when
 from holdfast.views.step_view import StepView
 from holdfast.views.tally import Tallies, step_views
@@ -79,12 +83,16 @@ class CapsuleInfo:
     """Its definition, ledger and environment, from its journal."""
     flow: Mapping[str, Any] | None = None
     """The workflow file in it: path, source, included files, sub-workflows; `None` for a Python graph."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """All that the run was started with: `flow`, its options, and whatever else."""
+    inbox: tuple[Mapping[str, Any], ...] = ()
+    """The commands that wait in its inbox."""
     notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Keys: bytes, encrypted, open, digest, signed_by, run_id, workflow, status, under_way, created_at,
         updated_at, tags, parent, entries, pruned, checkpoints, messages, journal_bytes, sealed, read, steps, flow,
-        ledger, environment, notes."""
+        ledger, environment, config, inbox, notes."""
         flow = self.summary.get("flow")
         return {
             "bytes": self.size,
@@ -111,6 +119,8 @@ class CapsuleInfo:
             "flow": flow,
             "ledger": self.summary.get("ledger"),
             "environment": self.summary.get("environment"),
+            "config": dict(self.config),
+            "inbox": [dict(message) for message in self.inbox],
             "notes": list(self.notes),
         }
 
@@ -119,7 +129,7 @@ def inspect_capsule(
     path: str | Path,
     *,
     passphrase: str | None = None,
-    trust: Sequence[str | Path] = (),
+    trust: Trust = False,
     max_state: int = LIMIT,
     seal: Seal | None = None,
 ) -> CapsuleInfo:
@@ -142,7 +152,7 @@ def inspect_capsule(
                 notes = () if tallies is not None else (_SEALED,)
             except TooLarge as error:
                 tallies, notes = None, (str(error),)
-            return _info(capsule, tallies, notes)
+            return _info(capsule, tallies, notes, own)
 
 
 _SEALED = "its journal is encrypted with the key of the store that it is from; set HOLDFAST_KEY to that key to read it"
@@ -155,11 +165,15 @@ def _size(path: Path) -> int:
     return path.stat().st_size
 
 
-def _info(capsule: Capsule, tallies: Tallies | None, notes: tuple[str, ...]) -> CapsuleInfo:
+def _info(
+    capsule: Capsule, tallies: Tallies | None, notes: tuple[str, ...], seal: Seal | None
+) -> CapsuleInfo:
     facts, run = capsule.facts, None if tallies is None else tallies.run
     with reading():
         flow = None if run is None else flow_of(run)
         summary = {} if run is None else summary_of(run)
+        config = {} if run is None else config_shown(run.config, CAREFUL)
+        inbox = () if run is None else _inbox(capsule, run, seal)
         steps = () if tallies is None else _steps(tallies, flow is not None)
     if run is not None and capsule.summary is not None and capsule.summary != canonical(summary):
         notes = (*notes, _ANOTHER)
@@ -186,7 +200,18 @@ def _info(capsule: Capsule, tallies: Tallies | None, notes: tuple[str, ...]) -> 
         steps=tuple(map(_step, steps)),
         summary=summary,
         flow=flow,
+        config=config,
+        inbox=inbox,
         notes=notes,
+    )
+
+
+def _inbox(capsule: Capsule, run: RunState, seal: Seal | None) -> tuple[Mapping[str, Any], ...]:
+    name, journal = capsule.facts.run, Journal(capsule, seal)
+    waiting = (message for message in capsule.inbox(name) if message.number > run.inbox_seen)
+    return tuple(
+        message_shown(open_message(journal, capsule.info, message, sealed=False), CAREFUL)
+        for message in waiting
     )
 
 

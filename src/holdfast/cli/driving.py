@@ -23,7 +23,7 @@ from holdfast.cli.display.text import as_json, cost_of, visible
 from holdfast.cli.display.traces import place_in_code
 from holdfast.cli.display.watching import Display, Watch, watching
 from holdfast.cli.display.wording import rows_of, wording_of
-from holdfast.cli.stored import REPLANNED, Kept, adopted_steps, config_of, kept_of
+from holdfast.cli.stored import REPLANNED, Kept, adopted_steps, config_of, kept_of, stored_flow
 from holdfast.cli.wishes import Wishes
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.commands.control import answer
@@ -31,7 +31,6 @@ from holdfast.engine.driving.signals import StepInterrupted
 from holdfast.engine.surroundings import settle
 from holdfast.errors import AnswerRejected, ExecutionError, HoldfastError, StateInvalid
 from holdfast.events import Observer
-from holdfast.flows.flow import flow_of_run
 from holdfast.plan.naming import base_name
 from holdfast.values import RunStatus
 from holdfast.views.counts import steps_in
@@ -145,7 +144,7 @@ class Driving:
         if config.get(REPLANNED) == self._replanned:
             return False
         self._replanned = config.get(REPLANNED)
-        self._flow = flow_of_run(config)
+        self._flow = stored_flow(self._app.store.runs(run=run_id)[0], config)
         self._app = Wishes.of(config).open(
             self._flow, self._app.store, interactive=self._manners.asks, stored=True
         )

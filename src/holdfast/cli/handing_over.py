@@ -12,11 +12,12 @@ import click
 from holdfast.cli.asking.addressing import read_answers
 from holdfast.cli.display.tables import print_json
 from holdfast.cli.display.text import count, one_line
-from holdfast.cli.reading import answer_command
+from holdfast.cli.reading import answer_command, resume_command
 from holdfast.cli.speaking import me
 from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
 from holdfast.data.codec import Codec
 from holdfast.engine.commands import control
+from holdfast.engine.confirmation import disclose
 from holdfast.engine.queueing import DEFAULT_QUEUE, Place, open_questions, requeue
 from holdfast.engine.resume import find_run
 from holdfast.errors import RunConflict
@@ -26,6 +27,7 @@ from holdfast.views import run_pauses
 from holdfast.views.plain import iso, when
 
 if TYPE_CHECKING:
+    from holdfast.cli.confirming import Gate
     from holdfast.cli.display.watching import Display
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo, Store
@@ -38,6 +40,7 @@ def hand_over(
     queue: str | None,
     priority: int | None,
     display: Display,
+    admit: Gate,
 ) -> int:
     """Take the answers, let workers go on with the run, and tell so."""
     name, of_flow = _named(target)
@@ -45,6 +48,7 @@ def hand_over(
     try:
         info = _meant(opened, name)
         journal = open_journal(opened)
+        trust = _admitted(journal, info, admit) if info.origin else ""
         if answers:
             given = read_answers(answers, control.waiting(journal, info.run))
             control.answer(journal, info.run, answers=given, by=me())
@@ -56,7 +60,7 @@ def hand_over(
         if answers and info.queue and not moved and _goes_on(journal, info):
             info = journal.info(info.run)  # The answer queued it: nothing more is approved.
         else:
-            info = _requeued(journal, info, place, taken=bool(answers))
+            info = _requeued(journal, info, place, trust, taken=bool(answers))
     finally:
         opened.close()
     if display.as_json:
@@ -129,9 +133,15 @@ def _refuse_waiting(journal: Journal, info: RunInfo) -> None:
     )
 
 
-def _requeued(journal: Journal, info: RunInfo, place: Place, *, taken: bool) -> RunInfo:
+def _admitted(journal: Journal, info: RunInfo, admit: Gate) -> str:
+    found = disclose(journal, info, journal.load(info, Codec()).run)
+    way = f"{resume_command(info.run, journal.store.url, 'x')} --trust"
+    return "" if found is None else admit(found, way)
+
+
+def _requeued(journal: Journal, info: RunInfo, place: Place, trust: str, *, taken: bool) -> RunInfo:
     try:
-        return requeue(journal, info.run, place)
+        return requeue(journal, info.run, place, trust=trust or False)
     except RunConflict:
         if not (taken and info.queue):
             raise

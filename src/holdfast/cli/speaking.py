@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
-import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
+from holdfast.journal.provenance import me as me
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
@@ -33,12 +32,3 @@ def found_run(run: str, store: str | None) -> Iterator[tuple[Journal, str, str]]
         yield open_journal(opened), info.run, url
     finally:
         opened.close()
-
-
-def me() -> str:
-    """Whoever runs this command, and where."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"

@@ -17,16 +17,18 @@ from holdfast.cli.display.text import as_json, one_line
 from holdfast.cli.display.wording import all_steps
 from holdfast.cli.reading import resume_command
 from holdfast.cli.speaking import found_run, me
-from holdfast.cli.stored import REPLANNED, config_of
+from holdfast.cli.stored import REPLANNED, config_of, stored_flow
 from holdfast.data.codec import Codec
 from holdfast.engine.commands import control
 from holdfast.engine.commands.wishing import ASKED
+from holdfast.engine.confirmation import refuse_unconfirmed
 from holdfast.engine.driver import is_driven
 from holdfast.errors import HoldfastError
-from holdfast.flows.flow import Flow, flow_of_run
+from holdfast.flows.flow import Flow
 from holdfast.flows.places import place_in_state
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import RunState
+from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def steering(
     with found_run(run, store) as (journal, run_id, url):
         info = journal.info(run_id)
         config = config_of(journal, info)
-        flow, is_flow = (_flow(config), True) if "flow" in config else (None, False)
+        flow, is_flow = (_flow(journal, info, config), True) if "flow" in config else (None, False)
         can_resume = is_flow or info.queue
         resume = (
             resume_command(run_id, url, info.queue)
@@ -57,10 +59,11 @@ def steering(
         yield Steering(speaker, journal, run_id, journal.load(info, Codec()).run, flow, is_flow)
 
 
-def _flow(config: dict[str, Any]) -> Flow | None:
-    """The workflow file of a run, if it can be read."""
+def _flow(journal: Journal, info: RunInfo, config: dict[str, Any]) -> Flow | None:
+    """The workflow file of a run, if it can be read, and, if it came from outside, was confirmed."""
     try:
-        return flow_of_run(config)
+        refuse_unconfirmed(journal, info, Codec())
+        return stored_flow(info, config)
     except HoldfastError:
         return None
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.display.progress import DONE, HELPERS, PENDING, place_of
@@ -14,6 +15,7 @@ from holdfast.views.state_ledger import spent_by
 if TYPE_CHECKING:
     from holdfast.engine.app import App
     from holdfast.engine.settings import Settings
+    from holdfast.flows.flow import Flow
     from holdfast.journal.journal import Journal, Loaded
     from holdfast.journal.run_state import RunState
     from holdfast.stores.base import RunInfo
@@ -132,11 +134,24 @@ def _kept(settings: Settings, loaded: Loaded, spent: float) -> tuple[float, floa
     return min(kept.seconds, loaded.run.seconds), kept.cost
 
 
+def stored_flow(info: RunInfo, config: Mapping[str, Any], file: Path | None = None) -> Flow:
+    """The workflow of a stored run; of one from outside what came with it, whatever files are on this machine."""
+    from holdfast.flows.flow import flow_of_run
+
+    return flow_of_run(config, file=file, prefer="saved" if info.origin else "file")
+
+
 def config_of(journal: Journal, info: RunInfo) -> dict[str, Any]:
     """The config that a run was started with; it says which workflow file the run is of."""
     from holdfast.data.codec import Codec
 
     codec = Codec()
-    run = journal.load(info, codec).run
-    found = codec.decode(run.config, lenient=True) if run.config else {}
+    return config_in(journal.load(info, codec).run)
+
+
+def config_in(run: RunState) -> dict[str, Any]:
+    """The config of a run that was loaded."""
+    from holdfast.data.codec import Codec
+
+    found = Codec().decode(run.config, lenient=True) if run.config else {}
     return dict(found) if isinstance(found, dict) else {}

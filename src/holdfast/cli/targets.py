@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.confirming import Gate, gate
 from holdfast.cli.loading import loading
 from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
-from holdfast.cli.stored import config_of
+from holdfast.cli.stored import config_in, config_of, stored_flow
 from holdfast.cli.wishes import Wishes
 from holdfast.errors import RunNotFound
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
+    from holdfast.engine.confirmation import Disclosure
     from holdfast.flows.flow import Flow
+    from holdfast.journal.journal import Journal
+    from holdfast.journal.run_state import RunState
     from holdfast.stores.base import RunInfo, Store
 
 STOPPED = (RunStatus.PAUSED, RunStatus.FAILED, RunStatus.INTERRUPTED)
@@ -35,6 +39,10 @@ class Target:
     run_id: str = ""
     file: Path | None = None
     wishes: Wishes = field(default_factory=Wishes)
+    trust: str = ""
+    """The digest of what was confirmed of a run from outside."""
+    config: Mapping[str, Any] | None = None
+    """What is laid over the config of a checkpoint file."""
 
     def open(self, *, interactive: bool = False, renamed: Mapping[str, str] | None = None) -> App:
         """Its workflow on its store, with the gates and options that the run was started with."""
@@ -42,25 +50,36 @@ class Target:
         return wishes.open(self.flow, self.store, interactive=interactive, stored=True)
 
 
-def find_moment_of(target: str, store_url: str | None, workflow: Path | None) -> Target:
+def find_moment_of(
+    target: str, store_url: str | None, workflow: Path | None, admit: Gate | None = None
+) -> Target:
     """The run, completed or not, or the moment of it that is meant, and the workflow to go on with."""
-    return _found(target, None, store_url, workflow, "rerun")
+    return _found(target, None, store_url, workflow, "rerun", admit or gate())
 
 
 def find_target(
-    target: str | None, checkpoint: str | None, store_url: str | None, workflow: Path | None
+    target: str | None,
+    checkpoint: str | None,
+    store_url: str | None,
+    workflow: Path | None,
+    admit: Gate | None = None,
 ) -> Target:
-    """The run, checkpoint or file that is meant, and the workflow to go on with."""
+    """The run, checkpoint or file that is meant, and the workflow to go on with; `admit` confirms one from outside."""
     if target is not None and target.endswith(".pkl"):
-        return _from_file(Path(target), store_url, workflow)
-    return _found(target, checkpoint, store_url, workflow, "resume")
+        return _from_file(Path(target), store_url, workflow, admit or gate())
+    return _found(target, checkpoint, store_url, workflow, "resume", admit or gate())
 
 
 def _found(
-    target: str | None, checkpoint: str | None, store_url: str | None, workflow: Path | None, command: str
+    target: str | None,
+    checkpoint: str | None,
+    store_url: str | None,
+    workflow: Path | None,
+    command: str,
+    admit: Gate,
 ) -> Target:
     with loading():
-        from holdfast.flows.flow import flow_of_run, load_flow
+        from holdfast.flows.flow import load_flow
 
     if target is not None and _is_workflow_file(target):
         workflow = workflow or Path(target)
@@ -72,14 +91,51 @@ def _found(
         info, what = (
             _find(store, target, checkpoint) if command == "resume" else _find_any(store, target or "")
         )
-        config = config_of(open_journal(store), info)
+        journal, trust = open_journal(store), ""
+        if info.origin:
+            info, run = _standing(journal, info, what)
+            disclosure = _disclosed(journal, info, run, workflow)
+            trust = admit(disclosure, _way_out(info, url, command))
+            config = config_in(run)
+        else:
+            config = config_of(journal, info)
         _refuse_python(info, config, workflow, command)
-        return Target(
-            flow_of_run(config, file=workflow), store, url, what, info.run, wishes=Wishes.of(config)
-        )
+        flow = stored_flow(info, config, workflow)
+        return Target(flow, store, url, what, info.run, wishes=Wishes.of(config), trust=trust)
     except BaseException:
         store.close()
         raise
+
+
+def _standing(journal: Journal, info: RunInfo, what: str) -> tuple[RunInfo, RunState]:
+    """A run as it stands, or as it stood at the checkpoint that is meant: what is confirmed is what will run."""
+    from holdfast.data.codec import Codec
+    from holdfast.engine.resume import find_checkpoint
+    from holdfast.journal.checkpoints import is_checkpoint_id
+    from holdfast.journal.provenance import set_back
+
+    run = journal.load(info, Codec()).run
+    if what == info.run or not is_checkpoint_id(what):
+        return info, run
+    _, seq = find_checkpoint(journal.store, what)
+    if seq == run.saved_seq:
+        return info, run
+    return replace(info, origin=set_back(info.origin)), journal.load(info, Codec(), seq).run
+
+
+def _disclosed(journal: Journal, info: RunInfo, run: RunState, workflow: Path | None) -> Disclosure:
+    """What a run from outside would run with; with a workflow file of one's own, that instead of its own."""
+    from holdfast.engine.confirmation import disclose
+
+    disclosure = disclose(journal, info, run)
+    assert disclosure is not None
+    return disclosure if workflow is None else disclosure.with_file(workflow)
+
+
+def _way_out(info: RunInfo, url: str, command: str) -> str:
+    from holdfast.cli.reading import resume_command
+
+    return f"{resume_command(info.run, url, '')} --trust" if command == "resume" else "the same with --trust"
 
 
 def _is_workflow_file(target: str) -> bool:
@@ -153,15 +209,24 @@ def _refuse_python(info: RunInfo, config: dict[str, Any], workflow: Path | None,
         )
 
 
-def _from_file(path: Path, store_url: str | None, workflow: Path | None) -> Target:
-    """A checkpoint file, with the workflow that it was saved by or that is given."""
+def _from_file(path: Path, store_url: str | None, workflow: Path | None, admit: Gate) -> Target:
+    """A checkpoint file, with the workflow that it was saved by, once that was confirmed, or that is given.
+
+    Of a file for which a workflow is given, neither the workflow that it names nor its options are taken.
+    """
     from holdfast.engine import files
-    from holdfast.flows.flow import flow_of_run
+    from holdfast.flows.flow import flow_of_run, load_flow
     from holdfast.stores import open_store
 
-    config = files.load(path)["config"]
-    if "flow" not in config and workflow is None:
+    found = files.read(path)
+    config = found.content["config"]
+    if workflow is not None:
+        flow, wishes, trust = load_flow(workflow), Wishes(), ""
+    elif "flow" not in config:
         raise click.UsageError(f"{path} does not say which workflow it is of; give --workflow FILE")
-    flow = flow_of_run(config, file=workflow)
+    else:
+        trust = admit(found.disclosure(), f"holdfast resume {path} --trust")
+        flow, wishes = flow_of_run(config, prefer="saved"), Wishes.of(config)
     url = chosen_url(store_url, flow.store_url())
-    return Target(flow, open_store(url), url, path, file=path, wishes=Wishes.of(config))
+    over = None if workflow is None else wishes.config(flow)
+    return Target(flow, open_store(url), url, path, file=path, wishes=wishes, trust=trust, config=over)

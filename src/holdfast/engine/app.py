@@ -99,6 +99,7 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
         rerun_changed: bool = False,
         rename_keys: Mapping[str, str] | None = None,
         plan: ResumePlan | str | None = None,
+        trust: bool | str = False,
         observer: ObserverLike = None,
     ) -> Outcome:
         """Take a run up where it stopped. Finished steps do not run again.
@@ -117,6 +118,10 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
 
         With `rerun_changed` the run, even a completed one, is taken back to before the first finished step that the
         graph at hand does otherwise; that step and what comes after it run again, and everything else is kept.
+
+        A run from outside (`import_run`) is not resumed before somebody confirmed what it would run with: without
+        `trust`, `ForeignRun` is raised, whose `disclosure` tells that. `trust` is `True`, or the error's `digest`,
+        which confirms what was shown and nothing else.
         """
         options = ResumeOptions(
             answer,
@@ -130,6 +135,7 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
             rerun_changed=rerun_changed,
             rename_keys=rename_keys,
             plan=plan,
+            trust=trust,
         )
         return Blocking(
             lambda private, hold: self._runner.resume(target, options, self._caller(observer, private, hold))
@@ -150,6 +156,7 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
         rerun_changed: bool = False,
         rename_keys: Mapping[str, str] | None = None,
         plan: ResumePlan | str | None = None,
+        trust: bool | str = False,
         observer: ObserverLike = None,
     ) -> Outcome:
         """As `resume`, in the running event loop."""
@@ -165,6 +172,7 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
             rerun_changed=rerun_changed,
             rename_keys=rename_keys,
             plan=plan,
+            trust=trust,
         )
         return await self._runner.resume(target, options, self._caller(observer))
 
@@ -259,14 +267,20 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
         return await self._runner.resume(run_id, ResumeOptions(approve=False), caller)
 
     def requeue(
-        self, run_id: str, *, queue: str | None = None, priority: int | None = None, when: When = None
+        self,
+        run_id: str,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        when: When = None,
+        trust: bool | str = False,
     ) -> RunInfo:
-        """Let workers go on with a run that stopped, past its gates; see `resume` for what happens to its steps."""
-        self._refuse_foreign(run_id)
+        """Let workers go on with a run that stopped, past its gates; see `resume` for its steps, and for `trust`."""
+        self._refuse_other_workflow(run_id)
         known = self._settings.journal.info(run_id)
         urgency = known.priority if priority is None else priority
         place = Place.of(queue or known.queue or DEFAULT_QUEUE, urgency, when)
-        return requeue(self._settings.journal, run_id, place, codec=self._settings.codec)
+        return requeue(self._settings.journal, run_id, place, codec=self._settings.codec, trust=trust)
 
     def plan_resume(
         self,
@@ -369,7 +383,7 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
 
     def delete(self, run_id: str) -> bool:
         """Remove a run and all its checkpoints; `False` if there is none. A run that is driven is refused."""
-        self._refuse_foreign(run_id)
+        self._refuse_other_workflow(run_id)
         for info in self.store.runs(run=run_id):
             self._runner.refuse_driven(info)
         return delete_run(self._settings.journal, run_id)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.data.frozen import thaw
 from holdfast.data.types import BUILTIN
 from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, StoreError
+from holdfast.journal.provenance import Provenance
+from holdfast.views.plain import plain
+
+if TYPE_CHECKING:
+    from holdfast.engine.confirmation import Disclosure
 
 logger = logging.getLogger("holdfast")
 
@@ -66,8 +72,40 @@ def save(
     return path
 
 
+class CheckpointFile(NamedTuple):
+    """What is in a checkpoint file, and the digest of the very bytes that it was read from."""
+
+    path: Path
+    content: dict[str, Any]
+    digest: str
+
+    @property
+    def has_workflow(self) -> bool:
+        """Whether a workflow file is in it, so that it tells what is run and not only where to go on."""
+        return "flow" in self.content["config"]
+
+    def disclosure(self) -> Disclosure:
+        """Return all that a run from this file would run with."""
+        from holdfast.engine.confirmation import Disclosure
+
+        place = {name: plain(self.content[name]) for name in ("node", "next", "gate") if name in self.content}
+        config = {**plain(self.content["config"]), "goes on with": place}
+        flow = config.get("flow")
+        name = str(flow.get("path", "")) if isinstance(flow, Mapping) else ""
+        return Disclosure("", name, self.provenance(), self.digest, config, ())
+
+    def provenance(self) -> Provenance:
+        """Return where a run comes from that is begun from this file."""
+        return Provenance(f"checkpoint file {self.path.name}", clock.time())
+
+
 def load(path: Path, codec: Codec | None = None) -> dict[str, Any]:
     """Read a checkpoint file. Nothing is imported or run because the file names it."""
+    return read(path, codec).content
+
+
+def read(path: Path, codec: Codec | None = None) -> CheckpointFile:
+    """Read a checkpoint file, once, with the digest of what was read."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -85,7 +123,7 @@ def load(path: Path, codec: Codec | None = None) -> dict[str, Any]:
         raise CorruptJournal(f"corrupt checkpoint file {path}: {error}") from error
     _check(path, content)
     logger.debug("loaded checkpoint %s (node %s)", path, content["node"])
-    return content  # type: ignore[no-any-return]
+    return CheckpointFile(path, content, hashlib.blake2b(data, digest_size=16).hexdigest())
 
 
 def _check(path: Path, content: Any) -> None:

@@ -9,6 +9,7 @@ import uuid
 from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.engine.commands.inbox import STALE, STOPS, open_message
+from holdfast.engine.confirmation import confirm
 from holdfast.engine.driver import is_driven
 from holdfast.engine.resume import load_latest, refuse_finished
 from holdfast.errors import HoldfastError, RunConflict
@@ -81,12 +82,18 @@ def open_questions(run: RunState, now: float) -> tuple[Pause, ...]:
 
 
 def requeue(
-    journal: Journal, run_id: str, place: Place | None = None, *, codec: Codec | None = None
+    journal: Journal,
+    run_id: str,
+    place: Place | None = None,
+    *,
+    codec: Codec | None = None,
+    trust: bool | str = False,
 ) -> RunInfo:
     """Let workers go on with a run that stopped: failed, interrupted, cancelled, or paused at gates.
 
     Without a `place` it waits where it was, or else in the default queue. Answers its facts. A run that is
-    driven, or completed, is refused; a paused one goes on with what was answered, past its gates.
+    driven, or completed, is refused; a paused one goes on with what was answered, past its gates. `trust` is as for
+    `App.resume`.
     """
     codec = codec or Codec()
     loaded = load_latest(journal, journal.info(run_id), codec)
@@ -94,9 +101,12 @@ def requeue(
     refuse_finished(info)
     if is_driven(journal.store, info):
         raise RunConflict(f"run {run_id!r} is being driven; cancel or pause it first")
+    info, confirmed = confirm(journal, info, loaded.run, trust)
     place = place or Place(info.queue or DEFAULT_QUEUE, info.priority)
     writer = Writer(journal, loaded, codec, durable=True)
     found: list[Record] = [RunEnded(RunStatus.QUEUED)]
+    if confirmed is not None:
+        found.insert(0, confirmed)
     if loaded.run.status == RunStatus.PAUSED:
         found.insert(0, Resumed("", approve=True))
     for message in journal.store.inbox(run_id, loaded.run.inbox_seen):
@@ -109,6 +119,6 @@ def requeue(
         writer.record(record)
     upcoming = [step.node for step in loaded.run.active() if step.status != DONE]
     writer.mark(encode_mark(loaded.run.root.waves, [], list(dict.fromkeys(upcoming)), ""))
-    writer.set_info(place.on(loaded.info))
+    writer.set_info(place.on(info))
     writer.flush()
     return writer.info

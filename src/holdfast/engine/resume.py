@@ -261,6 +261,8 @@ class ResumeOptions:
     """A `ResumePlan`, or the id of one, that has to hold still."""
     approve: bool = True
     """Whether gates that the run waits at are passed."""
+    trust: bool | str = False
+    """Whether the caller confirms what a run from outside would run with; text is the digest of what was shown."""
     rerun_changed: bool = False
     """Whether the run is taken back to before what the graph at hand does otherwise now."""
 
@@ -270,6 +272,8 @@ class ResumeOptions:
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
                 raise StateInvalid(f"{name} must be a mapping such as {{'name': value}}, not {value!r:.80}")
+        if not isinstance(self.trust, (bool, str)):
+            raise StateInvalid(f"trust must be True, or the digest of what was shown, not {self.trust!r:.80}")
         if self.plan is not None and not isinstance(getattr(self.plan, "id", self.plan), str):
             raise StateInvalid(f"plan must be what plan_resume(…) gives, or its id, not {self.plan!r:.80}")
         if self.if_interrupted is not None:

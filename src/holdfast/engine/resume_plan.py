@@ -203,7 +203,7 @@ class _Planning:
         if is_driven(settings.journal.store, self._info) and not self._options.takeover and not self._forks:
             self._refused = self._refused or f"it is being driven by {describe(self._info.driver)}"
         try:
-            self._refuse_foreign()
+            self._refuse_other_workflow()
             self._prepare(run, back)
         except HoldfastError as error:
             self._refused = self._refused or str(error)
@@ -218,7 +218,7 @@ class _Planning:
         apply(run, Changed(run.outline, tuple(self._remap.items())), run.updated_at)
         return run
 
-    def _refuse_foreign(self) -> None:
+    def _refuse_other_workflow(self) -> None:
         own, other = self._settings.graph.name, self._info.workflow
         if own != other and self._run.outline:
             raise GraphChanged(f"run {self._info.run!r} is of workflow {other!r}, and this graph is {own!r}")

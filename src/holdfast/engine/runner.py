@@ -49,6 +49,7 @@ from holdfast.journal import records
 from holdfast.journal.checkpoints import checkpoint_id, encode_mark, new_run_key
 from holdfast.journal.commit import settled
 from holdfast.journal.journal import Loaded
+from holdfast.journal.provenance import Provenance
 from holdfast.journal.pruning import delete_run, needed_by
 from holdfast.journal.records import Target
 from holdfast.journal.run_state import DONE, RunState
@@ -141,12 +142,15 @@ class Runner:
         options.check()
         if files.is_file(target) and not self._store.runs(run=str(target)):
             options.refuse_answers("a checkpoint file")
-            return await self._from_file(Path(target), None, options.config, caller)
+            return await self._from_file(Path(target), None, options.config, caller, options.trust)
         facts, seq = find_run(self._store, str(target))
         loaded = load_latest(self.journal, facts, self._codec)
         info, run = loaded.info, loaded.run
         if run.outline:
-            self.refuse_foreign(info)
+            self.refuse_other_workflow(info)
+        confirmed = None
+        if seq is None or seq == run.saved_seq:
+            _, confirmed = self._confirmed(info, run, options)
         if options.plan is not None:
             from holdfast.engine.resume_plan import refuse_outdated
 
@@ -168,7 +172,7 @@ class Runner:
             return await again.go_back(loaded, options, caller)
         answered = answered_now(info, run, options, self.settings, sleeps=caller.linger is None)
         at_rest = is_at_rest(info, run, options, answered, self.settings.rules.barrier)
-        if at_rest and not self._has_messages(info.run, run):
+        if at_rest and confirmed is None and not self._has_messages(info.run, run):
             return self._as_it_stands(loaded)
         reconciled = self.reconciled(loaded, options, caller.observer)
         writer = self.writer(loaded)
@@ -177,6 +181,16 @@ class Runner:
         for record in answered:
             writer.record(record)
         return await self.go_on(loaded, writer, reconciled, options, caller)
+
+    def _confirmed(
+        self, info: RunInfo, run: RunState, options: ResumeOptions
+    ) -> tuple[RunInfo, records.Confirmed | None]:
+        """The facts of a run that may run, and what to record; one from outside that nobody confirmed is refused."""
+        if not info.origin:
+            return info, None
+        from holdfast.engine.confirmation import confirm
+
+        return confirm(self.journal, info, run, options.trust)
 
     def _has_messages(self, name: str, run: RunState) -> bool:
         return bool(self._store.inbox(name, run.inbox_seen))
@@ -194,7 +208,7 @@ class Runner:
     def _is_durable(self) -> bool:
         return self.settings.policy.durability == "full"
 
-    def refuse_foreign(self, info: RunInfo) -> None:
+    def refuse_other_workflow(self, info: RunInfo) -> None:
         """Refuse a run of another workflow: its gates, code and state are not this graph's."""
         own = self.settings.graph.name
         if info.workflow != own:
@@ -226,12 +240,16 @@ class Runner:
         nodes: tuple[str, ...] | None = None,
         gate: str = "",
         source: Source | None = None,
+        provenance: Provenance | None = None,
     ) -> Outcome:
         """Begin a new run: where the graph begins, or with `nodes`, past the gate before `gate`."""
         run, driver = self.new_run_id(run_id), this_driver(self._store)
         writer = await self._begun(values, run, config, driver, nodes)
         if source is not None:
             writer.record(source.reusing)
+        if provenance is not None:
+            writer.set_info(dataclasses.replace(writer.info, origin=provenance.text()))
+            writer.record(provenance.record())
         if gate:
             _pass_gate(writer, gate, driver)
         if caller.observer is not None:
@@ -322,17 +340,30 @@ class Runner:
         return active_runs.find(self._store, info.run) is not None or is_driven(self._store, info)
 
     async def _from_file(
-        self, path: Path, run_id: str | None, config: Mapping[str, Any] | None, caller: Caller
+        self,
+        path: Path,
+        run_id: str | None,
+        config: Mapping[str, Any] | None,
+        caller: Caller,
+        trust: bool | str = False,
     ) -> Outcome:
-        content = files.load(path, self._codec)
+        found = files.read(path, self._codec)
+        content, provenance = found.content, None
+        if found.has_workflow and "flow" not in (config or {}):
+            provenance = self._trusted_file(found, trust)
         nodes = tuple(content.get("next") or (content["node"],))
         for node in nodes:
             if node not in self.settings.graph.nodes and node != END:
                 raise GraphChanged(f"{path} is to go on with node {node!r}: node not found: {node}")
         merged = {**content["config"], **(config or {})}
-        return await self._start(
-            content["state"], run_id, merged, caller, nodes, str(content.get("gate", ""))
-        )
+        gate = str(content.get("gate", ""))
+        return await self._start(content["state"], run_id, merged, caller, nodes, gate, provenance=provenance)
+
+    def _trusted_file(self, found: files.CheckpointFile, trust: bool | str) -> Provenance:
+        """Where a run comes from that a checkpoint file with a workflow in it begins; refused unless it is trusted."""
+        from holdfast.engine.confirmation import admitted_file
+
+        return admitted_file(found.disclosure(), trust, str(found.path))
 
     async def _fork(self, info: RunInfo, seq: int, options: ResumeOptions, caller: Caller) -> Outcome:
         """A new run from an older checkpoint of a run; that run is left as it is."""
@@ -352,6 +383,7 @@ class Runner:
             forget=forget,
         )
         writer = fork.writer
+        self._confirmed(writer.info, writer.run, options)
         forked = dataclasses.replace(fork.base, info=writer.info, run=writer.run)
         reconciled = self.reconciled(forked, options, caller.observer)
         await store_fork(fork)
@@ -362,6 +394,9 @@ class Runner:
     ) -> Outcome:
         codec, run, info, settings = self._codec, loaded.run, loaded.info, reconciled.settings
         config, driver = {**codec.decode(run.config), **(options.config or {})}, this_driver(self._store)
+        info, confirmed = self._confirmed(info, writer.run, options)
+        if confirmed is not None:
+            writer.record(confirmed)
         for record in reconciled.records:
             writer.record(record)
         approve = options.approve and info.status == RunStatus.PAUSED

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from holdfast.data.codec import TolerantCodec
 from holdfast.data.seal import Seal
 from holdfast.engine.app import App
+from holdfast.engine.confirmation import refuse_unconfirmed
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
@@ -78,7 +79,9 @@ class Catalog:
         if workflow in self._known:
             return self._known[workflow]
         journal, codec = Journal(store, Seal.from_environment(os.environ)), TolerantCodec()
-        raw = journal.load(journal.info(run_id), codec).run.config
+        info = journal.info(run_id)
+        refuse_unconfirmed(journal, info, codec)
+        raw = journal.load(info, codec).run.config
         with self._lock:
             if (workflow, raw) not in self._opened:
                 if len(self._opened) >= _KEPT:

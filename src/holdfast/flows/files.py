@@ -24,7 +24,7 @@ class FlowFiles:
     """Reads a workflow's own file, and those of its sub-workflows, each once.
 
     `saved` is what `as_saved` gave for an earlier reading. It is taken for files that are gone, or, with
-    `prefer="saved"`, for all that it has, whatever is on this machine's disk under their names.
+    `prefer="saved"`, for all files: nothing is read, or looked for, on this machine's disk.
     """
 
     def __init__(
@@ -45,6 +45,8 @@ class FlowFiles:
         """The workflow's own file, or `text` in its place."""
         if text is None and "source" in self._saved and self._takes_saved(self._root):
             return self._kept(self._root, self._saved)
+        if text is None and self._prefer == "saved":
+            raise HoldfastError("the workflow that this run was started with is not stored with it")
         return read_source(self._root, env=self._env, text=text, has_file=self.has)
 
     def definition(self, path: Path) -> Definition:
@@ -53,7 +55,7 @@ class FlowFiles:
 
     def has(self, path: Path) -> bool:
         """Whether there is such a file, on disk or saved."""
-        return path.is_file() or self._name(path) in self._others
+        return self._name(path) in self._others or (self._prefer == "file" and path.is_file())
 
     def as_saved(self, definition: Definition) -> dict[str, Any]:
         """The texts of the sub-workflows of a workflow, on all levels, by their paths from its own folder."""
@@ -80,6 +82,9 @@ class FlowFiles:
             saved = self._others.get(name)
             if isinstance(saved, Mapping) and self._takes_saved(path):
                 self._read[name] = self._kept(path, saved)
+            elif self._prefer == "saved":
+                message = f"the sub-workflow {name!r} is not stored with the run"
+                raise FlowInvalid([Problem(message, Position(str(path), 1, 1), "", "start the run anew")])
             else:
                 self._read[name] = read_source(path, env=self._env, has_file=self.has)
             self._check_size(path)
@@ -91,7 +96,10 @@ class FlowFiles:
     def _kept(self, path: Path, saved: Mapping[str, Any]) -> Source:
         included = dict(saved.get("included") or {})
         text = str(saved["source"])
-        return read_source(path, env=self._env, text=text, included=included, has_file=self.has)
+        only = self._prefer == "saved"
+        return read_source(
+            path, env=self._env, text=text, included=included, only_included=only, has_file=self.has
+        )
 
     def _name(self, path: Path) -> str:
         return PurePath(os.path.relpath(path.resolve(), self._folder)).as_posix()

@@ -54,7 +54,7 @@ def flow_of_run(
     """The workflow that a stored run was started with, as its files are now.
 
     `file` says where its file is if it was moved. Of files that are gone, sub-workflows included, what the run
-    saved is taken; with `prefer="saved"`, on another machine say, that is taken whatever files are there.
+    saved is taken; with `prefer="saved"`, for a run from outside say, nothing else is, whatever files are there.
     """
     environment, saved = os.environ if env is None else env, config.get("flow")
     if file is not None:

@@ -9,6 +9,7 @@ from holdfast.data.ops import Op, advance
 from holdfast.journal.records import (
     Answered,
     Commanded,
+    Confirmed,
     Described,
     Forked,
     FrameOpened,
@@ -486,6 +487,10 @@ def _renamed_join(join: str, renamed: dict[str, str]) -> str:
     return "/".join([target, *sorted(sources)])
 
 
+def _confirm(run: RunState, record: Confirmed, at: float) -> None:
+    """Change nothing: a stranger's journal can hold such a record, so only the facts of a run are believed."""
+
+
 def _end(run: RunState, record: RunEnded, at: float) -> None:
     run.status, run.fault, run.fault_node, run.driver = record.status, record.fault, record.node, ""
 
@@ -515,5 +520,6 @@ APPLY: dict[type[Record], Callable[[RunState, Any, float], None]] = {
     GraphChanged: _change_graph,
     Commanded: _command,
     Resumed: _resume,
+    Confirmed: _confirm,
     RunEnded: _end,
 }

@@ -328,6 +328,15 @@ class Resumed(NamedTuple):
     config: bytes = b""
 
 
+class Confirmed(NamedTuple):
+    """Somebody confirmed that a run from outside may run here; `digest` is that of what was confirmed."""
+
+    digest: str
+    by: str
+    source: str
+    signed_by: str = ""
+
+
 class RunEnded(NamedTuple):
     """The driver stopped: the run is completed, failed, cancelled, interrupted or paused."""
 
@@ -361,5 +370,6 @@ Record = (
     | GraphChanged
     | Commanded
     | Resumed
+    | Confirmed
     | RunEnded
 )

@@ -12,6 +12,7 @@ from holdfast.errors import CodecError
 from holdfast.journal.records import (
     Answered,
     Commanded,
+    Confirmed,
     Described,
     Forked,
     FrameOpened,
@@ -186,6 +187,7 @@ _WRITERS: dict[type[Record], Callable[[Any, Track], list[Any]]] = {
     Spent: lambda r, track: [20, r.step, r.attempt, safe_text(r.model), *r[3:]],
     Described: lambda r, track: [21, r.facts],
     Remarked: _write_remarked,
+    Confirmed: lambda r, track: [25, *map(safe_text, r)],
     MovedOn: _write_moved_on,
     OnceStarted: lambda r, track: [23, r.step, safe_text(r.key), r.attempt, r.repeated],
     OnceFailed: lambda r, track: [24, r.step, safe_text(r.key)],
@@ -292,4 +294,5 @@ _READERS: dict[int, Callable[[list[Any], Track, Codec], Record]] = {
     22: lambda w, track, codec: Remarked(w[1], w[2], tuple(w[3]), tuple(w[4]), *w[5:7]),
     23: lambda w, track, codec: OnceStarted(*w[1:5]),
     24: lambda w, track, codec: OnceFailed(*w[1:3]),
+    25: lambda w, track, codec: Confirmed(*w[1:5]),
 }

@@ -61,6 +61,8 @@ class RunInfo:
     due_at: float | None = None
     parent: bytes = b""
     """The key of the run that it was forked from, if it was."""
+    origin: str = ""
+    """Where it came from, if from outside, and who confirmed it; see `journal.provenance`."""
 
 
 class Append(NamedTuple):

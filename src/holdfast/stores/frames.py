@@ -193,7 +193,7 @@ def read_sizes(fd: int, frame: Frame, run: str) -> tuple[int, int]:
     return marks, size
 
 
-_UNLESS_GIVEN = ("tags", "queue", "priority", "due_at", "parent")
+_UNLESS_GIVEN = ("tags", "queue", "priority", "due_at", "parent", "origin")
 """Facts that are left out where a run has none."""
 
 

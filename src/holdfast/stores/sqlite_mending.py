@@ -134,6 +134,7 @@ class SqliteMender(Mender):
             priority=taken("priority", int, 0),
             due_at=taken("due_at", float, 0.0) or None,
             parent=taken("parent", bytes, b""),
+            origin=taken("origin", str, "?"),
         )
 
     def standing(self, run: str) -> Standing | None:

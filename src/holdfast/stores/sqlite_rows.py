@@ -67,7 +67,21 @@ def facts_of(row: Row) -> RunInfo:
         raise _unlike(run) from None
 
 
-_KINDS: tuple[Any, ...] = (str, bytes, str, str, float, float, str, str, str, int, (float, type(None)), bytes)
+_KINDS: tuple[Any, ...] = (
+    str,
+    bytes,
+    str,
+    str,
+    float,
+    float,
+    str,
+    str,
+    str,
+    int,
+    (float, type(None)),
+    bytes,
+    str,
+)
 
 
 def sum_of(run: str, values: Sequence[Any], head: int) -> bytes:

@@ -30,11 +30,11 @@ _IS_HEAD = (
 )
 _NEW_RUN = (
     "INSERT INTO runs (run, key, workflow, status, created_at, updated_at, driver, tags, queue, priority, due_at, "
-    "parent, head, sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    "parent, origin, head, sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 _FACTS = (
     "UPDATE runs SET workflow = ?, status = ?, created_at = ?, updated_at = ?, driver = ?, tags = ?, queue = ?, "
-    "priority = ?, due_at = ?, parent = ?, head = ?, sum = ? WHERE no = ?"
+    "priority = ?, due_at = ?, parent = ?, origin = ?, head = ?, sum = ? WHERE no = ?"
 )
 _FORKS = "SELECT key FROM runs WHERE parent <> x'' AND parent = (SELECT key FROM runs WHERE run = ?)"
 _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (id, at, chain, body) VALUES (?, ?, ?, ?)"
@@ -204,7 +204,7 @@ def facts_row(info: RunInfo, head: int) -> tuple[Any, ...]:
     tags = json.dumps(info.tags, ensure_ascii=False) if info.tags else ""
     times = (info.created_at, info.updated_at)
     place = (info.queue, info.priority, info.due_at)
-    values = (info.workflow, info.status, *times, info.driver, tags, *place, info.parent)
+    values = (info.workflow, info.status, *times, info.driver, tags, *place, info.parent, info.origin)
     return (*values, head, sum_of(info.run, values, head))
 
 

@@ -9,6 +9,7 @@ from holdfast.data.ops import Op
 from holdfast.errors import CodecError
 from holdfast.journal.records import (
     Commanded,
+    Confirmed,
     Described,
     Forked,
     FrameOpened,
@@ -164,7 +165,16 @@ class Happening:
                 pass
             case Described() if "start" in self._kinds:
                 pass  # Where a run begins is told of the run; here it counts where that changed.
-            case Commanded() | Described() | GraphChanged() | Paused() | Remarked() | Reusing() | Steered():
+            case (
+                Commanded()
+                | Confirmed()
+                | Described()
+                | GraphChanged()
+                | Paused()
+                | Remarked()
+                | Reusing()
+                | Steered()
+            ):
                 self._tell(record)
             case _:
                 pass

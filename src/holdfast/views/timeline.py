@@ -16,6 +16,7 @@ from holdfast.journal.journal import Journal, break_at, genesis
 from holdfast.journal.records import (
     Answered,
     Commanded,
+    Confirmed,
     Described,
     Fault,
     Forked,
@@ -266,6 +267,9 @@ def tell_run(record: Record) -> Told | None:
         case GraphChanged():
             data = {"remap": dict(record.remap), "by": record.by}
             return "graph.changed", "", f"the workflow changed{_by(record)}", data
+        case Confirmed():
+            text = f"it came from outside ({record.source}), and was confirmed{_by(record)}"
+            return "run.confirm", "", text, record._asdict()
         case Commanded():
             return _tell_command(record)
         case RunEnded():
@@ -318,7 +322,7 @@ def _tell_remark(record: Remarked) -> Told:
     return "run.remark", "", f"{where}{_by(record)}: {'; '.join(what)}", record._asdict()
 
 
-def _by(record: StateEdited | Steered | GraphChanged | Commanded | Reset | Remarked) -> str:
+def _by(record: StateEdited | Steered | GraphChanged | Commanded | Reset | Remarked | Confirmed) -> str:
     return f" by {record.by}" if record.by else ""
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.capsules.exporting import ExportedRun
     from holdfast.capsules.importing import ImportedRun
     from holdfast.capsules.inspecting import CapsuleInfo
+    from holdfast.capsules.signing import Trust
     from holdfast.flows.foreign import Deed
     from holdfast.journal.journal import Journal
 
@@ -190,11 +191,12 @@ def _tell_export(exported: ExportedRun, output: str, as_json: bool) -> None:
 @click.option("--as", "run_id", metavar="ID", help="Give the run another id.")
 @click.option(
     "--trust",
-    type=click.Path(path_type=Path, exists=True),
+    is_flag=False,
+    flag_value="",
     multiple=True,
-    metavar="PUBLIC",
-    help="A public key, or a folder of them, one of which has to have signed it. May be repeated. By default those of "
-    "HOLDFAST_TRUSTED.",
+    metavar="[PUBLIC]",
+    help="Confirm that the run may be resumed here as it is. With a public key, or a folder of them, one of them has "
+    "to have signed it; may be repeated. By default those of HOLDFAST_TRUSTED have to.",
 )
 @_passphrase_option
 @click.option(
@@ -211,7 +213,7 @@ def import_(
     file: Path,
     look: bool,
     run_id: str | None,
-    trust: tuple[Path, ...],
+    trust: tuple[str, ...],
     passphrase_file: Path | None,
     max_state: int,
     store: str | None,
@@ -221,11 +223,14 @@ def import_(
 
     All of the file is verified before anything is written. A run that is here already is brought up to date; one of
     the same id with another history is refused. Nothing in the file is run by importing it: that is what resuming
-    the run does, with the workflow file in it. --inspect shows what that would do.
+    the run does, with the workflow file in it. --inspect shows all of that. The first resume shows it again, and asks,
+    unless the file is trusted: by --trust, or by the signature of a trusted key. Commands that wait in the inbox of a
+    run that is not trusted are left out.
 
     \b
     Example:
       holdfast import --inspect research.holdfast
+      holdfast import research.holdfast
       holdfast import research.holdfast --trust colleagues/
       holdfast resume research
     """
@@ -233,14 +238,25 @@ def import_(
 
     if look and run_id is not None:
         raise click.UsageError("--inspect writes nothing, so --as has no meaning with it")
-    size = max_state * MEGABYTE
+    size, trusted = max_state * MEGABYTE, _trusted(trust)
     secret = _passphrase_to_open(file, passphrase_file, look)
     if look:
-        _show(inspect_capsule(file, passphrase=secret, trust=trust, max_state=size), file, as_json)
+        _show(inspect_capsule(file, passphrase=secret, trust=trusted, max_state=size), file, as_json)
     else:
         url = lasting_url(chosen_url(store))
-        _tell_import(_import(url, file, run_id, secret, trust, size), url, as_json)
+        _tell_import(_import(url, file, run_id, secret, trusted, size), url, as_json)
     return COMPLETED
+
+
+def _trusted(given: tuple[str, ...]) -> Trust:
+    """What `--trust` says: keys, one of which has to have signed it, or, without any, this very file."""
+    keys = [Path(place) for place in given if place]
+    for key in keys:
+        if not key.exists():
+            raise click.BadParameter(
+                f"--trust: there is no public key {key}; give FILE before a bare --trust"
+            )
+    return keys or bool(given)
 
 
 def _passphrase_to_open(file: Path, passphrase_file: Path | None, look: bool) -> str | None:
@@ -266,7 +282,7 @@ def _passphrase_to_open(file: Path, passphrase_file: Path | None, look: bool) ->
 
 
 def _import(
-    url: str, file: Path, run_id: str | None, secret: str | None, trusted: tuple[Path, ...], size: int
+    url: str, file: Path, run_id: str | None, secret: str | None, trusted: Trust, size: int
 ) -> ImportedRun:
     from holdfast.capsules.importing import import_run
     from holdfast.stores import open_store
@@ -279,7 +295,7 @@ def _show(info: CapsuleInfo, file: Path, as_json: bool) -> None:
     from holdfast.cli.display.capsule_text import print_capsule
     from holdfast.flows.foreign import deeds_of, reads_of
 
-    deeds = None if info.flow is None else deeds_of(info.flow)
+    deeds = [] if info.flow is None else deeds_of(info.flow)
     reads = [] if info.flow is None else reads_of(info.flow)
     if as_json:
         would = {"deeds": _deeds_as_json(deeds), "reads": reads}
@@ -288,15 +304,14 @@ def _show(info: CapsuleInfo, file: Path, as_json: bool) -> None:
         print_capsule(info, deeds, reads)
 
 
-def _deeds_as_json(deeds: list[Deed] | None) -> list[dict[str, str]] | None:
-    return None if deeds is None else [deed._asdict() for deed in deeds]
+def _deeds_as_json(deeds: list[Deed]) -> list[dict[str, str]]:
+    return [deed._asdict() for deed in deeds]
 
 
 def _tell_import(imported: ImportedRun, url: str, as_json: bool) -> None:
-    from holdfast.cli.display.capsule_text import warning_of
-    from holdfast.flows.foreign import deeds_of
+    from holdfast.flows.foreign import deeds_of, warning_of
 
-    deeds = None if imported.flow is None else deeds_of(imported.flow)
+    deeds = [] if imported.flow is None else deeds_of(imported.flow)
     for note in imported.notes:
         click.echo(f"note: {one_line(note, 500)}", err=True)
     if as_json:
@@ -311,6 +326,8 @@ def _tell_import(imported: ImportedRun, url: str, as_json: bool) -> None:
     )
     if imported.flow is not None and imported.status != RunStatus.COMPLETED:
         click.echo(warning_of(deeds))
+        if not imported.is_confirmed:
+            click.echo("its first resume shows all that it would run with, and has to be confirmed")
         click.echo(f"go on with it: {resume_command(imported.run, url, '')}")
 
 

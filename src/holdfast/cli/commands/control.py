@@ -74,12 +74,11 @@ def _how_to_go_on(run_id: str, url: str, left: list[str], queue: str) -> str:
 def _later(journal: Journal, info: RunInfo) -> set[str]:
     """The names of all questions of the run's workflow file; none if it cannot be read."""
     from holdfast.cli.display.wording import question_names
-    from holdfast.cli.stored import config_of
+    from holdfast.cli.stored import config_of, stored_flow
     from holdfast.errors import HoldfastError
-    from holdfast.flows.flow import flow_of_run
 
     try:
-        return question_names(flow_of_run(config_of(journal, info)).definition)
+        return question_names(stored_flow(info, config_of(journal, info)).definition)
     except HoldfastError:
         return set()
 

@@ -108,11 +108,11 @@ def _prepared(
 ) -> tuple[Hands, dict[tuple[str, ...], Any] | None]:
     """What it takes to change the run, and the changes; only a workflow file's graph can be had here."""
     from holdfast.cli.steering import Speaker, Steering
-    from holdfast.cli.stored import config_of
+    from holdfast.cli.stored import config_of, stored_flow
     from holdfast.cli.wishes import Wishes
     from holdfast.data.codec import Codec, TolerantCodec
+    from holdfast.engine.confirmation import refuse_unconfirmed
     from holdfast.engine.travel.editing import Hands
-    from holdfast.flows.flow import flow_of_run
 
     info = moment.info
     config = config_of(journal, info)
@@ -127,7 +127,8 @@ def _prepared(
         return Hands(journal, TolerantCodec()), None
     if not (pairs or as_node is not None):
         return Hands(journal, TolerantCodec()), None
-    flow = flow_of_run(config)
+    refuse_unconfirmed(journal, info, Codec())
+    flow = stored_flow(info, config)
     app = Wishes.of(config).open(flow, journal.store, interactive=False, stored=True)
     run = journal.load(info, Codec(), moment.seq).run
     speaker = Speaker("fork", "", "", False, "", "")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.asking.given import read_inputs, value_of
+from holdfast.cli.confirming import gate, trust_option
 from holdfast.cli.display.text import as_json
 from holdfast.cli.manners_options import manners, manners_options
 from holdfast.cli.speaking import by_option, me
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Go on with this workflow file instead of the one that the run was started with.",
 )
+@trust_option
 @by_option
 @store_option
 @manners_options
@@ -62,6 +64,7 @@ def rerun(
     run_id: str | None,
     plan: bool,
     workflow: Path | None,
+    trust: bool,
     by: str | None,
     store: str | None,
     **how: Any,
@@ -81,7 +84,7 @@ def rerun(
     from holdfast.cli.targets import find_moment_of
 
     polite = manners(**how)
-    found = find_moment_of(run, store, workflow)
+    found = find_moment_of(run, store, workflow, gate(trust, polite.asks))
     try:
         app = found.open(interactive=polite.asks)
         back = app.plan_rerun(str(found.what), step)
@@ -94,6 +97,7 @@ def rerun(
             "in_place": in_place,
             "run_id": run_id,
             "by": by or me(),
+            "trust": found.trust or False,
         }
         if output is not None:
             options["output"] = _returned(app, back, step, output)

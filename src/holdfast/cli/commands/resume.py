@@ -9,6 +9,7 @@ import click
 
 from holdfast.cli.asking.addressing import read_answers
 from holdfast.cli.asking.given import read_inputs, read_pairs
+from holdfast.cli.confirming import gate, trust_option
 from holdfast.cli.display.text import as_json
 from holdfast.cli.manners_options import manners, manners_options
 from holdfast.cli.place_options import priority_option, queue_option
@@ -69,6 +70,7 @@ ON_CHANGE = ("warn", "fail", "use_saved")
     help="A step was renamed; in a sub-workflow it is OUTER/OLD=OUTER/NEW. May be repeated.",
 )
 @click.option("--takeover", is_flag=True, help="Take the run from a process that hangs.")
+@trust_option
 @click.option("--detach", is_flag=True, help="Let workers go on with the run, instead of driving it here.")
 @queue_option
 @priority_option
@@ -87,6 +89,7 @@ def resume(
     on_change: str | None,
     remap: tuple[str, ...],
     takeover: bool,
+    trust: bool,
     detach: bool,
     queue: str | None,
     priority: int | None,
@@ -97,7 +100,8 @@ def resume(
 
     TARGET is a run id or its beginning (4 characters or more), a workflow's name, a checkpoint id, a workflow
     file or a checkpoint file (.pkl). A workflow means its latest unfinished run; without TARGET the latest
-    unfinished run of the store is meant. Gates and options given to `run` hold for a resume too.
+    unfinished run of the store is meant. Gates and options given to `run` hold for a resume too. A run that came from
+    outside, and a checkpoint file with a workflow in it, is shown first, and has to be confirmed.
 
     \b
       holdfast resume
@@ -112,11 +116,11 @@ def resume(
     if detach:
         here = any((checkpoint_id, if_interrupted, pairs, plan, workflow, on_change, remap, takeover))
         others = here or bool(as_planned) or rerun_changed
-        return _detached(target, answers, store, queue, priority, others, polite)
+        return _detached(target, answers, store, queue, priority, others, polite, trust)
     if queue is not None or priority is not None:
         raise click.UsageError("--queue and --priority are for workers; add --detach to let them go on")
     renamed = read_pairs(remap, "--remap")
-    found = find_target(target, checkpoint_id, store, workflow)
+    found = find_target(target, checkpoint_id, store, workflow, gate(trust, polite.asks))
     try:
         app = found.open(interactive=polite.asks, renamed=renamed)
         options: dict[str, Any] = {
@@ -148,6 +152,7 @@ def _detached(
     priority: int | None,
     has_others: bool,
     polite: Manners,
+    trust: bool,
 ) -> int:
     from holdfast.cli.handing_over import hand_over
 
@@ -155,9 +160,9 @@ def _detached(
     watched = polite.interactive or polite.auto_continue or polite.fail_on_state or display.events
     if has_others or watched or display.heartbeat:
         raise click.UsageError(
-            "--detach takes --answer, --queue and --priority; all other options are for a resume that is driven here"
+            "--detach takes --answer, --queue, --priority and --trust; other options are for a resume here"
         )
-    return hand_over(target, answers, store, queue, priority, display)
+    return hand_over(target, answers, store, queue, priority, display, gate(trust, polite.asks))
 
 
 def resume_run(found: Target, app: App, polite: Any, options: dict[str, Any]) -> int:
@@ -166,6 +171,9 @@ def resume_run(found: Target, app: App, polite: Any, options: dict[str, Any]) ->
     from holdfast.cli.stored import kept_at, kept_of
 
     before = kept_of(app, found.run_id) if found.run_id else None
+    options = {**options, "trust": found.trust or False}
+    if found.config is not None:
+        options["config"] = found.config
     if (
         options.get("rerun_changed")
         and (back := app.plan_changes(found.run_id, options.get("remap"))) is not None

@@ -57,6 +57,11 @@ def store() -> None:
     metavar="SECONDS",
     help="With --move: how long a run under way may take to pause.",
 )
+@click.option(
+    "--foreign",
+    is_flag=True,
+    help="FROM is a stranger's: each copy has to be confirmed before it is resumed; commands in its inbox stay.",
+)
 @json_option
 def copy(
     source: str,
@@ -66,6 +71,7 @@ def copy(
     statuses: tuple[str, ...],
     move: bool,
     wait: float,
+    foreign: bool,
     as_json: bool,
 ) -> int:
     """Copy runs from one store to another, or move them: all, or those that are named.
@@ -73,17 +79,21 @@ def copy(
     FROM and TO are URLs of stores, RUN is a run's id or its beginning. Every checksum is verified on the way; a
     damaged run, or one that TO has with another history, is left out, and then the exit code is 1. Copying again
     brings what is new. A run under way is copied as far as it is, and can be resumed there; with --move it is
-    asked to pause first.
+    asked to pause first. A store that somebody gave you is a stranger's file: copy it with --foreign before you
+    resume any of its runs.
 
     \b
     Example:
       holdfast store copy .holdfast/runs.db file:backup
+      holdfast store copy given.db .holdfast/runs.db --foreign
       holdfast store copy .holdfast/runs.db postgresql://localhost/holdfast --move
     """
     from holdfast.cli.copying import Progress, report_as_json, stoppable, tell
     from holdfast.engine.moving.transfer import copy_runs
     from holdfast.stores import open_store
 
+    if foreign and move:
+        raise click.UsageError("runs of a stranger's store are copied, not moved; give --foreign or --move")
     here_url, there_url = (_on_disk(url) for url in (source, target))
     if same_store(here_url, there_url):
         raise click.UsageError(f"FROM and TO are the same store, {here_url}")
@@ -102,6 +112,7 @@ def copy(
                     status=statuses or None,
                     move=move,
                     wait=wait,
+                    foreign=foreign,
                     progress=progress,
                     stopped=stopped,
                 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,14 +10,15 @@ import click
 from holdfast.capsules.inspecting import CapsuleInfo
 from holdfast.cli.display.tables import print_facts, print_table
 from holdfast.cli.display.text import count, moment, money, one_line
-from holdfast.flows.foreign import RUNS_CODE, Deed
+from holdfast.engine.confirmation import escaped
+from holdfast.flows.foreign import Deed, source_lines, warning_of
 from holdfast.views.facts import facts_told
 from holdfast.views.plain import size_text
 
 _MOST_LINES = 100
 
 
-def print_capsule(info: CapsuleInfo, deeds: Sequence[Deed] | None, reads: Sequence[str]) -> None:
+def print_capsule(info: CapsuleInfo, deeds: Sequence[Deed], reads: Sequence[str]) -> None:
     """Print what is in a capsule."""
     if not info.is_open:
         click.echo(f"an encrypted capsule, {size_text(info.size)}; its passphrase shows more")
@@ -78,7 +78,7 @@ def _environment(facts: Any) -> str:
     return facts_told(facts) if isinstance(facts, Mapping) else ""
 
 
-def _print_deeds(info: CapsuleInfo, deeds: Sequence[Deed] | None, reads: Sequence[str]) -> None:
+def _print_deeds(info: CapsuleInfo, deeds: Sequence[Deed], reads: Sequence[str]) -> None:
     if not info.is_read:
         return
     click.echo("")
@@ -86,22 +86,25 @@ def _print_deeds(info: CapsuleInfo, deeds: Sequence[Deed] | None, reads: Sequenc
         click.echo("no code is in it: it goes on only with the Python program that has its workflow")
     else:
         click.echo(warning_of(deeds))
-        if deeds:
-            print_table(["step", "kind", "what"], [list(deed) for deed in deeds[:_MOST_LINES]])
-            _print_rest(len(deeds))
-        if reads:
-            click.echo(f"it would read of your environment: {one_line(', '.join(reads), 500)}")
+    print_source(info.config, info.inbox, deeds, reads)
 
 
-def warning_of(deeds: Sequence[Deed] | None) -> str:
-    """What resuming a run would do that brought its workflow file along."""
-    if deeds is None:
-        return "the workflow file in it cannot be read; the run cannot be resumed without a file of your own"
-    counts = Counter(deed.kind for deed in deeds if deed.kind in RUNS_CODE)
-    reaching = ", ".join(f"{number} {kind}" for kind, number in counts.items())
-    return f"resuming it runs the workflow file in it: {count(len(deeds), 'step')} with hooks" + (
-        f", of which {reaching} run code or reach out" if reaching else ", none of which runs code"
-    )
+def print_source(
+    config: Mapping[str, Any],
+    inbox: Sequence[Mapping[str, Any]],
+    deeds: Sequence[Deed],
+    reads: Sequence[str],
+    *,
+    err: bool = False,
+) -> None:
+    """Print all that a run from outside would run with; nothing is cut, and nothing is obeyed by a terminal."""
+    for deed in deeds:
+        if deed.reach:
+            click.echo(f"  {escaped(deed.name)} ({deed.kind}): {escaped(deed.reach)}", err=err)
+    if reads:
+        click.echo(f"it would read of your environment: {escaped(', '.join(reads))}", err=err)
+    for line in source_lines(config, inbox):
+        click.echo(line, err=err)
 
 
 def _print_rest(total: int) -> None:

@@ -27,14 +27,14 @@ class Steerable:
         """
         from holdfast.engine.commands import control
 
-        self._refuse_foreign(run_id)
+        self._refuse_other_workflow(run_id)
         return control.cancel(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
 
     def pause(self, run_id: str, reason: str = "paused", *, by: str = "") -> RunStatus:
         """Let a run that is driven, in any process, save itself and stop, so that `resume` goes on with it."""
         from holdfast.engine.commands import control
 
-        self._refuse_foreign(run_id)
+        self._refuse_other_workflow(run_id)
         return control.pause(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
 
     def answer(
@@ -46,7 +46,7 @@ class Steerable:
         """
         from holdfast.engine.commands import control
 
-        self._refuse_foreign(run_id)
+        self._refuse_other_workflow(run_id)
         settings = self._settings
         return control.answer(
             settings.journal,
@@ -138,7 +138,7 @@ class Steerable:
         return control.replan(*self._steered(run_id), steps, frame=frame, follow=follow, **options)
 
     def _steered(self, run_id: str) -> tuple[Journal, str]:
-        self._refuse_foreign(run_id)
+        self._refuse_other_workflow(run_id)
         return self._settings.journal, run_id
 
     def _steering(self, by: str, reason: str, patience: float) -> dict[str, Any]:
@@ -146,6 +146,6 @@ class Steerable:
         own = {"codec": settings.codec, "graph": settings.graph}
         return {"by": by, "reason": reason, "patience": patience, **own}
 
-    def _refuse_foreign(self, run_id: str) -> None:
+    def _refuse_other_workflow(self, run_id: str) -> None:
         for info in self._settings.journal.store.runs(run=run_id):
-            self._runner.refuse_foreign(info)
+            self._runner.refuse_other_workflow(info)

@@ -8,7 +8,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
+from holdfast import clock
 from holdfast.data.codec import TolerantCodec
 from holdfast.data.seal import Seal
 from holdfast.engine.commands import control
@@ -33,6 +35,7 @@ from holdfast.journal.copying import (
     seen_from,
 )
 from holdfast.journal.journal import Journal
+from holdfast.journal.provenance import Provenance
 from holdfast.journal.pruning import delete_run, free_forks
 from holdfast.journal.resealed import Resealed
 from holdfast.stores.base import Conflict, Entry, Message, RunInfo, Store, wait_for_change
@@ -52,6 +55,7 @@ def copy_runs(
     status: Sequence[str] | None = None,
     move: bool = False,
     wait: float = 30.0,
+    foreign: bool = False,
     progress: Progress | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> CopyReport:
@@ -61,11 +65,18 @@ def copy_runs(
     out and reported. A run under way is copied as far as it is, and interrupted in the copy. With `move`, a run
     under way is asked to pause, at most `wait` seconds are waited for it, and each run is deleted from the source
     once its copy was read back. `stopped` is asked before every run.
+
+    A copy keeps what is known of where its run came from. `foreign` says that the source is a stranger's: every copy
+    is then a run from outside, which has to be confirmed before it is resumed, without the commands in its inbox.
     """
+    if foreign and move:
+        raise StoreError("runs of a stranger's store are copied, not moved; leave foreign or move away")
     if source is target or (source.url == target.url and not source.url.startswith("memory:")):
         raise StoreError(f"{source.url} cannot be copied to itself; give another store to copy to")
     wanted, seal = _wanted(source, runs, workflow, status), Seal.from_environment(os.environ)
-    transfer, done = _Transfer(source, target, move, wait, stopped, seal), list[CopiedRun]()
+    origin = Provenance(f"store {source.url}", clock.time()).text() if foreign else ""
+    own = cast(Store, _Stranger(source, seal)) if foreign else source
+    transfer, done = _Transfer(own, target, move, wait, stopped, seal, origin), list[CopiedRun]()
     for info in wanted:
         if stopped():
             return CopyReport(tuple(done), stopped=True)
@@ -91,6 +102,26 @@ def _wanted(
     return wanted
 
 
+class _Stranger:
+    """A store of somebody else, without the commands that wait in the inboxes of its runs."""
+
+    def __init__(self, store: Store, seal: Seal | None) -> None:
+        self._store, self._journal = store, Journal(store, seal)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def inbox(self, run: str, after: int = 0) -> list[Message]:
+        """The messages that the run has seen."""
+        try:
+            seen = self._journal.load(self._journal.info(run), TolerantCodec()).run.inbox_seen
+        except CodecError as error:
+            raise StoreError(
+                f"run {run!r} cannot be read, and so not be taken from a stranger: {error}"
+            ) from None
+        return [message for message in self._store.inbox(run, after) if message.number <= seen]
+
+
 class _Changed(Exception):
     """Somebody changed the run, here or there, while it was copied."""
 
@@ -105,6 +136,8 @@ class _Transfer:
     wait: float
     stopped: Callable[[], bool]
     seal: Seal | None
+    origin: str = ""
+    """Where the runs of a stranger's store come from, as their facts hold it."""
     asked: set[str] = field(default_factory=set)
     """The runs that were under way and were asked to pause."""
 
@@ -216,6 +249,7 @@ class _Transfer:
 
     def _facts(self, info: RunInfo) -> RunInfo:
         """The facts of the copy while the original is there: workers of the target leave it alone."""
+        info = dataclasses.replace(info, origin=self.origin or info.origin)
         if info.status == RunStatus.COMPLETED:
             return dataclasses.replace(info, driver="")
         status, at = RunStatus(info.status), info.updated_at

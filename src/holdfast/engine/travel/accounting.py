@@ -77,5 +77,5 @@ class Accounting:
     def _remarking(self, run: str, by: str, patience: float) -> dict[str, Any]:
         from holdfast.engine.travel.moments import find_moment
 
-        self._runner.refuse_foreign(find_moment(self._settings.journal.store, run).info)
+        self._runner.refuse_other_workflow(find_moment(self._settings.journal.store, run).info)
         return {"by": by, "codec": self._settings.codec, "patience": patience}

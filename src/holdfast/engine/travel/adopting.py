@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 from holdfast import clock
 from holdfast.data.codec import TolerantCodec
+from holdfast.engine.confirmation import confirm
 from holdfast.engine.resume import as_journalled
 from holdfast.engine.travel.editing import Hands, checkpoint_of, refuse_driven, undriven
 from holdfast.engine.travel.moments import Moment
 from holdfast.errors import CheckpointNotFound, CommandRefused, RunNotFound
 from holdfast.journal.checkpoints import checkpoint_id
 from holdfast.journal.journal import Journal, Loaded
+from holdfast.journal.provenance import set_back
 from holdfast.journal.records import Reset, RunEnded
 from holdfast.journal.run_state import Reuse, RunState, at_checkpoint, copy_run
 from holdfast.journal.wire import Track
@@ -37,7 +39,7 @@ def roll_back(hands: Hands, moment: Moment, *, by: str = "", reason: str = "") -
     if status != RunStatus.COMPLETED:
         status = RunStatus.INTERRUPTED
     place = at_checkpoint(there.run)
-    facts = dataclasses.replace(loaded.info, due_at=None)
+    facts = dataclasses.replace(loaded.info, due_at=None, origin=set_back(loaded.info.origin))
     return _reset(hands, loaded, there, place, RunEnded(status), facts, by, reason)
 
 
@@ -56,13 +58,14 @@ def adopt_fork(
             f"run {fork.run!r} is of workflow {fork.workflow!r}, and {target.run!r} of {target.workflow!r}"
         )
     theirs = as_journalled(journal.load(fork, hands.codec))
+    confirm(journal, fork, theirs.run)
     refuse_driven(store, theirs.info)
     loaded = undriven(hands, target.run)
     if _is_adopted(journal, loaded, theirs):
         return checkpoint_id(target.key, loaded.run.saved_seq)
     ended = _ending(theirs, loaded.info)
     due_at = theirs.info.due_at if loaded.info.queue and ended.status == RunStatus.PAUSED else None
-    facts = dataclasses.replace(loaded.info, due_at=due_at)
+    facts = dataclasses.replace(loaded.info, due_at=due_at, origin=loaded.info.origin or fork.origin)
     return _reset(hands, loaded, theirs, copy_run(theirs.run), ended, facts, by, reason)
 
 

@@ -13,6 +13,7 @@ from holdfast.engine.travel.moments import Moment
 from holdfast.errors import CheckpointNotFound, StateInvalid
 from holdfast.journal.checkpoints import new_run_key
 from holdfast.journal.journal import Journal, Loaded
+from holdfast.journal.provenance import set_back
 from holdfast.journal.pruning import add_snapshot
 from holdfast.journal.records import Forked, RunEnded
 from holdfast.journal.run_state import EVERY_STEP, RunState, at_checkpoint
@@ -61,7 +62,16 @@ def begin_fork(
     now = clock.time()
     status = RunStatus.RUNNING.value
     info = RunInfo(
-        run, new_run_key(), parent.workflow, status, now, now, driver, parent.tags, parent=parent.key
+        run,
+        new_run_key(),
+        parent.workflow,
+        status,
+        now,
+        now,
+        driver,
+        parent.tags,
+        parent=parent.key,
+        origin=set_back(parent.origin),
     )
     writer = Writer.create(journal, info, codec, durable=durable, base=base)
     start = at_checkpoint(base.run)

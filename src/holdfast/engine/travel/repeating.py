@@ -9,6 +9,7 @@ from typing import Any
 from holdfast import clock
 from holdfast.data.schema import as_mapping
 from holdfast.engine.changes import changed_nodes, why_changed
+from holdfast.engine.confirmation import refuse_unconfirmed
 from holdfast.engine.reconciling import brought_over
 from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.settings import Settings
@@ -23,6 +24,7 @@ from holdfast.errors import CannotRerun, CannotReuse, MigrationFailed, StateInva
 from holdfast.journal.checkpoints import new_run_key
 from holdfast.journal.fold import apply, fold
 from holdfast.journal.journal import Loaded, genesis
+from holdfast.journal.provenance import set_back
 from holdfast.journal.records import Reusing, RunStarted
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
@@ -49,6 +51,7 @@ class Source:
                 f"run {moment.info.run!r} is of workflow {moment.info.workflow!r}, and this graph is "
                 f"{settings.graph.name!r}; only steps of the same workflow can be taken over"
             )
+        refuse_unconfirmed(settings.journal, moment.info, settings.codec)
         return cls(settings, past_of(settings.journal, settings.codec, moment.info, moment.seq))
 
     @property
@@ -94,6 +97,7 @@ class RerunOptions:
     config: Mapping[str, Any] | None = None
     in_place: bool = False
     run_id: str | None = None
+    trust: bool | str = False
 
     def check(self, back: Rerun, step: str, moment: Moment) -> None:
         """Refuse what means nothing, or contradicts itself."""
@@ -170,6 +174,7 @@ def _from_the_beginning(settings: Settings, parent: RunInfo, run: str, driver: s
         driver,
         parent.tags,
         parent=parent.key,
+        origin=set_back(parent.origin),
     )
     writer = Writer.create(journal, info, codec, durable=settings.policy.durability == "full")
     first, track = begun(journal, codec, parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from holdfast.engine.confirmation import confirm
 from holdfast.engine.driver import this_driver
 from holdfast.engine.outcome import Outcome
 from holdfast.engine.resume import ResumeOptions, as_journalled
@@ -17,8 +18,10 @@ from holdfast.engine.travel.rerun import Rerun
 from holdfast.engine.travel.rerunning import plan_rerun_from
 from holdfast.engine.travel.taking_back import begun_anew, reused, taken_back
 from holdfast.journal.journal import Loaded
+from holdfast.journal.provenance import set_back
 from holdfast.journal.records import Reusing
 from holdfast.journal.writer import Writer
+from holdfast.stores.base import RunInfo
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +44,10 @@ class Changes:
     async def go_back(self, loaded: Loaded, options: ResumeOptions, caller: Caller) -> Outcome:
         """Take the run back, and go on from there."""
         return await self.rerunner.go_back(loaded, self.back, options, caller, "it is done otherwise now")
+
+
+def _set_back(info: RunInfo) -> RunInfo:
+    return dataclasses.replace(info, origin=set_back(info.origin)) if info.origin else info
 
 
 class Rerunner:
@@ -66,6 +73,7 @@ class Rerunner:
     ) -> Outcome:
         """Take a run back to an earlier entry, and go on from there; what is not affected is kept."""
         options.refuse_answers("a run that is taken back, and asks again what it comes to,")
+        loaded = dataclasses.replace(loaded, info=_set_back(loaded.info))
         writer = self._runner.writer(loaded)
         by, updated = (given.by, bool(given.update)) if given is not None else ("", False)
         for record in taken_back(self._journal, self._codec, back, why, by, updated=updated):
@@ -99,8 +107,9 @@ class Rerunner:
     async def rerun(self, target: str, step: str, options: RerunOptions, caller: Caller) -> Outcome:
         """Run a step of a run, and what follows it, again: in a new run, or in that run itself."""
         loaded, back = self.plan_rerun(target, step, options)
-        resuming = ResumeOptions(config=options.config)
+        resuming = ResumeOptions(config=options.config, trust=options.trust)
         resuming.check()
+        confirm(self._journal, loaded.info, loaded.run, options.trust)
         if options.in_place:
             self._runner.refuse_driven(loaded.info)
             return await self.go_back(
@@ -124,7 +133,7 @@ class Rerunner:
         moment = find_moment(self._store, target)
         loaded = as_journalled(self._journal.load(moment.info, self._codec, moment.seq))
         if loaded.run.outline:
-            self._runner.refuse_foreign(loaded.info)
+            self._runner.refuse_other_workflow(loaded.info)
         back = plan_rerun_from(self._settings, loaded, step)
         options.check(back, step, moment)
         return loaded, back

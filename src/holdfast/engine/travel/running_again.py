@@ -34,6 +34,7 @@ class RunningAgain:
         in_place: bool = False,
         run_id: str | None = None,
         by: str = "",
+        trust: bool | str = False,
         observer: ObserverLike = None,
     ) -> Outcome:
         """Run a step of a run, and all that comes after it, again; everything else that was finished is kept.
@@ -43,12 +44,12 @@ class RunningAgain:
 
         `input` lets this step see other values than the state has, as `modify` does. `output` is taken for what it
         returned, instead of running it; a function is given the state. `update` changes the state first, as `edit`
-        does, and `config` is laid over the config.
+        does, and `config` is laid over the config. `trust` is as for `resume`.
         """
         from holdfast.engine.travel.given import Given
         from holdfast.engine.travel.repeating import RerunOptions
 
-        options = RerunOptions(Given(input, output, update, by), config, in_place, run_id)
+        options = RerunOptions(Given(input, output, update, by), config, in_place, run_id, trust)
         return Blocking(
             lambda private, hold: self._rerunner.rerun(
                 run, step, options, self._caller(observer, private, hold)
@@ -67,13 +68,14 @@ class RunningAgain:
         in_place: bool = False,
         run_id: str | None = None,
         by: str = "",
+        trust: bool | str = False,
         observer: ObserverLike = None,
     ) -> Outcome:
         """As `rerun`, in the running event loop."""
         from holdfast.engine.travel.given import Given
         from holdfast.engine.travel.repeating import RerunOptions
 
-        options = RerunOptions(Given(input, output, update, by), config, in_place, run_id)
+        options = RerunOptions(Given(input, output, update, by), config, in_place, run_id, trust)
         return await self._rerunner.rerun(run, step, options, self._caller(observer))
 
     def plan_changes(self, run: str, remap: Mapping[str, str] | None = None) -> Rerun | None:

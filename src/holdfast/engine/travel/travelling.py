@@ -152,5 +152,5 @@ class Travelling:
         return find_place(self._settings.journal.store, run, at)
 
     def _own(self, moment: Moment) -> Moment:
-        self._runner.refuse_foreign(moment.info)
+        self._runner.refuse_other_workflow(moment.info)
         return moment

@@ -20,11 +20,12 @@ _DATA = (".yaml", ".yml", ".json")
 class Includes:
     """Reads what a workflow file includes, never anything outside of its folder.
 
-    `kept` are texts that are taken instead of the files of these names; `texts` are those that were read.
+    `kept` are texts that are taken instead of the files of these names; `texts` are those that were read. With
+    `only_kept` nothing is looked for on disk.
     """
 
-    def __init__(self, base: Path, kept: Mapping[str, str]) -> None:
-        self._base, self._kept = base, kept
+    def __init__(self, base: Path, kept: Mapping[str, str], only_kept: bool = False) -> None:
+        self._base, self._kept, self._only_kept = base, kept, only_kept
         self._open: list[str] = []
         self.texts: dict[str, str] = {}
 
@@ -71,6 +72,8 @@ class Includes:
         return self.texts[name]
 
     def _read(self, name: str) -> str:
+        if self._only_kept:
+            raise ValueError("the run that this file came with has not saved it")
         raw = read_beneath(self._base, name, MAX_BYTES)
         try:
             return raw.decode("utf-8-sig")

@@ -93,23 +93,25 @@ class Source:
 def read_source(
     path: Path,
     *,
-    env: Mapping[str, str],
+    env: Mapping[str, str] | None,
     text: str | None = None,
     base: Path | None = None,
     included: Mapping[str, str] | None = None,
+    only_included: bool = False,
     has_file: Callable[[Path], bool] = Path.is_file,
 ) -> Source:
     """Reads a workflow file, or `text` in its place; `FlowInvalid` lists all that is wrong with its YAML.
 
     `!file` is relative to `base`, by default the folder of `path`. `included` gives texts that are taken
-    instead of the files of these names, so that a file can be read again from what was saved of it, and
-    `has_file` tells which other workflow files there are.
+    instead of the files of these names, so that a file can be read again from what was saved of it, and nothing else
+    with `only_included`; `has_file` tells which other workflow files there are. Without an `env`, `${NAME:-default}`
+    stays as it is written.
     """
     content = (
         _read(path) if text is None else _bounded(path, text.encode("utf-8", "surrogatepass"))
     ).removeprefix("\ufeff")
     folder = path.parent if base is None else base
-    includes = Includes(folder, included or {})
+    includes = Includes(folder, included or {}, only_included)
     reader = Reader(includes)
     try:
         root = reader.read(Page(str(path), content), content)
@@ -123,7 +125,7 @@ def read_source(
 
 
 def _plain(
-    source: Source, node: Node, path: DataPath, env: Mapping[str, str], problems: list[Problem]
+    source: Source, node: Node, path: DataPath, env: Mapping[str, str] | None, problems: list[Problem]
 ) -> Any:
     """The data of a node, with the environment put in."""
     if isinstance(node, Fields):
@@ -134,7 +136,13 @@ def _plain(
     if isinstance(node, Items):
         return [_plain(source, item, (*path, index), env, problems) for index, item in enumerate(node.items)]
     assert isinstance(node, Scalar)
-    if not isinstance(node.value, str) or "${" not in node.value or node.style == "file" or is_script(path):
+    if (
+        env is None
+        or not isinstance(node.value, str)
+        or "${" not in node.value
+        or node.style == "file"
+        or is_script(path)
+    ):
         return node.value
     try:
         return expand(node.value, env, typed=node.style == "")

@@ -151,6 +151,7 @@ def facts_of(info: RunInfo) -> Values:
         "priority": info.priority,
         "due_at": info.due_at,
         "parent": info.parent,
+        "origin": to_column(info.origin),
     }
 
 

@@ -156,4 +156,5 @@ def read_facts(row: Row) -> RunInfo:
         driver=from_column(facts.driver),
         tags=tuple(from_column(tag) for tag in facts.tags),
         queue=from_column(facts.queue),
+        origin=from_column(facts.origin),
     )

@@ -1,0 +1,204 @@
+"""Runs from outside: nothing of one runs before somebody confirmed what it would run with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.data.codec import Codec
+from holdfast.engine.commands.inbox import Wish, open_message, write_message
+from holdfast.errors import CodecError, ForeignRun
+from holdfast.journal.journal import Journal
+from holdfast.journal.provenance import Provenance, definition_digest, me
+from holdfast.journal.records import Confirmed
+from holdfast.journal.run_state import RunState
+from holdfast.stores.base import Message, RunInfo
+from holdfast.views.plain import CODEC, plain
+
+Trust = bool | str
+"""Whether a caller confirms what a run from outside would run with; text is the digest of what was shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosure:
+    """All that a run from outside would run with: its definition, its options, and what waits in its inbox."""
+
+    run_id: str
+    workflow: str
+    provenance: Provenance
+    digest: str
+    config: Mapping[str, Any]
+    """Under `flow` the workflow file that came with it, if one did; everything else is options."""
+    inbox: tuple[Mapping[str, Any], ...]
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it may run as it is."""
+        return self.provenance.allows(self.digest)
+
+    def with_file(self, path: Path) -> Disclosure:
+        """Return the same where a workflow file of the owner's takes the place of the one that came with the run."""
+        own = {"your own workflow file": str(path)}
+        rest = {key: value for key, value in self.config.items() if key != "flow"}
+        return replace(self, config={**own, **rest})
+
+    def lines(self) -> list[str]:
+        """Return all of it as text that no terminal obeys; nothing is cut."""
+        return [
+            *tree_lines({"config": self.config}),
+            *(tree_lines({"inbox": list(self.inbox)}) if self.inbox else ()),
+        ]
+
+
+def disclose(journal: Journal, info: RunInfo, run: RunState) -> Disclosure | None:
+    """Return what a run from outside would run with, from the run itself; `None` for a run that was started here."""
+    provenance = Provenance.of(info)
+    if provenance is None:
+        return None
+    messages = journal.store.inbox(info.run)
+    waiting = [message for message in messages if message.number > run.inbox_seen]
+    came = [message for message in messages if message.number <= provenance.messages]
+    digest = digest_of(journal, info, run, came)
+    shown = tuple(message_shown(open_message(journal, info, message, sealed=False)) for message in waiting)
+    return Disclosure(info.run, info.workflow, provenance, digest, config_shown(run.config), shown)
+
+
+def digest_of(journal: Journal, info: RunInfo, run: RunState, came: Iterable[Message]) -> str:
+    """Return the digest of what a run would run with, and of the messages that came with it, however these are sealed."""
+    wishes = (open_message(journal, info, message, sealed=False) for message in came)
+    return definition_digest(run, map(write_message, wishes))
+
+
+def confirm(
+    journal: Journal, info: RunInfo, run: RunState, trust: Trust = False
+) -> tuple[RunInfo, Confirmed | None]:
+    """Return the facts of a run that is about to run, and what is to be recorded; `ForeignRun` if it may not.
+
+    `trust` confirms a run from outside: what has this digest, or, with `True`, whatever is there.
+    """
+    provenance = Provenance.of(info)
+    if provenance is None or provenance.is_begun:
+        return info, None
+    found = disclose(journal, info, run)
+    assert found is not None
+    if not found.is_confirmed:
+        if trust is not True and trust != found.digest:
+            raise _refusal(found, was_shown=bool(trust))
+        provenance = provenance.confirmed(me(), found.digest)
+    return replace(info, origin=provenance.begun().text()), provenance.record()
+
+
+def admitted_file(found: Disclosure, trust: Trust, path: str) -> Provenance:
+    """Return where a run comes from that a checkpoint file with a workflow begins; `ForeignRun` if it may not."""
+    if trust is not True and trust != found.digest:
+        why = (
+            "has changed since it was shown" if trust else "has a workflow in it, and nobody has confirmed it"
+        )
+        raise ForeignRun(
+            f"the checkpoint file {path} {why}: look at what it would run with (`disclosure` of this error has it), "
+            f"then app.resume({path!r}, trust=True)",
+            digest=found.digest,
+            disclosure="\n".join(found.lines()),
+        )
+    return found.provenance.confirmed(me(), found.digest).begun()
+
+
+def refuse_unconfirmed(journal: Journal, info: RunInfo, codec: Codec, trust: Trust = False) -> None:
+    """Raise `ForeignRun` for a run from outside that nobody confirmed."""
+    if info.origin:
+        confirm(journal, info, journal.load(info, codec).run, trust)
+
+
+def _refusal(found: Disclosure, was_shown: bool) -> ForeignRun:
+    origin, run = found.provenance, found.run_id
+    why = "it has changed since it was shown" if was_shown else "nobody has confirmed it"
+    if not was_shown and origin.confirmation is not None:
+        why = "it has changed since it was confirmed"
+    return ForeignRun(
+        f"run {run!r} came from outside ({origin.source}, {origin.signer}), and {why}: look at what it would run with "
+        f"(`disclosure` of this error has it), then app.resume({run!r}, trust=True)",
+        run=run,
+        digest=found.digest,
+        disclosure="\n".join(found.lines()),
+    )
+
+
+def config_shown(raw: bytes, codec: Codec = CODEC) -> dict[str, Any]:
+    """Return a stored config as plain data; what cannot be read is said to be so."""
+    if not raw:
+        return {}
+    try:
+        found = codec.decode(raw)
+    except CodecError as error:
+        return {"unreadable": str(error), "bytes": raw.hex()}
+    shown = plain(found)
+    return dict(shown) if isinstance(shown, dict) else {"": shown}
+
+
+def message_shown(wish: Wish, codec: Codec = CODEC) -> dict[str, Any]:
+    """Return a message of an inbox as plain data, complete."""
+    shown: dict[str, Any] = {}
+    for name, value in wish._asdict().items():
+        if value:
+            shown[name] = _value_shown(value, codec)
+    return shown
+
+
+def _value_shown(value: Any, codec: Codec) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return plain(codec.decode(value))
+        except CodecError:
+            return value.hex()
+    if isinstance(value, Mapping):
+        return {str(key): _value_shown(item, codec) for key, item in value.items()}
+    if hasattr(value, "_asdict"):
+        return {name: _value_shown(item, codec) for name, item in value._asdict().items() if item}
+    if isinstance(value, (list, tuple)):
+        return [_value_shown(item, codec) for item in value]
+    return plain(value)
+
+
+def tree_lines(value: Any, indent: str = "") -> list[str]:
+    """Return plain data as indented lines, complete, with everything escaped that a terminal would obey."""
+    return list(_lines(value, indent))
+
+
+def _lines(value: Any, indent: str) -> Iterator[str]:
+    pairs: Sequence[tuple[str, Any]] = ()
+    if isinstance(value, Mapping):
+        pairs = [(f"{escaped(str(key))}:", item) for key, item in value.items()]
+    elif isinstance(value, (list, tuple)):
+        pairs = [("-", item) for item in value]
+    for label, item in pairs:
+        if isinstance(item, (Mapping, list, tuple)) and item:
+            yield f"{indent}{label}"
+            yield from _lines(item, f"{indent}  ")
+        elif isinstance(item, str) and "\n" in item:
+            yield f"{indent}{label} |"
+            yield from (f"{indent}  | {escaped(line)}" for line in item.split("\n"))
+        else:
+            yield f"{indent}{label} {_scalar(item)}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str):
+        text = escaped(value)
+        return text if text and text == text.strip() else f'"{text}"'
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def escaped(text: str) -> str:
+    """Return text with every character as `\\x1b` that does not show as itself: controls, directions, halves."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char
+        if char.isprintable() or char == "\t"
+        else char.encode("unicode_escape").decode()
+        if not "\ud800" <= char <= "\udfff"
+        else f"\\u{ord(char):04x}"
+        for char in text
+    )

@@ -1,0 +1,2 @@
+-- `origin` says where a run came from, if from outside, and who confirmed it; empty for one's own runs.
+ALTER TABLE runs ADD COLUMN origin TEXT NOT NULL DEFAULT '';

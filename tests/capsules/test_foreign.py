@@ -1,0 +1,545 @@
+"""Runs of strangers: what they would run with is shown, completely, and nothing runs before it was confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast import HoldfastError, import_run, make_key_pair, open_store
+from holdfast.cli.wishes import Wishes
+from holdfast.data.codec import Codec
+from holdfast.engine.commands.inbox import Wish, write_message
+from holdfast.engine.confirmation import escaped
+from holdfast.engine.moving.transfer import copy_runs
+from holdfast.engine.queueing import requeue
+from holdfast.errors import ForeignRun
+from holdfast.flows.flow import load_flow
+from holdfast.flows.foreign import source_lines
+from holdfast.journal.copying import change_facts, last_entry
+from holdfast.journal.journal import Journal
+from holdfast.journal.provenance import Provenance
+from holdfast.stores.base import Store
+from holdfast.views import timeline
+from tests.capsules.making import exported
+from tests.cli.looking import Call, caller
+from tests.graphs import chain
+from tests.processes import unmeasured
+
+EVIL = """\
+workflow: {name: w}
+steps:
+  - {name: ask, ask: "Go on?"}
+  - {name: act, shell: "touch sprung"}
+"""
+INNOCENT = EVIL.replace("touch sprung", "true")
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_STORE", "sqlite:///runs.db")
+    return caller(capsys)
+
+
+def paused_run(
+    folder: Path, text: str, *, wishes: Wishes | None = None, inbox: tuple[Wish, ...] = ()
+) -> Store:
+    """A stranger's store with the run `r` of a workflow file, which waits for an answer, and that file's path."""
+    there = folder / "there"
+    there.mkdir(exist_ok=True)
+    (there / "w.yaml").write_text(text)
+    store, flow = open_store("memory://"), load_flow(there / "w.yaml")
+    outcome = flow.open(store).invoke(flow.begin({}), run_id="r", config=(wishes or Wishes()).config(flow))
+    assert outcome.status == "paused"
+    (there / "w.yaml").unlink()
+    for wish in inbox:
+        store.post("r", write_message(wish))
+    return store
+
+
+def stranger(folder: Path, text: str = EVIL, **how: Any) -> Path:
+    return exported(paused_run(folder, text, **how), "r", folder)
+
+
+def redefinition(folder: Path, text: str) -> Wish:
+    """A message that lets a run go on with another definition."""
+    (folder / "other.yaml").write_text(text)
+    flow = load_flow(folder / "other.yaml")
+    outline = flow.open("memory://").settings.outline
+    definition = {"workflow": flow.name, "outline": outline, "config": flow.config(), "names": {}}
+    (folder / "other.yaml").unlink()
+    return Wish("replan", by="a stranger", definition=definition)
+
+
+# 1. What waits in the inbox of a stranger's run.
+
+
+def test_commands_in_a_strangers_inbox_are_shown_and_left_out(call: Call, tmp_path: Path) -> None:
+    injected = [Wish("answer", pause="ask", value=Codec().encode("yes"), by="a stranger")]
+    injected.append(Wish("skip", step="act", reason="the stranger's reason"))
+    injected.append(redefinition(tmp_path, INNOCENT.replace("true", "touch sprung")))
+    path = stranger(tmp_path, INNOCENT, inbox=tuple(injected))
+
+    shown = call("import", "--inspect", str(path)).out
+    done = call("import", str(path))
+
+    for text in ("command: answer", "the stranger's reason", "command: replan", "touch sprung"):
+        assert text in shown, text
+    assert done.code == 0 and "3 commands that wait in its inbox left out" in done.err
+    resumed = call("resume", "r", "--trust", "--no-interactive")
+    assert resumed.code == 4, "nobody answered it"
+    assert call("resume", "r", "--answer", "yes").code == 0 and not (tmp_path / "sprung").exists()
+
+
+def test_commands_of_a_trusted_capsule_are_taken_along(tmp_path: Path) -> None:
+    path = stranger(tmp_path, INNOCENT, inbox=(Wish("answer", pause="ask", value=Codec().encode("yes")),))
+    store = open_store("memory://")
+
+    import_run(store, path)
+    assert not store.inbox("r")
+    again = import_run(store, path, trust=True)
+
+    assert again.outcome == "unchanged" and again.is_confirmed and len(store.inbox("r")) == 1
+
+
+# 2. An entry among its files that cannot be read.
+
+
+def test_a_file_that_cannot_be_read_is_shown_as_it_is_and_hides_nothing(call: Call, tmp_path: Path) -> None:
+    store = paused_run(tmp_path, EVIL)
+    path = with_config(
+        store, tmp_path, lambda config: config["flow"]["files"].update({"x.yaml": {"source": "a: [1"}})
+    )
+
+    shown = call("import", "--inspect", str(path)).out
+
+    assert "cannot be resumed" not in shown and "none of which" not in shown
+    assert "act (shell): runs a shell command" in shown and "shell: touch sprung" in shown
+    assert "a: [1" in shown and "x.yaml:  (unreadable): cannot be told" in shown
+
+
+def with_config(store: Store, folder: Path, change: Any) -> Path:
+    """A capsule of a run whose config a stranger changed."""
+    from holdfast.journal.records import Resumed
+    from holdfast.journal.writer import Writer
+
+    journal, codec = Journal(store), Codec()
+    loaded = journal.load(journal.info("r"), codec)
+    config = codec.decode(loaded.run.config)
+    change(config)
+    status = loaded.info.status
+    writer = Writer(journal, loaded, codec, durable=True)
+    from holdfast.journal.records import RunEnded
+
+    writer.record(Resumed("", config=codec.encode(config)))
+    writer.record(RunEnded(status))
+    writer.flush()
+    return exported(store, "r", folder)
+
+
+# 3. Steps that write files.
+
+
+def test_a_checkpoint_step_is_told_to_write_files_and_writes_none_before_it_is_trusted(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "precious").write_text("precious")
+    text = EVIL.replace('shell: "touch sprung"', "checkpoint: {save: ~/precious}")
+    path = stranger(tmp_path, text)
+
+    shown = call("import", "--inspect", str(path)).out
+    call("import", str(path))
+    refused = call("resume", "r", "--answer", "yes")
+
+    assert "act (checkpoint): writes or reads a file" in shown and "save: ~/precious" in shown
+    assert "only compute" not in shown and refused.code == 2 and "save: ~/precious" in refused.err
+    assert (tmp_path / "home" / "precious").read_text() == "precious"
+
+
+def test_only_kinds_that_are_known_to_be_harmless_are_told_to_be(call: Call, tmp_path: Path) -> None:
+    path = stranger(tmp_path, EVIL.replace('shell: "touch sprung"', "set: {x: 1}"))
+
+    assert "all of which only compute, ask or wait" in call("import", "--inspect", str(path)).out
+
+
+# 4. A file on this machine under the path that the capsule names.
+
+
+def test_the_workflow_in_the_capsule_runs_and_not_a_file_at_its_path(call: Call, tmp_path: Path) -> None:
+    keys = make_key_pair(tmp_path / "key")
+    path = exported(paused_run(tmp_path, INNOCENT), "r", tmp_path, sign=keys.private)
+    (tmp_path / "there" / "w.yaml").write_text(EVIL)
+
+    assert call("import", str(path), "--trust", str(keys.public)).code == 0
+    done = call("resume", "r", "--answer", "yes")
+
+    assert done.code == 0, done.err
+    assert not (tmp_path / "there" / "sprung").exists() and not (tmp_path / "sprung").exists()
+
+
+def test_a_sub_workflow_that_is_not_in_the_capsule_is_not_looked_for_on_disk(
+    call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "sub.yaml").write_text("workflow: {name: s}\nsteps: [{name: x, set: {a: 1}}]\n")
+    store = paused_run(tmp_path, EVIL.replace('shell: "touch sprung"', "workflow: sub.yaml"))
+    path = with_config(store, tmp_path, lambda config: config["flow"]["files"].clear())
+    (tmp_path / "there" / "sub.yaml").write_text(EVIL)
+    call("import", str(path))
+
+    done = call("resume", "r", "--answer", "yes", "--trust")
+
+    assert done.code == 2 and "sub.yaml" in done.err and not (tmp_path / "there" / "sprung").exists()
+
+
+# 5. What is shown is all there is.
+
+COMPLETE = """\
+workflow:
+  name: w
+  vars: {place: "${SOMEWHERE:-the-default-of-a-variable}"}
+  hooks: {on_start: "echo the-hook"}
+  checkpoint: {retention: {max_age_days: 3}}
+steps:
+  - {name: ask, ask: "Go on?"}
+  - name: sh
+    shell: {run: "cat", stdin: the-stdin, env: {A: the-env}}
+  - {name: py, python: "os:getcwd", with: {x: the-argument}, executor: "dask:tcp://the-scheduler:1"}
+  - name: llm
+    agent: {model: "openai:x", prompt: hello, tools: ["os:the_tool"], base_url: "http://the-base-url"}
+  - {name: long, shell: "echo LONG the-end-of-a-long-text"}
+""".replace("LONG", "x" * 400)
+
+
+def test_nothing_of_a_workflow_is_left_out_of_what_is_shown(call: Call, tmp_path: Path) -> None:
+    from holdfast.flows.foreign import deeds_of
+
+    flow = {"path": "/w.yaml", "digest": "", "source": COMPLETE, "included": {}, "files": {}}
+    shown = "\n".join(source_lines({"flow": flow, "run": {"skip_gates": True}}))
+
+    for text in (
+        "${SOMEWHERE:-the-default-of-a-variable}", "echo the-hook", "the-stdin", "the-env", "the-argument",
+        "dask:tcp://the-scheduler:1", "os:the_tool", "http://the-base-url", "the-end-of-a-long-text",
+        "skip_gates: true", "max_age_days: 3",
+    ):  # fmt: skip
+        assert text in shown, text
+    reach = {(deed.name, deed.kind) for deed in deeds_of(flow) if deed.reach}
+    assert {("py", "executor"), ("checkpoint", "retention"), ("on_start", "hook"), ("llm", "agent")} <= reach
+
+
+words = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12)
+trees = st.recursive(
+    words | st.integers() | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(words, trees, min_size=1, max_size=4), trees)
+def test_every_text_of_a_workflow_file_and_its_options_is_in_what_is_shown(
+    data: dict[str, Any], options: Any
+) -> None:
+    """And no character of it does anything to a terminal."""
+    source = json.dumps(data, ensure_ascii=False)
+    lines = source_lines({"flow": {"path": "w", "source": source}, "run": options})
+
+    shown = "\n".join(lines)
+    assert all(char.isprintable() or char in "\n\t" for char in shown)
+    is_read = "cannot be read as a workflow" not in shown
+    for text in texts_of([data if is_read else source, options]):
+        for line in text.split("\n"):
+            assert escaped(line) in shown, line
+
+
+def texts_of(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for key, item in value.items() for text in (key, *texts_of(item))]
+    return (
+        [text for item in value for text in texts_of(item)]
+        if isinstance(value, list)
+        else ([value] if isinstance(value, str) else [])
+    )
+
+
+def test_stored_options_of_a_stranger_are_shown_before_they_hold(call: Call, tmp_path: Path) -> None:
+    path = stranger(tmp_path, EVIL, wishes=Wishes(skip_gates=True))
+    call("import", str(path))
+
+    refused = call("resume", "r")
+
+    assert refused.code == 2 and "skip_gates: true" in refused.err and not (tmp_path / "sprung").exists()
+
+
+# 6. Checkpoint files with a workflow in them.
+
+
+def test_a_checkpoint_file_with_a_workflow_runs_nothing_before_it_is_trusted(
+    call: Call, tmp_path: Path
+) -> None:
+    store = open_store("memory://")
+    flow = load_flow(
+        tmp_path / "w.yaml",
+        text=EVIL.replace(
+            "workflow: {name: w}",
+            'workflow: {name: w, checkpoint: {path: "made"}, hooks: {on_start: "touch hooked"}}',
+        ),
+    )
+    flow.open(store).save_checkpoint(tmp_path / "s.pkl", {"inputs": {}}, "act", Wishes().config(flow))
+
+    refused = call("resume", "s.pkl")
+
+    assert refused.code == 2 and "shell: touch sprung" in refused.err and "--trust" in refused.err
+    assert not any((tmp_path / name).exists() for name in ("sprung", "hooked", "made"))
+    with pytest.raises(ForeignRun, match="trust=True") as raised:
+        flow.open(store).resume(tmp_path / "s.pkl")
+    assert "touch sprung" in raised.value.disclosure
+
+    assert call("resume", "s.pkl", "--trust").code == 0 and (tmp_path / "sprung").exists()
+    (info,) = open_store("sqlite:///runs.db").runs()
+    origin = Provenance.of(info)
+    assert origin is not None and origin.source == "checkpoint file s.pkl" and origin.is_begun
+
+
+def test_of_a_checkpoint_file_with_a_workflow_file_of_ones_own_only_the_state_is_taken(
+    call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "own.yaml").write_text(INNOCENT)
+    flow = load_flow(tmp_path / "w.yaml", text=EVIL)
+    flow.open("memory://").save_checkpoint(
+        tmp_path / "s.pkl", {"inputs": {}}, "act", Wishes(skip_gates=True).config(flow)
+    )
+
+    done = call("resume", "s.pkl", "--workflow", "own.yaml", "--json")
+
+    assert done.code == 0 and not (tmp_path / "sprung").exists()
+    config = call("show", done.json["run_id"], "--json", "--state").json
+    assert "touch sprung" not in json.dumps(config)
+
+
+# Confirming.
+
+
+def test_python_refuses_a_run_from_outside_and_tells_how_to_confirm_it(tmp_path: Path) -> None:
+    source, store = open_store("memory://"), open_store("memory://")
+    graph = chain("a", "b", name="w")
+    graph.compile(source, interrupt_before=["b"]).invoke({"n": 1}, run_id="r", config={"secret": "an option"})
+    import_run(store, exported(source, "r", tmp_path))
+    app = graph.compile(store, interrupt_before=["b"])
+
+    with pytest.raises(
+        ForeignRun, match=r"signed by nobody\), and nobody has confirmed it.*trust=True"
+    ) as raised:
+        app.resume("r")
+    for refused in (
+        lambda: app.invoke(checkpoint="r"),
+        lambda: asyncio.run(app.aresume("r")),
+        lambda: asyncio.run(app.atake_up("r")),
+        lambda: app.rerun("r", "a"),
+        lambda: app.resume(app.checkpoints("r")[0].id),
+        lambda: app.invoke({"n": 1}, reuse="r"),
+        lambda: app.requeue("r"),
+        lambda: requeue(Journal(store), "r"),
+        lambda: app.resume("r", trust="another digest"),
+    ):
+        with pytest.raises(ForeignRun):
+            refused()  # type: ignore[no-untyped-call]
+
+    assert "an option" in raised.value.disclosure
+    assert app.resume("r", trust=raised.value.digest).status == "completed"
+    told = [moment for moment in timeline(Journal(store), "r") if moment.type == "run.confirm"]
+    assert len(told) == 1 and told[0].data["digest"] == raised.value.digest and "@" in told[0].data["by"]
+    assert Provenance.of(store.runs(run="r")[0]).source == "capsule run.holdfast"  # type: ignore[union-attr]
+
+
+def test_a_fork_of_a_run_from_outside_is_one_itself(store: Store, tmp_path: Path) -> None:
+    source = open_store("memory://")
+    graph = chain("a", "b", name="w")
+    graph.compile(source, interrupt_before=["b"]).invoke({"n": 1}, run_id="r")
+    import_run(store, exported(source, "r", tmp_path))
+    app = graph.compile(store, interrupt_before=["b"])
+
+    fork = app.fork("r")
+
+    with pytest.raises(ForeignRun):
+        app.resume(fork)
+    with pytest.raises(ForeignRun):
+        app.adopt(fork)
+    assert app.resume(fork, trust=True).status == "paused", "gates of a fork are closed again"
+    assert app.resume(fork).status == "completed", "it was confirmed"
+    with pytest.raises(ForeignRun):
+        app.resume("r")
+
+
+def test_what_changed_since_it_was_shown_has_to_be_confirmed_again(tmp_path: Path) -> None:
+    source, store = open_store("memory://"), open_store("memory://")
+    graph = chain("a", "b", name="w")
+    graph.compile(source, interrupt_before=["b"]).invoke({"n": 1}, run_id="r", config={"x": 1})
+    early = exported(source, "r", tmp_path)
+    import_run(store, early)
+    app = graph.compile(store, interrupt_before=["b"])
+    with pytest.raises(ForeignRun) as shown:
+        app.resume("r")
+    late = with_config(source, tmp_path, lambda config: config.update(x=2))
+    assert import_run(store, late).outcome == "updated"
+
+    with pytest.raises(ForeignRun, match="changed since it was shown"):
+        app.resume("r", trust=shown.value.digest)
+
+    import_run(store, late, trust=True)
+    assert app.resume("r").status == "completed", "it was confirmed when it was imported"
+
+
+def test_going_back_to_what_nobody_confirmed_has_to_be_confirmed(tmp_path: Path) -> None:
+    """A stranger's history may hold other definitions than the one that was shown."""
+    source, store = open_store("memory://"), open_store("memory://")
+    graph = chain("a", "b", name="w")
+    graph.compile(source, interrupt_before=["b"]).invoke({"n": 1}, run_id="r", config={"evil": True})
+    first = graph.compile(source).checkpoints("r")[0].id
+    path = with_config(source, tmp_path, lambda config: config.clear())
+    import_run(store, path, trust=True)
+    app = graph.compile(store, interrupt_before=["b"])
+    assert app.resume("r").status == "completed"
+
+    with pytest.raises(ForeignRun, match="changed since it was confirmed"):
+        app.resume(first)
+    assert app.resume(first, trust=True).status in ("completed", "paused")
+
+
+def test_a_trusted_signature_confirms_and_a_forged_record_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.journal.records import Confirmed
+    from holdfast.journal.writer import Writer
+
+    keys, source = make_key_pair(tmp_path / "key"), open_store("memory://")
+    graph = chain("a", "b", name="w")
+    app = graph.compile(source, interrupt_before=["b"])
+    app.invoke({"n": 1}, run_id="r")
+    journal = Journal(source)
+    loaded = journal.load(journal.info("r"), Codec())
+    writer = Writer(journal, loaded, Codec(), durable=True)
+    writer.record(Confirmed("", "the stranger", "capsule", ""))
+    writer.flush()
+    path = exported(source, "r", tmp_path, sign=keys.private)
+    one, other = open_store("memory://"), open_store("memory://")
+
+    import_run(one, path)
+    with pytest.raises(ForeignRun):
+        graph.compile(one).resume("r")
+    monkeypatch.setenv("HOLDFAST_TRUSTED", str(keys.public))
+    import_run(other, path)
+
+    assert graph.compile(other).resume("r").status == "completed", "one's own capsule needs no word"
+
+
+def test_one_s_own_run_that_a_stranger_continues_is_from_outside(tmp_path: Path) -> None:
+    mine, theirs = open_store("memory://"), open_store("memory://")
+    graph = chain("a", "b", "c", name="w")
+    app = graph.compile(mine, interrupt_before=["b", "c"])
+    app.invoke({"n": 1}, run_id="r")
+    import_run(theirs, exported(mine, "r", tmp_path), trust=True)
+    assert import_run(mine, exported(mine, "r", tmp_path)).is_confirmed, "it is one's own"
+    graph.compile(theirs, interrupt_before=["b", "c"]).resume("r")
+
+    assert import_run(mine, exported(theirs, "r", tmp_path)).outcome == "updated"
+
+    with pytest.raises(ForeignRun):
+        app.resume("r")
+
+
+def test_copies_keep_where_a_run_came_from_and_can_be_a_strangers(tmp_path: Path) -> None:
+    source, one, other = (open_store("memory://") for _ in range(3))
+    graph = chain("a", "b", name="w")
+    graph.compile(source, interrupt_before=["b"]).invoke({"n": 1}, run_id="r")
+    source.post("r", write_message(Wish("skip", step="b")))
+
+    copy_runs(source, one)
+    assert graph.compile(one).resume("r").status == "completed", "between one's own stores nothing is asked"
+
+    copy_runs(source, other, foreign=True)
+    assert not other.inbox("r")
+    with pytest.raises(ForeignRun, match="came from outside .store memory"):
+        graph.compile(other).resume("r")
+    again = open_store("memory://")
+    copy_runs(other, again)
+    with pytest.raises(ForeignRun):
+        graph.compile(again).resume("r")
+    with pytest.raises(HoldfastError, match="copied, not moved"):
+        copy_runs(source, again, foreign=True, move=True)
+
+
+@pytest.mark.parametrize(("said", "code"), [("y", 0), ("", 2)])
+def test_somebody_at_a_terminal_is_shown_it_and_asked(said: str, code: int, tmp_path: Path) -> None:
+    path = stranger(tmp_path, EVIL)
+    store = open_store(f"sqlite:///{tmp_path / 'runs.db'}")
+    import_run(store, path)
+    store.close()
+    near, far = pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "resume",
+        "r",
+        "--answer",
+        "yes",
+        "--store",
+        "sqlite:///runs.db",
+    ]
+    os.write(near, f"{said}\n".encode())
+
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=unmeasured(), stdin=far, stdout=far, stderr=subprocess.PIPE, text=True
+    ) as process:
+        _, err = process.communicate(timeout=120)
+    os.close(far)
+    os.close(near)
+
+    assert process.returncode == code, err
+    assert "shell: touch sprung" in err and "[y/N]" in err
+    assert (tmp_path / "there" / "sprung").exists() == (code == 0) or (tmp_path / "sprung").exists() == (
+        code == 0
+    )
+
+
+def test_a_worker_takes_no_run_from_outside_that_nobody_confirmed(call: Call, tmp_path: Path) -> None:
+    path = stranger(tmp_path, EVIL)
+    call("import", str(path))
+
+    refused = call("resume", "r", "--detach", "--answer", "yes")
+    answered = call("answer", "r", "ask=yes")
+    worked = call("worker", "--until-idle")
+
+    assert refused.code == 2 and "shell: touch sprung" in refused.err and answered.code == 0
+    assert worked.code == 0 and not list(tmp_path.rglob("sprung"))
+    assert call("resume", "r", "--detach", "--trust").code == 0
+    assert call("worker", "--until-idle").code == 0 and list(tmp_path.rglob("sprung"))
+
+
+def test_a_worker_leaves_a_queued_run_from_outside_alone_and_says_why(call: Call, tmp_path: Path) -> None:
+    """Nothing here queues one; a store that somebody wrote to by hand may hold it."""
+    call("import", str(stranger(tmp_path, EVIL)))
+    store = open_store(f"sqlite:///{tmp_path / 'runs.db'}")
+    (info,), last = store.runs(run="r"), last_entry(store, "r")
+    assert last is not None
+    change_facts(store, dataclasses.replace(info, queue="default", status="queued"), last)
+    store.close()
+
+    worked = call("worker", "--until-idle", "--json")
+
+    assert worked.code == 0 and "nobody has confirmed it" in worked.out + worked.err
+    assert not list(tmp_path.rglob("sprung"))
