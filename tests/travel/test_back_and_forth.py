@@ -143,7 +143,7 @@ def half_way(bench: Bench, **options: Any) -> App:
 def test_a_run_that_is_imported_under_another_id_knows_what_is_its_own(bench: Bench, tmp_path: Path) -> None:
     export_run(half_way(bench, in_place=True).store, "r", tmp_path / "r.capsule")
     other = Bench(open_store("memory://"))
-    import_run(other.store, tmp_path / "r.capsule", run_id="r2")
+    import_run(other.store, tmp_path / "r.capsule", run_id="r2", trust=True)
     app = other.app(TWO_WAYS)
 
     assert fates(app, "r2") == {"a#1": "kept", "x#1": "kept", "y#1": "kept", "b#1": "rerun"}

@@ -10,12 +10,16 @@ from random import Random
 import ormsgpack
 
 from holdfast import check_store, export_run, import_run, inspect_capsule, open_store
+from holdfast.capsules.inspecting import CapsuleInfo
 from holdfast.capsules.lines import lines_of
 from holdfast.capsules.sections import Kind, Writer
 from holdfast.data.compress import zstd
-from holdfast.errors import CapsuleInvalid, CapsuleLocked, HoldfastError
+from holdfast.engine.confirmation import confirm, disclose
+from holdfast.errors import CapsuleInvalid, CapsuleLocked, ForeignRun, HoldfastError
 from holdfast.journal.journal import Journal
+from holdfast.stores.base import Store
 from holdfast.views import run_list, run_view, timeline
+from holdfast.views.plain import CODEC
 from tests.capsules.making import forged
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.mutating import Mutator
@@ -140,12 +144,33 @@ def forged_capsules() -> Check:
             for _ in journal
         ]
         forged(path, journal, marks=marks)
-        inspect_capsule(path, max_state=MOST)
+        shown = inspect_capsule(path, max_state=MOST)
         store = open_store("memory://")
         imported = import_run(store, path, max_state=MOST)
+        _check_foreign(store, imported.run, shown)
         return f"{imported.status}, {_shown(store, imported.run)}"
 
     return check
+
+
+def _check_foreign(store: Store, run: str, shown: CapsuleInfo) -> None:
+    """What would run is what inspection showed, nobody confirmed it, and no command waits for it."""
+    journal = Journal(store)
+    info = journal.info(run)
+    try:
+        loaded = journal.load(info, CODEC).run
+    except HoldfastError:
+        return  # What nobody can load, nobody runs.
+    found = disclose(journal, info, loaded)
+    if found is None or found.is_confirmed or found.inbox:
+        raise Wrong("a stranger's run may run, or is to be told something")
+    if json.dumps(found.config) != json.dumps(shown.config):
+        raise Wrong("what would run is not what was shown")
+    try:
+        confirm(journal, info, loaded)
+    except ForeignRun:
+        return
+    raise Wrong("a stranger's run is let through")
 
 
 def _shown(store: object, run: str) -> str:
@@ -191,9 +216,10 @@ def odd_sections() -> Check:
             for kind, payload in parts:
                 writer.add(kind, payload)
             writer.close()
-        inspect_capsule(path, max_state=MOST)
+        shown = inspect_capsule(path, max_state=MOST)
         store = open_store("memory://")
         imported = import_run(store, path, max_state=MOST)
+        _check_foreign(store, imported.run, shown)
         return f"{imported.status}, {_shown(store, imported.run)}"
 
     return check
