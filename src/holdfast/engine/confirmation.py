@@ -66,7 +66,7 @@ def disclose(journal: Journal, info: RunInfo, run: RunState) -> Disclosure | Non
 
 
 def digest_of(journal: Journal, info: RunInfo, run: RunState, came: Iterable[Message]) -> str:
-    """Return the digest of what a run would run with, and of the messages that came with it, however these are sealed."""
+    """Return the digest of what a run would run with, messages that `came` with it included, however sealed."""
     wishes = (open_message(journal, info, message, sealed=False) for message in came)
     return definition_digest(run, map(write_message, wishes))
 
