@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from holdfast.define.configured import ConfiguredGraph
     from holdfast.engine.app import App
     from holdfast.engine.blocking import RunInterrupted, RunTerminated
+    from holdfast.engine.commands.receipts import Receipt
     from holdfast.engine.driving.context import Context
+    from holdfast.engine.driving.signals import StopSignal
     from holdfast.engine.housekeeping import periodic_cleanup
     from holdfast.engine.moving.copy_report import CopyReport
     from holdfast.engine.moving.transfer import copy_runs
@@ -151,7 +153,9 @@ _NAMES = {
         "RunInterrupted",
         "RunTerminated",
     ),
+    "holdfast.engine.commands.receipts": ("Receipt",),
     "holdfast.engine.driving.context": ("Context",),
+    "holdfast.engine.driving.signals": ("StopSignal",),
     "holdfast.engine.housekeeping": ("periodic_cleanup",),
     "holdfast.engine.moving.copy_report": ("CopyReport",),
     "holdfast.engine.moving.transfer": ("copy_runs",),
@@ -359,6 +363,7 @@ __all__ = [
     "PlanOutdated",
     "PlannedStep",
     "Rate",
+    "Receipt",
     "Repair",
     "Rerun",
     "RerunStep",
@@ -383,6 +388,7 @@ __all__ = [
     "StateGraph",
     "StateInvalid",
     "StepTimeout",
+    "StopSignal",
     "StoreError",
     "StoreRepair",
     "StoreReport",

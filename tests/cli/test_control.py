@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
+import pytest
+
+from holdfast import StateGraph, open_store
+from holdfast.cli.speaking import me
+from holdfast.engine.commands.inbox import ANSWER, Wish
+from holdfast.engine.commands.wishing import post
 from tests.cli.calling import ASKING, call, start, wait_for, write
 
 RESTING = """
@@ -47,9 +54,57 @@ def test_an_answer_is_told_as_json(tmp_path: Path) -> None:
 
     assert json.loads(call(tmp_path, "answer", "r1", "yes", "--json").stdout) == {
         "run_id": "r1",
+        "status": "applied",
         "answered": ["approve"],
+        "reason": "",
+        "by": me(),
+        "handle": None,
         "open": [],
     }
+
+
+def test_an_answer_to_a_run_that_another_process_executes_says_what_became_of_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db"
+    store = open_store(url)
+    release = threading.Event()
+    graph = StateGraph(dict, name="w").add_node("work", lambda state: release.wait(120) and None, after=[])
+    app = graph.add_node("ask", lambda ctx: {"go": ctx.ask("Go?", name="go")}, after=[]).compile(store)
+    thread = threading.Thread(target=lambda: app.invoke({}, run_id="r1"))
+    thread.start()
+    try:
+        while not (store.runs(run="r1") and app.pauses("r1")):
+            threading.Event().wait(0.01)
+        done = call(tmp_path, "answer", "r1", "yes", "--by", "ann", "--store", url, "--json")
+        told = json.loads(done.stdout)
+        while told["status"] == "waiting":
+            told = json.loads(call(tmp_path, "answer", "r1#1", "--status", "--store", url, "--json").stdout)
+        late = post(app.settings.journal, "r1", Wish(ANSWER, pause="ask#1:go", value=b"\x01\x05", by="bob"))
+    finally:
+        release.set()
+        thread.join(60)
+    refused = call(tmp_path, "answer", f"r1#{late}", "--status", "--store", url)
+    applied = call(tmp_path, "answer", "r1#1", "--status", "--store", url)
+    store.close()
+
+    assert done.returncode == 0 and (told["status"], told["handle"]) == ("applied", "r1#1")
+    assert applied.returncode == 0 and applied.stdout == "the answer of run r1 is applied\n"
+    assert refused.returncode == 1 and "the answer of run r1 is refused: nothing waits for" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("r1",), "Missing argument"),
+        (("r1", "--status"), "such as RUN#1"),
+        (("r1#1", "yes", "--status"), "and no values"),
+    ],
+)
+def test_an_answer_needs_a_value_and_a_status_a_handle(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    wrong = call(tmp_path, "answer", *words)
+
+    assert wrong.returncode == 2 and said in wrong.stderr
 
 
 def test_a_running_run_is_paused_from_elsewhere_and_goes_on_later(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_an_answer_is_kept_until_the_run_is_resumed() -> None:
     app = asking("memory://")
     app.invoke({"n": 0}, run_id="r")
 
-    assert app.answer("r", "yes", by="ann") == ("go",)
+    assert app.answer("r", "yes", by="ann").names == ("go",)
     assert app.pauses("r") == () and app.runs()[0].status == "paused"
     assert app.resume("r").state["log"] == ["yes", "done"]
 
@@ -106,7 +106,7 @@ def test_a_run_that_is_driven_takes_an_answer_in(tmp_path: Path) -> None:
         journal = Journal(store)
         while not control.waiting(journal, "r"):
             threading.Event().wait(0.02)
-        assert control.answer(journal, "r", "yes") == ("go",)
+        assert control.answer(journal, "r", "yes").names == ("go",)
         while "yes" not in (busy.app.get_state("r").get("log") or ()):
             threading.Event().wait(0.02)
     finally:

@@ -145,7 +145,7 @@ def test_a_run_that_is_taken_up_too_early_stands_as_it_stood(memory: Store) -> N
 
     assert before.status == again.status == RunStatus.PAUSED
     assert [pause.id for pause in before.pauses] == [pause.id for pause in again.pauses]
-    assert app.answer(run_id, answers={"well?": "now"}) == ("well?",)
+    assert app.answer(run_id, answers={"well?": "now"}).names == ("well?",)
     take_up(app, run_id)
     assert [pause.kind for pause in app.pauses(run_id)] == ["sleep"]
 

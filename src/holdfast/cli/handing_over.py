@@ -20,7 +20,7 @@ from holdfast.engine.commands import control
 from holdfast.engine.confirmation import disclose
 from holdfast.engine.queueing import DEFAULT_QUEUE, Place, open_questions, requeue
 from holdfast.engine.resume import find_run
-from holdfast.errors import RunConflict
+from holdfast.errors import AnswerRejected, RunConflict
 from holdfast.fleet.queues import held_back
 from holdfast.values import RunStatus, readable_step
 from holdfast.views import run_pauses
@@ -51,7 +51,9 @@ def hand_over(
         trust = _admitted(journal, info, admit) if info.origin else ""
         if answers:
             given = read_answers(answers, control.waiting(journal, info.run))
-            control.answer(journal, info.run, answers=given, by=me())
+            receipt = control.answer(journal, info.run, answers=given, by=me())
+            if receipt.status == "refused":
+                raise AnswerRejected(f"run {info.run!r}: {receipt.reason}")
         urgency = info.priority if priority is None else priority
         place = Place.of(queue or info.queue or DEFAULT_QUEUE, urgency, None)
         if not answers and held_back(opened, info.run) is None:

@@ -12,19 +12,29 @@ from holdfast.cli.speaking import by_option, found_run, json_option, me, reason_
 from holdfast.cli.store_option import close_store, store_option
 
 if TYPE_CHECKING:
+    from holdfast.engine.commands.receipts import Receipt
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo
 
 
 @click.command()
 @run_argument
-@click.argument("values", metavar="VALUE | NAME=VALUE...", nargs=-1, required=True)
-@click.option("--resume", "go_on", is_flag=True, help="Go on with the run here, if nobody drives it.")
+@click.argument("values", metavar="VALUE | NAME=VALUE...", nargs=-1)
+@click.option("--resume", "go_on", is_flag=True, help="Go on with the run here, if nobody executes it.")
 @click.option("--by", metavar="NAME", help="Who answers; by default you at this machine.")
+@click.option(
+    "--status", "ask_status", is_flag=True, help="Tell what became of an earlier answer: RUN is its handle."
+)
 @json_option
 @store_option
 def answer(
-    run: str, values: tuple[str, ...], go_on: bool, by: str | None, json: bool, store: str | None
+    run: str,
+    values: tuple[str, ...],
+    go_on: bool,
+    by: str | None,
+    ask_status: bool,
+    json: bool,
+    store: str | None,
 ) -> int:
     """Answer what a run waits for. VALUE is JSON or text and must be one of the choices, if there are any.
 
@@ -32,33 +42,77 @@ def answer(
     question, or what follows the step's dot in it, or its id; yes and no will do for true and false.
 
     A terminal that waits for the answer takes it at once; a run that was submitted goes on with a worker;
-    otherwise the next `resume` takes it.
+    otherwise the next `resume` takes it. If another process executes the run, it has the last word: the answer is
+    applied, or refused because somebody was faster (exit code 1), or still waiting to be taken after two seconds;
+    then a handle is printed to ask for it later.
 
     \b
       holdfast answer 3f2a yes
       holdfast answer report title="On tides" pages=3 --resume
+      holdfast answer 3f2a#1 --status
     """
     from holdfast.engine.commands import control
     from holdfast.engine.driver import is_driven
     from holdfast.engine.resume import refuse_finished
     from holdfast.journal.run_state import NO_ANSWER
 
+    if ask_status:
+        return _status(run, values, store, json)
+    if not values:
+        raise click.UsageError("Missing argument 'VALUE | NAME=VALUE...'.")
     with found_run(run, store) as (journal, run_id, url):
         info = journal.info(run_id)
         refuse_finished(info)
         driven = is_driven(journal.store, info)
         pauses = control.waiting(journal, run_id)
         answers = read_answers(values, pauses, lambda: _later(journal, info))
-        names = control.answer(journal, run_id, answers=answers, by=by or me())
+        receipt = control.answer(journal, run_id, answers=answers, by=by or me())
+    if receipt.status != "applied":
+        return _tell(receipt, url, json)
     if go_on and not driven:
         return _go_on(run_id, url, json)
     left = [pause.name for pause in pauses if pause.id not in answers and pause.kind not in NO_ANSWER]
     if json:
-        click.echo(as_json({"run_id": run_id, "answered": list(names), "open": left}))
+        click.echo(as_json({**receipt.as_json(), "open": left}))
     else:
-        click.echo(one_line(f"answered {', '.join(names)} of run {run_id}", 2_000))
+        click.echo(one_line(f"answered {', '.join(receipt.names)} of run {run_id}", 2_000))
         click.echo("" if driven else _how_to_go_on(run_id, url, left, info.queue), nl=not driven)
     return 0
+
+
+def _tell(receipt: Receipt, url: str, json: bool) -> int:
+    """Print what became of an answer; the exit code."""
+    from holdfast.cli.display.closing import command
+
+    what = f"the answer to {', '.join(receipt.names)}" if receipt.names else "the answer"
+    if json:
+        click.echo(as_json(receipt.as_json()))
+    elif receipt.status == "refused":
+        click.echo(one_line(f"{what} of run {receipt.run_id} is refused: {receipt.reason}", 2_000), err=True)
+    elif receipt.status == "waiting":
+        later = command("answer", receipt.handle, store=url) + " --status"
+        click.echo(
+            one_line(f"{what} of run {receipt.run_id} waits to be taken; ask later with: {later}", 2_000)
+        )
+    else:
+        click.echo(one_line(f"{what} of run {receipt.run_id} is applied", 2_000))
+    return 1 if receipt.status == "refused" else 0
+
+
+def _status(handle: str, values: tuple[str, ...], store: str | None, json: bool) -> int:
+    from holdfast.data.codec import Codec
+    from holdfast.engine.commands import receipts
+
+    if values:
+        raise click.UsageError("--status takes the handle of an answer, and no values.")
+    run, mark, number = handle.rpartition("#")
+    if not mark:
+        raise click.UsageError(
+            f"--status takes the handle that `answer` printed, such as RUN#1, not {handle!r}."
+        )
+    with found_run(run, store) as (journal, run_id, url):
+        receipt = receipts.find(journal, f"{run_id}#{number}", Codec())
+        return _tell(receipt, url, json)
 
 
 def _how_to_go_on(run_id: str, url: str, left: list[str], queue: str) -> str:

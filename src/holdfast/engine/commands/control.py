@@ -17,9 +17,11 @@ from holdfast.engine.commands.inbox import (
     PAUSE,
     REPLAN,
     SKIP,
+    Change,
     Wish,
 )
 from holdfast.engine.commands.phrasing import Step, Update, additions_of, changes_of
+from holdfast.engine.commands.receipts import APPLIED, PATIENCE, WAITING, Receipt, awaited
 from holdfast.engine.commands.wishing import TRIES, ask, post, see_to, stopping, waits_for_worker
 from holdfast.engine.driver import active_runs, is_alive, is_driven
 from holdfast.engine.outcome import Pause, public_pauses
@@ -65,11 +67,14 @@ def answer(
     by: str = "",
     codec: Codec | None = None,
     retention: Retention | None = None,
-) -> tuple[str, ...]:
-    """Answer what a run waits for, without driving it: `value` if it is one thing, `answers` by name or id.
+    patience: float = PATIENCE,
+) -> Receipt:
+    """Answer what a run waits for, without executing it: `value` if it is one thing, `answers` by name or id.
 
-    Answers the names answered. A run that is driven takes the answers soon; otherwise they are recorded now, and
-    the next `resume` goes on with them. Wrong or late ones are refused with the reason, and then none is taken.
+    Returns what became of it. If nobody executes the run, the answers are recorded now, and the next `resume` goes on
+    with them. Otherwise the process that executes it takes them, all or none: if it has not done so within `patience`
+    seconds, the receipt is `waiting`, and `receipts.find` tells more later. If somebody else was faster, or the run
+    went on, they are `refused`, which the run's journal tells, too. Answers that do not fit raise `AnswerRejected`.
     """
     codec = codec or Codec()
     for last in range(TRIES):
@@ -80,10 +85,13 @@ def answer(
         given = [record._replace(by=by) for record in found]
         names = tuple(loaded.run.pauses[record.pause].name for record in given)
         if is_driven(journal.store, loaded.info):
-            for record in given:
-                post(journal, run_id, Wish(ANSWER, pause=record.pause, value=record.value, by=by))
-            see_to(journal, run_id, codec)
-            return names
+            if not given:
+                return Receipt(run_id, APPLIED, names, by=by)
+            (pause, sent, _), *more = given
+            others = tuple(Change((record.pause,), record.value) for record in more)
+            number = post(journal, run_id, Wish(ANSWER, pause=pause, value=sent, by=by, changes=others))
+            receipt = Receipt(run_id, WAITING, names, by=by, number=number)
+            return awaited(journal, receipt, codec, patience)
         try:
             if waits_for_worker(info.status, info):
                 # A worker goes on with it.
@@ -94,7 +102,7 @@ def answer(
             if last == TRIES - 1:
                 raise
         else:
-            return names
+            return Receipt(run_id, APPLIED, names, by=by)
     raise AssertionError("a try either returns or raises")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from holdfast import clock
-from holdfast.engine.commands.inbox import LATE, OF_WHAT_IS_NEXT, STALE, STOPS, Wish, open_message
+from holdfast.engine.commands.inbox import LATE, OF_WHAT_IS_NEXT, REMARK, STALE, STOPS, Wish, open_message
 from holdfast.engine.driving.saving import Saving
 from holdfast.errors import StoreError
 from holdfast.journal.records import Commanded
@@ -161,8 +161,17 @@ class Mailbox:
         """Obey, or at least record, what was asked for before the drive ends; a completed run takes no more."""
         while self._noted:
             self._record(self._saving.run.inbox_seen, self._noted.pop(0), "")
-        while self._wishes and not completed:
+        if completed:
+            self._refuse_all("the run is completed")
+        while self._wishes:
             self.obey_next()
+
+    def _refuse_all(self, reason: str) -> None:
+        with self._lock:
+            self._wishes = {
+                number: wish if wish.command == REMARK else wish._replace(refused=wish.refused or reason)
+                for number, wish in self._wishes.items()
+            }
 
     def _record(self, number: int, wish: Wish, refused: str) -> None:
         command, reason, by = wish.command, wish.reason, wish.by

@@ -70,9 +70,13 @@ def decided(ground: Ground, wish: Wish) -> list[Record]:
 
 
 def _answer(ground: Ground, wish: Wish) -> list[Record]:
-    if wish.pause not in ground.run.pauses:
-        raise Refused(f"nothing waits for {wish.pause!r} any more")
-    return [Answered(wish.pause, wish.value, wish.by)]
+    given = [(wish.pause, wish.value), *((change.path[0], change.value) for change in wish.changes)]
+    for pause, _ in given:
+        if pause not in ground.run.pauses:
+            raise Refused(
+                f"nothing waits for {pause!r} any more: it was answered before, or its time was over"
+            )
+    return [Answered(pause, value, wish.by) for pause, value in given]
 
 
 def _edit(ground: Ground, wish: Wish) -> list[Record]:

@@ -12,6 +12,7 @@ from holdfast.values import RunStatus
 
 if TYPE_CHECKING:  # Most apps never steer a run.
     from holdfast.engine.commands.phrasing import Step, Update
+    from holdfast.engine.commands.receipts import Receipt
 
 
 class Steerable:
@@ -38,11 +39,19 @@ class Steerable:
         return control.pause(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
 
     def answer(
-        self, run_id: str, answer: Any = None, *, answers: Mapping[str, Any] | None = None, by: str = ""
-    ) -> tuple[str, ...]:
-        """Answer what a run waits for without driving it; the names answered.
+        self,
+        run_id: str,
+        answer: Any = None,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        by: str = "",
+        patience: float = 2.0,
+    ) -> Receipt:
+        """Answer what a run waits for without executing it, and return what became of the answer.
 
-        A driver takes the answers soon, and if there is none, the next `resume` goes on with them.
+        If nobody executes the run, it is `applied` now, and the next `resume` goes on with it. Otherwise the process
+        that does takes it, or refuses it if somebody else was faster; if that is not known within `patience` seconds,
+        the receipt is `waiting`, and `answer_status(receipt.handle)` tells later. Answers that do not fit raise.
         """
         from holdfast.engine.commands import control
 
@@ -56,7 +65,14 @@ class Steerable:
             by=by,
             codec=settings.codec,
             retention=settings.retention,
+            patience=patience,
         )
+
+    def answer_status(self, handle: str) -> Receipt:
+        """Return what became of an answer that was `waiting`, by its handle; also long after, and in any process."""
+        from holdfast.engine.commands import receipts
+
+        return receipts.find(self._settings.journal, handle, self._settings.codec)
 
     def edit(
         self, run_id: str, update: Update, *, by: str = "", reason: str = "", patience: float = 0.0

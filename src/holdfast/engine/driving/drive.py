@@ -158,6 +158,11 @@ class Drive:
         return self.stop is not None or self._loop is None
 
     @property
+    def thread(self) -> int:
+        """The thread that this execution's event loop runs in."""
+        return self._thread
+
+    @property
     def has_left_run(self) -> bool:
         """Whether this execution has left the run: nothing that its steps still say is recorded."""
         return self._loop is None or self.run.status != RunStatus.RUNNING
