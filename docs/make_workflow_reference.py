@@ -57,7 +57,7 @@ nesting above 50 levels, and aliases that write out to more than 100,000 values.
 
 - `!file path` stands for the text of another file, or for its data if its name ends in `.yaml`, `.yml`
   or `.json`. The file is in the workflow file's folder or below; paths are relative to the file that
-  names it.
+  names it, and no symbolic link is followed.
 - `${NAME}` is a variable of the environment, `${NAME:-default}` one that need not be set, and `$${` the
   two characters themselves. Without quotes and alone it may stand for a number, true or false. In shell
   commands and hooks `${NAME}` belongs to the shell, and the text of an included file is left as it is.

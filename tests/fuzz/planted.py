@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from holdfast.capsules import capsule, folding, sections
-from holdfast.cli import errors
+from holdfast.cli import errors, output
 from holdfast.data import compress, encoding, standard
 from holdfast.data.codec import _Decoding, _marked_lists
 from holdfast.data.seal import Seal
@@ -21,8 +21,10 @@ from holdfast.engine import unpickling
 from holdfast.engine.commands import inbox
 from holdfast.engine.travel import moments
 from holdfast.fleet.cron import Cron, _Field
+from holdfast.flows import secrets
 from holdfast.flows.language import functions, list_functions, operators
 from holdfast.flows.reading.strict_yaml import _Document
+from holdfast.flows.shell import script
 from holdfast.flows.shell.words import _Variables
 from holdfast.journal import checkpoints, journal, wire_records, wire_runs
 from holdfast.journal.records import StepStarted
@@ -134,6 +136,11 @@ PLANTED = [
                 # type: ignore[arg-type]
     Planted("shell", "a value is written into the script",
             lambda: patch.object(_Variables, "_variable", lambda self, value: str(value))),
+    Planted("shell-runs", "every command takes values",
+            lambda: patch.object(script, "objection", lambda words, programs: None), 3_000),
+    Planted("printed", "the gate lets escapes through",
+            lambda: patch.object(output, "_HIDDEN", re.compile("[\x00-\x08]"))),
+    Planted("hidden", "lines are not joined", lambda: patch.object(secrets, "unwrapped", lambda text: ())),
     Planted("cron", "day and weekday have to fit both", lambda: patch.object(Cron, "_is_either", False), 40_000),
     Planted("cron-text", "an unknown name is not foreseen",
             lambda: patch.object(_Field, "_number", _careless_number)),

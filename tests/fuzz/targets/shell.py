@@ -23,10 +23,20 @@ MORE_PIECES = (
     "a[", "]=", "+=", "export ", "case {{ v }} in ", "\x01", "é", "#", "let ", "declare ", "-c ", "$((1+", "`",
     "\\`", "\\$", "\\\"", "\\\\", "$x", "${x}", "\"$x{{ v }}\" ", "x{{ v }}y ", "echo {{ v }} ", "\necho {{ v }}",
 )  # fmt: skip
+RUN_PIECES = (
+    "echo {{ v }}", "echo {{ l }}", "printf '%s' {{ l }}", "printf %s {{ w }}", "echo \"a {{ v }}\"",
+    "echo x{{ v }}'y'", "true {{ v }}", "\n", "\n", "\n", " ; ", " | ", " && ", " || ", "if ", "\nthen ",
+    "\nfi", "! ", "{ ", "\n}", " 2>&1", " >&2", " # ", " $x", "'", '"', "let {{ w }}", "[ {{ l }} ]",
+    "declare {{ w }}=1", "test {{ l }}", "printf {{ l }}", "read {{ w }}", "x={{ v }}", "echo $({{ v }})",
+    "export ", "echo ", " {{ v }}", " {{ w }} ", "-v ", "printf ", "%n ", "printf '%d' {{ w }}",
+    "exit {{ w }}", "echo $((1)) {{ w }}", "[[ {{ w }} -eq 1 ]]", "cat <<E\n{{ v }}\nE\n", "eval {{ w }}",
+    "\\", "f() { ",
+)  # fmt: skip
+"""Parts of scripts of which many can be run."""
 _SUBSCRIPT = "a[$(echo PWNED >&2)]"
 _SCOPE = {"v": VALUE, "l": ["-v", _SUBSCRIPT], "w": _SUBSCRIPT}
 _VARIABLE = re.compile(r"\$\{HOLDFAST_VALUE_[0-9]+\}")
-_WRITES = re.compile(r">(?!&2)")
+_WRITES = re.compile(r">(?!&[12])")
 """A script that writes files is not run here: a value may be any path."""
 
 
@@ -42,10 +52,10 @@ def _checked(text: str) -> tuple[str, dict[str, str]]:
     return script, env
 
 
-def _text(data: bytes) -> str:
+def _text(data: bytes, pieces: tuple[str, ...] = MORE_PIECES) -> str:
     choices, parts = Choices(data), []
     while not choices.is_over and len(parts) < 24:
-        parts.append(choices.of(MORE_PIECES))
+        parts.append(choices.of(pieces))
     return "".join(parts)
 
 
@@ -75,7 +85,7 @@ def shell_runs() -> Check:
     folder = own_folder()
 
     def check(data: bytes) -> str:
-        text = _text(data)
+        text = _text(data, RUN_PIECES)
         script, env = _checked(text)
         if not env or _WRITES.search(text):
             return "not run"
