@@ -336,7 +336,8 @@ def test_everything_a_view_says_is_json(store: Store) -> None:
 
     assert set(data) == {
         "run_id", "workflow", "status", "dead", "started_at", "updated_at", "wave", "next", "driver", "flow",
-        "tags", "parent", "inputs", "output", "steps", "steps_done", "items_done", "seconds", "pauses", "ledger",
+        "tags", "parent", "provenance", "inputs", "output", "steps", "steps_done", "items_done", "seconds", "pauses",
+        "ledger",
         "checkpoints", "checkpoint_id", "bytes", "commands_refused", "refusals", "facts", "remarks", "error", "state",
         "queue", "priority", "due_at",
     }  # fmt: skip

@@ -282,6 +282,9 @@ def test_stored_options_of_a_stranger_are_shown_before_they_hold(call: Call, tmp
     refused = call("resume", "r")
 
     assert refused.code == 2 and "skip_gates: true" in refused.err and not (tmp_path / "sprung").exists()
+    assert "capsule run.holdfast, signed by nobody, not confirmed by anybody" in call("show", "r").out
+    told = call("show", "r", "--json").json["provenance"]
+    assert told["source"] == "capsule run.holdfast" and told["confirmed_by"] is None
 
 
 # 6. Checkpoint files with a workflow in them.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.asking.terminal import Terminal
 from holdfast.errors import ForeignRun
 
 if TYPE_CHECKING:
@@ -53,8 +54,11 @@ def show(found: Disclosure) -> None:
 def _ask(found: Disclosure, command: str, asks: bool) -> None:
     if not asks:
         raise _refusal(found, f"if you trust all that is shown above: {command}")
-    click.echo("Run it, with your rights and in your environment? [y/N] ", nl=False, err=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    try:
+        said = Terminal(sys.stderr).line("Run it, with your rights and in your environment? [y/N] ")
+    except EOFError:
+        said = ""
+    if said.strip().lower() not in ("y", "yes"):
         raise _refusal(found, "it is left as it is")
 
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.data.state import State, origin_of
+from holdfast.journal.provenance import Provenance
 from holdfast.journal.run_state import Refusal, Spending
 from holdfast.values import RunStatus
 from holdfast.views.counts import Counts
 from holdfast.views.flow_values import members_of, step_output
 from holdfast.views.pause_view import PauseView
-from holdfast.views.plain import iso, plain
+from holdfast.views.plain import iso, plain, when
 from holdfast.views.remarks import RemarkView
 from holdfast.views.step_view import FaultView, StepView
 
@@ -153,6 +154,8 @@ class RunView:
     """Where it was last driven: host, platform, python, holdfast, packages, git, and what was added."""
     remarks: tuple[RemarkView, ...] = ()
     """What was said of it and of its checkpoints."""
+    provenance: Provenance | None = None
+    """Where it came from, and who confirmed it, if it came from outside."""
 
     @property
     def steps_done(self) -> int:
@@ -198,7 +201,7 @@ class RunView:
         return next((step for step in self.steps if step.name == name), None)
 
     def as_json(self, *, state: bool = False) -> dict[str, Any]:
-        """The keys of its line, and: driver, flow, parent, inputs, output, steps, steps_done,
+        """The keys of its line, and: driver, flow, parent, provenance, inputs, output, steps, steps_done,
         items_done, seconds, pauses, ledger, checkpoints, checkpoint_id, bytes, commands_refused, refusals, facts,
         remarks, error; with `state` also state."""
         flow = None if self.flow is None else {key: plain(self.flow.get(key)) for key in ("path", "digest")}
@@ -208,6 +211,7 @@ class RunView:
             "flow": flow,
             "tags": [plain(tag) for tag in self.tags],
             "parent": None if self.parent is None else {"run_id": self.parent[0], "seq": self.parent[1]},
+            "provenance": None if self.provenance is None else _provenance_as_json(self.provenance),
             "inputs": plain(self.inputs),
             "output": plain(self.output),
             "steps": [step.as_json() for step in self.steps],
@@ -229,3 +233,15 @@ class RunView:
             "error": None if self.fault is None else self.fault.as_json(),
         }
         return {**facts, "state": plain(self.visible_state)} if state else facts
+
+
+def _provenance_as_json(origin: Provenance) -> dict[str, Any]:
+    """Keys: source, at, signed_by, confirmed_by, confirmed_at."""
+    confirmed = origin.confirmation
+    return {
+        "source": plain(origin.source),
+        "at": iso(when(origin.at)),
+        "signed_by": origin.signed_by or None,
+        "confirmed_by": None if confirmed is None else plain(confirmed.by),
+        "confirmed_at": None if confirmed is None else iso(when(confirmed.at)),
+    }

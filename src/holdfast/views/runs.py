@@ -17,6 +17,7 @@ from holdfast.journal.checkpoints import (
     read_mark,
 )
 from holdfast.journal.journal import Journal
+from holdfast.journal.provenance import Provenance
 from holdfast.journal.records import RunStarted
 from holdfast.journal.run_state import Pause, RunState
 from holdfast.plan.naming import base_name
@@ -176,6 +177,7 @@ def run_view(
         refusals=tuple(run.refusals),
         facts=read_facts(run.facts),
         remarks=remark_views(info, run),
+        provenance=Provenance.of(info),
     )
 
 

@@ -99,6 +99,7 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("checkpoints", f"{view.checkpoints}, {size_text(view.size)}, newest {view.checkpoint_id or 'none'}"),
         ("refused", _refused(view)),
         ("forked from", f"{view.parent[0]} at entry {view.parent[1]}" if view.parent else ""),
+        ("came from", one_line(_provenance(view), 300)),
         ("tags", one_line(", ".join(view.tags))),
         ("kept", one_line(", ".join(said.checkpoint_id for said in view.remarks if said.keep), 500)),
         ("driven on", one_line(place_told(view.facts), 300)),
@@ -106,6 +107,15 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("with", one_line(others_told(view.facts), 500)),
         ("inputs", one_line(preview(view.inputs, 300)) if view.inputs else ""),
     ]
+
+
+def _provenance(view: RunView) -> str:
+    origin = view.provenance
+    if origin is None:
+        return ""
+    confirmed = origin.confirmation
+    who = "not confirmed by anybody" if confirmed is None else f"confirmed by {confirmed.by}"
+    return f"{origin.source}, {origin.signer}, {who}"
 
 
 def _queue(line: RunLine) -> str:

@@ -33,6 +33,15 @@ class Keeping(Opening):
         assert add(store, "r", 6) is None
         assert isinstance(add(store, "r", 3), Conflict)
 
+    def test_where_a_run_came_from_is_kept_with_its_facts(self, store: Store, reopen: Reopen) -> None:
+        """`origin` comes back as it was written, and an append that gives facts replaces it."""
+        create(store, origin='{"source": "capsule ü"}')
+        assert store.runs(run="r")[0].origin == reopen().runs()[0].origin == '{"source": "capsule ü"}'
+
+        store.commit([Append("r", 1, [], info("r", origin="?"))])
+
+        assert store.runs(run="r")[0].origin == reopen().runs()[0].origin == "?"
+
     def test_pruning_inside_an_append_and_down_to_the_head_keeps_the_run_alive(
         self, store: Store, reopen: Reopen
     ) -> None:
