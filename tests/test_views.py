@@ -199,7 +199,7 @@ def test_a_gate_takes_no_answer(memory: Store) -> None:
 
     (pause,) = run_view(Journal(memory), "r").pauses
 
-    assert pause.is_gate and pause.command == "holdfast resume r" and "no answer" in pause.takes
+    assert pause.is_gate and pause.command == "app.resume('r') in its program" and "no answer" in pause.takes
     assert statuses(memory, "r") == {"a": "completed", "b": "waiting"}
 
 

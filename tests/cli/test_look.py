@@ -81,7 +81,7 @@ def test_a_run_whose_process_died_is_dead_everywhere(call: Call, sqlite_url: str
     assert [line["run_id"] for line in call("runs", "--status", "dead", "--json").json["runs"]] == ["r"]
     assert call("runs", "--status", "running", "--json").json["runs"] == []
     shown = call("show", "lost")
-    assert "dead (running, but its process is gone)" in shown.out and "resume r" in shown.out
+    assert "dead (running, but its process is gone)" in shown.out and "app.resume('r" in shown.out
     assert "second  interrupted" in shown.out
     told = call("status", "r", "--wait")
     assert told.code == 130 and "dead" in told.out
@@ -98,7 +98,7 @@ def test_a_failed_run_shows_what_failed_and_how_to_go_on(call: Call, sqlite_url:
     assert shown.code == 0
     assert "error        b: ValueError: no luck" in shown.lines
     assert any(line.split()[:2] == ["c", "pending"] for line in shown.lines)
-    assert shown.lines[-1] == f"go on with: {sys.executable} -m holdfast resume bad"
+    assert shown.lines[-1] == "go on with: app.resume('bad') in its program"
     assert "\x1b" not in shown.out
 
 
@@ -108,7 +108,8 @@ def test_a_store_that_was_given_is_named_in_the_commands(
     three_runs(sqlite_url)
     monkeypatch.delenv("HOLDFAST_STORE")
 
-    assert call("show", "bad", "--store", sqlite_url).lines[-1].endswith(f"resume bad --store {sqlite_url}")
+    shown = call("show", "asked", "--store", sqlite_url)
+    assert shown.lines[-1].endswith(f"answer asked q=a --store {sqlite_url}")
 
 
 def test_a_paused_run_shows_the_question_and_the_command_that_answers(call: Call, sqlite_url: str) -> None:

@@ -18,8 +18,8 @@ from tests.cli.calling import CHAIN, call, write
     [
         ("kept, resume with app.resume('r1')", "kept, resume with: holdfast resume r1"),
         (
-            "compile with a larger max_iterations, then app.resume('r1')",
-            "raise limits.max_iterations in the file, then: holdfast resume r1",
+            "build the graph with StateGraph(…, max_iterations=200) or more, then app.resume('r1')",
+            "set limits.max_iterations in the file to 200 or more, then: holdfast resume r1",
         ),
         ("put it back, or resume with remap={'old': 'new'}", "put it back, or resume with --remap OLD=NEW"),
         ("resume with takeover=True", "resume with --takeover"),

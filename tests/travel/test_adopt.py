@@ -265,7 +265,7 @@ def test_a_run_of_a_python_graph_is_forked_without_its_graph(sqlite_url: str, ca
     assert call("fork", "r@1", "--run-id", "child", "--store", sqlite_url).code == 0
     assert app.resume("child").state["log"] == ["a", "b"]
     refused = call("fork", "r@1", "--set", "n=3", "--store", sqlite_url)
-    assert refused.code == 2 and "app.fork('r', …)" in refused.err
+    assert refused.code == 2 and "app.fork('r@1', update={…})" in refused.err
     store.close()
 
 

@@ -13,6 +13,7 @@ from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
+    from holdfast.stores.base import RunInfo
     from holdfast.views import PauseView, RunLine, RunView
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -76,10 +77,21 @@ def held_reason(journal: Journal, line: RunLine) -> str | None:
     return held_back(journal.store, line.run_id) if is_theirs else None
 
 
-def resume_command(run_id: str, url: str, queue: str) -> str:
+def how_to_resume(journal: Journal, info: RunInfo, url: str) -> str:
+    """How to go on with a run: a command, or, for one of a Python program that no worker takes up, a call."""
+    from holdfast.cli.stored import config_of
+
+    is_of_program = not info.queue and "flow" not in config_of(journal, info)
+    return resume_command(info.run, url, info.queue, is_of_program=is_of_program)
+
+
+def resume_command(run_id: str, url: str, queue: str, *, is_of_program: bool = False) -> str:
     """The command that goes on with a run; one of a queue is handed to the workers."""
     from holdfast.cli.display.closing import command
+    from holdfast.views.pause_view import resume_call
 
+    if is_of_program:
+        return resume_call(run_id)
     return command("resume", run_id, *(["--detach"] if queue else []), store=url)
 
 
@@ -88,7 +100,7 @@ def answer_command(pause: PauseView, url: str, queue: str = "") -> str:
     from holdfast.cli.display.closing import command
 
     if pause.is_gate or pause.is_wait:
-        return resume_command(pause.run_id, url, queue)
+        return resume_command(pause.run_id, url, queue, is_of_program=pause.is_of_program)
     return command("answer", pause.run_id, f"{pause.handle}={pause.example}", store=url)
 
 

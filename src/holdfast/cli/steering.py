@@ -47,12 +47,8 @@ def steering(
         info = journal.info(run_id)
         config = config_of(journal, info)
         flow, is_flow = (_flow(journal, info, config), True) if "flow" in config else (None, False)
-        can_resume = is_flow or info.queue
-        resume = (
-            resume_command(run_id, url, info.queue)
-            if can_resume
-            else f"app.resume({run_id!r}) in its program"
-        )
+        of_program = not is_flow and not info.queue
+        resume = resume_command(run_id, url, info.queue, is_of_program=of_program)
         look = command("events", run_id, store=url)
         goes_on = "" if is_driven(journal.store, info) else resume
         speaker = Speaker(name, by or me(), reason or "", as_json, goes_on, look)

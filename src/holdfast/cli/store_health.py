@@ -180,7 +180,8 @@ def _runs(journal: Journal) -> Iterator[Facts]:
     running = run_list(journal, status=["running"], limit=None, is_alive=liveness(journal.store))
     dead = [line.run_id for line in running if line.is_dead and not line.is_orphaned]
     if dead:
-        text = f"{count(len(dead), 'run')} lost their process; holdfast resume RUN: {_some(dead)}"
+        ways = "holdfast resume RUN, or app.resume(RUN) in its program"
+        text = f"{count(len(dead), 'run')} lost their process; {ways}: {_some(dead)}"
         yield "dead runs", "warning", text
     orphaned = [line.run_id for line in running if line.is_orphaned]
     if orphaned:

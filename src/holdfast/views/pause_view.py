@@ -39,6 +39,8 @@ class PauseView:
     node: str = ""
     is_alone: bool = True
     """Whether no other open pause of the run has its name."""
+    is_of_program: bool = False
+    """Whether the run is one of a Python program, which alone can go on with it."""
 
     @property
     def handle(self) -> str:
@@ -87,7 +89,7 @@ class PauseView:
         """The command that answers it, something like `<text>` standing for the answer."""
         run = shlex.quote(self.run_id)
         if self.is_gate or self.is_wait:
-            return f"holdfast resume {run}"
+            return resume_call(self.run_id) if self.is_of_program else f"holdfast resume {run}"
         return f"holdfast answer {run} {shlex.quote(f'{self.handle}={self.example}')}"
 
     def as_json(self) -> dict[str, Any]:
@@ -106,6 +108,11 @@ class PauseView:
             "until": iso(self.until),
             "command": self.command,
         }
+
+
+def resume_call(run_id: str) -> str:
+    """How a run of a Python program goes on, in words."""
+    return f"app.resume({run_id!r}) in its program"
 
 
 def told_apart(pauses: Sequence[PauseView]) -> tuple[PauseView, ...]:

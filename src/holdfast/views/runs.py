@@ -209,10 +209,11 @@ def _fault(run: RunState) -> FaultView | None:
 
 
 def _pauses(info: RunInfo, run: RunState) -> tuple[PauseView, ...]:
-    return told_apart([_pause(info, pause) for pause in run.pauses.values()])
+    is_of_program = not info.queue and "flow" not in _config(run)
+    return told_apart([_pause(info, pause, is_of_program) for pause in run.pauses.values()])
 
 
-def _pause(info: RunInfo, pause: Pause) -> PauseView:
+def _pause(info: RunInfo, pause: Pause, is_of_program: bool) -> PauseView:
     schema = CODEC.decode(pause.schema) if pause.schema else None
     return PauseView(
         run_id=info.run,
@@ -225,4 +226,5 @@ def _pause(info: RunInfo, pause: Pause) -> PauseView:
         since=when(pause.since),
         until=None if pause.expires_at is None else when(pause.expires_at),
         node=pause.node,
+        is_of_program=is_of_program,
     )

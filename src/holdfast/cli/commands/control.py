@@ -51,6 +51,7 @@ def answer(
       holdfast answer report title="On tides" pages=3 --resume
       holdfast answer 3f2a#1 --status
     """
+    from holdfast.cli.reading import how_to_resume
     from holdfast.engine.commands import control
     from holdfast.engine.driver import is_driven
     from holdfast.engine.resume import refuse_finished
@@ -67,6 +68,7 @@ def answer(
         pauses = control.waiting(journal, run_id)
         answers = read_answers(values, pauses, lambda: _later(journal, info))
         receipt = control.answer(journal, run_id, answers=answers, by=by or me())
+        resume = how_to_resume(journal, info, url)
     if receipt.status != "applied":
         return _tell(receipt, url, json)
     if go_on and not driven:
@@ -76,7 +78,7 @@ def answer(
         click.echo(as_json({**receipt.as_json(), "open": left}))
     else:
         click.echo(one_line(f"answered {', '.join(receipt.names)} of run {run_id}", 2_000))
-        click.echo("" if driven else _how_to_go_on(run_id, url, left, info.queue), nl=not driven)
+        click.echo("" if driven else _how_to_go_on(resume, left, info.queue), nl=not driven)
     return 0
 
 
@@ -115,14 +117,10 @@ def _status(handle: str, values: tuple[str, ...], store: str | None, json: bool)
         return _tell(receipt, url, json)
 
 
-def _how_to_go_on(run_id: str, url: str, left: list[str], queue: str) -> str:
-    from holdfast.cli.display.closing import command
-
+def _how_to_go_on(resume: str, left: list[str], queue: str) -> str:
     if left:
         return f"still open: {', '.join(left)}"
-    if queue:
-        return f"a worker of queue {queue} goes on with it"
-    return f"go on with: {command('resume', run_id, store=url)}"
+    return f"a worker of queue {queue} goes on with it" if queue else f"go on with: {resume}"
 
 
 def _later(journal: Journal, info: RunInfo) -> set[str]:

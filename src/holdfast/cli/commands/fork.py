@@ -190,20 +190,14 @@ def _go_on(run_id: str, url: str, polite: Manners) -> int:
 
 
 def _resume(run_id: str, url: str) -> str:
-    from holdfast.cli.reading import resume_command
+    from holdfast.cli.reading import how_to_resume
     from holdfast.cli.store_option import open_existing, open_journal
 
     store = open_existing(url)
     try:
-        return _how_to_resume(open_journal(store), store.runs(run=run_id)[0], resume_command(run_id, url, ""))
+        return how_to_resume(open_journal(store), store.runs(run=run_id)[0], url)
     finally:
         store.close()
-
-
-def _how_to_resume(journal: Journal, info: RunInfo, command: str) -> str:
-    from holdfast.cli.stored import config_of
-
-    return command if "flow" in config_of(journal, info) else f"app.resume({info.run!r}) in its program"
 
 
 @click.command()
@@ -283,7 +277,7 @@ def rollback(run: str, reason: str, by: str | None, store: str | None, as_json: 
 
 
 def _told(journal: Journal, info: RunInfo, ident: str, what: str, as_json: bool) -> int:
-    from holdfast.cli.reading import resume_command
+    from holdfast.cli.reading import how_to_resume
     from holdfast.values import RunStatus
 
     url = journal.store.url
@@ -292,5 +286,5 @@ def _told(journal: Journal, info: RunInfo, ident: str, what: str, as_json: bool)
         return 0
     click.echo(f"run {one_line(info.run)}: {what}")
     if info.status != RunStatus.COMPLETED:
-        click.echo(f"go on with: {_how_to_resume(journal, info, resume_command(info.run, url, info.queue))}")
+        click.echo(f"go on with: {how_to_resume(journal, info, url)}")
     return 0

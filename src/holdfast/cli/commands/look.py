@@ -13,6 +13,7 @@ from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, PAUSED, worded
 from holdfast.cli.moments import viewing
 from holdfast.cli.reading import (
     held_reason,
+    how_to_resume,
     json_option,
     line_of,
     pauses_as_json,
@@ -26,6 +27,7 @@ from holdfast.errors import RunNotFound
 from holdfast.values import RunStatus, readable_step
 
 if TYPE_CHECKING:
+    from holdfast.journal.journal import Journal
     from holdfast.views import PauseView, RunLine
 
 GONE = ("dead", "orphaned")
@@ -247,7 +249,7 @@ def status(run: str, wait: bool, every: float, store: str | None, as_json: bool)
         why = one_line(worded(held), 500)
         click.echo(f"{one_line(line.run_id)} {line.status}, held back: {why}; let workers try again: {again}")
     else:
-        click.echo(f"{one_line(line.run_id)} {standing(line)}{_what(line, pauses, url)}")
+        click.echo(f"{one_line(line.run_id)} {standing(line)}{_what(journal, line, pauses)}")
     return code
 
 
@@ -263,9 +265,10 @@ def _waits_for(pause: PauseView) -> str:
     return f"{pause.name or readable_step(pause.step)}: {pause.prompt}"
 
 
-def _what(line: RunLine, pauses: tuple[PauseView, ...], url: str) -> str:
+def _what(journal: Journal, line: RunLine, pauses: tuple[PauseView, ...]) -> str:
     if pauses:
         return ": " + "; ".join(one_line(_waits_for(pause)) for pause in pauses)
     if line.status == RunStatus.PAUSED:
-        return f", nothing is open; go on with: {resume_command(line.run_id, url, line.queue)}"
+        resume = how_to_resume(journal, journal.info(line.run_id), journal.store.url)
+        return f", nothing is open; go on with: {resume}"
     return f", next: {one_line(', '.join(line.next))}" if line.next else ""

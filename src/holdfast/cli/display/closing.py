@@ -205,9 +205,11 @@ def _pause_lines(pause: PauseView) -> list[str]:
     return [*lines, f"    since {moment(pause.since)}{until}"]
 
 
-def doubt_commands(run_id: str, store: str) -> list[str]:
-    """The commands that go on past an interrupted step that may not be repeated unasked."""
+def doubt_commands(run_id: str, store: str, *, in_program: bool = False) -> list[str]:
+    """The commands, or calls, that go on past an interrupted step that may not be repeated unasked."""
     ways = (("rerun", "it did not happen: run it again"), ("skip", "it did happen: go on after it"))
+    if in_program:
+        return [f"  app.resume({run_id!r}, if_interrupted={way!r})  # {meaning}" for way, meaning in ways]
     return [
         f"  {command('resume', run_id, '--if-interrupted', way, store=store)}  # {meaning}"
         for way, meaning in ways

@@ -43,7 +43,7 @@ def print_run(view: RunView, url: str, held: str | None = None) -> None:
     fault = view.fault
     if fault is not None and fault.type == "StepInterrupted":
         click.echo("\nlook what became of it, then go on with one of:")
-        click.echo("\n".join(doubt_commands(view.run_id, url)))
+        click.echo("\n".join(doubt_commands(view.run_id, url, in_program=view.flow is None)))
     elif held is not None:
         click.echo(f"\nlet workers try again: {resume_command(view.run_id, url, view.line.queue)}")
     elif (
@@ -56,7 +56,10 @@ def print_run(view: RunView, url: str, held: str | None = None) -> None:
             RunStatus.CANCELLED,
         )
     ):
-        click.echo(f"\ngo on with: {resume_command(view.run_id, url, view.line.queue)}")
+        of_program = view.flow is None and not view.line.queue
+        click.echo(
+            f"\ngo on with: {resume_command(view.run_id, url, view.line.queue, is_of_program=of_program)}"
+        )
 
 
 def _print_remark(said: RemarkView) -> None:
