@@ -30,6 +30,9 @@ CURES: dict[tuple[str, str], Cure] = {}
 """By the module of a message and the call or command that it names: a story in which that is followed."""
 
 ELSEWHERE = {
+    ("capsules/importing.py", "holdfast import"): "tests/capsules/test_foreign.py: messages of strangers",
+    ("cli/targets.py", "holdfast resume"): "tests/capsules/test_foreign.py: files of strangers",
+    ("engine/confirmation.py", "app.resume"): "tests/capsules/test_foreign.py: runs of strangers",
     ("cli/display/closing.py", "holdfast show"): "tests/cli/test_run.py: a long output",
     (
         "cli/display/closing.py",
