@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -14,8 +15,9 @@ from holdfast.data.codec import Codec
 from holdfast.data.ops import make_op
 from holdfast.data.seal import Seal
 from holdfast.engine.commands import control
-from holdfast.engine.commands.inbox import ANSWER, CANCEL, EDIT, Change, Wish, write_message
+from holdfast.engine.commands.inbox import ANSWER, CANCEL, EDIT, UNREADABLE, Change, Wish, write_message
 from holdfast.engine.commands.wishing import see_to
+from holdfast.engine.driver import active_runs
 from holdfast.journal import bodies as bodies_module
 from holdfast.journal import journal as journal_module
 from holdfast.journal.bodies import CHAIN_BYTES, SEALED, Bodies, snapshot_digest
@@ -25,6 +27,7 @@ from holdfast.journal.pruning import add_snapshot
 from holdfast.journal.records import StateEdited
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import encode_records
+from holdfast.repair.repairing import repair_store
 from holdfast.repair.store_check import check_store
 from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot, Store
 from tests.graphs import chain
@@ -214,23 +217,24 @@ def problems(store: Store, **options: Any) -> str:
     return "\n".join(check_store(store, **{"seal": SEAL, **options}).problems)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
 def test_what_is_written_without_the_key_is_neither_read_nor_resumed_and_fsck_tells(
-    store: Store, other: Stored, attack: str
+    store: Store, other: Stored
 ) -> None:
     made = begin(store, "r")
+    own = stored(store, "r")
     assert problems(store) == ""
-    change, told = ATTACKS[attack]
 
-    put(store, change(stored(store, "r"), other))
+    for attack, (change, told) in ATTACKS.items():
+        put(store, change(own, other))
 
-    assert told in problems(store)
-    if "snapshot" in attack:  # It is a cache, and the journal is read instead.
-        assert made.get_state("r")["log"] == ["r", "a", "b"]
-        return
-    for use in (made.get_state, made.resume):
-        with pytest.raises((CorruptJournal, CodecError)):
-            use("r")
+        assert told in problems(store), attack
+        if "snapshot" in attack:  # It is a cache, and the journal is read instead.
+            assert made.get_state("r")["log"] == ["r", "a", "b"], attack
+            continue
+        for use in (made.get_state, made.resume):
+            with pytest.raises((CorruptJournal, CodecError)):
+                use("r")
+                pytest.fail(attack)
 
 
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if "seal" in name and "key" not in name])
@@ -242,6 +246,29 @@ def test_what_is_not_sealed_in_a_sealed_run_is_told_without_the_key_too(memory: 
     put(memory, change(own, own))
 
     assert told in problems(memory, seal=None)
+
+
+def test_an_entry_of_another_history_of_the_same_run_is_refused(store: Store) -> None:
+    """A store that was restored, and went on otherwise: the same place of the same run, behind another entry."""
+    made, journal = begin(store, "r"), Journal(store, SEAL)
+    begun = stored(store, "r")
+
+    def edited(*words: str) -> Stored:
+        put(store, begun)
+        for word in words:
+            control.edit(journal, "r", {"log": [word]}, graph=made.graph)
+        return stored(store, "r")
+
+    one, two = edited("one"), edited("other", "two")
+    spliced = [*one.entries, *two.entries[len(one.entries) :]]
+    late = one.entries[-1]._replace(at=one.entries[-1].at + 1)
+    assert late.mark is None and len(spliced) == len(two.entries)
+
+    for forged, seq in ((spliced, len(spliced)), ([*one.entries[:-1], late], late.seq)):
+        put(store, rechained(begun._replace(entries=forged)))
+        assert f"entry {seq} does not open with its key" in problems(store)
+        with pytest.raises(CorruptJournal, match=f"entry {seq} does not open with its key"):
+            made.get_state("r")
 
 
 def test_a_snapshot_is_not_taken_where_the_journal_was_pruned_either(store: Store, other: Stored) -> None:
@@ -286,6 +313,45 @@ def test_an_unsealed_message_is_refused_recorded_and_told(store: Store, message:
     (refusal,) = Journal(store, SEAL).load(store.runs(run="r")[0], CODEC).run.refusals
     assert "is not encrypted" in refusal.reason and refusal.number == 1
     assert made.resume("r", answer="me").state["log"] == ["r", "a", "b", "me", "c"]
+
+
+def test_whoever_has_no_key_is_told_so_before_anything_is_posted(store: Store) -> None:
+    begin(store, "r")
+
+    with pytest.raises(CodecError, match="run 'r' is encrypted, and takes encrypted messages only"):
+        control.edit(Journal(store), "r", {"log": ["me"]})
+
+    assert store.inbox("r") == []
+
+
+def test_a_run_under_way_refuses_what_is_not_sealed(store: Store) -> None:
+    def forge(state: Any) -> dict[str, Any]:
+        store.post("r", UNSEALED["a cancel"])
+        store.post("r", UNSEALED["an edit"])
+        drive = active_runs.find(store, "r")
+        assert drive is not None
+        drive.request_look()
+        return {"log": ["forge"]}
+
+    made = chain("forge", "b", "c", nodes={"forge": forge}).compile(store, encryption_key=KEY)
+
+    outcome = made.invoke({"log": []}, run_id="r")
+
+    assert outcome.status == "completed" and outcome.state["log"] == ["forge", "b", "c"]
+    refusals = Journal(store, SEAL).load(store.runs(run="r")[0], CODEC).run.refusals
+    assert [(each.number, each.command) for each in refusals] == [(1, UNREADABLE), (2, UNREADABLE)]
+
+
+def test_what_was_forged_is_left_out_of_what_is_repaired(store: Store, tmp_path: Path) -> None:
+    made = begin(store, "r")
+    own = stored(store, "r")
+    put(store, appended(own, own))
+
+    (repair,) = repair_store(store, seal=SEAL, aside=tmp_path).runs
+
+    assert repair.new_run == "r-repaired" and check_store(store, ["r-repaired"], seal=SEAL).is_fine
+    made.resume("r-repaired")
+    assert made.resume("r-repaired", answer="me").state["log"] == ["r", "a", "b", "me", "c"]
 
 
 def test_a_message_is_taken_by_its_own_run_under_its_own_number_and_once(

@@ -66,6 +66,8 @@ class Catalog:
                 )
             self._known[found.app.name] = found
         self._openers, self._carried = dict(openers or {}), carried
+        # Read at once: a worker that lacks the key that is required must not begin to take runs.
+        self._seal = Seal.from_environment(os.environ) if openers or carried else None
         self._opened: dict[tuple[str, bytes], Known] = {}
         self._lock = threading.Lock()
 
@@ -78,7 +80,7 @@ class Catalog:
         """What drives a run."""
         if workflow in self._known:
             return self._known[workflow]
-        journal, codec = Journal(store, Seal.from_environment(os.environ)), TolerantCodec()
+        journal, codec = Journal(store, self._seal), TolerantCodec()
         info = journal.info(run_id)
         refuse_unconfirmed(journal, info, codec)
         raw = journal.load(info, codec).run.config

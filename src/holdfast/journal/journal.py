@@ -143,8 +143,15 @@ class Journal:
         return Bodies(self.seal, self.namespace, info.run, info.key)
 
     def post(self, run: str, body: bytes) -> int:
-        """Put a message into the inbox of a run, sealed for the number that it gets, if there is a key."""
+        """Put a message into the inbox of a run, sealed for the number that it gets, if there is a key.
+
+        Without one, a run that is sealed would refuse it: that is said at once.
+        """
         if self.seal is None:
+            if self._is_sealed(run):
+                raise CodecError(
+                    f"run {run!r} is encrypted, and takes encrypted messages only; set HOLDFAST_KEY"
+                )
             return self.store.post(run, body)
         bodies, number = self.bodies(self.info(run)), 1
         while True:
@@ -152,6 +159,13 @@ class Journal:
                 return self.store.post(run, bodies.seal_message(number, body), number)
             except Conflict as conflict:
                 number = (conflict.head or 0) + 1
+
+    def _is_sealed(self, run: str) -> bool:
+        """Whether the newest checkpoint of a run, or how it began, is sealed."""
+        newest = self.store.marks(run, limit=1)
+        after = newest[0].seq - 1 if newest else 0
+        entry = next(iter(self.store.read(run, after, after + 1)), None)
+        return entry is not None and is_sealed(entry.body)
 
     def info(self, run: str) -> RunInfo:
         """The plain facts of a run; an unknown run is refused."""
