@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from holdfast.testing.invariants import FINISHED_ONCE, INTENT, NOT_STRANDED, TIM
 from holdfast.testing.simulator import Choices, Fault, faults
 from tests.processes import unmeasured
 from tests.proof import schedules
-from tests.proof.simulated.scenario import FLEET, PRIVATE, SHARED, Scenario
+from tests.proof.simulated.scenario import ANSWER_SOON, FLEET, PRIVATE, SHARED, Scenario
 from tests.proof.simulated.schedule import Verdict, play, replay, run
 from tests.proof.simulated.shapes import shapes
 from tests.proof.simulated.shrinking import as_test, shrink
@@ -81,6 +82,16 @@ def test_a_worker_that_was_stopped_at_once_begins_nothing_more() -> None:
     for name in ("once_sync", "two", "wave_sync"):
         found = _at_every_moment(_shape(name)._replace(runs=3), faults.STOP, 1.0, range(20, 160))
         assert [verdict for verdict in found if verdict.violations] == []
+
+
+def test_two_people_who_answer_a_run_that_executes_are_told_what_became_of_their_answers() -> None:
+    told: Counter[str] = Counter()
+    for seed in range(60):
+        scenario = _shape("beside")._replace(wish=ANSWER_SOON, wish_after=0.05 + seed / 100)
+        verdict = play(Choices(seed), scenario=scenario)
+        assert not verdict.violations, verdict.violations
+        told.update(verdict.told)
+    assert told["waiting"] and told["refused"], "somebody is faster than another"
 
 
 def test_a_process_that_stood_still_before_the_thread_of_a_step_began_looks_again() -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 from holdfast.data.codec import Codec
 from holdfast.data.state import State
+from holdfast.engine.commands.receipts import APPLIED, REFUSED
 from holdfast.journal.fold import fold
 from holdfast.journal.records import (
     Answered,
     Commanded,
     MovedOn,
     Noted,
+    OnceStarted,
     Paused,
     Record,
     Resumed,
@@ -66,10 +68,14 @@ class Reading:
         self.begun: dict[str, dict[int, int]] = {}
         self.finished: dict[str, Stored] = {}
         self.noted: dict[tuple[str, str], Stored] = {}
+        self.intended: dict[tuple[str, str, int], int] = {}
+        """When the intent of each function given to `once` was first stored, by step, key and attempt."""
         self.sleeps: dict[str, tuple[float, Stored]] = {}
         self._driver: Any = None
         self._retry_at: dict[str, float] = {}
         self._open: dict[str, float | None] = {}
+        self.answered: list[str] = []
+        """Who answered, in order."""
         self._command = self._taken_up = 0
         self._chain = b""
 
@@ -141,6 +147,9 @@ class Reading:
         if record.key.startswith("sleep:"):
             self.sleeps[record.step] = float(self.codec.decode(record.value)), stored
 
+    def _see_once(self, record: OnceStarted, stored: Stored) -> None:
+        self.intended.setdefault((record.step, record.key, record.attempt), stored.moment)
+
     def _see_pause(self, record: Paused, stored: Stored) -> None:
         # Whoever drives a run without leaving it waits for the rest of a sleep in its node, which tells of that.
         self._open[record.pause] = None if record.kind == SLEEP else record.expires_at
@@ -149,6 +158,7 @@ class Reading:
         if record.pause not in self._open:
             self.wrong(SIGNALS, f"{record.pause} is answered in entry {stored.entry.seq}, and was not open")
             return
+        self.answered.append(record.by)
         due = self._open.pop(record.pause)
         if record.value == EXPIRED and due is not None and _is_early(stored, due):
             self.wrong(TIMERS, f"{record.pause} ran out too early, in entry {stored.entry.seq}")
@@ -166,6 +176,7 @@ _LOOKS: dict[type, Any] = {
     StepFinished: Reading._see_finish,
     StepFailed: Reading._see_failure,
     Noted: Reading._see_note,
+    OnceStarted: Reading._see_once,
     Paused: Reading._see_pause,
     Answered: Reading._see_answer,
     Commanded: Reading._see_command,
@@ -214,6 +225,12 @@ def check(operation: Operation, stage: Stage, came_to_its_end: bool) -> list[Vio
         violations += reading.violations
     for begun in stage.begun:
         violations += _check_begun(begun, readings.get(begun.run), shape.is_strict)
+    violations += _check_once(stage.begun)
+    for receipt in operation.receipts:
+        times = readings[receipt.run_id].answered.count(receipt.by)
+        if times != 1 if receipt.status == APPLIED else receipt.status == REFUSED and times:
+            what = f"{receipt.run_id}: an answer of {receipt.by} is said to be {receipt.status}"
+            violations.append(Violation(SIGNALS, f"{what}, and was applied {times} times"))
     for fired in stage.fired:
         violations += _check_fired(fired, readings[fired.run], operation.scenario)
     return violations
@@ -236,6 +253,16 @@ def _check_fired(fired: Fired, reading: Reading, scenario: Scenario) -> Iterator
         yield Violation(TIMERS, f"{what}, {length} s after {noted.time}: a clock that jumped held it up")
 
 
+def _check_once(begun: list[Begun]) -> Iterator[Violation]:
+    """What an attempt does once, it does once, however many of its tasks ask for it."""
+    seen: set[Any] = set()
+    for each in begun:
+        place = (each.run, each.step, each.key, each.attempt, each.process)
+        if each.key and place in seen:
+            yield Violation(EFFECTS, f"{each.run}: {each.step} ran {each.key} again in the same attempt")
+        seen.add(place)
+
+
 def _check_begun(begun: Begun, reading: Reading | None, is_strict: bool) -> Iterator[Violation]:
     what = f"{begun.run}: {begun.step} {begun.key}".rstrip()
     if reading is None and not is_strict:
@@ -246,6 +273,9 @@ def _check_begun(begun: Begun, reading: Reading | None, is_strict: bool) -> Iter
     stored_at = reading.begun.get(begun.step, {}).get(begun.attempt)
     if is_strict and (stored_at is None or stored_at > begun.moment):
         yield Violation(INTENT, f"{what} ran on {begun.process.name} before its intent was stored")
+    intended = reading.intended.get((begun.step, begun.key, begun.attempt)) if begun.key else stored_at
+    if is_strict and (intended is None or intended > begun.moment):
+        yield Violation(INTENT, f"once {what} ran on {begun.process.name} before its intent was stored")
     place = (begun.step, f"once:{begun.key}")
     over = reading.noted.get(place) if begun.key else reading.finished.get(begun.step)
     # One that stood still, after it had looked, for so long that others took it for dead, is in flight.

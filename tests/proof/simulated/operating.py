@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast import App, Retention
 from holdfast.data.codec import Codec
 from holdfast.engine.commands import control
+from holdfast.engine.commands.receipts import Receipt
 from holdfast.engine.housekeeping import prune_workflow
 from holdfast.engine.queueing import Place, requeue
 from holdfast.engine.resume import ResumeOptions
@@ -64,6 +66,9 @@ class Operation:
         self._listeners: dict[str, list[Callable[[], None]]] = {}
         self._client: Process | None = None
         self._wished = False
+        self.receipts: list[Receipt] = []
+        """What people were told of their answers; each has a name of its own."""
+        self._people = 0
         self.world.on_death = self._again
         self.world.on_fault = self._trouble
         self.world.server.told = self._told
@@ -280,7 +285,17 @@ class Operation:
             if pause.kind in ("in_doubt", "poison"):
                 control.answer(journal, run, answers={pause.id: "rerun"}, codec=Codec())
             elif pause.kind == "ask":
-                control.answer(journal, run, answers={pause.id: "yes"}, codec=Codec())
+                self._say_yes(app, run, pause.id)
+
+    def _say_yes(self, app: App, run: str, pause: str) -> None:
+        """Answer a question, or let two people do that, of whom the first does not wait to hear what became of it."""
+        are_two = self.scenario.wish == wishes.ANSWER_SOON
+        for patience in (0.0, 1.0) if are_two else (1.0,):
+            self._people += 1
+            options = {"codec": Codec(), "by": f"person {self._people}", "patience": patience}
+            with contextlib.suppress(*((NotPaused, AnswerRejected) if are_two else ())):
+                journal = app.settings.journal
+                self.receipts.append(control.answer(journal, run, answers={pause: "yes"}, **options))
 
     def _requeue(self, app: App, run: str) -> None:
         status = app.settings.journal.info(run).status

@@ -7,6 +7,7 @@ import sys
 from tests.proof.planting import Planted, planted, prove
 
 _PROOF = ("tests.proof.schedules", "--times", "12000")
+_TESTS = ("pytest", "-q", "-n0", "-p", "no:cacheprovider", "tests/proof/test_schedules.py", "-k")
 _DRIVE = "engine/driving/drive.py"
 _SAVING = "engine/driving/saving.py"
 
@@ -59,7 +60,7 @@ PLANTED = (
         "a save is acknowledged before it is committed",
         "intent, acknowledged",
         "journal/commit.py",
-        "        await job.future\n",
+        "        await settled(job.future)\n",
         "        job.future.add_done_callback(lambda done: done.exception())\n",
         _PROOF,
     ),
@@ -168,6 +169,23 @@ PLANTED = (
         _PROOF,
     ),
     Planted(
+        "calls of once at the same time all run its function",
+        "effects",
+        "engine/driving/once.py",
+        "            if running is None:\n",
+        "            if True:\n",
+        _PROOF,
+    ),
+    Planted(
+        "a function given to once runs before its intent is stored",
+        "intent",
+        "engine/driving/once.py",
+        "                    context._note(OnceStarted(context.step, key, context.attempt, decision is not None))\n",
+        "                    started = OnceStarted(context.step, key, context.attempt, decision is not None)\n"
+        "                    context._host.record_of_step(started, context)\n",
+        _PROOF,
+    ),
+    Planted(
         "one record too many is pruned",
         "pruning",
         "testing/simulator/server.py",
@@ -191,10 +209,24 @@ PLANTED = (
         "a step that was left begins in its thread all the same",
         "finished",
         "engine/driving/threads.py",
-        "        if future.cancelled():\n            return ",
-        "        if False:\n            return ",
-        ("pytest", "-q", "-n0", "-p", "no:cacheprovider", "tests/proof/test_schedules.py", "-k", "at_once"),
-        (("engine/driving/context.py", "        if self._host.is_left:\n", "        if False:\n"),),
+        "            if future.cancelled():\n",
+        "            if False:\n",
+        (*_TESTS, "at_once"),
+        (
+            (
+                "engine/driving/context.py",
+                "        if self.is_over or self._host.is_left or self._host.has_left_run:\n",
+                "        if False:\n",
+            ),
+        ),
+    ),
+    Planted(
+        "an answer that was refused is said to be applied",
+        "signals",
+        "engine/commands/receipts.py",
+        "        if refusal.number == number:\n",
+        "        if False:\n",
+        (*_TESTS, "two_people"),
     ),
     Planted(
         "a dropped run is never claimed again",

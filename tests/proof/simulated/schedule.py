@@ -32,6 +32,8 @@ class Verdict(NamedTuple):
     moments: int
     choices: tuple[int, ...]
     trace: tuple[str, ...]
+    told: tuple[str, ...] = ()
+    """What people were told became of their answers."""
 
     @property
     def digest(self) -> str:
@@ -74,6 +76,7 @@ def play(choices: Choices, *, trace: bool = False, scenario: Scenario | None = N
         world.moment,
         tuple(choices.made),
         tuple(world.trace or ()),
+        tuple(receipt.status for receipt in operation.receipts),
     )
 
 

@@ -150,6 +150,21 @@ class Builder:
         self._last = [*asked, *self._last]
         self.node("y", self._body(_say("joined")))
 
+    def beside(self) -> None:
+        """A question beside a step that takes its time, so that it is answered while the run executes."""
+
+        async def body(state: Any, ctx: Context) -> dict[str, Any]:
+            stage().begins(ctx)
+            await asyncio.sleep(3.0)
+            return {"log": ["worked"]}
+
+        before = self._last
+        self.ask()
+        asked, self._last = self._last, before
+        self.node("b", body)
+        self._last = [*asked, *self._last]
+        self.node("y", self._body(_say("joined")))
+
     def sleep(self, seconds: float) -> None:
         def body(state: Any, ctx: Context) -> dict[str, Any]:
             stage().begins(ctx)
@@ -187,6 +202,21 @@ class Builder:
             return {"log": said}
 
         self.node("o", body)
+
+    def together(self) -> None:
+        """Several tasks of one step that call the same `once` at the same time."""
+
+        async def effect(ctx: Context) -> str:
+            stage().begins(ctx, "charge")
+            if seconds := stage().duration():
+                await asyncio.sleep(seconds)
+            return "done charge"
+
+        async def body(state: Any, ctx: Context) -> dict[str, Any]:
+            stage().begins(ctx)
+            return {"log": list(await asyncio.gather(*(ctx.once("charge", effect, ctx) for _ in range(3))))}
+
+        self.node("c", body)
 
     def nested(self) -> None:
         inner = Builder("inner", self._body)
@@ -257,7 +287,9 @@ def shapes() -> tuple[Shape, ...]:
     for _ in range(3):
         stubborn.chain()
     found.append(stubborn.built(4, policy=CheckpointPolicy(on_save_error="continue")))
-    return (*found, *(_mixed(seed) for seed in range(MIXED)))
+    together = _plain("together", lazy, Builder.together, Builder.chain, weight=12)
+    beside = _plain("beside", lazy, Builder.beside, weight=2)
+    return (*found, *(_mixed(seed) for seed in range(MIXED)), together, beside)
 
 
 @functools.cache
