@@ -535,7 +535,11 @@ def test_a_worker_takes_no_run_from_outside_that_nobody_confirmed(call: Call, tm
 
 def test_a_worker_leaves_a_queued_run_from_outside_alone_and_says_why(call: Call, tmp_path: Path) -> None:
     """Nothing here queues one; a store that somebody wrote to by hand may hold it."""
-    call("import", str(stranger(tmp_path, EVIL)))
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "code.py").write_text("def act():\n    pass\n")
+    path = stranger(tmp_path, EVIL.replace('shell: "touch sprung"', 'python: "code.py:act"'))
+    (tmp_path / "there" / "code.py").write_text("open('sprung', 'w')\ndef act():\n    pass\n")
+    call("import", str(path))
     store = open_store(f"sqlite:///{tmp_path / 'runs.db'}")
     (info,), last = store.runs(run="r"), last_entry(store, "r")
     assert last is not None

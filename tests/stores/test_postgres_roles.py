@@ -275,7 +275,8 @@ def test_who_was_admitted_before_a_column_was_added_may_still_work(
     """Rights on a run's facts are given column by column; a migration that adds some gives them, too."""
     schema = postgres_url.partition("schema=")[2]
     postgres_server.sql(
-        f"SET search_path = {schema}; DROP VIEW runs; ALTER TABLE run DROP COLUMN parent, DROP COLUMN head; "
+        f"SET search_path = {schema}; DROP VIEW runs; ALTER TABLE run DROP COLUMN parent, DROP COLUMN head, "
+        "DROP COLUMN origin; "
         "DELETE FROM migration WHERE number >= 5; "
         "CREATE VIEW runs WITH (security_invoker = true) AS SELECT run, namespace, workflow, status, tags, "
         "to_timestamp(created_at) AS created_at, to_timestamp(updated_at) AS updated_at, queue, priority, "

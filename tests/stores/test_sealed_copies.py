@@ -99,7 +99,7 @@ def test_a_sealed_capsule_is_imported_into_another_namespace_and_under_another_i
     export_run(store, "r", tmp_path / "capsule")
 
     for run in ("r", "other"):
-        assert str(import_run(tenant, tmp_path / "capsule", run_id=run).outcome) == "copied"
+        assert str(import_run(tenant, tmp_path / "capsule", run_id=run, trust=True).outcome) == "copied"
         assert str(import_run(tenant, tmp_path / "capsule", run_id=run).outcome) == "unchanged"
 
     assert fine(tenant)
