@@ -137,7 +137,91 @@ OF_SERVERS = (
     ),
 )
 
-BUGS = (*OF_STORES, *OF_SCHEDULES, *OF_SERVERS)
+
+def _interrupted(name: str, breaks: str, file: str, old: str, new: str, *where: str) -> Planted:
+    """A bug that only an exception between two lines shows."""
+    how = ("--first", "--patience", "8", "--jobs", "1")
+    return Planted(name, breaks, file, old, new, ("tests.proof.async_exceptions", *where, *how))
+
+
+def _at(store: str, shape: str, within: str) -> tuple[str, ...]:
+    return ("--store", store, "--shape", shape, "--kind", "interrupt", "--within", within)
+
+
+SEALED = (
+    "            self._is_changing = True\n        except BaseException:\n            track.bases = bases\n"
+    "            raise\n        self.seq, self.chain, self._unsent, self._pending = seq, chain, unsent, []\n"
+)
+OF_INTERRUPTIONS = (
+    _interrupted(
+        "the chain goes on before its entry is kept",
+        "corruption",
+        "journal/writer.py",
+        SEALED,
+        "        except BaseException:\n            track.bases = bases\n            raise\n"
+        "        self.chain = chain\n        self.seq, self._unsent, self._pending = seq, unsent, []\n",
+        *_at("memory", "plain", "journal/writer.py"),
+    ),
+    _interrupted(
+        "a record that was folded and not kept is passed over",
+        "corruption",
+        "journal/writer.py",
+        "        self._is_changing = True\n        self.run.updated_at = at = clock.time()\n",
+        "        self.run.updated_at = at = clock.time()\n",
+        *_at("memory", "plain", "journal/"),
+    ),
+    _interrupted(
+        "a lock is released by the line after",
+        "recovery",
+        "locks.py",
+        "    with lock: return action(*args, **kwargs)  # fmt: skip  # noqa: E701\n",
+        "    lock.__enter__()\n    result = action(*args, **kwargs)\n    lock.__exit__(None, None, None)\n"
+        "    return result\n",
+        *_at("sqlite", "plain", "journal/commit.py"),
+    ),
+    _interrupted(
+        "a leader that is interrupted takes the queue with it",
+        "recovery",
+        "journal/commit.py",
+        "                batch = list(self._queue)\n",
+        "                batch, self._queue = self._queue, []\n",
+        *_at("memory", "awaited", "journal/commit.py"),
+    ),
+    _interrupted(
+        "the lock of a run's folder outlives an exception",
+        "recovery",
+        "stores/disk.py",
+        "    except BaseException:\n        _close(files)\n        raise\n",
+        "    except OSError:\n        _close(files)\n        raise\n",
+        *_at("file", "plain", "stores/run_folder.py"),
+    ),
+    _interrupted(
+        "a transaction outlives an exception",
+        "not-stranded",
+        "stores/sqlite_write.py",
+        "            roll_back(self.connection)\n            raise\n",
+        "            raise\n",
+        *_at("sqlite", "plain", "stores/sqlite_write.py"),
+    ),
+    _interrupted(
+        "a wave is recorded without the gate after it",
+        "finished",
+        "engine/driving/moves.py",
+        "        self._saving.writer.together(end)\n",
+        "        end()\n",
+        *_at("memory", "gated", "engine/driving/"),
+    ),
+    _interrupted(
+        "a run that was interrupted stays this process's own",
+        "not-stranded",
+        "engine/driver.py",
+        'return bool(getattr(drive, "is_over", False))',
+        "return False",
+        *_at("memory", "plain", "engine/runner.py"),
+    ),
+)
+
+BUGS = (*OF_STORES, *OF_SCHEDULES, *OF_SERVERS, *OF_INTERRUPTIONS)
 
 
 def hunt(bugs: Sequence[Planted], jobs: int) -> dict[str, Seen]:

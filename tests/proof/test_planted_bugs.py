@@ -13,6 +13,7 @@ QUICK = (
     "no sync of the journal",
     "a torn frame is believed",
     "acknowledged before it is committed",
+    "the chain goes on before its entry is kept",
     "a writer ignores conflicts",
     "steps run before their intent is stored",
     "finished steps of an open wave run again after a crash",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 import os
 import threading
@@ -30,7 +29,7 @@ class Appender(Protocol):
 
 
 class Pool(Protocol):
-    """Where commits are made that must not block an event loop: one thread."""
+    """Where commits are made that must not block an event loop, in place of threads."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any) -> object: ...
 
@@ -64,7 +63,7 @@ class Committer:
         self._pool: Pool | None = None
 
     def work_in(self, pool: Pool) -> None:
-        """Commit, for event loops, in a pool of one thread that is given."""
+        """Commit, for event loops, in what is given, in place of threads."""
         self._pool = pool
 
     def commit(self, writer: Appender) -> None:
@@ -124,25 +123,33 @@ class Committer:
             # After the callbacks that are ready now: their runs' appends join this commit.
             loop.call_soon(self._send, loop)
             self._scheduled.add(loop)
-        await settled(job.future)
+        try:
+            await asyncio.wait((job.future,))
+        except asyncio.CancelledError:
+            if not job.done:
+                loop.call_soon(self._send, loop)  # Whoever was to send it may have been interrupted.
+                await settled(job.future)
+            raise
+        job.future.result()
 
     def _send(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             self._scheduled.discard(loop)
-            if self._pool is None:
-                self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
-            sent = self._pool.submit(self._lead, None)
-            if isinstance(sent, concurrent.futures.Future):
-                sent.add_done_callback(self._answer_unsent)
+            if self._pool is not None:
+                self._pool.submit(self._lead, None)
+                return
+            try:
+                threading.Thread(target=_Errand(self), name="holdfast-commit").start()
+            except RuntimeError:  # There can be no more threads: better late than never.
+                self._lead(None)
         except BaseException as error:
-            self._answer_waiting(error)
+            self._scheduled.discard(loop)
+            _give_up(self.waiting(), error)
             raise
 
-    def _answer_unsent(self, sent: concurrent.futures.Future[Any]) -> None:
-        """Answer those that the committing thread was kept from leading."""
-        error = sent.exception() if not sent.cancelled() else StoreError("the committing thread has ended")
-        if error is not None:
-            self._answer_waiting(error)
+    def lead(self) -> None:
+        """Store what is waiting."""
+        self._lead(None)
 
     def _lead(self, own: _Job | None) -> None:
         locked(self._leader, self._led, own)
@@ -154,16 +161,12 @@ class Committer:
                 self._run([job for job in batch if not job.done])
                 del self._queue[: len(batch)]
         except BaseException as error:
-            self._answer_waiting(error)
+            _give_up(self.waiting(), error)
             raise
 
-    def _answer_waiting(self, error: BaseException) -> None:
-        """Give an error to all that wait in event loops: nobody else is going to answer them."""
-        jobs = [job for job in list(self._queue) if job.future is not None]
-        for job in jobs:
-            if not job.done:
-                job.error, job.done = error, True
-        _tell(jobs)
+    def waiting(self) -> list[_Job]:
+        """The jobs that wait in event loops."""
+        return [job for job in list(self._queue) if job.future is not None]
 
     def _run(self, batch: Sequence[_Job]) -> None:
         jobs = _first_per_writer(batch)
@@ -221,6 +224,32 @@ async def settled(future: asyncio.Future[Result]) -> Result:
     if not future.cancelled():
         future.exception()  # Nobody else looks at it.
     raise cancelled
+
+
+class _Errand:
+    """What a committing thread is to do. If it is gone and not done, the thread was ended: those who wait are told."""
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer, self._jobs = committer, committer.waiting()
+
+    def __call__(self) -> None:
+        self._committer.lead()
+        self._jobs = []
+
+    def __del__(self) -> None:
+        if self._jobs:
+            _give_up(self._jobs, StoreError("the thread that commits was ended from outside"))
+
+
+def _give_up(jobs: Sequence[_Job], error: BaseException) -> None:
+    """Give an error to jobs that wait in event loops: nobody else is going to answer them."""
+    if not isinstance(error, Exception):
+        cause, error = error, StoreError(f"a commit was interrupted by {type(error).__name__}")
+        error.__cause__ = cause
+    for job in jobs:
+        if not job.done:
+            job.error, job.done = error, True
+    _tell(jobs)
 
 
 def _first_per_writer(batch: Sequence[_Job]) -> list[_Job]:

@@ -14,7 +14,7 @@ from holdfast.journal.checkpoints import sealed_mark
 from holdfast.journal.commit import settled
 from holdfast.journal.fold import APPLY
 from holdfast.journal.journal import Journal, Loaded, genesis, link
-from holdfast.journal.records import Record
+from holdfast.journal.records import Noted, Record
 from holdfast.journal.run_state import RunState
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import encode_records
@@ -100,6 +100,8 @@ class Writer:
     def _record(self, record: Record) -> None:
         if self._is_changing:
             raise self._interrupted()
+        if type(record) is Noted:
+            self.run.step(record.step)  # A step that was left behind may be gone: that breaks nothing.
         self._is_changing = True
         self.run.updated_at = at = clock.time()
         APPLY[type(record)](self.run, record, at)
