@@ -180,11 +180,11 @@ OF_INTERRUPTIONS = (
         *_at("sqlite", "plain", "journal/commit.py"),
     ),
     _interrupted(
-        "a leader that is interrupted takes the queue with it",
+        "those who wait for a leader that is interrupted are not told",
         "recovery",
         "journal/commit.py",
-        "                batch = list(self._queue)\n",
-        "                batch, self._queue = self._queue, []\n",
+        "            job.error, job.done = error, True\n    _tell(jobs)\n",
+        "            job.error, job.done = error, True\n",
         *_at("memory", "awaited", "journal/commit.py"),
     ),
     _interrupted(

@@ -60,8 +60,8 @@ PLANTED = (
         "a save is acknowledged before it is committed",
         "intent, acknowledged",
         "journal/commit.py",
-        "        await settled(job.future)\n",
-        "        job.future.add_done_callback(lambda done: done.exception())\n",
+        "            await asyncio.wait((job.future,))\n",
+        "            job.future.add_done_callback(lambda done: done.exception())\n            return\n",
         _PROOF,
     ),
     Planted(
