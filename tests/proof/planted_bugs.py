@@ -217,7 +217,7 @@ OF_INTERRUPTIONS = (
         "engine/driver.py",
         'return bool(getattr(drive, "is_over", False))',
         "return False",
-        *_at("memory", "plain", "engine/runner.py"),
+        *_at("memory", "asking", "engine/runner.py"),
     ),
 )
 
