@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast import load_flow
 from holdfast.errors import ExecutionError, GraphChanged, MaxIterationsExceeded
 from holdfast.flows.errors import NoRoute
 from holdfast.values import RunStatus
@@ -248,3 +250,17 @@ def test_a_long_file_may_have_more_waves_than_a_short_one(shop: Workshop) -> Non
     steps = "".join(f"\n  - {{name: s{number}, set: {{n: {number}}}}}" for number in range(150))
 
     assert shop.run(f"steps:{steps}").status == "completed"
+
+
+def test_visits_are_those_that_are_over_as_the_reference_says(tmp_path: Path) -> None:
+    (tmp_path / "flow.yaml").write_text(
+        "workflow: {name: again}\nsteps:\n"
+        '  - {name: a, set: {seen: "{{ visits.a }}"}, routes: [{to: a, when: visits.a < 2}, {to: b}]}\n'
+        '  - {name: b, set: {seen: "{{ visits.a }}", last: "{{ steps.a.output.seen }}"}}\n'
+    )
+    flow = load_flow(tmp_path / "flow.yaml")
+    outcome = flow.open("memory://").invoke(flow.begin({}), config=flow.config())
+
+    assert flow.output(outcome.state) == {"seen": 2, "last": 1}
+    reference = (Path(__file__).parents[2] / "docs/reference/workflow.md").read_text()
+    assert "at its first visit 0 in its templates, 1 in its routes" in reference
