@@ -218,6 +218,7 @@ PLANTED = (
                 "        if self.is_over or self._host.is_left or self._host.has_left_run:\n",
                 "        if False:\n",
             ),
+            (_DRIVE, "        if self.has_left_run:\n", "        if False:\n"),
         ),
     ),
     Planted(

@@ -632,7 +632,9 @@ class Drive:
     # Running steps.
 
     def _look_first(self) -> None:
-        """Refuse if overtaken, in the thread of a step: that is not the step's failure."""
+        """Refuse if the run was left or overtaken, in the thread of a step: that is not the step's failure."""
+        if self.has_left_run:
+            raise StopSignal
         with self._keeping():
             self.overtaking.refuse()
 
