@@ -96,10 +96,10 @@ def test_export_import_export_is_the_same_byte_for_byte(
         run = run if deed is None else done(app, run, deed)
     path = exported(app.store, run, tmp_path)
 
-    import_run(store, path)
+    import_run(store, path, trust=True)
 
     assert exported(store, run, tmp_path, "again").read_bytes() == path.read_bytes()
     assert folded(store, run) == folded(app.store, run)
     assert inspect_capsule(path).is_read and not inspect_capsule(path).notes
-    import_run(store, path, run_id=f"{run}-copy")
+    import_run(store, path, run_id=f"{run}-copy", trust=True)
     assert varied(store, work, edges, turns).get_state(f"{run}-copy") == app.get_state(run)
