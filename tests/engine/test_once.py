@@ -535,6 +535,25 @@ def test_a_step_that_timed_out_gets_the_stop_signal_before_any_effect(
 
 
 @pytest.mark.parametrize("name", CALLS)
+def test_an_attempt_that_timed_out_gets_the_stop_signal_while_the_next_attempt_runs(
+    memory: Store, name: str
+) -> None:
+    left = Left(CALLS[name])
+
+    def body(state: Any, ctx: Context) -> None:
+        if left.begun.is_set():
+            left.go_on.set()
+            while not left.is_over.wait(0.01):
+                ctx.heartbeat()
+        left(state, ctx)
+
+    app = one(body, timeout=0.1, retry=Retry(500, delay=0)).compile(memory)
+
+    assert app.invoke(run_id="r").status == "completed"
+    assert isinstance(left.signal(), StopSignal) and not left.effects
+
+
+@pytest.mark.parametrize("name", CALLS)
 def test_a_step_that_was_left_by_a_cancel_gets_the_stop_signal_before_any_effect(
     store: Store, name: str
 ) -> None:
