@@ -66,6 +66,10 @@ class ForeignRun(HoldfastError):
         super().__init__(message)
 
 
+class ResourceExhausted(HoldfastError):
+    """The system gives this process no more threads, descriptors or memory; what is stored can be resumed."""
+
+
 class RunConflict(HoldfastError):
     """Another driver advanced, or is driving, the same run; this one stopped before its next step."""
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, ExecutionError, Retry, RunStatus, StateInvalid, StepTimeout, open_store
+from holdfast import Context, ExecutionError, Retry, RunStatus, StateInvalid, StepTimeout, clock, open_store
 from holdfast.stores.base import Append, RunInfo, Store
+from holdfast.testing import skipping_time
 from tests.graphs import Heard, fan, one
 
 
@@ -223,38 +224,35 @@ def test_a_node_in_time_is_left_alone() -> None:
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_heartbeat_starts_the_time_anew(is_async: bool) -> None:
     def beats(state: Any, ctx: Context) -> dict[str, Any]:
-        for _ in range(40):
-            time.sleep(0.02)
+        for _ in range(4):
+            clock.sleep(20)
             ctx.heartbeat()
         return {"log": ["alive"]}
 
     async def beats_later(state: Any, ctx: Context) -> dict[str, Any]:
-        for _ in range(40):
-            await asyncio.sleep(0.02)
+        for _ in range(4):
+            await asyncio.sleep(20)
             ctx.heartbeat()
         return {"log": ["alive"]}
 
-    out = one(beats_later if is_async else beats, timeout=0.5).compile("memory://").invoke()
+    with skipping_time():
+        out = one(beats_later if is_async else beats, timeout=30).compile("memory://").invoke()
     assert out.state["log"] == ["alive"]
 
 
 def test_a_timeout_counts_as_a_failed_attempt() -> None:
     attempts: list[int] = []
-    release = threading.Event()
 
     def slow_once(state: Any, ctx: Context) -> dict[str, Any]:
         attempts.append(ctx.attempt)
         if ctx.attempt == 1:
-            release.wait(30)
+            clock.sleep(3600)
             return {"log": ["too late"]}
         return {"log": ["in time"]}
 
-    out = (
-        one(slow_once, timeout=0.1, retry=Retry(attempts=2, delay=0, on=StepTimeout))
-        .compile("memory://")
-        .invoke()
-    )
-    release.set()
+    retry = Retry(attempts=2, delay=0, on=StepTimeout)
+    with skipping_time():
+        out = one(slow_once, timeout=30, retry=retry).compile("memory://").invoke()
 
     assert out.state["log"] == ["in time"] and attempts == [1, 2]
 

@@ -177,7 +177,7 @@ def test_a_refusal_is_not_retried(shop: Workshop, server: LlmServer) -> None:
 def test_a_model_that_takes_too_long(shop: Workshop, server: LlmServer) -> None:
     server.script([hang(), reply("in time")])
     outcome = shop.run(
-        flow(agent(server, around="timeout: 500ms, retry: {attempts: 2, delay: 1ms, on: timeout}, "))
+        flow(agent(server, around="timeout: 2s, retry: {attempts: 2, delay: 1ms, on: timeout}, "))
     )
 
     assert outcome.state["x"]["output"] == "in time"

@@ -428,9 +428,9 @@ def test_reading_does_not_wait_for_a_writer(path: Path, store: SqliteStore) -> N
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE; DELETE FROM entries")
 
-    began = time.monotonic()
-    assert seqs(store) == [1] and store.marks("r") and store.runs()
-    assert time.monotonic() - began < 5
+    assert seqs(store) == [1] and store.marks("r") and store.runs(), (
+        "whoever waits is told that it stayed locked"
+    )
 
     other.execute("ROLLBACK")
     other.close()
@@ -499,9 +499,14 @@ def test_the_newest_marks_of_a_long_run_are_listed_without_reading_the_run(
     entries = [entry(seq, b"x" * 500)._replace(mark=b"m" if seq % 3 else None) for seq in range(2, 10_001)]
     store.commit([Append("r", 1, entries)])
 
-    began = time.perf_counter()
-    marks = store.marks("r", limit=50)
-    took = time.perf_counter() - began
+    def shortest(limit: int | None) -> float:
+        took = []
+        for _ in range(7):
+            began = time.perf_counter()
+            store.marks("r", limit=limit)
+            took.append(time.perf_counter() - began)
+        return min(took)
 
+    marks = store.marks("r", limit=50)
     assert len(marks) == 50 and marks[0].seq == 10_000
-    assert took < 0.05
+    assert shortest(50) < shortest(None) / 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import datetime as dt
 import os
@@ -40,6 +39,7 @@ from holdfast.journal.records import (
     Target,
     WaveFinished,
 )
+from holdfast.journal.threads import in_background
 from holdfast.journal.writer import Writer
 from holdfast.stores import open_store
 from holdfast.stores.base import RunInfo, Store
@@ -59,7 +59,7 @@ def _in_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S
     """The async twin of a method: it works in a thread, so the event loop is never blocked."""
 
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.to_thread(method, self, *args, **kwargs)
+        return await in_background(method, self, *args, **kwargs)
 
     twin.__doc__ = f"As `{method.__name__}`, without blocking the event loop."
     return twin

@@ -16,7 +16,9 @@ from holdfast import clock
 from holdfast.engine.driving.context import Terminated
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.outcome import Outcome
+from holdfast.errors import ResourceExhausted
 from holdfast.events import Event
+from holdfast.journal.threads import start
 from holdfast.stores.base import in_memory_only
 from holdfast.values import RunStatus
 
@@ -57,8 +59,52 @@ def run_blocking(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
 
 
 def _run_in_own_loop(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    with asyncio.Runner(loop_factory=clock.loop_factory) as runner:
+    with new_loop() as runner:
         return runner.run(main())
+
+
+def new_loop() -> asyncio.Runner:
+    """Return a runner with a new event loop; raise `ResourceExhausted` if there are too few descriptors for one."""
+    runner = asyncio.Runner(loop_factory=clock.loop_factory)
+    try:
+        runner.get_loop()
+    except OSError as error:
+        raise ResourceExhausted(
+            f"an event loop needs three descriptors, and cannot have them ({error}); close files and sockets of this "
+            "process or raise its limit (ulimit -n), then try again"
+        ) from error
+    return runner
+
+
+class RunThread:
+    """A thread that drives a run. Its end can be waited for again after a wait was interrupted, as by Ctrl+C.
+
+    With `Thread.join` that cannot be done: up to Python 3.12 an interrupted one takes a running thread for ended.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work, self._begun, self._ended = work, threading.Lock(), threading.Event()
+
+    def start(self, what: str) -> None:
+        """Begin to work; `what` says what for."""
+        start(threading.Thread(target=self._run, name="holdfast-run", daemon=True), what)
+
+    def _run(self) -> None:
+        if self._begun.acquire(blocking=False):
+            try:
+                self._work()
+            finally:
+                self._ended.set()
+
+    def wait(self) -> None:
+        """Wait until the work is done."""
+        self._ended.wait()
+
+    def leave(self) -> None:
+        """Wait until the work is done, if it has begun; if not, it never does."""
+        if self._begun.acquire(blocking=False):
+            self._ended.set()
+        self._ended.wait()
 
 
 class Blocking:
@@ -69,6 +115,7 @@ class Blocking:
         self._drive: Drive | None = None
         self._signal: int | None = None
         self._stopped = False
+        self._is_leaving = False
 
     def run(self) -> Outcome:
         """The drive's outcome. Inside a running event loop the work is done in another thread meanwhile."""
@@ -94,7 +141,7 @@ class Blocking:
     def _run_here(self) -> Outcome:
         with self._signals():
             try:
-                with asyncio.Runner(loop_factory=clock.loop_factory) as runner:
+                with new_loop() as runner:
                     outcome = runner.run(self._main(True, self._hold))
             except KeyboardInterrupt:
                 raise self.interrupted() from None
@@ -128,13 +175,13 @@ class Blocking:
             except BaseException as error:
                 box.append(error)
 
-        thread = threading.Thread(target=work, name="holdfast-run", daemon=True)
-        thread.start()
+        thread = RunThread(work)
         try:
-            thread.join()
+            thread.start("a call inside a running event loop")
+            thread.wait()
         except BaseException:
             self.stop()
-            thread.join()
+            thread.leave()
             raise
         result = box[0]
         if isinstance(result, BaseException):
@@ -148,19 +195,24 @@ class Blocking:
             yield
             return
         saved: dict[int, Any] = {}
-        for number in _SIGNALS:
-            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-                saved[number] = signal.signal(number, self._on_signal)
         try:
+            for number in _SIGNALS:
+                handler = signal.getsignal(number)
+                if handler in (signal.SIG_DFL, signal.default_int_handler):
+                    saved[number] = handler
+                    signal.signal(number, self._on_signal)
             yield
         finally:
-            for caught, handler in saved.items():
-                signal.signal(caught, handler)
+            self._is_leaving = True  # From here on a signal is only noted: all handlers are to be put back.
+            for caught in reversed(saved):
+                signal.signal(caught, saved[caught])
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         again = self._signal is not None
         self._signal = number
         drive = self._drive
+        if self._is_leaving:
+            return
         if drive is None or again:
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated(143)
         drive.request_stop(RunStatus.INTERRUPTED, signal.Signals(number).name)
@@ -216,19 +268,19 @@ class StreamQueue:
             finally:
                 self._events.put(None)
 
-        thread = threading.Thread(target=work, name="holdfast-stream", daemon=True)
-        thread.start()
+        thread = RunThread(work)
         try:
+            thread.start("a stream")
             with _sigterm_raises():
                 while (event := self._events.get()) is not None:
                     yield event
         except (KeyboardInterrupt, _Terminated) as error:
             blocking.stop()
-            thread.join()
+            thread.leave()
             raise blocking.interrupted(isinstance(error, _Terminated)) from None
         finally:
             blocking.stop()
-            thread.join()
+            thread.leave()
         if errors:
             raise errors[0]
 

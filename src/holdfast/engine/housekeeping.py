@@ -13,10 +13,11 @@ from holdfast.data.seal import Seal
 from holdfast.engine.driver import is_driven
 from holdfast.engine.policy import Retention
 from holdfast.engine.settings import Settings
-from holdfast.errors import CodecError, CorruptJournal, HoldfastError
+from holdfast.errors import CodecError, CorruptJournal, HoldfastError, ResourceExhausted
 from holdfast.journal.journal import Journal
 from holdfast.journal.pruning import delete_run, held_back, needed_by, prune_run
 from holdfast.journal.run_state import RunState
+from holdfast.journal.threads import start
 from holdfast.locks import locked
 from holdfast.stores.base import Mark, RunInfo, Store
 from holdfast.values import RunStatus
@@ -163,7 +164,7 @@ class Cleaner:
         self._max_age, self._keep = max_age, keep_successful
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="holdfast-cleaner", daemon=True)
-        self._thread.start()
+        start(self._thread, "a periodic clean-up")
 
     def stop(self) -> None:
         """Stop cleaning and wait for a cleaning that is under way."""
@@ -220,8 +221,13 @@ class Janitor:
             return
         if locked(self._lock, self._take_on, settings, workflow):
             thread = threading.Thread(target=self._work, name="holdfast-janitor", daemon=True)
-            thread.start()
-            self._thread = thread
+            try:
+                start(thread, "pruning")
+            except ResourceExhausted as error:
+                self._busy = False  # Whoever runs next tries again.
+                logger.warning("nothing is pruned for now: %s", error)
+            else:
+                self._thread = thread
 
     def _take_on(self, settings: Settings, workflow: str) -> bool:
         """Note what is to be done; whether a thread is needed that does it."""

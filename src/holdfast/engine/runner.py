@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 import uuid
@@ -47,12 +46,12 @@ from holdfast.errors import (
 from holdfast.events import Event, Observer, tell
 from holdfast.journal import records
 from holdfast.journal.checkpoints import checkpoint_id, encode_mark, new_run_key
-from holdfast.journal.commit import settled
 from holdfast.journal.journal import Loaded
 from holdfast.journal.provenance import Provenance
 from holdfast.journal.pruning import delete_run, needed_by
 from holdfast.journal.records import Target
 from holdfast.journal.run_state import DONE, RunState
+from holdfast.journal.threads import in_background
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
 from holdfast.values import END, RunStatus, readable_step
@@ -487,7 +486,7 @@ class Runner:
             if drive.private:
                 self._see_to(drive)
             else:
-                await settled(asyncio.get_running_loop().run_in_executor(None, self._see_to, drive))
+                await in_background(self._see_to, drive)
         except (StoreError, RunConflict) as error:
             logger.warning("run %s: its inbox could not be seen to: %s", drive.run_id, error)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from holdfast import clock
 from holdfast.engine.app import App
+from holdfast.engine.blocking import new_loop
 from holdfast.engine.driving.drive import Drive
 from holdfast.engine.outcome import Outcome
 from holdfast.errors import (
@@ -31,6 +31,7 @@ from holdfast.fleet.local_claims import LocalClaims
 from holdfast.fleet.on_postgres import is_postgres
 from holdfast.fleet.postgres_claims import PostgresClaims
 from holdfast.fleet.schedules import Schedules, submitting
+from holdfast.journal.threads import in_background
 from holdfast.stores.base import Leases, Store
 from holdfast.values import RunStatus
 
@@ -92,7 +93,7 @@ class Worker:
         self.claims: Claims = _claims_of(store, Wanted(queues, known.workflows))
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._drives: dict[str, Drive] = {}
-        self._asides: set[asyncio.Task[None]] = set()
+        self._asides: set[asyncio.Future[None]] = set()
         self._stopping = threading.Event()
         self._at_once = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -100,7 +101,7 @@ class Worker:
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work until `stop`, SIGTERM or Ctrl+C; with `until_idle` also until there is nothing left to do."""
-        with self._signals(), asyncio.Runner(loop_factory=clock.loop_factory) as runner:
+        with self._signals(), new_loop() as runner:
             runner.run(self.arun(until_idle=until_idle))
 
     def stop(self, *, at_once: bool = False) -> None:
@@ -116,7 +117,7 @@ class Worker:
         """As `run`, in the running event loop and without handling signals."""
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         if isinstance(self._store, Leases):
-            await asyncio.to_thread(self._store.lease)
+            await in_background(self._store.lease)
         unsubscribe = self.claims.on_change(self._nudge)
         schedules = self._loop.create_task(self._submit_scheduled()) if is_postgres(self._store) else None
         try:
@@ -129,6 +130,8 @@ class Worker:
                 if not found:
                     await self._rest()
             await self._drain()
+            if self._asides:
+                await asyncio.wait(self._asides)
         finally:
             if schedules is not None:
                 schedules.cancel()
@@ -140,7 +143,7 @@ class Worker:
         schedules, submit = Schedules(self._store), submitting(self._store, self._catalog)
         while not self._stopping.is_set():
             try:
-                await asyncio.to_thread(schedules.tick, submit, self._catalog.workflows)
+                await in_background(schedules.tick, submit, self._catalog.workflows)
             except StoreError as error:
                 logger.warning("nothing can be scheduled: %s", error)
             await asyncio.sleep(TICK)
@@ -152,7 +155,7 @@ class Worker:
         if room <= 0:
             return []
         try:
-            return await asyncio.to_thread(self.claims.claim, room, frozenset(self._tasks))
+            return await in_background(self.claims.claim, room, frozenset(self._tasks))
         except StoreError as error:
             logger.warning("no runs can be claimed: %s", error)
             await self._rest(AGAIN_AFTER)
@@ -160,7 +163,7 @@ class Worker:
 
     async def _is_idle(self) -> bool:
         try:
-            return await asyncio.to_thread(self.claims.count_waiting, AGAIN_AFTER) == 0
+            return await in_background(self.claims.count_waiting, AGAIN_AFTER) == 0
         except StoreError:
             return False
 
@@ -220,7 +223,7 @@ class Worker:
 
     async def _taken_up(self, claim: Claim) -> float:
         """Load what drives a run, and drive it, unless the worker is stopping; answers how long the run is to rest."""
-        known = await asyncio.to_thread(self._catalog.of_run, self._store, claim.run, claim.workflow)
+        known = await in_background(self._catalog.of_run, self._store, claim.run, claim.workflow)
         if self._stopping.is_set():
             return 0.0
         self._say("taken", claim, claim.why)
@@ -233,7 +236,7 @@ class Worker:
     async def _driven(self, claim: Claim, known: Known) -> float:
         """Drive a run as far as it goes; answers how long it is to rest before it is claimed again."""
         is_new = known.announcer is not None and claim.why == "queued"
-        is_new = is_new and await asyncio.to_thread(self._is_new, claim.run)
+        is_new = is_new and await in_background(self._is_new, claim.run)
 
         def hold(drive: Drive) -> None:
             self._hold(claim.run, drive)
@@ -252,15 +255,14 @@ class Worker:
             return 0.0
         due_at = None
         if outcome.status != RunStatus.COMPLETED:
-            due_at = await asyncio.to_thread(self._due_at, claim.run)
+            due_at = await in_background(self._due_at, claim.run)
         self._say(str(outcome.status), claim, _waits_for(outcome), due_at)
         await self._announce(known, claim, str(outcome.status), "")
         return AGAIN_AFTER if outcome.figures.steps_run == 0 and due_at is not None else 0.0
 
     def _aside(self, function: Callable[..., None], run: str) -> None:
         """Call a function in a thread, without waiting for it."""
-        assert self._loop is not None
-        task = self._loop.create_task(asyncio.to_thread(function, run))
+        task = asyncio.get_running_loop().create_task(in_background(function, run))
         self._asides.add(task)
         task.add_done_callback(self._asides.discard)
 
@@ -275,7 +277,7 @@ class Worker:
 
     async def _announce(self, known: Known, claim: Claim, status: str, error: str) -> None:
         if known.announcer is not None:
-            await asyncio.to_thread(_guarded(known.announcer.ended), claim.run, status, error)
+            await in_background(_guarded(known.announcer.ended), claim.run, status, error)
 
     def _hold(self, run: str, drive: Drive) -> None:
         self._drives[run] = drive
@@ -285,9 +287,9 @@ class Worker:
     async def _settle(self, what: Callable[..., None], run: str, *arguments: Any) -> None:
         try:
             if what == self.claims.release:
-                await asyncio.to_thread(self.claims.release, run, seconds=arguments[0])
+                await in_background(self.claims.release, run, seconds=arguments[0])
             else:
-                await asyncio.to_thread(what, run, *arguments)
+                await in_background(what, run, *arguments)
         except StoreError as error:
             logger.warning("run %s: its claim runs out by itself, it cannot be given back: %s", run, error)
 

@@ -9,15 +9,14 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from holdfast.errors import RunConflict, RunExists, StoreError
+from holdfast.journal.threads import settled, warn_of_blocking
 from holdfast.locks import locked
 from holdfast.stores.base import Append, Conflict, Store
 
 logger = logging.getLogger("holdfast")
-
-Result = TypeVar("Result")
 
 
 class Appender(Protocol):
@@ -140,7 +139,8 @@ class Committer:
                 return
             try:
                 threading.Thread(target=_Errand(self), name="holdfast-commit").start()
-            except RuntimeError:  # There can be no more threads: better late than never.
+            except RuntimeError as error:  # There can be no more threads: better late than never.
+                warn_of_blocking(error)
                 self._lead(None)
         except BaseException as error:
             self._scheduled.discard(loop)
@@ -206,24 +206,6 @@ class Committer:
                 job.writer.settle(append, conflict)
             except (RunConflict, RunExists, StoreError) as error:
                 job.error = error
-
-
-async def settled(future: asyncio.Future[Result]) -> Result:
-    """Return what a future comes to. A task that is cancelled meanwhile is cancelled once the future is done.
-
-    For work in a thread, which cannot be stopped: whoever cancels may rely on it that nothing is still under way.
-    """
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait((future,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is None:
-        return future.result()
-    if not future.cancelled():
-        future.exception()  # Nobody else looks at it.
-    raise cancelled
 
 
 class _Errand:

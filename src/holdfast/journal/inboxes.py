@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from holdfast.journal.threads import in_background
 from holdfast.stores.base import Message, Store, inboxes
 
 _Asked = list[tuple[str, int, asyncio.Future[list[Message]]]]
@@ -36,7 +37,7 @@ class Inboxes:
             wanted: dict[str, int] = {}
             for run, after, _ in asked:
                 wanted[run] = min(after, wanted.get(run, after))
-            reading = loop.run_in_executor(None, inboxes, self._store, wanted)
+            reading = loop.create_task(in_background(inboxes, self._store, wanted))
             reading.add_done_callback(partial(_answer, asked))
         except BaseException as error:  # The loop is about to end, or something came in between.
             for _, _, future in asked:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -11,11 +10,11 @@ from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.errors import RunConflict, RunExists
 from holdfast.journal.checkpoints import sealed_mark
-from holdfast.journal.commit import settled
 from holdfast.journal.fold import APPLY
 from holdfast.journal.journal import Journal, Loaded, genesis, link
 from holdfast.journal.records import Noted, Record
 from holdfast.journal.run_state import RunState
+from holdfast.journal.threads import in_background
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import encode_records
 from holdfast.locks import locked
@@ -266,7 +265,7 @@ class Writer:
     async def close_async(self) -> None:
         """As `close`, without blocking the event loop."""
         if self._is_left():
-            await settled(asyncio.get_running_loop().run_in_executor(None, self.journal.committer.wait))
+            await in_background(self.journal.committer.wait)
 
     def _is_left(self) -> bool:
         """Refuse what follows; whether something is still on its way."""

@@ -150,6 +150,8 @@ def in_plain_words(place: Path) -> Iterator[None]:
                 advice = "make the folder writable"
             case errno.ENOTDIR | errno.EEXIST:
                 advice = "choose a folder"
+            case errno.EMFILE | errno.ENFILE:
+                advice = "close files and sockets of this process or raise its limit (ulimit -n), and resume"
             case _:
                 advice = "check the disk and resume"
         raise StoreError(f"cannot use {error.filename or place}: {error.strerror}; {advice}") from error

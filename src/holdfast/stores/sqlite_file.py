@@ -44,6 +44,10 @@ def connect(path: Path, patience: float) -> apsw.Connection:
         return _insisting(lambda: _opened(path, patience), patience)
     except apsw.Error as error:
         raise failure(error, path, patience) from error
+    except OSError as error:
+        raise StoreError(
+            f"cannot open {path}: {error}; close files or raise their limit, and try again"
+        ) from error
     except UnicodeEncodeError:
         raise StoreError(
             f"{str(path)!a} is not Unicode, as SQLite's paths are; choose another path"

@@ -422,8 +422,8 @@ def skipping_time() -> Iterator[SkippedTime]:
     `asyncio.sleep` in async nodes that `invoke`, `resume` and `Worker.run` drive (for `ainvoke` use `clock.run`). What
     really takes time still does: `time.sleep` in a node, a program, a request. Runs of this process only.
     """
-    from holdfast.engine.driving import threads
     from holdfast.engine.elsewhere import executors
+    from holdfast.journal import threads
 
     if clock.loop_factory is not None:
         raise HoldfastError("time is skipped already; skipping_time() cannot be nested")

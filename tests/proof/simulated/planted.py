@@ -208,7 +208,7 @@ PLANTED = (
     Planted(
         "a step that was left begins in its thread all the same",
         "finished",
-        "engine/driving/threads.py",
+        "journal/threads.py",
         "            if future.cancelled():\n",
         "            if False:\n",
         (*_TESTS, "at_once"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import IO, Any
 
 from holdfast.cli.display.progress import ITEM, Place, place_of, step_of_pause
@@ -193,8 +194,10 @@ class Heartbeat:
     def start(self) -> None:
         """Begin."""
         self._stopped.clear()
-        self._thread = threading.Thread(target=self._run, name="holdfast-heartbeat", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="holdfast-heartbeat", daemon=True)
+        with suppress(RuntimeError):  # Without a thread there is no heartbeat, and all else.
+            thread.start()
+            self._thread = thread
 
     def stop(self) -> None:
         """End, and wait for a beat under way."""

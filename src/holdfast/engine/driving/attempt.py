@@ -12,10 +12,10 @@ from typing import Any
 from holdfast import clock
 from holdfast.data.state import State
 from holdfast.engine.driving.context import Context, Terminated
-from holdfast.engine.driving.threads import Escaped, in_thread
 from holdfast.errors import StepTimeout
 from holdfast.journal.records import Fault
 from holdfast.journal.run_state import Step
+from holdfast.journal.threads import Escaped, in_thread
 from holdfast.plan.graph import Node
 
 
@@ -100,18 +100,21 @@ async def attempt_async(
         return call(node, state, context, config)
 
     begun = clock.perf_counter()
+    is_threaded = awaitable is None and node.executor is None and not node.is_async
+    # Where no thread can be started nothing of the step has run, and it has not failed.
+    working = in_thread(work_in_thread) if is_threaded else None
     try:
-        if awaitable is None and node.executor is not None:
+        if working is not None:
+            value = await _within(node, context, working)
+            if inspect.isawaitable(value):
+                value = await _within(node, context, value)
+        elif awaitable is None and node.executor is not None:
             from holdfast.engine.elsewhere.executors import elsewhere
 
             value = await _within(node, context, elsewhere(node, state, context, config))
-        elif awaitable is not None or node.is_async:
+        else:
             work = call(node, state, context, config) if awaitable is None else awaitable
             value = await _within(node, context, work)
-        else:
-            value = await _within(node, context, in_thread(work_in_thread))
-            if inspect.isawaitable(value):
-                value = await _within(node, context, value)
         if state.was_handed_out:
             state.check_untouched()
         if context is not None and context.left is not None:

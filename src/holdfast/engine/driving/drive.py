@@ -48,7 +48,7 @@ from holdfast.engine.driving.signals import StopSignal
 from holdfast.engine.elsewhere.main_program import refuse_while_loading
 from holdfast.engine.resume import elapsed
 from holdfast.engine.settings import Settings
-from holdfast.errors import ExecutionError, RunConflict, StoreError
+from holdfast.errors import ExecutionError, ResourceExhausted, RunConflict, StoreError
 from holdfast.events import Observer
 from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Spent, StepFinished, StepStarted
 from holdfast.journal.run_state import (
@@ -57,6 +57,7 @@ from holdfast.journal.run_state import (
     Step,
     node_of,
 )
+from holdfast.journal.threads import in_background, start
 from holdfast.journal.writer import Writer
 from holdfast.plan.graph import Node
 from holdfast.values import RunStatus
@@ -203,7 +204,7 @@ class Drive:
             with self._keeping(context):
                 await self.saving.flush_async()
                 if self.overtaking.is_possible:
-                    await asyncio.to_thread(self.overtaking.refuse)
+                    await in_background(self.overtaking.refuse)
 
     def once_policy(self, step: Step, policy: Policy | None) -> Policy:
         """What is done about a function given to `once` that was interrupted, if its own policy is `policy`.
@@ -374,7 +375,8 @@ class Drive:
             self.mailbox.look()
             self._looked()
         else:
-            self._loop.run_in_executor(None, self.mailbox.look).add_done_callback(lambda _: self._looked())
+            looking = self._loop.create_task(in_background(self.mailbox.look))
+            looking.add_done_callback(lambda _: self._looked())
 
     async def _look_now(self) -> None:
         """Look into the inbox, without blocking an event loop that is not this drive's own."""
@@ -429,10 +431,15 @@ class Drive:
                         raise
                     if self._main is not None:
                         self._main.uncancel()
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ResourceExhausted):
             if self._abandoned():
                 await self._save_left()
             raise
+        except MemoryError as error:  # What was being recorded may be half done: nothing more is stored.
+            raise ResourceExhausted(
+                f"run {self.run_id!r} stopped for want of memory; what is stored can be resumed with "
+                f"app.resume({self.run_id!r})"
+            ) from error
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             if self._abandoned():
                 self.saving.flush()
@@ -463,7 +470,7 @@ class Drive:
         reason = f"the time limit of {limit:g} s is used up; what was running is in doubt"
         timer = threading.Timer(limit, self.request_stop, (RunStatus.FAILED, reason))
         timer.daemon = True
-        timer.start()
+        start(timer, "a time limit")
         return timer
 
     async def _advance(self) -> list[Step]:
@@ -557,7 +564,7 @@ class Drive:
         from holdfast.engine.travel.reusing import Adoption
 
         look = partial(Adoption.of, self.settings.journal, self.graph, self.codec, self.run, self.run_id)
-        self.adoption = look() if self.private else await asyncio.to_thread(look)
+        self.adoption = look() if self.private else await in_background(look)
         if self.adoption is not None:
             self._moves.adopted = self.adoption.steps
 

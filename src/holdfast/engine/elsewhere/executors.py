@@ -16,13 +16,13 @@ from typing import Any
 from holdfast import clock
 from holdfast.data.state import State
 from holdfast.engine.driving.context import Context
-from holdfast.engine.driving.threads import Escaped, in_thread
 from holdfast.engine.elsewhere.dask_client import is_loss
 from holdfast.engine.elsewhere.remote import Reply, SentState, Task, perform
 from holdfast.engine.elsewhere.remote_context import Facts
 from holdfast.engine.elsewhere.shared_executors import shared
 from holdfast.errors import ExecutorLost, HoldfastError
 from holdfast.journal.records import Spent
+from holdfast.journal.threads import Escaped, in_thread
 from holdfast.plan.executor_choice import ExecutorChoice, choice_of
 from holdfast.plan.graph import Node
 

@@ -15,9 +15,9 @@ from multiprocessing.connection import Pipe
 from multiprocessing.spawn import get_executable
 from typing import Any
 
-from holdfast.engine.driving.threads import workers
 from holdfast.engine.elsewhere.main_program import Surroundings, refuse_while_loading
 from holdfast.errors import ExecutorLost
+from holdfast.journal.threads import workers
 
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "

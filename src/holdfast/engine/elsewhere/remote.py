@@ -21,9 +21,9 @@ from holdfast.data.ops import Op, Slot
 from holdfast.data.shapes import Handler, handler_for
 from holdfast.data.state import State, origin_of
 from holdfast.data.types import Types
-from holdfast.engine.driving.threads import Escaped
 from holdfast.engine.elsewhere.remote_context import Facts, Kept, RemoteContext
 from holdfast.errors import ExecutorLost, HoldfastError
+from holdfast.journal.threads import Escaped
 from holdfast.plan.executor_choice import ExecutorChoice
 from holdfast.plan.graph import Command
 

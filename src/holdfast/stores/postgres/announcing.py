@@ -56,8 +56,13 @@ class Announcer:
         self._is_urgent = self._is_urgent or urgent
         if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(target=self._run, name="holdfast-announce", daemon=True)
-            thread.start()
-            self._thread = thread
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # Who is not told finds out when it looks; with the next change this is tried again.
+                logger.warning("changes are not announced for now: %s", error)
+            else:
+                self._thread = thread
         elif is_news:
             self._something.notify()
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import psycopg
 
-from holdfast.errors import StoreError
+from holdfast.errors import ResourceExhausted, StoreError
 from holdfast.locks import locked
 from holdfast.stores.postgres.connecting import Connection, Connections, Server, abandon
 
@@ -70,7 +70,13 @@ class LeaseKeeper:
             thread = threading.Thread(
                 target=self._keep, args=(self._name,), name="holdfast-lease", daemon=True
             )
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise ResourceExhausted(
+                    f"a store on PostgreSQL needs a thread for its lease, and no more can be started ({error}); "
+                    "end other work of this process or raise its limits, then try again"
+                ) from error
             self._thread = thread
         return str(self._name)
 

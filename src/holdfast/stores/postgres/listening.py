@@ -60,10 +60,15 @@ class Listener:
 
     def _start(self) -> None:
         if self._thread is None and not self._ended.is_set():
-            self._wake = self._wake or os.pipe()
             thread = threading.Thread(target=self._run, name="holdfast-listen", daemon=True)
-            thread.start()
-            self._thread = thread
+            try:
+                self._wake = self._wake or os.pipe()
+                thread.start()
+            except (OSError, RuntimeError) as error:
+                # Who waits for news looks for it now and then; and whoever waits next tries this again.
+                logger.warning("not listening to %s for now: %s", self._server.address.url, error)
+            else:
+                self._thread = thread
 
     def close(self) -> None:
         """Listen no more."""

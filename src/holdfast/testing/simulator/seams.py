@@ -12,9 +12,9 @@ from typing import Any
 
 from holdfast import clock
 from holdfast.engine import driver
-from holdfast.engine.driving import attempt, threads
+from holdfast.engine.driving import attempt
 from holdfast.fleet import worker
-from holdfast.journal import checkpoints
+from holdfast.journal import checkpoints, threads
 from holdfast.testing.simulator.process import Process
 from holdfast.testing.simulator.world import World
 

@@ -1,22 +1,40 @@
-"""Worker threads for steps. They are daemons: a step that hangs for ever cannot keep the process alive."""
+"""Threads beside event loops, for steps and for stores. They are daemons: one that hangs keeps no process alive."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
+import logging
 import os
 import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, ResourceExhausted
+
+logger = logging.getLogger("holdfast")
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 _IDLE_SECONDS = 5.0
 
 
 Job = tuple[contextvars.Context, Callable[[], None]]
+
+
+def start(thread: threading.Thread, what: str) -> None:
+    """Start a thread that `what` needs; raise `ResourceExhausted` if the system gives no more of them."""
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        raise ResourceExhausted(
+            f"{what} needs a thread, and no more can be started ({error}); end other work of this process or raise "
+            "its limits of threads and memory (ulimit -u, a container's pids and memory limits), then resume"
+        ) from error
 
 
 class _Worker:
@@ -47,7 +65,8 @@ class Workers:
                 if worker.thread.is_alive():
                     worker.jobs.put(job)
                     return
-        threading.Thread(target=self._work, args=(job,), name="holdfast-step", daemon=True).start()
+        thread = threading.Thread(target=self._work, args=(job,), name="holdfast-step", daemon=True)
+        start(thread, "a step that is not async, or not alone,")
 
     def _work(self, job: Job | None) -> None:
         worker = _Worker()
@@ -78,10 +97,10 @@ class Escaped(Exception):
         self.error = error
 
 
-def in_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
+def in_thread(function: Callable[[], Result]) -> asyncio.Future[Result]:
     """What `function` returns in a worker thread; what it raises comes as an `Escaped`."""
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
+    future: asyncio.Future[Result] = loop.create_future()
 
     def settle(value: Any, error: BaseException | None) -> None:
         if future.done():
@@ -111,7 +130,11 @@ def in_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
             tell(None, error)
         job.is_told = True
 
-    workers.submit(_Job(work, lambda: tell(None, ThreadLost("a worker thread was ended from outside"))))
+    try:
+        workers.submit(_Job(work, lambda: tell(None, ThreadLost("a worker thread was ended from outside"))))
+    except BaseException:
+        future.cancel()  # Nobody is given it.
+        raise
     return future
 
 
@@ -131,3 +154,47 @@ class _Job:
     def __del__(self) -> None:
         if not self.is_told:
             self._lost()
+
+
+async def in_background(
+    function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
+) -> Result:
+    """Call a blocking function of a store in a thread; in this one, if none can be started.
+
+    Whoever is cancelled meanwhile is so once the function has returned: nothing is then still under way.
+    """
+    call = functools.partial(function, *args, **kwargs)
+    try:
+        working = in_thread(call)
+    except ResourceExhausted as error:
+        warn_of_blocking(error)
+        return call()
+    try:
+        return await settled(working)
+    except Escaped as escaped:
+        raise escaped.error from None
+
+
+def warn_of_blocking(error: Exception) -> None:
+    """Say, once for each reason, that the event loop is blocked by what should not block it."""
+    _warn(str(error.__cause__ or error))
+
+
+@functools.lru_cache(maxsize=8)
+def _warn(reason: str) -> None:
+    logger.warning("no thread can be started (%s): the event loop waits for the store meanwhile", reason)
+
+
+async def settled(future: asyncio.Future[Result]) -> Result:
+    """Return what a future comes to. A task that is cancelled meanwhile is cancelled once the future is done."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return future.result()
+    if not future.cancelled():
+        future.exception()  # Nobody else looks at it.
+    raise cancelled
