@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import FrameType
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -539,3 +540,20 @@ def test_what_belongs_to_the_process_is_never_to_be_registered(value: Any) -> No
         CODEC.encode(value)
 
     assert "register_type" not in str(caught.value)
+
+
+def test_an_exception_that_comes_while_a_value_is_read_is_not_taken_for_damage() -> None:
+    raw = Codec().encode({"at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC)})
+
+    def see(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_name == "_value" and event == "line":
+            raise KeyboardInterrupt
+        return see
+
+    sys.settrace(see)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Codec().decode(raw)
+    finally:
+        sys.settrace(None)
+    assert Codec().decode(raw) == {"at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC)}

@@ -22,7 +22,7 @@ def test_an_exception_between_two_lines_breaks_nothing(store: str, shape: str, k
     """S0.9, S1.3: some places here; `python -m tests.proof.async_exceptions --full` takes all of them."""
     where = ("--store", store, "--shape", shape, "--kind", kind)
 
-    counts = proof("async_exceptions", *where, "--some", "30", "--jobs", "1")
+    counts = proof("async_exceptions", *where, "--some", "15", "--jobs", "1")
 
     assert counts["exceptions"] > 0
     assert counts["violations"] == 0
@@ -32,6 +32,6 @@ def test_a_handler_that_exits_leaves_a_run_that_can_be_resumed() -> None:
     """S1.3: `signal.signal(SIGTERM, lambda *a: sys.exit(0))`, as every container has it, at random moments."""
     shapes = ("--shape", "plain", "--shape", "wave", "--shape", "awaited")
 
-    counts = proof("async_exceptions", *shapes, "--signals", "8", "--jobs", "1")
+    counts = proof("async_exceptions", *shapes, "--signals", "4", "--jobs", "1")
 
-    assert counts == {"signals": 48, "violations": 0}
+    assert counts == {"signals": 24, "violations": 0}

@@ -71,6 +71,8 @@ class Codec:
             check_memory(raw)
             tree = ormsgpack.unpackb(memoryview(raw)[1:], ext_hook=reading.on_ext)
         except (ValueError, CodecError) as error:
+            if reading.interrupted is not None:
+                raise reading.interrupted from None
             raise CodecError(f"cannot read the stored value: {error}") from None
         return _Decoding(self.types, lenient).rebuilt(tree, reading.marks) if reading.marks else tree
 
@@ -88,12 +90,23 @@ def _readable(raw: bytes) -> bytes:
 class _Reading:
     """What msgpack does not know, met while reading one value."""
 
-    __slots__ = ("depth", "marks")
+    __slots__ = ("depth", "interrupted", "marks")
 
     def __init__(self) -> None:
         self.marks = self.depth = 0
+        self.interrupted: BaseException | None = None
+        """An exception from outside, a signal handler's say, that came meanwhile: it is not the value's fault."""
 
     def on_ext(self, code: int, body: bytes) -> Any:
+        try:
+            return self._value(code, body)
+        except Exception:
+            raise
+        except BaseException as error:  # msgpack would only tell that its hook has failed.
+            self.interrupted = error
+            raise
+
+    def _value(self, code: int, body: bytes) -> Any:
         if code in LEAVES:
             return LEAVES[code](body)
         if code == NESTED:

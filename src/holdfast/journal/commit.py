@@ -219,8 +219,9 @@ class _Errand:
         self._jobs = []
 
     def __del__(self) -> None:
-        if self._jobs:
-            _give_up(self._jobs, StoreError("the thread that commits was ended from outside"))
+        left = [job for job in self._jobs if not job.future.done()]
+        if left:
+            _give_up(left, StoreError("the thread that commits was ended from outside"))
 
 
 def _give_up(jobs: Sequence[_Job], error: BaseException) -> None:

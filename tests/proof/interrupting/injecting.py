@@ -114,7 +114,9 @@ class Raising(Counting):
 
     def _pass(self, frame: FrameType, place: tuple[str, int]) -> Tracer | None:
         super()._pass(frame, place)
-        if place != self._place[:2] or self.passed[place] != self._place.nth or self.struck:
+        if place != self._place[:2] or self.passed[place] < self._place.nth or self.struck:
+            return self._see
+        if _is_finalizing(frame):  # What is raised there reaches nobody.
             return self._see
         name = threading.current_thread().name
         self.struck = f"{frame.f_code.co_qualname} line {frame.f_lineno} in {name}"
@@ -151,6 +153,14 @@ def exit_in_our_code(number: int, frame: FrameType | None) -> None:
 def exit_on_signal(number: int, frame: FrameType | None) -> None:
     """What the handlers of containers do."""
     sys.exit(0)
+
+
+def _is_finalizing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _own_file(code: CodeType, kind: str) -> str:
