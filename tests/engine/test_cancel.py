@@ -657,3 +657,30 @@ def test_a_signal_while_a_node_remembers_something_saves_the_run(
         app.invoke(run_id="r")
     assert [info.status for info in app.runs()] == [RunStatus.INTERRUPTED] and done == [0]
     assert app.resume("r").state["log"] == ["done"] and done == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_that_exits_ends_the_process_and_not_the_step(is_async: bool) -> None:
+    """As containers have it; a node that exits by itself has failed."""
+    times = []
+
+    def signalled(state: Any) -> dict[str, Any]:
+        times.append(len(times))
+        if len(times) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.05)
+        return {"log": ["done"]}
+
+    async def signalled_async(state: Any) -> dict[str, Any]:
+        return signalled(state)
+
+    app = one(signalled_async if is_async else signalled).compile(MemoryStore())
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    try:
+        with pytest.raises(SystemExit) as exited:
+            app.invoke(run_id="r")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert exited.value.code == 7 and app.store.runs(run="r")[0].status == RunStatus.INTERRUPTED
+    assert app.resume("r").state["log"] == ["done"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ def attempt_inline(
     except (KeyboardInterrupt, Terminated, GeneratorExit):
         raise
     except BaseException as error:
+        if isinstance(error, SystemExit) and _is_of_handler(error):
+            raise
         return Result(step, error=error, seconds=clock.perf_counter() - begun, state=state)
     finally:
         if context is not None and is_over:
@@ -122,6 +125,8 @@ async def attempt_async(
     except (KeyboardInterrupt, Terminated, GeneratorExit):
         raise
     except BaseException as error:
+        if isinstance(error, SystemExit) and _is_of_handler(error):
+            raise
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
@@ -164,6 +169,12 @@ async def _watch(task: asyncio.Future[Any], node: Node, context: Context) -> Any
         if task.done() and not task.cancelled():
             task.exception()
     raise StepTimeout(f"node {node.name!r} ran longer than its timeout of {node.timeout:g} s")
+
+
+def _is_of_handler(error: SystemExit) -> bool:
+    """Whether the handler of a signal has exited: then it is not the node that did, and the process is to end."""
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def fault_of(error: BaseException) -> Fault:
