@@ -193,7 +193,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
     ],
     "inspect": [
         ("the document", "name, steps"),
-        ("each of steps", "name, kind, wave, next, waits_for, steps"),
+        ("each of steps", "name, kind, layer, next, waits_for, steps"),
         ("each of next", "to, when, choice"),
     ],
     "submit": [("the document", f"{keys(queued_as_json)}, created, store")],

@@ -173,8 +173,9 @@ def test_calls_of_a_model_are_counted_in_each_run_over_all_its_processes(tmp_pat
     with FakeModel(["a draft", "a draft", "a draft"], rate_limit_at=[1]):
         report = crash_everywhere(tmp_path / "essay.yaml", {}, mode=mode, points=["before"])
 
-    # Three replies serve two steps of which one runs twice; one call of every run is refused.
-    assert report.kills == report.tried == 7
+    # Three replies serve two steps of which one runs twice; one call of every run is refused. A kill comes before each
+    # of the ten saves, of which three are the intents of calls.
+    assert report.kills == report.tried == 10
 
     if mode == "fast":
         with FakeModel(["a draft", "a draft"]):

@@ -87,7 +87,7 @@ def test_replies_that_do_not_fit_are_refused_as_a_provider_refuses_them() -> Non
 FLOW = """
 workflow: {name: essay}
 steps:
-  - {name: draft, retry: {attempts: 3, delay: 30s}, agent: {model: 'openai:gpt-5', prompt: write}}
+  - {name: draft, retry: {attempts: 3, delay: 30s, max_delay: 15m}, agent: {model: 'openai:gpt-5', prompt: write}}
   - {name: judge, agent: {model: 'openai:gpt-5', prompt: 'judge: {{ steps.draft.output }}',
      output: {type: object, required: [score], properties: {score: {type: integer}}}}}
 output: '{{ steps.judge.output.score }}'
