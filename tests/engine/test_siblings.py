@@ -262,3 +262,34 @@ def test_an_edit_on_resume_is_not_undone_by_an_open_sub_graph() -> None:
     out = app.resume("r", update={"x": 7})
 
     assert out.state["x"] == 7 and out.state["items"] == [7]
+
+
+@pytest.mark.parametrize("forked", [True, False], ids=["a fork", "the run"])
+@pytest.mark.parametrize("meanwhile", [True, False], ids=["written meanwhile", "written before"])
+def test_without_a_barrier_a_resumed_run_refuses_what_an_uninterrupted_one_refuses(
+    meanwhile: bool, forked: bool, tmp_path: Path
+) -> None:
+    """`first` writes `x` and is led on from; then the run fails, and what writes `x` too runs after the resume."""
+
+    def app(broken: bool) -> Any:
+        then_began = asyncio.Event()
+
+        async def other(state: Any) -> dict[str, Any]:
+            if broken:
+                await then_began.wait()
+                raise ValueError("not yet")
+            return {"x": 2} if meanwhile else {}
+
+        async def then(state: Any) -> None:
+            then_began.set()
+
+        graph = side_by_side(first=lambda s: {"x": 1}, other=other)
+        graph.add_node("then", then).add_edge("first", "then")
+        graph.add_node("after", lambda s: {"x": 3}).add_edge("other", "after")
+        return graph.compile(f"sqlite:///{tmp_path / 'runs.db'}", barrier=False)
+
+    with pytest.raises(ExecutionError, match="not yet"):
+        app(broken=True).invoke({"x": 0}, run_id="r")
+    with pytest.raises(ExecutionError, match=r"'first#1' and '(other|after)#1' both set state key 'x'"):
+        cured = app(broken=False)
+        cured.resume(cured.fork("r") if forked else "r")

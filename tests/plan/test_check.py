@@ -120,6 +120,14 @@ PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
         lambda: StateGraph(Log).add_node("a", _keyword_only).add_edge(START, "a"),
         "its parameter 'db' is none of state, ctx, config and has no default",
     ),
+    "condition that is no function": (
+        lambda: graph("a").add_node("b", nothing).add_edge("a", "b", when="n > 0"),  # type: ignore[arg-type]
+        "edge 'a' -> 'b': when is a function of the state, not 'n > 0', such as when=lambda state:",
+    ),
+    "route that is no function": (
+        lambda: graph("a").add_conditional_edges("a", {"x": "a"}, ["a"]),  # type: ignore[arg-type]
+        "the routes of 'a': what chooses is a function of the state that returns a node's name, not {'x': 'a'}",
+    ),
     "condition on a join": (
         lambda: graph("a", "b").add_edge(["a", "b"], END, when=nothing),
         "the join before '__end__' cannot have a condition",

@@ -657,6 +657,36 @@ def test_an_edit_command_to_a_fork_warns_too(tmp_path: Path, caplog: pytest.LogC
     assert "a fork with as_node='choose' has it chosen" in caplog.text
 
 
+def test_an_update_with_a_resume_warns_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = sized(tmp_path)
+    out = app.resume(app.fork("r", 1), update={"n": 1})
+
+    assert out.state["log"][-1] == "small"
+    assert "next is 'small'; a fork with as_node='choose' has it chosen" in caplog.text
+
+
+@pytest.mark.parametrize("by_condition", [True, False])
+def test_an_edit_before_the_first_nodes_warns_that_they_were_chosen_and_a_new_run_chooses_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, by_condition: bool
+) -> None:
+    graph = StateGraph(Log).add_node("large", says("large")).add_node("small", says("small"))
+    if by_condition:
+        graph.add_edge(START, "large", when=lambda s: s["n"] > 0).add_edge(START, "small")
+    else:
+        graph.add_conditional_edges(START, lambda s: "large" if s.get("n") else "small", ["large", "small"])
+    app = graph.compile(f"sqlite:///{tmp_path / 'runs.db'}")
+    app.invoke({"n": 0}, run_id="r")
+    fork = app.fork("r", 0, update={"n": 1})
+
+    assert (
+        "the first nodes were chosen before this edit and are not chosen again: next is 'small'"
+        in caplog.text
+    )
+    assert app.resume(fork).state["log"] == ["small"]
+    assert "a new run with the edited values as its input has them chosen" in caplog.text
+    assert app.invoke(app.get_state(fork).set("log", [])).state["log"] == ["large"]
+
+
 def test_an_edit_where_nothing_was_chosen_does_not_warn(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

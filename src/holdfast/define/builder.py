@@ -233,6 +233,11 @@ class StateGraph:
                 self._problems.append(f"the join before {target!r} has no sources")
                 return self
             source = sources[0]
+        if when is not None and not callable(when):
+            self._problems.append(
+                f"edge {source!r} -> {target!r}: when is a function of the state, not {when!r:.80}, such as "
+                "when=lambda state: state['n'] > 0"
+            )
         edge = Edge(source, target, when, label or getattr(when, "__name__", "").replace("<lambda>", ""))
         if when is None:
             if (source, target) in self._plain_edges:
@@ -253,6 +258,11 @@ class StateGraph:
         It returns a node's name, `END`, a `Send`, or a list of them. `mapping` translates what it returns
         (or lists the possible nodes), so that the graph can be checked and drawn.
         """
+        if not callable(route):
+            self._problems.append(
+                f"the routes of {source!r}: what chooses is a function of the state that returns a node's name, not "
+                f"{route!r:.80}"
+            )
         if mapping is not None and not isinstance(mapping, Mapping):
             mapping = {name: name for name in mapping}
         return self.add_route(Route(source, route, mapping))

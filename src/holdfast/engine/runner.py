@@ -398,6 +398,10 @@ class Runner:
             writer.record(confirmed)
         for record in reconciled.records:
             writer.record(record)
+        if options.update:
+            from holdfast.engine.commands.ground import Ground, warn_of_decided_route
+
+            warn_of_decided_route(Ground(info.run, writer.run, codec, settings.graph, driven=False))
         approve = options.approve and info.status == RunStatus.PAUSED
         encoded = self._encoded_config(config) if options.config else b""
         writer.record(records.Resumed(driver, approve, encoded))

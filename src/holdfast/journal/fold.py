@@ -54,6 +54,7 @@ from holdfast.journal.run_state import (
     SLEEP,
     STILL_IN_DOUBT,
     WAITING,
+    WHOLE,
     Frame,
     Pause,
     Refusal,
@@ -62,6 +63,7 @@ from holdfast.journal.run_state import (
     RunState,
     Spending,
     Step,
+    Write,
     copy_run,
     forget_notes,
     names_within,
@@ -165,7 +167,7 @@ def _edit(run: RunState, record: StateEdited, at: float) -> None:
     for step in frame.active.values() if record.over else ():
         step.ops = tuple(op for op in step.ops if op.key not in record.over)
     if frame.log is not None:
-        keep_ops(frame.log, [op for op in record.ops if op.kind in ("set", "drop") and op.key in frame.log])
+        keep_ops(frame.log, [op for op in record.ops if op.kind in WHOLE and op.key in frame.log])
 
 
 def _command(run: RunState, record: Commanded, at: float) -> None:
@@ -266,7 +268,8 @@ def _added(frame: Frame, targets: Iterable[Target]) -> list[Step]:
             visit = frame.visits[node] = frame.visits.get(node, 0) + 1
             if key is not None:
                 under_way[node] = visit
-        steps.append(Step(step_id(frame.path, node, visit, key), node, frame.path, visit, key, item))
+        name = step_id(frame.path, node, visit, key)
+        steps.append(Step(name, node, frame.path, visit, key, item, begun=frame.waves))
     return steps
 
 
@@ -326,6 +329,18 @@ def _finish_wave(run: RunState, record: WaveFinished, at: float) -> None:
     frame.waves += 1
     frame.waiting = dict(record.waiting) if record.waiting else {}
     activate(frame, record.next)
+    if record.steps is not None:
+        _remember_writes(frame, steps, record.next)
+    elif frame.writes:
+        frame.writes = {}  # All steps have ended: whatever begins now follows them.
+
+
+def _remember_writes(frame: Frame, finished: Iterable[Step], begun: Iterable[Target]) -> None:
+    for step in finished:
+        for op in step.ops:
+            frame.writes[op.key] = Write(step.id, step.node, op.kind in WHOLE, frame.waves)
+    for node, key, _ in begun:
+        frame.active[step_id(frame.path, node, frame.visits[node], key)].begun = frame.waves
 
 
 def _move_on(run: RunState, record: MovedOn, at: float) -> None:
@@ -351,7 +366,7 @@ def _move_on(run: RunState, record: MovedOn, at: float) -> None:
 def keep_ops(log: dict[str, list[Op]], ops: Iterable[Op]) -> None:
     """Add changes to a log by key; what is set anew makes the earlier changes of its key pointless."""
     for op in ops:
-        if op.kind in ("set", "drop"):
+        if op.kind in WHOLE:
             log[op.key] = [op]
         else:
             log.setdefault(op.key, []).append(op)
@@ -461,6 +476,10 @@ def _change_graph(run: RunState, record: GraphChanged, at: float) -> None:
         frame.waiting = {
             _renamed_join(join, renamed): tuple(renamed.get(node, node) for node in arrived)
             for join, arrived in frame.waiting.items()
+        }
+        frame.writes = {
+            key: write._replace(node=renamed.get(write.node, write.node))
+            for key, write in frame.writes.items()
         }
     _move_frames(run, {path: renamed_path(path, remap) for path in run.frames})
 

@@ -154,7 +154,7 @@ class StepFailed(NamedTuple):
 class WaveFinished(NamedTuple):
     """The steps' changes are applied in order, then `ops`; the run is now about to run `next`.
 
-    `steps` are those it takes in, `None` meaning all of the frame's. `waiting` are the joins that
+    `steps` are those it takes in, `None` meaning all of the frame's, with a barrier. `waiting` are the joins that
     have seen some of their predecessors.
     """
 

@@ -48,6 +48,9 @@ ABOUT_DOUBTS = ("in_doubt", "poison", ONCE_IN_DOUBT)
 ONE_OFF = "one_off"
 """The note of a step that nothing follows."""
 
+WHOLE = ("set", "drop")
+"""The kinds of changes that replace what others wrote."""
+
 REFUSALS = 20
 """How many of the last refused commands a run remembers."""
 
@@ -84,6 +87,8 @@ class Step:
     notes: dict[str, bytes] = field(default_factory=dict)
     answers: dict[str, bytes] = field(default_factory=dict)
     skipped: str = ""
+    begun: int = 0
+    """Without a barrier: how many waves of its frame had ended when the step became active."""
 
     def __init__(
         self,
@@ -116,6 +121,15 @@ class Pause:
     expires_at: float | None
 
 
+class Write(NamedTuple):
+    """The last change of a key by a finished step. `whole` says that it replaces what others wrote."""
+
+    step: str
+    node: str
+    whole: bool
+    wave: int
+
+
 @dataclass(slots=True)
 class Frame:
     """The part of a run that belongs to one (sub-)graph: its state and its place."""
@@ -131,6 +145,8 @@ class Frame:
     """For a sub-graph: the changes made so far to keys that it shares, to be handed to the parent."""
     shared: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
+    writes: dict[str, Write] = field(default_factory=dict)
+    """Without a barrier: who wrote each key last, for there steps of different waves can be parallel."""
 
 
 class Refusal(NamedTuple):
@@ -295,6 +311,7 @@ def copy_run(run: RunState) -> RunState:
             active=steps,
             visits=dict(frame.visits),
             waiting=dict(frame.waiting),
+            writes=dict(frame.writes),
             log=None if frame.log is None else {key: list(ops) for key, ops in frame.log.items()},
         )
     return replace(

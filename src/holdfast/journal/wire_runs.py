@@ -12,7 +12,7 @@ from holdfast.data.compress import pack, unpack
 from holdfast.data.ops import KINDS, Op, Slot
 from holdfast.errors import CodecError
 from holdfast.journal.records import Fault, Target
-from holdfast.journal.run_state import Frame, Pause, Refusal, Remark, Reuse, RunState, Spending, Step
+from holdfast.journal.run_state import Frame, Pause, Refusal, Remark, Reuse, RunState, Spending, Step, Write
 from holdfast.journal.wire import (
     HEAD,
     KIND_CODE,
@@ -169,11 +169,12 @@ def _frame_to_wire(frame: Frame, track: Track, codec: Codec, sizes: dict[tuple[s
     log = None if frame.log is None else [_op_to_wire(op) for ops in frame.log.values() for op in ops]
     waiting = list(frame.waiting.items())
     keys = [frame.shared, frame.reduced]
-    return [frame.path, cells, steps, frame.visits, waiting, frame.waves, frame.last_node, log, keys]
+    told = [frame.path, cells, steps, frame.visits, waiting, frame.waves, frame.last_node, log, keys]
+    return [*told, {key: tuple(write) for key, write in frame.writes.items()}] if frame.writes else told
 
 
 def _frame_from_wire(wire: list[Any], track: Track, codec: Codec) -> Frame:
-    path, cells, steps, visits, waiting, waves, last_node, log, keys = wire
+    path, cells, steps, visits, waiting, waves, last_node, log, keys, *writes = wire
     # The first version stored only the keys that are shared.
     shared, reduced = keys if keys and not isinstance(keys[0], str) else (keys, ())
     frame = Frame(
@@ -184,6 +185,7 @@ def _frame_from_wire(wire: list[Any], track: Track, codec: Codec) -> Frame:
         last_node=last_node,
         shared=tuple(shared),
         reduced=tuple(reduced),
+        writes={key: Write(*write) for key, write in writes[0].items()} if writes else {},
     )
     for key, how, data in cells:
         base = track.bases.get((path, key))
@@ -232,6 +234,7 @@ def _step_to_wire(step: Step) -> list[Any]:
         step.notes,
         step.answers,
         step.skipped,
+        *([step.begun] if step.begun else []),
     ]
 
 
@@ -255,4 +258,5 @@ def _step_from_wire(frame: str, w: list[Any], codec: Codec) -> Step:
         notes=w[14],
         answers=w[15],
         skipped=w[16],
+        **({"begun": w[17]} if len(w) > 17 else {}),
     )

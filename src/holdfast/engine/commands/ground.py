@@ -20,6 +20,7 @@ from holdfast.journal.run_state import DONE, Frame, RunState, Step
 from holdfast.plan.graph import Graph
 from holdfast.plan.naming import base_name, has_parts, outline_at, whole_of
 from holdfast.suggestions import suggestion
+from holdfast.values import START
 
 logger = logging.getLogger("holdfast")
 
@@ -115,15 +116,23 @@ def warn_of_decided_route(ground: Ground) -> None:
 
 
 def _decided_route(graph: Graph, run: RunState) -> str:
-    node = run.root.last_node
+    node = run.root.last_node or START
     chosen = [step.node for step in run.root.active.values() if step.status != DONE]
     edges = graph.edges_from.get(node, ())
     if not chosen or (node not in graph.route_from and all(edge.when is None for edge in edges)):
         return ""
+    if node == START:
+        return (
+            f"the first nodes were chosen before this edit and are not chosen again: next is {_names(chosen)}; "
+            "a new run with the edited values as its input has them chosen"
+        )
     if node not in graph.nodes or whole_of(node, graph.nodes) or has_parts(node, graph.nodes):
         return ""
     return (
         f"the way on from {node!r} was chosen before this edit and is not chosen again: next is "
-        f"{', '.join(repr(base_name(name)) for name in dict.fromkeys(chosen))}; a fork with as_node={node!r} has it "
-        "chosen by the edited state"
+        f"{_names(chosen)}; a fork with as_node={node!r} has it chosen by the edited state"
     )
+
+
+def _names(nodes: Iterable[str]) -> str:
+    return ", ".join(repr(base_name(name)) for name in dict.fromkeys(nodes))

@@ -60,7 +60,7 @@ class CloseFrame:
 
 
 class RouteOn(NamedTuple):
-    """These steps are finished: apply their changes and find what comes next."""
+    """These steps are finished, with a barrier all of the frame's: apply their changes and find what comes next."""
 
     frame: Frame
     steps: tuple[str, ...] | None
@@ -170,7 +170,7 @@ def _lone(graph: Graph, run: RunState, frame: Frame, rules: Rules) -> list[Decis
     (step,) = frame.active.values()
     status = step.status
     if status == DONE:
-        return [RouteOn(frame, None)]
+        return [RouteOn(frame, None if rules.barrier else (step.id,))]
     if status == RUNNING:
         return []
     if status == FAILED:
@@ -219,9 +219,10 @@ def _frame(
                 room -= 1
                 decisions.append(decision)
     if done and not failed:
-        if len(done) == len(frame.active):
-            decisions.append(RouteOn(frame, None))
-        elif not rules.barrier and (ready := _settled(frame)):
+        if rules.barrier:
+            if len(done) == len(frame.active):
+                decisions.append(RouteOn(frame, None))
+        elif ready := _settled(frame):
             decisions.append(RouteOn(frame, ready))
     elif frame.path and not frame.active and not gated:
         decisions.append(CloseFrame(run.step(frame.path)))

@@ -110,7 +110,7 @@ class Drive:
         self.steps_run = 0
         self._gates = Gates(self.saving, config)
         self._writes = ParallelWrites(self.rules.barrier)
-        self._moves = Moves(self.graph, self.saving, self._gates, self._writes)
+        self._moves = Moves(self.graph, self.saving, self._gates)
         self._results = Results(self.graph, self.rules, self.saving, self._writes)
         self._record, self._say = self.saving.record, self.saving.say
         gated = self.rules.interrupt_before or settings.interrupt_after
@@ -508,7 +508,7 @@ class Drive:
                     if self._begin(decision.step, decision.at):  # type: ignore[union-attr]
                         launches.append(decision.step)  # type: ignore[union-attr]
                         progress = progress or len(launches) > 1 or bool(self._tasks)
-                elif kind is RouteOn and self._moves.plainly(decision.frame):  # type: ignore[union-attr]
+                elif kind is RouteOn and self._moves.plainly(*decision):  # type: ignore[misc]
                     progress = True
                 else:
                     progress = await self._settle(decision)

@@ -9,7 +9,6 @@ from holdfast.data.ops import Op, advance
 from holdfast.data.state import State
 from holdfast.engine.driving.decide import qualified
 from holdfast.engine.driving.gates import Gates
-from holdfast.engine.driving.parallel_writes import ParallelWrites
 from holdfast.engine.driving.route import RouteFailed, choose, first_targets, merge_targets, to_targets
 from holdfast.engine.driving.saving import Saving
 from holdfast.journal.records import FrameOpened, Target, WaveFinished
@@ -22,14 +21,14 @@ Waiting = dict[str, tuple[str, ...]]
 class Moves:
     """Finds and records what follows finished steps. What cannot be found raises `RouteFailed`."""
 
-    def __init__(self, graph: Graph, saving: Saving, gates: Gates, writes: ParallelWrites) -> None:
-        self._graph, self._saving, self._gates, self._writes = graph, saving, gates, writes
+    def __init__(self, graph: Graph, saving: Saving, gates: Gates) -> None:
+        self._graph, self._saving, self._gates = graph, saving, gates
         self._codec = saving.settings.codec
         self._interrupt_after = saving.settings.interrupt_after
         self.adopted: Collection[str] = ()
         """The steps that did not run, so that nobody is asked what to do after them."""
 
-    def plainly(self, frame: Frame) -> bool:
+    def plainly(self, frame: Frame, names: tuple[str, ...] | None) -> bool:
         """Record the end of a wave of one step after which there is no choice; `False` if this is none."""
         if len(frame.active) != 1:
             return False
@@ -43,12 +42,11 @@ class Moves:
                 return False
         targets = (Target(only),) if only in graph.nodes else _closing(graph, [step], 0)
         waiting = tuple(frame.waiting.items()) if frame.waiting else ()
-        record = WaveFinished(frame.path, (), targets, waiting)
+        record = WaveFinished(frame.path, (), targets, waiting, names)
         if self._interrupt_after:
             self._end_wave(record, frame, [step])
             return True
         self._saving.record(record)
-        self._writes.applied(frame, [step])
         self._saving.mark(frame, [step.node], [target.node for target in targets])
         if self._saving.observer is not None:
             self._say_wave(frame, [step], targets)
@@ -85,7 +83,6 @@ class Moves:
             self._after_wave(frame, steps, record.next)
 
         self._saving.writer.together(end)
-        self._writes.applied(frame, steps)
 
     async def _find_next(
         self, graph: Graph, steps: list[Step], state: State, waiting: Waiting

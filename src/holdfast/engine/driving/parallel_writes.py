@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from holdfast.data.ops import Op
 from holdfast.data.schema import Schema
 from holdfast.engine.travel.cone import ways
 from holdfast.errors import StateInvalid
-from holdfast.journal.run_state import DONE, Frame, Step
+from holdfast.journal.run_state import DONE, WHOLE, Frame, Step, Write
 from holdfast.plan.graph import Graph
-
-_WHOLE = ("set", "drop")
-"""The kinds of changes that replace what others wrote."""
 
 
 class ParallelWrite(StateInvalid):
     """Two parallel steps set the same key, and nothing says how the two results become one."""
 
 
-class _Write(NamedTuple):
-    step: str
-    node: str
-    whole: bool
-    wave: int
-
-
 class ParallelWrites:
     """What parallel steps wrote: those of one wave and, without a barrier, those that do not follow each other.
 
-    With a barrier only the active steps of a frame are parallel, and nothing needs to be remembered.
+    All that is decided by is a part of the run, so that a resumed run decides as one that was never interrupted.
     """
 
     def __init__(self, barrier: bool) -> None:
         self._barrier = barrier
-        self._siblings: dict[str, tuple[int, dict[str, _Write]]] = {}
-        self._writes: dict[tuple[str, str], _Write] = {}
-        self._begun: dict[str, int] = {}
+        self._siblings: dict[str, tuple[int, dict[str, Write]]] = {}
         self._following: dict[tuple[str, str], frozenset[str]] = {}
 
     def check(self, graph: Graph, frame: Frame, step: Step, ops: Sequence[Op]) -> None:
@@ -47,7 +34,7 @@ class ParallelWrites:
         """
         if not ops or (self._barrier and len(frame.active) == 1):
             return
-        written = {op.key: op.kind in _WHOLE for op in ops}
+        written = {op.key: op.kind in WHOLE for op in ops}
         siblings = self._written_in(frame)
         for key, whole in written.items():
             write = siblings.get(key)
@@ -57,7 +44,7 @@ class ParallelWrites:
             self._check_earlier(graph, frame, step, written)
         _note(siblings, frame, step, ops)
 
-    def _written_in(self, frame: Frame) -> dict[str, _Write]:
+    def _written_in(self, frame: Frame) -> dict[str, Write]:
         """What the finished steps of a frame's wave have written, by key."""
         waves, siblings = self._siblings.get(frame.path, (-1, {}))
         if waves != frame.waves:
@@ -74,11 +61,10 @@ class ParallelWrites:
 
     def _check_earlier(self, graph: Graph, frame: Frame, step: Step, written: dict[str, bool]) -> None:
         for key, whole in written.items():
-            write = self._writes.get((frame.path, key))
+            write = frame.writes.get(key)
             if write is None or not (whole or write.whole):
                 continue
-            meanwhile = write.wave > self._begun.get(step.id, frame.waves)
-            if meanwhile or step.node not in self._after(graph, frame, write.node):
+            if write.wave > step.begun or step.node not in self._after(graph, frame, write.node):
                 raise ParallelWrite(_refusal(graph.schema, key, write.step, step.id))
 
     def _after(self, graph: Graph, frame: Frame, node: str) -> frozenset[str]:
@@ -93,26 +79,11 @@ class ParallelWrites:
             self._following[place] = frozenset(found)
         return self._following[place]
 
-    def applied(self, frame: Frame, steps: Iterable[Step]) -> None:
-        """Remember what finished steps wrote, once their wave has ended and the next steps are active."""
-        if self._barrier:
-            return
-        for step in steps:
-            self._begun.pop(step.id, None)
-            for op in step.ops:
-                self._writes[frame.path, op.key] = _write(frame, step, op)
-        for step in frame.active.values():
-            self._begun.setdefault(step.id, frame.waves)
 
-
-def _write(frame: Frame, step: Step, op: Op) -> _Write:
-    return _Write(step.id, step.node, op.kind in _WHOLE, frame.waves)
-
-
-def _note(siblings: dict[str, _Write], frame: Frame, step: Step, ops: Iterable[Op]) -> None:
+def _note(siblings: dict[str, Write], frame: Frame, step: Step, ops: Iterable[Op]) -> None:
     for op in ops:
-        if op.key not in siblings or op.kind in _WHOLE:
-            siblings[op.key] = _write(frame, step, op)
+        if op.key not in siblings or op.kind in WHOLE:
+            siblings[op.key] = Write(step.id, step.node, op.kind in WHOLE, frame.waves)
 
 
 def _refusal(schema: Schema, key: str, one: str, other: str) -> str:

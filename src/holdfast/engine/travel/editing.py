@@ -179,7 +179,10 @@ def _as_node(
 def _refuse_unfit(graph: Graph, name: str, node: str) -> None:
     """Refuse what is no node, or not a whole one."""
     if node == START:
-        raise Refused("nothing returns from START; fork the run at @0 with an update instead")
+        raise Refused(
+            "nothing returns from START; fork the run at @0 with an update instead, or, to have its first nodes chosen "
+            "again, start a new run with that input"
+        )
     if node not in graph.nodes:
         raise Refused(
             f"there is no node {name!r}{suggestion(node, list(dict.fromkeys(map(base_name, graph.nodes))))}"
