@@ -14,6 +14,8 @@ from holdfast.cli.display.live import LiveView
 from holdfast.cli.display.progress import Progress
 from tests.cli.calling import CHAIN, SLOW, Session, ran, until, write
 
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
 
 def view(*steps: str, height: int = 40, encoding: str = "utf-8") -> tuple[LiveView, Progress]:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
@@ -232,3 +234,31 @@ def test_what_was_under_way_when_the_run_was_stopped_is_not_shown_as_if_it_went_
 
     assert "■ work" in waiting and "stopped and saved; waits until work can be left" in waiting
     assert "■ work" in drawn(live) and "waits until" not in drawn(live)
+
+
+STUBBORN = """
+workflow: {name: stubborn}
+steps:
+  - {name: first, python: "acts.py:first"}
+  - name: stubborn
+    shell: |
+      trap '' TERM INT
+      echo begun >> ran.txt
+      while ! test -e open; do sleep 0.05; done
+"""
+
+
+def test_after_ctrl_c_a_terminal_says_what_is_waited_for_and_the_spinner_stands_still(tmp_path: Path) -> None:
+    write(tmp_path, "stubborn.yaml", STUBBORN)
+
+    session = Session(tmp_path, "run", "stubborn.yaml", "--run-id", "r1")
+    until(lambda: "begun" in ran(tmp_path))
+    session.expect("stubborn")
+    session.write("\x03")
+    session.expect("waits until stubborn can be left")
+    (tmp_path / "open").touch()
+
+    assert session.end() == 130
+    stopped = session.screen[session.screen.index("waits until stubborn can be left") :]
+    assert "■ stubborn" in session.screen and not re.search(f"[{SPINNER}] stubborn", stopped)
+    assert "interrupted (Ctrl+C): run r1 is saved" in stopped

@@ -230,6 +230,9 @@ class Progress:
     def _said(self, event: Event) -> None:
         row = self.row(place_of(event.data.get("step", ""), event.node))
         row.message = self._text(event.data.get("message", ""))
+        if event.data.get("stopping") is True:
+            self.is_stopped = True
+            _stop(row)
 
     def _handed_out(self, event: Event) -> None:
         """An edge from a step to its items is taken once for every item."""
@@ -246,11 +249,15 @@ class Progress:
         """What was under way is left to itself: nothing of it is shown as if it went on."""
         self.is_stopped = True
         for row in self.rows.values():
-            if row.status in (RUNNING, RETRYING):
-                row.seconds, row.began, row.status = row.elapsed(time.time()), 0.0, STOPPED
+            _stop(row)
 
     def _text(self, value: Any) -> str:
         return worded(str(self._scrub(value)))
+
+
+def _stop(row: Row) -> None:
+    if row.status in (RUNNING, RETRYING):
+        row.seconds, row.began, row.status = row.elapsed(time.time()), 0.0, STOPPED
 
 
 def step_of_pause(event: Event) -> str:

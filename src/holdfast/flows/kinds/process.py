@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from holdfast.engine.driving.context import StopSignal
 from holdfast.flows.errors import StepFailed, StepTimedOut
@@ -15,6 +17,8 @@ from holdfast.flows.kinds.child import Child
 
 MAX_OUTPUT = 10_000_000
 KEPT_ERRORS = 64 * 1024
+STOPPING = {"message": "stopping: the command is asked to end", "stopping": True}
+"""What is said while a command of a step that is to stop is waited for."""
 _LONGEST_LINE = 16 * 1024
 _TICK = 0.1
 _PATIENCE = 0.5
@@ -42,13 +46,20 @@ class Command:
     timeout: float | None = None
     scrub: Callable[[str], str] = field(default=lambda text: text)
 
-    def run(self, stopped: Callable[[], bool], say: Callable[[str], None]) -> Finished:
-        """Run it to its end. `say` is given lines of its standard error; a stop or a timeout ends it."""
+    def run(self, stopped: Callable[[], bool], say: Callable[[Any], None]) -> Finished:
+        """Run it to its end. `say` is given lines of its standard error, and `STOPPING` while it is waited for after
+        a stop; a stop or a timeout ends it.
+        """
         child = Child(self.script, self.shell, self.cwd or Path.cwd(), self.env)
         try:
             return _Watch(child, self, stopped, say).finished()
-        except BaseException:
-            child.kill()
+        except BaseException as error:
+            try:
+                if child.poll() is None and (stopped() or not isinstance(error, Exception)):
+                    with contextlib.suppress(Exception):  # The step may be over for its run.
+                        say(STOPPING)
+            finally:
+                child.kill()
             raise
         finally:
             child.release()
@@ -58,7 +69,7 @@ class _Watch:
     """Reads what a command writes, within bounds, until it is over."""
 
     def __init__(
-        self, child: Child, command: Command, stopped: Callable[[], bool], say: Callable[[str], None]
+        self, child: Child, command: Command, stopped: Callable[[], bool], say: Callable[[Any], None]
     ) -> None:
         self._child, self._command, self._stopped, self._say = child, command, stopped, say
         self._out, self._errors, self._line = bytearray(), bytearray(), bytearray()
