@@ -44,6 +44,17 @@ def fan(*names: str, nodes: dict[str, Any] | None = None, **options: Any) -> Sta
     return graph
 
 
+def split(first: str, *names: str, nodes: dict[str, Any] | None = None, **options: Any) -> StateGraph:
+    """START -> the first -> all of the names at once -> END."""
+    graph = StateGraph(Log, **options)
+    for name in (first, *names):
+        graph.add_node(name, (nodes or {}).get(name) or says(name))
+    graph.add_edge(START, first)
+    for name in names:
+        graph.add_edge(first, name).add_edge(name, END)
+    return graph
+
+
 def one(function: Callable[..., Any], schema: Any = Log, **options: Any) -> StateGraph:
     """A graph of one node, `work`."""
     graph = StateGraph(schema, name="one")

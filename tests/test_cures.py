@@ -44,6 +44,7 @@ ELSEWHERE = {
     ("cli/fleet_graphs.py", "holdfast worker"): "tests/cli/test_fleet_commands.py",
     ("cli/store_health.py", "holdfast worker"): "tests/cli/test_doctor.py",
     ("demo.py", "app.resume"): "tests/test_demo.py",
+    ("engine/driving/drive.py", "app.resume"): "tests/engine/test_starved.py: no memory",
     ("engine/driving/saving.py", "app.resume"): "tests/engine/test_policies.py: on_save_error",
     ("engine/resume.py", "app.resume"): "tests/engine/test_pausing.py: answers that come too late",
     ("repair/report.py", "holdfast fsck"): "tests/repair/test_fsck.py",

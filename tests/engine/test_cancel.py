@@ -30,7 +30,7 @@ from holdfast import (
 from holdfast.stores.base import Append, Conflict, Message, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.wrapped_store import WrappedStore
-from tests.graphs import Heard, chain, fan, one, says
+from tests.graphs import Heard, chain, fan, one, says, split
 
 SOURCE = Path(next(iter(holdfast.__path__))).parent
 TESTS = Path(__file__).parents[2]
@@ -378,7 +378,7 @@ async def test_a_step_that_was_left_behind_stores_nothing_more(sqlite_url: str) 
 
 PROGRAM = """
 import asyncio, sys, time
-from tests.graphs import chain, fan
+from tests.graphs import chain, split
 from holdfast import RunInterrupted, RunTerminated
 
 url, kind = sys.argv[1:]
@@ -406,9 +406,7 @@ async def waits(state):
 
 nodes = {"busy": busy, "deaf": deaf, "waits": waits, "siblings": waits}
 if kind == "siblings":
-    graph = chain("a", nodes={"a": first})
-    graph._edges = graph._edges[:1]
-    graph.add_node("b", waits).add_node("c", deaf).add_edge("a", "b").add_edge("a", "c")
+    graph = split("a", "b", "c", nodes={"a": first, "b": waits, "c": deaf})
 else:
     graph = chain("a", "b", nodes={"a": first, "b": nodes[kind]})
 app = graph.compile(url)
@@ -449,10 +447,7 @@ def disk_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def resumed(url: str, kind: str) -> list[str]:
     """The log of the run after it was taken up here, with nodes that just work."""
     store = open_store(url)
-    graph = chain("a", "b")
-    if kind == "siblings":
-        graph._edges = graph._edges[:1]
-        graph.add_node("c", says("c")).add_edge("a", "b").add_edge("a", "c")
+    graph = split("a", "b", "c") if kind == "siblings" else chain("a", "b")
     app = graph.compile(store)
     assert app.runs()[0].status in ("interrupted", "cancelled")
     out = app.resume("r")

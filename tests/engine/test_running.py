@@ -817,11 +817,11 @@ def test_a_failure_in_a_sub_graph_names_the_inner_node_and_resumes_inside() -> N
 # Failures.
 
 
-def test_a_failure_tells_all_and_ends_with_how_to_resume() -> None:
+def test_a_failure_tells_all_and_ends_with_how_to_resume(sqlite_url: str) -> None:
     def fails(state: Any) -> None:
         raise KeyError("oh")
 
-    app = chain("a", "b", nodes={"b": fails}).compile("memory://")
+    app = chain("a", "b", nodes={"b": fails}).compile(sqlite_url)
     with pytest.raises(ExecutionError) as caught:
         app.invoke({"n": 1}, run_id="r")
 

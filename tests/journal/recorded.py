@@ -25,6 +25,7 @@ from holdfast import (
     union,
 )
 from holdfast.data.codec import Codec
+from holdfast.engine.moving.transfer import copy_runs
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Record
 from holdfast.journal.wire import Track
@@ -228,6 +229,13 @@ def rolled_back(store: Store) -> None:
     app.resume("r")
 
 
+def confirmed(store: Store) -> None:
+    theirs = open_store("memory://")
+    chain("a", "b").compile(theirs, interrupt_after=["a"]).invoke({"n": 1}, run_id="r")
+    copy_runs(theirs, store, foreign=True)
+    chain("a", "b").compile(store).resume("r", trust=True)
+
+
 KINDS: dict[str, Callable[[Store], None]] = {
     function.__name__: function
     for function in (
@@ -248,6 +256,7 @@ KINDS: dict[str, Callable[[Store], None]] = {
         spending,
         migrated,
         remarked,
+        confirmed,
     )
 }
 
