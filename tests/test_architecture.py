@@ -31,7 +31,7 @@ LAYERS = (
     {"stores", "data"},
     {"events"},
     {"errors"},
-    {"values", "clock", "locks", "suggestions"},
+    {"values", "clock", "locks", "starting", "suggestions"},
 )
 """From the top down. A module may import from its own folder and from the layers below its own."""
 

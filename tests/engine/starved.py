@@ -1,7 +1,8 @@
 """A process that runs out of threads, descriptors or memory while it drives a run, and resumes when it has some again.
 
-`python -m tests.engine.starved URL WHAT HOW SPARE`: the limits are real ones of the operating system. What came of the
-call under the limit, and of the resume without it, is printed as JSON.
+`python -m tests.engine.starved URL WHAT HOW SPARE [LEDGER]`: the limits are real ones of the operating system. What
+came of the call under the limit, and of the resume without it, is printed as JSON. With `nothing` for WHAT there is
+only the resume, as by a fresh process after one that crashed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import END, START, App, HoldfastError, RunNotFound, StateGraph, Worker, check_store, open_store
-from holdfast.testing import Ledger, check_run
+from holdfast.testing import FileLedger, Ledger, check_run
 from tests.graphs import Log
 
 ENOUGH = 64
@@ -108,8 +109,9 @@ def no_memory(spare: int) -> Iterator[None]:
                 while True:
                     hog.append(bytearray(size))
             except MemoryError:
-                if size == 1 << 12:
-                    del hog[-(spare // 4 or 1) :]
+                pass
+        limit, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (limit + (spare << 10), hard))
         try:
             yield
         finally:
@@ -136,22 +138,14 @@ LIMITS: dict[str, Callable[[int], Any]] = {
 
 
 def main() -> None:
-    url, what, how, spare = sys.argv[1:]
+    url, what, how, spare, *path = sys.argv[1:]
     faulthandler.dump_traceback_later(100, exit=True)
     logging.basicConfig(level=logging.WARNING)
-    ledger = Ledger()
+    ledger = FileLedger(path[0]) if path else Ledger()
     app = build(ledger, url, is_async=how in ("async-nodes", "inline"))
-    # What is loaded when first used is there before there is no more room; and no thread is left over.
-    build(Ledger(), url, is_async=True).invoke(run_id="warm")
     told: dict[str, Any] = {"error": "", "message": "", "status": ""}
-    with asyncio.Runner() as loop, LIMITS[what](int(spare)):
-        loop.get_loop()
-        try:
-            told["status"] = call(app, how, loop)
-        except Exception as error:
-            told["error"], told["message"] = type(error).__name__, str(error)
-            told["clear"] = isinstance(error, HoldfastError | MemoryError)
-            del error
+    if what != "nothing":
+        told.update(_starved(app, url, what, how, int(spare)))
     if app.store.runs(run="r", status=["completed"]):
         told["state"] = app.get_state("r")["log"]
     else:
@@ -163,6 +157,22 @@ def main() -> None:
     told["broken"] += [str(one) for one in check_store(app.store).problems]
     app.store.close()
     print(json.dumps(told))
+
+
+def _starved(app: App, url: str, what: str, how: str, spare: int) -> dict[str, Any]:
+    """What comes of the call under the limit."""
+    told: dict[str, Any] = {}
+    # What is loaded when first used is there before there is no more room; and no thread is left over.
+    build(Ledger(), url, is_async=True).invoke(run_id="warm")
+    with asyncio.Runner() as loop, LIMITS[what](spare):
+        loop.get_loop()
+        try:
+            told["status"] = call(app, how, loop)
+        except Exception as error:
+            told["error"], told["message"] = type(error).__name__, str(error)
+            told["clear"] = isinstance(error, HoldfastError | MemoryError)
+            del error
+    return told
 
 
 if __name__ == "__main__":

@@ -5,26 +5,35 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast import ResourceExhausted
+from holdfast.journal.threads import start
 from tests.processes import ROOT, unmeasured
 
 WHOLE = ["first", "left", "right", "last"]
 
 
-def starved(url: str, what: str, how: str, spare: int = 0) -> dict[str, Any]:
-    """What a process tells of a run under a limit, and of its resume without one."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.starved", url, what, how, str(spare)],
+def starve(*words: str) -> subprocess.CompletedProcess[str]:
+    """A process that drives a run under a limit, if it is not `nothing`, and resumes it without one."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.engine.starved", *words],
         capture_output=True,
         text=True,
         cwd=ROOT,
         env=unmeasured(),
         timeout=150,
     )
+
+
+def starved(url: str, what: str, how: str, spare: int = 0, *ledger: str) -> dict[str, Any]:
+    """What a process tells of a run under a limit, and of its resume without one."""
+    done = starve(url, what, how, str(spare), *ledger)
     assert done.returncode == 0, done.stdout + done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert told["state"] == WHOLE and told["broken"] == []
@@ -71,3 +80,48 @@ def test_where_no_file_can_be_opened_a_call_says_so_and_can_be_resumed(disk_url:
 
     assert (spare and told["status"] == "completed") or "Too many open files" in told["message"]
     assert told["status"] or told["clear"]
+
+
+@pytest.mark.parametrize(
+    ("how", "spare"), [("stream", 0), ("stream", 2000), ("notebook", 300), ("ainvoke", 0), ("worker", 1000)]
+)
+def test_where_no_memory_is_left_a_process_fails_or_crashes_but_never_hangs_and_another_resumes(
+    disk_url: str, tmp_path: Path, how: str, spare: int
+) -> None:
+    """Some extension modules abort the process if they get no memory; then it was a crash, and nothing worse."""
+    ledger = str(tmp_path / "ledger")
+
+    done = starve(disk_url, "memory", how, str(spare), ledger)
+
+    assert "Timeout" not in done.stderr and done.returncode <= 0, done.stdout + done.stderr
+    if done.returncode == 0:
+        told = json.loads(done.stdout.splitlines()[-1])
+        assert told["state"] == WHOLE and told["broken"] == []
+        assert told["status"] or told["clear"]
+    starved(disk_url, "nothing", how, 0, ledger)
+
+
+def test_a_thread_that_is_lost_before_it_begins_is_an_error_at_once() -> None:
+    """As without memory: CPython itself would wait for ever that such a thread says that it runs."""
+
+    class Lost(threading.Thread):
+        def _bootstrap_inner(self) -> None:
+            raise SystemExit  # It ends a thread without a word.
+
+    with pytest.raises(
+        ResourceExhausted, match=r"a stream needs a thread, .* was lost before it could begin"
+    ):
+        start(Lost(daemon=True), "a stream")
+
+
+def test_of_a_thread_that_was_started_is_known_whether_it_is_over() -> None:
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait, daemon=True)
+
+    is_over = start(thread, "a test")
+
+    assert thread.is_alive() and not is_over()
+    go.set()
+    while not is_over():
+        time.sleep(0.001)
+    thread.join()

@@ -12,7 +12,7 @@ import asyncio
 import faulthandler
 import json
 import logging
-import os
+import queue
 import random
 import signal
 import subprocess
@@ -21,7 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from holdfast import HoldfastError, RunNotFound
 from tests.processes import ROOT, unmeasured
@@ -33,46 +33,53 @@ NAMES = ("chain", "loop", "nested", "once", "pausing", "async_chain", "mixed", "
 WAYS = ("repl", "notebook", "stream")
 
 
+class _Press:
+    """One Ctrl+C, after so many seconds unless it is called off. Plain locks and fields: they bear any exception."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._off, self._is_over = seconds, threading.Lock(), False
+        self._off.acquire()
+
+    def press(self) -> None:
+        """Wait for the moment, and press."""
+        if not self._off.acquire(timeout=self._seconds):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        self._is_over = True
+
+    def settle(self) -> None:
+        """From here on nothing is pressed any more; what was pressed late is not for what follows."""
+        while True:
+            try:
+                with suppress(RuntimeError):  # It was called off before an interrupt came to this.
+                    self._off.release()
+                while not self._is_over:
+                    time.sleep(0.0005)
+                time.sleep(0.0005)
+                return
+            except KeyboardInterrupt:
+                continue
+
+
 class CtrlC:
     """Presses Ctrl+C once, at a time that it is given, while somebody waits for it."""
 
     def __init__(self) -> None:
-        self._after: float | None = None
-        self._given, self._over = threading.Semaphore(0), threading.Semaphore(0)
-        self._called_off = threading.Event()
-        threading.Thread(target=self._press, name="ctrl-c", daemon=True).start()
+        self._presses = queue.SimpleQueue[_Press]()
+        threading.Thread(target=self._work, name="ctrl-c", daemon=True).start()
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
         """Press after so many seconds, unless what is done meanwhile is over by then."""
-        self._after = seconds
-        self._called_off.clear()
+        press = _Press(seconds)
         try:
-            self._given.release()
+            self._presses.put(press)
             yield
         finally:
-            self._settle()
+            press.settle()
 
-    def _settle(self) -> None:
-        """From here on nothing is pressed any more; what was pressed late is not for what follows."""
+    def _work(self) -> None:
         while True:
-            try:
-                self._called_off.set()
-                self._over.acquire()
-                time.sleep(0)
-                return
-            except KeyboardInterrupt:
-                if self._after is None:
-                    return
-
-    def _press(self) -> None:
-        while True:
-            self._given.acquire()
-            assert self._after is not None
-            if not self._called_off.wait(self._after):
-                os.kill(os.getpid(), signal.SIGINT)
-            self._after = None
-            self._over.release()
+            self._presses.get().press()
 
 
 def _call(subject: Subject, way: str, *, resumed: bool) -> None:
@@ -180,6 +187,7 @@ def main() -> int:
     stores, names = given.store or STORES, tuple(given.workflow or NAMES)
     if given.here:
         faulthandler.dump_traceback_later(given.limit, exit=True)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # Shells let background jobs ignore it.
         counts, found = batch(stores[0], given.times, given.seed, names)
         print(json.dumps({"counts": counts, "found": found}))
         return 0

@@ -10,10 +10,14 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
+from holdfast.errors import ResourceExhausted
+from holdfast.journal.threads import start
+
 _Result = TypeVar("_Result")
 _Value = TypeVar("_Value")
 
 _GRACE_SECONDS = 1.0
+_LOOK_EVERY = 1.0
 
 
 class Late(Exception):
@@ -41,15 +45,19 @@ class Aside(Generic[_Result]):
         thread = threading.Thread(
             target=context.run, args=(self._run_loop, work), name="holdfast-agent", daemon=True
         )
-        thread.start()
+        is_over = start(thread, "an agent")
         try:
-            self._serve(None if timeout is None else time.monotonic() + timeout)
+            self._serve(None if timeout is None else time.monotonic() + timeout, is_over)
         except BaseException:
             self._leave(thread)
             raise
         thread.join()
         if self._error is not None:
             raise self._error
+        if not self._result:
+            raise ResourceExhausted(
+                "the thread of an agent ended without a word, as one does that has no memory left"
+            )
         return self._result[0]
 
     async def call(self, function: Callable[[], _Value]) -> _Value:
@@ -67,13 +75,21 @@ class Aside(Generic[_Result]):
         self._jobs.put(job)
         return await answer
 
-    def _serve(self, deadline: float | None) -> None:
+    def _serve(self, deadline: float | None, is_over: Callable[[], bool]) -> None:
+        """Do what the coroutine asks for until it ends; its thread may be gone without a word if there is no memory."""
         while True:
-            left = None if deadline is None else deadline - time.monotonic()
+            was_over = is_over()
+            left = (
+                _LOOK_EVERY if deadline is None else max(0.0, min(_LOOK_EVERY, deadline - time.monotonic()))
+            )
             try:
-                job = self._jobs.get(timeout=left) if left is None or left > 0 else self._jobs.get_nowait()
+                job = self._jobs.get(timeout=0.0 if was_over else left)
             except queue.Empty:
-                raise Late from None
+                if was_over:
+                    return
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise Late from None
+                continue
             if job is None:
                 return
             job()

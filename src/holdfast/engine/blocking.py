@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import queue
 import signal
@@ -27,6 +26,9 @@ Main = Callable[[bool, Callable[[Drive], None]], Coroutine[Any, Any, Outcome]]
 Result = TypeVar("Result")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_LOOK_EVERY = 1.0
+"""How often, in seconds, is looked whether the thread of a run, of which nothing is heard, is still there."""
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -54,8 +56,25 @@ def run_blocking(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         asyncio.get_running_loop()
     except RuntimeError:
         return _run_in_own_loop(main)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(_run_in_own_loop, main).result()
+    box: list[Result] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            box.append(_run_in_own_loop(main))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = RunThread(work)
+    try:
+        thread.start("a call inside a running event loop")
+        thread.wait()
+    except BaseException:
+        thread.leave()
+        raise
+    if errors or not box:
+        raise errors[0] if errors else _lost()
+    return box[0]
 
 
 def _run_in_own_loop(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
@@ -84,10 +103,12 @@ class RunThread:
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work, self._begun, self._ended = work, threading.Lock(), threading.Event()
+        self._is_gone: Callable[[], bool] = lambda: False
 
     def start(self, what: str) -> None:
         """Begin to work; `what` says what for."""
-        start(threading.Thread(target=self._run, name="holdfast-run", daemon=True), what)
+        thread = threading.Thread(target=self._run, name="holdfast-run", daemon=True)
+        self._is_gone = start(thread, what)
 
     def _run(self) -> None:
         if self._begun.acquire(blocking=False):
@@ -96,15 +117,28 @@ class RunThread:
             finally:
                 self._ended.set()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the work is done, or nobody is left who does it."""
+        return self._ended.is_set() or self._is_gone()
+
     def wait(self) -> None:
-        """Wait until the work is done."""
-        self._ended.wait()
+        """Wait until the work is done, or its thread is gone: without memory it may not be able to say so."""
+        while not self.is_over:
+            self._ended.wait(_LOOK_EVERY)
 
     def leave(self) -> None:
         """Wait until the work is done, if it has begun; if not, it never does."""
         if self._begun.acquire(blocking=False):
             self._ended.set()
-        self._ended.wait()
+        self.wait()
+
+
+def _lost() -> ResourceExhausted:
+    return ResourceExhausted(
+        "the thread of the run ended without a word, as one does that has no memory left; end other work of this "
+        "process or raise its limit of memory, then resume"
+    )
 
 
 class Blocking:
@@ -183,6 +217,8 @@ class Blocking:
             self.stop()
             thread.leave()
             raise
+        if not box:
+            raise _lost()
         result = box[0]
         if isinstance(result, BaseException):
             raise result
@@ -259,10 +295,11 @@ class StreamQueue:
     def drain(self, blocking: Blocking) -> Iterator[Event]:
         """Start the work in a thread and yield its events until it ends; then raise what it raised."""
         errors: list[BaseException] = []
+        ended: list[Outcome] = []
 
         def work() -> None:
             try:
-                blocking._run_here()
+                ended.append(blocking._run_here())
             except BaseException as error:
                 errors.append(error)
             finally:
@@ -272,7 +309,7 @@ class StreamQueue:
         try:
             thread.start("a stream")
             with _sigterm_raises():
-                while (event := self._events.get()) is not None:
+                while (event := self._next(thread)) is not None:
                     yield event
         except (KeyboardInterrupt, _Terminated) as error:
             blocking.stop()
@@ -283,6 +320,17 @@ class StreamQueue:
             thread.leave()
         if errors:
             raise errors[0]
+        if not ended:
+            raise _lost()
+
+    def _next(self, thread: RunThread) -> Event | None:
+        """The next event, or `None` if there are no more."""
+        while True:
+            is_over = thread.is_over
+            with contextlib.suppress(queue.Empty):
+                return self._events.get(timeout=0 if is_over else _LOOK_EVERY)
+            if is_over:
+                return None
 
     async def drain_async(self, work: Coroutine[Any, Any, Outcome]) -> AsyncGenerator[Event, None]:
         """Start the work as a task and yield its events until it ends; then raise what it raised."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.locks import locked
+from holdfast.starting import started
 
 FRESH = 1.0
 """How long, in seconds, what was read is taken to be so."""
@@ -130,8 +131,8 @@ class Repository:
             target=self._status, args=(git, folder, commit), name="holdfast-git", daemon=True
         )
         try:
-            asking.start()
-        except RuntimeError:
+            started(asking)
+        except (RuntimeError, MemoryError):
             return  # There can be no more threads, or the process is about to end.
         self._is_asking, self._thread = True, asking
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from holdfast.errors import RunConflict, RunExists, StoreError
 from holdfast.journal.threads import settled, warn_of_blocking
 from holdfast.locks import locked
+from holdfast.starting import started
 from holdfast.stores.base import Append, Conflict, Store
 
 logger = logging.getLogger("holdfast")
@@ -138,8 +139,11 @@ class Committer:
                 self._pool.submit(self._lead, None)
                 return
             try:
-                threading.Thread(target=_Errand(self), name="holdfast-commit").start()
-            except RuntimeError as error:  # There can be no more threads: better late than never.
+                started(threading.Thread(target=_Errand(self), name="holdfast-commit"))
+            except (
+                RuntimeError,
+                MemoryError,
+            ) as error:  # There can be no more threads: better late than never.
                 warn_of_blocking(error)
                 self._lead(None)
         except BaseException as error:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.errors import HoldfastError, ResourceExhausted
+from holdfast.starting import started
 
 logger = logging.getLogger("holdfast")
 
@@ -26,13 +27,17 @@ _IDLE_SECONDS = 5.0
 Job = tuple[contextvars.Context, Callable[[], None]]
 
 
-def start(thread: threading.Thread, what: str) -> None:
-    """Start a thread that `what` needs; raise `ResourceExhausted` if the system gives no more of them."""
+def start(thread: threading.Thread, what: str) -> Callable[[], bool]:
+    """Start a thread that `what` needs; raise `ResourceExhausted` if the system gives no more of them.
+
+    Returns a function that tells whether the thread is over.
+    """
     try:
-        thread.start()
+        return started(thread)
     except (RuntimeError, MemoryError) as error:
+        why = str(error) or "no memory is left"
         raise ResourceExhausted(
-            f"{what} needs a thread, and no more can be started ({error}); end other work of this process or raise "
+            f"{what} needs a thread, and no more can be started ({why}); end other work of this process or raise "
             "its limits of threads and memory (ulimit -u, a container's pids and memory limits), then resume"
         ) from error
 

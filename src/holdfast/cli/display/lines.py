@@ -12,6 +12,7 @@ from holdfast.cli.display.progress import ITEM, Place, place_of, step_of_pause
 from holdfast.cli.display.text import clock, duration, one_line
 from holdfast.cli.errors import worded
 from holdfast.events import Event
+from holdfast.starting import started
 
 DONE = "done"
 """The helper node that gathers what became of items or members."""
@@ -195,8 +196,8 @@ class Heartbeat:
         """Begin."""
         self._stopped.clear()
         thread = threading.Thread(target=self._run, name="holdfast-heartbeat", daemon=True)
-        with suppress(RuntimeError):  # Without a thread there is no heartbeat, and all else.
-            thread.start()
+        with suppress(RuntimeError, MemoryError):  # Without a thread there is no heartbeat, and all else.
+            started(thread)
             self._thread = thread
 
     def stop(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.engine.elsewhere.main_program import MainProgram, Surroundings
 from holdfast.engine.elsewhere.remote import perform
+from holdfast.starting import started
 
 BEGUN = b"begun"
 """Says that a task was taken: from here on it may have effects."""
@@ -39,7 +40,7 @@ class _Worker:
         self._is_busy = False
 
     def work(self) -> None:
-        threading.Thread(target=self._listen, name="holdfast-listen", daemon=True).start()
+        started(threading.Thread(target=self._listen, name="holdfast-listen", daemon=True))
         while (task := self._tasks.get()) is not None:
             where, data = task
             if not self._sent(BEGUN):

@@ -10,6 +10,7 @@ from functools import partial
 
 from holdfast.errors import StoreError
 from holdfast.locks import locked
+from holdfast.starting import started
 from holdfast.stores.postgres.connecting import Connection, Connections
 
 logger = logging.getLogger("holdfast")
@@ -57,8 +58,8 @@ class Announcer:
         if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(target=self._run, name="holdfast-announce", daemon=True)
             try:
-                thread.start()
-            except RuntimeError as error:
+                started(thread)
+            except (RuntimeError, MemoryError) as error:
                 # Who is not told finds out when it looks; with the next change this is tried again.
                 logger.warning("changes are not announced for now: %s", error)
             else:

@@ -14,6 +14,7 @@ import psycopg
 
 from holdfast.errors import ResourceExhausted, StoreError
 from holdfast.locks import locked
+from holdfast.starting import started
 from holdfast.stores.postgres.connecting import Connection, Connections, Server, abandon
 
 logger = logging.getLogger("holdfast")
@@ -71,10 +72,11 @@ class LeaseKeeper:
                 target=self._keep, args=(self._name,), name="holdfast-lease", daemon=True
             )
             try:
-                thread.start()
-            except RuntimeError as error:
+                started(thread)
+            except (RuntimeError, MemoryError) as error:
+                why = str(error) or "no memory is left"
                 raise ResourceExhausted(
-                    f"a store on PostgreSQL needs a thread for its lease, and no more can be started ({error}); "
+                    f"a store on PostgreSQL needs a thread for its lease, and no more can be started ({why}); "
                     "end other work of this process or raise its limits, then try again"
                 ) from error
             self._thread = thread

@@ -13,6 +13,7 @@ import psycopg
 
 from holdfast.errors import StoreError
 from holdfast.locks import locked
+from holdfast.starting import started
 from holdfast.stores.postgres.connecting import Connection, Server, abandon, quoted
 
 logger = logging.getLogger("holdfast")
@@ -63,8 +64,8 @@ class Listener:
             thread = threading.Thread(target=self._run, name="holdfast-listen", daemon=True)
             try:
                 self._wake = self._wake or os.pipe()
-                thread.start()
-            except (OSError, RuntimeError) as error:
+                started(thread)
+            except (OSError, RuntimeError, MemoryError) as error:
                 # Who waits for news looks for it now and then; and whoever waits next tries this again.
                 logger.warning("not listening to %s for now: %s", self._server.address.url, error)
             else:
