@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from holdfast.cli.main import ENTRIES, commands, main
 from holdfast.journal.records import RunEnded
 from holdfast.journal.writer import Writer
 from holdfast.values import START, RunStatus
+from tests.cli.calling import start, until
+from tests.engine.test_policies import RecordingStore
 from tests.graphs import chain
 
 SOURCE = Path(holdfast.__file__).parent
@@ -33,20 +36,14 @@ ELSEWHERE = {
     ("capsules/importing.py", "holdfast import"): "tests/capsules/test_foreign.py: messages of strangers",
     ("cli/targets.py", "holdfast resume"): "tests/capsules/test_foreign.py: files of strangers",
     ("engine/confirmation.py", "app.resume"): "tests/capsules/test_foreign.py: runs of strangers",
-    ("cli/display/closing.py", "holdfast show"): "tests/cli/test_run.py: a long output",
     (
         "cli/display/closing.py",
         "app.resume",
     ): "tests/engine/test_refused_steps.py: if_interrupted='rerun' and 'skip'",
     ("cli/display/store_text.py", "holdfast store"): "tests/cli/test_store_commands.py",
     ("cli/display/worker_lines.py", "holdfast resume"): "tests/cli/test_fleet_commands.py",
-    ("cli/commands/queue.py", "holdfast submit"): "tests/cli/test_fleet_commands.py",
-    ("cli/fleet_graphs.py", "holdfast worker"): "tests/cli/test_fleet_commands.py",
-    ("cli/store_health.py", "holdfast worker"): "tests/cli/test_doctor.py",
     ("demo.py", "app.resume"): "tests/test_demo.py",
     ("engine/driving/drive.py", "app.resume"): "tests/engine/test_starved.py: no memory",
-    ("engine/driving/saving.py", "app.resume"): "tests/engine/test_policies.py: on_save_error",
-    ("engine/resume.py", "app.resume"): "tests/engine/test_pausing.py: answers that come too late",
     ("repair/report.py", "holdfast fsck"): "tests/repair/test_fsck.py",
     ("repair/rewriting.py", "holdfast fsck"): "no advice: it is who wrote a record",
     ("stores/files.py", "holdfast fsck"): "tests/repair/test_fsck.py",
@@ -263,6 +260,12 @@ def a_type_that_cannot_be_stored(bench: Bench) -> None:
 FLOW = "workflow: {name: flow}\nsteps:\n  - {name: a, set: {n: 1}}\n  - {name: b, shell: test -e ready}\n"
 
 
+WAITS = (
+    "workflow: {name: waits}\nsteps:\n"
+    "  - {name: a, shell: 'touch begun; while ! test -e open; do sleep 0.05; done', if_interrupted: rerun}\n"
+)
+
+
 @cures("cli/errors.py", "holdfast resume", "holdfast show")
 def a_file_that_failed(bench: Bench) -> None:
     file = bench.file(FLOW)
@@ -294,12 +297,16 @@ def test_a_file_that_used_up_its_iterations_goes_on_with_the_number_that_is_name
 
 @cures("cli/errors.py", "holdfast cancel")
 def a_file_under_way_under_that_id(bench: Bench) -> None:
-    from holdfast.cli.errors import worded
-
-    told = worded("run 'r' exists and is running; wait for it, or stop it with app.cancel('r'), or give the new run "
-                  "another run_id")  # fmt: skip
-    bench.holdfast("run", bench.file(FLOW), "--run-id", "r", code=1)
-    bench.paste(told, "holdfast cancel")
+    file = bench.file(WAITS)
+    process = start(bench.folder, "run", file, "--run-id", "r")
+    try:
+        until((bench.folder / "begun").exists)
+        told = bench.holdfast("run", file, "--run-id", "r", code=None)
+        bench.paste(told, "holdfast cancel")
+        process.communicate(timeout=60)
+    finally:
+        (bench.folder / "open").touch()
+        process.communicate(timeout=60)
     assert "cancelled" in bench.holdfast("status", "r", code=None)
 
 
@@ -356,8 +363,24 @@ def names_that_are_not_there(bench: Bench) -> None:
     assert "holdfast run " in told
     (bench.folder / "ready").touch()
     bench.holdfast("run", "flow.yaml", "--run-id", "here")
+    searches = (
+        ["show", "nope"],
+        ["export", "nope", "-o", "x.hf"],
+        ["fsck", "nope"],
+        ["fsck", "nope", "--repair", "--yes"],
+        ["store", "copy", "sqlite:///.holdfast/runs.db", "file:copies", "nope"],
+    )
+    for words in searches:
+        assert "here" in bench.paste(bench.holdfast(*words, code=2), "holdfast runs")
+    elsewhere = "--store=sqlite:///elsewhere.db"
+    bench.holdfast("run", "flow.yaml", "--run-id", "there", elsewhere)
     for words in (["show", "nope"], ["export", "nope", "-o", "x.hf"], ["fsck", "nope"]):
-        assert "here" in bench.paste(bench.holdfast(*words, code=None), "holdfast runs")
+        told = bench.holdfast(*words, elsewhere, code=2)
+        assert "there" in bench.paste(told, "holdfast runs"), "the command names the store that was asked"
+    told = bench.holdfast("run", "flow.yaml", "--run-id", "there", elsewhere, code=None)
+    assert "there" in bench.paste(told, "holdfast show")
+    told = bench.holdfast("store", "copy", "elsewhere.db", "file:copies", "nope", code=2)
+    assert "there" in bench.paste(told, "holdfast runs")
     gone = "0c1a92eb-6053-4d3b-8b04-8c5b1d0c1a92"
     told = bench.holdfast("checkpoints", "show", gone, code=None)
     assert "here" in bench.paste(told, "holdfast checkpoints list")
@@ -411,6 +434,94 @@ def a_question(bench: Bench) -> None:
     assert "completed" in bench.holdfast("resume", "r") and "go on with:" in told
 
 
+def test_a_long_output_is_shown_by_the_command_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bench = Bench(tmp_path, capsys)
+    text = (
+        "workflow: {name: long}\nsteps:\n  - {name: a, shell: seq 1 20000}\noutput: '{{ steps.a.output }}'\n"
+    )
+    told = bench.holdfast("run", bench.file(text), "--run-id", "r", "--store", "sqlite:///elsewhere.db")
+    command = re.search(r"more characters: .*(show .*)", told)
+    assert command is not None and "19999" not in told
+    assert "19999" in bench.holdfast(*shlex.split(command[1]))
+
+
+@cures("engine/driving/saving.py", "app.resume")
+def a_store_that_fails(bench: Bench) -> None:
+    store = RecordingStore()
+
+    def breaks(state: Any) -> dict[str, Any]:
+        store.broken = not store.broken
+        return {"log": ["work"]}
+
+    app = chain("first", "work", "last", nodes={"work": breaks}, name="spoilt").compile(store)
+    told = failed(lambda: app.invoke(run_id="r"))
+    store.broken = False
+    assert followed(told, chain("first", "work", "last", name="spoilt").compile(store), "app.resume(").state[
+        "log"
+    ] == ["first", "work", "last"]
+
+
+@cures("engine/resume.py", "app.resume")
+def an_answer_that_comes_too_late(bench: Bench) -> None:
+    def asks(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"log": [ctx.ask("sure?", timeout=0.01, default="by default")]}
+
+    app = chain("ask", nodes={"ask": asks}, name="late").compile(bench.url)
+    pause = app.invoke(run_id="r").pauses[0]
+    until(lambda: pause.expires_at is not None and time.time() > pause.expires_at.timestamp())
+    told = failed(lambda: app.resume("r", "yes"), HoldfastError)
+    assert followed(told, app, "app.resume(").state["log"] == ["by default"]
+
+
+PROGRAM = """
+import pathlib
+from holdfast import START, StateGraph
+
+def work(state):
+    return {"done": True}
+
+graph = StateGraph(dict, name="w").add_node("work", work).add_edge(START, "work")
+"""
+
+
+@cures("cli/fleet_graphs.py", "holdfast worker")
+def a_run_whose_program_the_worker_does_not_know(bench: Bench) -> None:
+    bench.file(PROGRAM, "shop.py")
+    graph = StateGraph(dict, name="w").add_node("work", lambda s: {"done": True}).add_edge(START, "work")
+    graph.compile(bench.url).submit({}, run_id="r")
+    worker = start(bench.folder, "worker", "--store", bench.url)
+    assert worker.stderr is not None
+    told = next(line for line in worker.stderr if "left to others" in line)
+    worker.terminate()
+    worker.communicate(timeout=60)
+    option = re.search(r"holdfast worker (--app) MODULE:ATTRIBUTE", told)
+    assert option is not None, told
+    bench.holdfast("worker", option[1], "shop:graph", "--until-idle", "--store", bench.url)
+    assert "completed" in bench.holdfast("status", "r", "--store", bench.url)
+
+
+@cures("cli/store_health.py", "holdfast worker")
+@cures("cli/commands/queue.py", "holdfast submit")
+def a_run_that_lost_its_worker(bench: Bench) -> None:
+    file = bench.file(WAITS)
+    bench.holdfast("run", bench.file(FLOW, "other.yaml"), code=1)
+    told = bench.holdfast("queue", "list")
+    assert "submit one with: holdfast submit FLOW.yaml" in told
+    bench.holdfast("submit", file, "--run-id", "r")
+    worker = start(bench.folder, "worker")
+    until((bench.folder / "begun").exists)
+    worker.kill()
+    worker.communicate(timeout=60)
+    told = bench.holdfast("doctor", code=None)
+    (bench.folder / "open").touch()
+    assert "lost their worker; holdfast worker takes them up: r" in " ".join(told.split()), told
+    bench.holdfast("worker", "--until-idle")
+    assert "completed" in bench.holdfast("status", "r")
+
+
 @cures("cli/targets.py", "holdfast fork")
 def a_moment_that_cannot_be_resumed(bench: Bench) -> None:
     bench.holdfast("run", bench.file(FLOW), "--run-id", "r", code=1)
@@ -418,6 +529,21 @@ def a_moment_that_cannot_be_resumed(bench: Bench) -> None:
     assert "holdfast fork" in told, told
     (bench.folder / "ready").touch()
     assert "completed" in bench.paste(told, "holdfast fork")
+
+
+def test_a_value_that_a_script_may_not_have_is_handed_over_as_the_message_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bench = Bench(tmp_path, capsys)
+    top = "workflow: {name: env, inputs: {x: {type: string, default: hi}}}\nsteps:\n  - name: a\n"
+    told = bench.holdfast("run", bench.file(top + "    shell: 'test \"{{ inputs.x }}\" = hi'\n"), code=2)
+    shape = re.search(r'as in (shell: \{.*"\}\}), and write "\$NAME"', told)
+    assert shape is not None, told
+    cured = shape[1].replace("…", "'test \"$NAME\" = hi'", 1).replace("…", "inputs.x", 1)
+    assert "completed" in bench.holdfast("run", bench.file(f"{top}    {cured}\n"))
+    told = bench.holdfast("run", bench.file(top + "    env: {X: 1}\n    shell: 'true'\n"), code=2)
+    assert "it belongs inside `shell`" in told and "did you mean" not in told
 
 
 @pytest.mark.parametrize("story", dict.fromkeys(CURES.values()), ids=lambda story: story.__name__)

@@ -127,10 +127,28 @@ def exit_code(error: BaseException) -> int:
     return next((_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES), FAILED)
 
 
-def report(error: BaseException, debug: bool = False, as_json: bool = False) -> int:
+_NAMED = re.compile(
+    r"(`holdfast (?:runs|show|fsck|resume|cancel|checkpoints|store migrate)\b[^`]*)`"
+    r"|(: holdfast (?:resume|cancel) [^\s;,`]+)"
+)
+"""The commands about runs that a message names."""
+
+
+def placed(text: str, place: str) -> str:
+    """A message whose commands are about the store and namespace that the command was called with."""
+
+    def there(found: re.Match[str]) -> str:
+        command = found[1] or found[2]
+        return f"{command}{'' if '--store' in command else place}{'`' if found[1] else ''}"
+
+    return _NAMED.sub(there, text) if place else text
+
+
+def report(error: BaseException, debug: bool = False, as_json: bool = False, place: str = "") -> int:
     """Tell an error on stderr, with its traceback only if `debug`; answer the exit code.
 
-    With `as_json` it is told on stdout too, as one JSON document on one line.
+    With `as_json` it is told on stdout too, as one JSON document on one line. `place` are the options that say where
+    the runs are.
     """
     if isinstance(error, BrokenPipeError):
         _silence()
@@ -141,25 +159,25 @@ def report(error: BaseException, debug: bool = False, as_json: bool = False) -> 
 
             traceback.print_exception(error)
         else:
-            _tell(error)
+            _tell(error, place)
         if as_json and not isinstance(error, SystemExit):
-            click.echo(json.dumps(error_as_json(error)))
+            click.echo(json.dumps(error_as_json(error, place)))
             sys.stdout.flush()
     return exit_code(error)
 
 
-def error_as_json(error: BaseException) -> dict[str, object]:
+def error_as_json(error: BaseException, place: str = "") -> dict[str, object]:
     """Keys: status, error, exit_code."""
     text = error.format_message() if isinstance(error, click.ClickException) else message(error)
     return {
         "status": "error",
-        "error": text.removeprefix("holdfast: "),
+        "error": placed(text.removeprefix("holdfast: "), place),
         "exit_code": exit_code(error),
     }
 
 
-def _tell(error: BaseException) -> None:
-    text = message(error)
+def _tell(error: BaseException, place: str) -> None:
+    text = placed(message(error), place)
     if text:
         click.echo(text, err=True)
 

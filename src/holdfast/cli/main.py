@@ -6,6 +6,7 @@ import codecs
 import importlib
 import io
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from keyword import iskeyword
@@ -175,7 +176,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return code
         except BaseException as error:
-            return report(error, debug, "--json" in words[: words.index("--") if "--" in words else None])
+            options = words[: words.index("--") if "--" in words else None]
+            return report(error, debug, "--json" in options, _place(options))
+
+
+def _place(options: list[str]) -> str:
+    """The options of a command that say where its runs are, as they can be pasted after another command."""
+    found = []
+    for name in ("--store", "--namespace"):
+        for number, word in enumerate(options):
+            given = options[number + 1 : number + 2] if word == name else [word.removeprefix(f"{name}=")]
+            if given and (word == name or word.startswith(f"{name}=")):
+                found += [name, given[0]]
+                break
+    if "--store" in found:
+        from holdfast.cli.store_option import chosen_url
+
+        found[1] = chosen_url(found[1], environ={})
+    return "".join(f" {shlex.quote(word)}" for word in found)
 
 
 def _write_anything() -> None:

@@ -135,7 +135,7 @@ class Ending:
         cost = f", {money(self.cost)}" if self.cost else ""
         lines = [f"completed in {duration(self.seconds)}: run {self.run_id}{cost}"]
         if self.output is not None and self.output != {}:
-            lines += ["output:", bounded(self.output, self.run_id)]
+            lines += ["output:", bounded(self.output, self.run_id, self.store)]
         return lines
 
     def _failed(self) -> list[str]:
@@ -216,12 +216,13 @@ def doubt_commands(run_id: str, store: str, *, in_program: bool = False) -> list
     ]
 
 
-def bounded(output: Any, run_id: str) -> str:
+def bounded(output: Any, run_id: str, store: str) -> str:
     """An output as pretty JSON, or as it is if it is text; cut where it gets long."""
     text = visible(output if isinstance(output, str) else as_json(output))
     if len(text) <= OUTPUT_LIMIT:
         return text
-    return f"{text[:OUTPUT_LIMIT]}\n… {len(text) - OUTPUT_LIMIT} more characters: holdfast show {run_id} --output"
+    whole = command("show", run_id, "--output", store=store)
+    return f"{text[:OUTPUT_LIMIT]}\n… {len(text) - OUTPUT_LIMIT} more characters: {whole}"
 
 
 def command(name: str, run_id: str, *words: str, store: str) -> str:

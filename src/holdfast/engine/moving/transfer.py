@@ -97,7 +97,9 @@ def _wanted(
     wanted: list[RunInfo] = []
     for run in dict.fromkeys(runs):
         if not source.runs(run=run):
-            raise RunNotFound(f"no run {run!r} in {source.url}; `holdfast runs` lists those that are there")
+            raise RunNotFound(
+                f"no run {run!r} in {source.url}; `holdfast runs --store {source.url}` lists them"
+            )
         wanted += source.runs(run=run, workflow=workflow, status=status)
     return wanted
 

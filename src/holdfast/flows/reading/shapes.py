@@ -160,9 +160,10 @@ class _Reading:
     def _unknown(self, model: type[BaseModel], name: str, path: DataPath) -> None:
         known = field_names(model)
         inside = [place for place, names in _inner_fields(model).items() if name in names]
-        hint = did_you_mean(name, known) if len(self.shape.problems) < MOST_PROBLEMS else ""
-        if not hint and inside:
+        if inside:
             hint = f"it belongs inside {' or '.join(f'`{place}`' for place in inside)}"
+        else:
+            hint = did_you_mean(name, known) if len(self.shape.problems) < MOST_PROBLEMS else ""
         hint = f"{hint} allowed here: {listed(known)}" if hint.endswith("?") else hint
         self._report(
             (*path, name),

@@ -19,7 +19,9 @@ MARK = "\0"
 Insert = Callable[[int, str], str]
 """What is written for a value (its number) in a context: `bare`, `alone`, `double` or `single`."""
 
-_REMEDY = 'hand the value over with `env`, as in env: {NAME: "{{ … }}"}, and write "$NAME" in the script'
+_REMEDY = (
+    'hand it over with `env`, as in shell: {run: …, env: {NAME: "{{ … }}"}}, and write "$NAME" in the script'
+)
 
 _VALUE = re.compile(MARK + r"(\d+)" + MARK)
 _BLANKS = re.compile(r"(?:[ \t]|\\\n)+")
