@@ -22,6 +22,7 @@ from holdfast.journal.run_state import (
     STILL_IN_DOUBT,
     Step,
 )
+from holdfast.values import readable_step
 
 _BEGINS_ANEW = (READY, GATED, RETRYING, FAILED)
 
@@ -46,11 +47,12 @@ def skip(ground: Ground, name: str, why: str) -> list[Record]:
 def _why_kept(ground: Ground, step: Step) -> str:
     """Why a step cannot be passed over, or nothing."""
     if step.status == DONE:
-        return f"step {step.id!r} is finished"
+        return f"step {readable_step(step.id)!r} is finished"
     if step.id in ground.run.frames:
-        return f"step {step.id!r} is a graph that is under way; name a step inside it, as in 'outer/inner'"
+        name = readable_step(step.id)
+        return f"step {name!r} is a graph that is under way; name a step inside it, as in 'outer/inner'"
     if step.status == RUNNING and ground.driven:
-        return f"step {step.id!r} is running; wait for it, or cancel the run"
+        return f"step {readable_step(step.id)!r} is running; wait for it, or cancel the run"
     return ""
 
 
@@ -78,7 +80,7 @@ def _stand_in(ground: Ground, step: Step, why: str) -> tuple[Ops, tuple[Target, 
         return meaning(graph, ground.codec, ground.run.frames[step.frame], step, value, state)
     except Exception as error:
         reason = str(error) if isinstance(error, HoldfastError) else repr(error)
-        raise Refused(f"step {step.id!r} cannot be passed over: {reason}") from None
+        raise Refused(f"step {readable_step(step.id)!r} cannot be passed over: {reason}") from None
 
 
 # Other arguments.
@@ -102,7 +104,7 @@ def _why_unchanged(ground: Ground, step: Step) -> str:
         return ""
     if step.status in (DONE, RUNNING) and (kept := _why_kept(ground, step)):
         return kept
-    return f"step {step.id!r} has begun, and its arguments may have been used; skip it, or let it go on"
+    return f"step {readable_step(step.id)!r} has begun, and its arguments may have been used; skip it, or let it go on"
 
 
 def _other_item(ground: Ground, step: Step, changes: Sequence[Change]) -> Ops:

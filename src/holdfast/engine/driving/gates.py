@@ -12,7 +12,7 @@ from holdfast.engine.driving.saving import Saving
 from holdfast.errors import CodecError, StoreError
 from holdfast.journal.records import Paused
 from holdfast.journal.run_state import DONE, INTERRUPTED, Step
-from holdfast.values import END
+from holdfast.values import END, readable_step
 
 logger = logging.getLogger("holdfast")
 
@@ -43,7 +43,7 @@ class Gates:
     def ask_what(self, step: Step, kind: str) -> None:
         """Pause until somebody says what to do with an interrupted step."""
         what = _QUESTIONS[kind].format(crashes=step.crashes)
-        prompt = f"step {step.id!r} {what}; rerun, skip or fail it?"
+        prompt = f"step {readable_step(step.id)!r} {what}; rerun, skip or fail it?"
         schema = self._settings.codec.encode({"enum": ["rerun", "skip", "fail"]})
         pause = f"{step.id}:{kind}"
         self._saving.record(

@@ -10,6 +10,7 @@ from holdfast.engine.travel.cone import ways
 from holdfast.errors import StateInvalid
 from holdfast.journal.run_state import DONE, WHOLE, Frame, Step, Write
 from holdfast.plan.graph import Graph
+from holdfast.values import readable_step
 
 
 class ParallelWrite(StateInvalid):
@@ -88,7 +89,9 @@ def _note(siblings: dict[str, Write], frame: Frame, step: Step, ops: Iterable[Op
 
 def _refusal(schema: Schema, key: str, one: str, other: str) -> str:
     channel = schema.channels.get(key)
-    told = f"the parallel steps {one!r} and {other!r} both set state key {key!r}"
+    told = (
+        f"the parallel steps {readable_step(one)!r} and {readable_step(other)!r} both set state key {key!r}"
+    )
     if channel is None or channel.reducer is None:
         return (
             f"{told}, which has no reducer: one of the two results would be lost; declare how results are put "

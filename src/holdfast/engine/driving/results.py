@@ -19,6 +19,7 @@ from holdfast.journal.records import Noted, StepFailed, StepFinished
 from holdfast.journal.run_state import IN_DOUBT, STILL_IN_DOUBT, Step
 from holdfast.plan.graph import Graph, Node
 from holdfast.plan.retry import AFTER_A_LOSS
+from holdfast.values import readable_step
 
 logger = logging.getLogger("holdfast")
 
@@ -144,8 +145,8 @@ class Results:
     def refuse(self, step: Step) -> None:
         """Record that an interrupted step may not be repeated."""
         error = StepInterrupted(
-            f"step {step.id!r} was interrupted and may or may not have taken effect, and its node may not be "
-            "repeated unasked"
+            f"step {readable_step(step.id)!r} was interrupted and may or may not have taken effect, and its node may "
+            "not be repeated unasked"
         )
         self.failed(step, error, 0.0, repeatable=False)
 

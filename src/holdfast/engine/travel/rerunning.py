@@ -21,7 +21,7 @@ from holdfast.journal.run_state import (
 from holdfast.plan.graph import Graph
 from holdfast.plan.naming import base_name
 from holdfast.stores.base import RunInfo
-from holdfast.values import START
+from holdfast.values import START, readable_step
 
 
 def plan_rerun(
@@ -69,7 +69,7 @@ def plan_rerun_from(settings: Settings, loaded: Loaded, step: str, history: Past
     seed = seed_of(meant, step)
     nodes = cone(settings.graph, {seed: "asked for"}, past.followed, past.written())
     if not nodes:
-        raise CannotRerun(f"{step!r} cannot run again: the graph no longer has its node")
+        raise CannotRerun(f"{readable_step(step)!r} cannot run again: the graph no longer has its node")
     planned = _from(settings, past, loaded, nodes, meant)
     alone = single or (meant[0].node == seed and len([each for each in meant if each.node == seed]) == 1)
     return replace(planned, step=meant[0].step) if alone else planned
@@ -249,7 +249,7 @@ def _place_before(journal: Journal, codec: Codec, past: Past, first: Finish) -> 
     entry = next(iter(store.read(info.run)), None)
     if entry is None or entry.seq != 1:
         raise CannotRerun(
-            f"run {info.run!r} was pruned, so that it cannot be taken back to before {first.step!r}"
+            f"run {info.run!r} was pruned, so that it cannot be taken back to before {readable_step(first.step)!r}"
         )
     if first.seq > 1:
         return info, 1
