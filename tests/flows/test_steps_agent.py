@@ -381,11 +381,12 @@ def test_a_run_of_the_first_versions_goes_on_with_what_it_had_spent(
 
 
 @pytest.mark.parametrize("point", ["before", "committed", "acknowledged"])
-@pytest.mark.parametrize("at", range(2, 5))
+@pytest.mark.parametrize("at", range(2, 6))
 def test_a_reply_that_was_stored_is_never_paid_for_again(
     shop: Workshop, server: LlmServer, at: int, point: Any
 ) -> None:
-    """The second commit says that the agent is about to be asked, the third keeps its reply, the fourth is the end."""
+    """The second commit begins the step, the third says that the agent is about to be asked, the fourth keeps its
+    reply, the fifth is the end."""
     flow_ = shop.load(flow("{name: a, set: {}}", agent(server), "{name: b, set: {}}"))
     store = CrashingStore(open_store(shop.url), at, point, raise_crash)
     with pytest.raises(Crash):
@@ -396,4 +397,4 @@ def test_a_reply_that_was_stored_is_never_paid_for_again(
 
     assert outcome.status == RunStatus.COMPLETED
     assert ledger(shop) == [("x", 10, 5, 2.0)]
-    assert len(server.requests) == (2 if (at, point) == (3, "before") else 1)
+    assert len(server.requests) == (2 if (at, point) == (4, "before") else 1)
