@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import END, START, App, HoldfastError, RunNotFound, StateGraph, Worker, check_store, open_store
+from holdfast.fleet import worker
 from holdfast.testing import FileLedger, Ledger, check_run
 from tests.graphs import Log
 
@@ -61,7 +62,6 @@ def call(app: App, how: str, loop: asyncio.Runner) -> str:
     elif how == "astream":
         loop.run(_streamed(app))
     elif how == "worker":
-        app.submit(run_id="r")
         Worker(app.store, [app]).run(until_idle=True)
     return app.store.runs(run="r")[0].status
 
@@ -164,6 +164,9 @@ def _starved(app: App, url: str, what: str, how: str, spare: int) -> dict[str, A
     told: dict[str, Any] = {}
     # What is loaded when first used is there before there is no more room; and no thread is left over.
     build(Ledger(), url, is_async=True).invoke(run_id="warm")
+    if how == "worker":
+        app.submit(run_id="r")
+        worker.AGAIN_AFTER, worker.SHORTAGES = 0.01, 3
     with asyncio.Runner() as loop, LIMITS[what](spare):
         loop.get_loop()
         try:

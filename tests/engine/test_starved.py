@@ -82,6 +82,17 @@ def test_where_no_file_can_be_opened_a_call_says_so_and_can_be_resumed(disk_url:
     assert told["status"] or told["clear"]
 
 
+@pytest.mark.parametrize("spare", [2, 3, 4])
+def test_a_worker_without_descriptors_ends_after_a_few_tries_and_leaves_its_runs(
+    tmp_path: Path, spare: int
+) -> None:
+    """With two it can claim no run, with three or four it can drive none that it claims."""
+    told = starved(f"file://{tmp_path}/runs", "descriptors", "worker", spare)
+
+    assert told["status"] == "completed" or told["error"] == "ResourceExhausted"
+    assert told["status"] == "completed" or "Too many open files" in told["message"]
+
+
 @pytest.mark.parametrize(
     ("how", "spare"), [("stream", 0), ("stream", 2000), ("notebook", 300), ("ainvoke", 0), ("worker", 1000)]
 )

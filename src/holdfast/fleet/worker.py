@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import random
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -19,6 +22,7 @@ from holdfast.errors import (
     CorruptJournal,
     ExecutionError,
     HoldfastError,
+    ResourceExhausted,
     RunConflict,
     RunFinished,
     RunNotFound,
@@ -42,6 +46,9 @@ LOOK_EVERY = 0.5
 
 AGAIN_AFTER = 1.0
 """How long a run rests that was claimed too early, could not be saved, or is somebody else's."""
+
+SHORTAGES = 30
+"""How often in a row claims, or drives, may fail for want of descriptors or memory before the worker ends."""
 
 TICK = 1.0
 """How often, in seconds, a worker looks whether something is scheduled."""
@@ -70,7 +77,8 @@ class Worker:
 
     `catalog` says which graphs it knows; a few apps will do. `linger` is how long a run that only waits is
     kept; `grace` how long steps may take to finish when the worker is stopped, before they are left to be run
-    again elsewhere.
+    again elsewhere. A worker that cannot reach its store tries again and again; one whose process has no more
+    descriptors or memory ends after a while, with `ResourceExhausted`, so that another can be started.
     """
 
     def __init__(
@@ -94,6 +102,8 @@ class Worker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._drives: dict[str, Drive] = {}
         self._asides: set[asyncio.Future[None]] = set()
+        self._shortages: Counter[str] = Counter()
+        self._lacks: StoreError | None = None
         self._stopping = threading.Event()
         self._at_once = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -132,6 +142,11 @@ class Worker:
             await self._drain()
             if self._asides:
                 await asyncio.wait(self._asides)
+            if self._lacks is not None:
+                raise ResourceExhausted(
+                    f"the worker ends, as {SHORTAGES} times in a row its process lacked what it needs "
+                    f"({self._lacks}); its runs are left to others"
+                ) from self._lacks
         finally:
             if schedules is not None:
                 schedules.cancel()
@@ -155,11 +170,24 @@ class Worker:
         if room <= 0:
             return []
         try:
-            return await in_background(self.claims.claim, room, frozenset(self._tasks))
+            found = await in_background(self.claims.claim, room, frozenset(self._tasks))
         except StoreError as error:
             logger.warning("no runs can be claimed: %s", error)
+            self._went("claims", error)
             await self._rest(AGAIN_AFTER)
             return []
+        self._went("claims")
+        return found
+
+    def _went(self, what: str, error: StoreError | None = None) -> None:
+        """Note how claims, or drives, go; the worker stops if too often in a row it lacks what this process needs."""
+        if error is None or not _is_shortage(error):
+            self._shortages[what] = 0
+            return
+        self._shortages[what] += 1
+        if self._shortages[what] >= SHORTAGES:
+            self._lacks = error
+            self.stop()
 
     async def _is_idle(self) -> bool:
         try:
@@ -209,6 +237,7 @@ class Worker:
             return
         except StoreError as error:
             logger.warning("run %s is left for now: %s", claim.run, error)
+            self._went("drives", error)
         except HoldfastError as error:
             # Another version of the graph, a missing key or package: another worker may be able to.
             self.claims.leave(claim.run)
@@ -227,7 +256,9 @@ class Worker:
         if self._stopping.is_set():
             return 0.0
         self._say("taken", claim, claim.why)
-        return await self._driven(claim, known)
+        rest = await self._driven(claim, known)
+        self._went("drives")
+        return rest
 
     async def _refuse(self, claim: Claim, error: Exception) -> None:
         self._say("refused", claim, str(error))
@@ -354,6 +385,11 @@ class Worker:
             self.stop()
         except Exception:
             logger.exception("what was to be told of run %s failed", claim.run)
+
+
+def _is_shortage(error: StoreError) -> bool:
+    """Whether a store failed because this process may have no more descriptors or memory."""
+    return any(os.strerror(code) in str(error) for code in (errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
