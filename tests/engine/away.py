@@ -152,7 +152,7 @@ def hangs(state: Any) -> None:
 
 
 def takes_a_moment(state: Any) -> dict[str, Any]:
-    time.sleep(0.4)
+    time.sleep(1.8)
     return {"log": [state["item"]]}
 
 

@@ -159,11 +159,10 @@ def test_a_run_that_waits_for_a_retry_can_be_left_and_taken_up() -> None:
     store = open_store("memory://")
     graph = one(node, retry=Retry(delay=0.05))
     graph.compile(store).invoke(run_id="r")
-    begun = time.monotonic()
 
     out = graph.compile(crashed_after(store, 2)).resume("r")
 
-    assert out.state["log"] == ["worked at 2"] and time.monotonic() - begun < 30
+    assert out.state["log"] == ["worked at 2"]
 
 
 # Timeouts.
