@@ -6,6 +6,7 @@ import collections
 import datetime as dt
 import fractions
 import pickle
+import pickletools
 import sys
 import tracemalloc
 import uuid
@@ -130,4 +131,67 @@ def test_a_pickle_that_does_what_no_pickler_writes_is_refused(program: bytes, tm
     (tmp_path / "c.pkl").write_bytes(b"\x80\x04" + program)
 
     with pytest.raises(HoldfastError):
+        load(tmp_path / "c.pkl")
+
+
+RAW_BOMBS = {
+    "LONG_BINPUT": b"\x80\x04]r" + (50_000_000).to_bytes(4, "little") + b".",
+    "BINPUT": b"\x80\x04]q\xff.",
+    "PUT": b"]p50000000\n.",
+    "BINBYTES8": b"\x80\x04\x8e" + (500_000_000).to_bytes(8, "little") + b".",
+    "BYTEARRAY8": b"\x80\x05\x96" + (500_000_000).to_bytes(8, "little") + b".",
+    "FRAME": b"\x80\x04\x95" + (500_000_000).to_bytes(8, "little") + b"].",
+    "LONG4": b"\x80\x04\x8b" + (500_000_000).to_bytes(4, "little") + b".",
+}
+
+
+@pytest.mark.parametrize("name", RAW_BOMBS)
+def test_a_number_in_a_pickle_makes_no_room_that_its_bytes_do_not_fill(name: str, tmp_path: Path) -> None:
+    (tmp_path / "c.pkl").write_bytes(RAW_BOMBS[name])
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(HoldfastError) as refused:
+            load(tmp_path / "c.pkl")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10_000_000
+    if name.endswith("PUT"):
+        assert "which no pickle of its size has" in str(refused.value)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_what_a_pickle_refers_to_again_is_read_under_every_protocol(protocol: int, tmp_path: Path) -> None:
+    shared = [f"text {number}" for number in range(400)]
+    content = {"state": {"x": [shared, shared]}, "node": "b", "config": {}, "version": "1.0"}
+    for data in (pickle.dumps(content, protocol), pickletools.optimize(pickle.dumps(content, protocol))):
+        (tmp_path / "c.pkl").write_bytes(data)
+        assert load(tmp_path / "c.pkl")["state"]["x"] == [shared, shared]
+
+
+@pytest.mark.parametrize("number", [100_000, 100_001])
+def test_lists_nested_deep_are_refused_before_they_are_all_made(number: int, tmp_path: Path) -> None:
+    is_even = number % 2 == 0
+    deep = b"]" * number + b"a" * (number - 1) if is_even else b"]" + b"\x85" * number
+    (tmp_path / "c.pkl").write_bytes(b"\x80\x04" + deep + b".")
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(CodecError, match="nested deeper than 2,000 levels"):
+            load(tmp_path / "c.pkl")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 200 * number if is_even else peak < 2_000_000
+
+
+def test_depth_that_a_list_gets_after_it_was_put_into_another_is_found(tmp_path: Path) -> None:
+    # Each list is put into the one before while it is empty: ] memoised, [ memoised, appended, then fetched again.
+    program = b"]\x94"
+    for number in range(3000):
+        program += b"j" + number.to_bytes(4, "little") + b"]\x94a\x86" if number else b"]\x94a"
+    (tmp_path / "c.pkl").write_bytes(b"\x80\x04" + program + b".")
+
+    with pytest.raises(CodecError, match="nested deeper than 2,000 levels"):
         load(tmp_path / "c.pkl")

@@ -7,10 +7,14 @@ from collections import Counter
 from typing import Any
 
 from holdfast.data.budget import MOST_ALIKE
+from holdfast.data.encoding import MAX_DEPTH
 from holdfast.errors import CodecError
 
 MOST_PARTS = 5_000_000
 """How many parts a pickle may come to. What it refers to again counts again: so it is read, shown and stored."""
+
+MOST_LEVELS = 4 * MAX_DEPTH
+"""How deep the parts of a pickle may be nested. A level of a value, as it is stored, is up to four of them."""
 
 MOST_ODD_KEYS = 5_000
 """How many keys of one mapping may be objects whose hash cannot be told from the pickle."""
@@ -18,7 +22,9 @@ MOST_ODD_KEYS = 5_000
 _POPPED = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "REDUCE": 2, "NEWOBJ": 2, "NEWOBJ_EX": 3, "STACK_GLOBAL": 2}
 _GATHERED = ("TUPLE", "LIST", "DICT", "FROZENSET")
 _ADDED = {"APPEND": 1, "SETITEM": 2, "BUILD": 1, "APPENDS": 0, "SETITEMS": 0, "ADDITEMS": 0}
-_KEPT = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
+_NUMBERED = ("PUT", "BINPUT", "LONG_BINPUT")
+"""An unpickler makes room for all numbers up to the one that these name."""
+_KEPT = (*_NUMBERED, "MEMOIZE")
 _FETCHED = ("GET", "BINGET", "LONG_BINGET")
 _IGNORED = ("PROTO", "FRAME")
 _REFUSED = ("POP", "POP_MARK", "DUP", "INST", "OBJ", "NEXT_BUFFER", "READONLY_BUFFER")
@@ -29,14 +35,23 @@ _WELL_MIXED = ("datetime", "uuid", "pathlib", "pathlib._local")
 class _Part:
     """A value that the pickle makes: its parts, its name if it is a global, and its hash as far as it is known."""
 
-    __slots__ = ("called", "hash", "hashes", "parts")
+    __slots__ = ("called", "hash", "hashes", "levels", "parts")
 
-    def __init__(
-        self, parts: list[_Part] | None = None, hash_: int | None = None, called: Any = None
-    ) -> None:
-        self.parts = parts if parts is not None else []
-        self.hash, self.called = hash_, called
+    def __init__(self, hash_: int | None = None, called: Any = None) -> None:
+        self.parts: list[_Part] | tuple[()] = ()
+        self.hash, self.called, self.levels = hash_, called, 1
         self.hashes: Counter[int | None] | None = None
+
+    def hold(self, parts: list[_Part]) -> None:
+        """Take more parts. What these take later, they are too late to tell: `_weigh` finds it."""
+        if not parts:
+            return
+        if isinstance(self.parts, list):
+            self.parts += parts
+        else:
+            self.parts = parts
+        self.levels = max(self.levels, 1 + max(part.levels for part in parts))
+        _check_levels(self.levels)
 
     def add_keys(self, keys: list[_Part]) -> None:
         """Refuse keys that would meet in one place of a mapping: each is compared with all before it."""
@@ -62,12 +77,16 @@ class _Program:
 
     def root(self, data: bytes) -> _Part:
         """The part that the whole pickle makes."""
-        for opcode, argument, _ in pickletools.genops(data):
+        for opcode, argument, place in pickletools.genops(data):
             if opcode.name == "STOP":
                 if len(self.stack) != 1:
                     raise CodecError("it makes things that are not part of what it holds")
                 return self.top()
+            if opcode.name in _NUMBERED:
+                _check_number(argument, place or 0)
             self.step(opcode.name, argument)
+            if len(self.stack) > MOST_PARTS:
+                raise CodecError(f"it comes to more than {MOST_PARTS:,} parts")
         raise ValueError("pickle exhausted before end of frame")
 
     def top(self) -> _Part:
@@ -122,13 +141,25 @@ class _Program:
             holder.add_keys(parts[::2])
         elif name == "ADDITEMS":
             holder.add_keys(parts)
-        holder.parts += parts
+        holder.hold(parts)
+
+
+def _check_number(number: Any, place: int) -> None:
+    """Refuse a number for a value that is larger than the numbers of all instructions before it can be."""
+    if not 0 <= int(number) <= place:
+        raise CodecError(f"it keeps a value under the number {number:,}, which no pickle of its size has")
+
+
+def _check_levels(levels: int) -> None:
+    if levels > MOST_LEVELS:
+        raise CodecError(f"it is nested deeper than {MOST_LEVELS:,} levels")
 
 
 def _made(name: str, parts: list[_Part]) -> _Part:
     if name == "STACK_GLOBAL":
         return _Part(called=(parts[0].called, parts[1].called))
-    made = _Part(parts)
+    made = _Part()
+    made.hold(parts)
     if name.startswith("TUPLE") and all(part.hash is not None for part in parts):
         made.hash = hash(tuple(part.hash for part in parts))
     elif name == "REDUCE" and isinstance(parts[0].called, tuple) and parts[0].called[0] in _WELL_MIXED:
@@ -158,6 +189,8 @@ def _weigh(root: _Part) -> None:
             coming.pop()
             open_.remove(part)
             weights[part] = 1 + sum(weights[inner] for inner in part.parts)
+            part.levels = 1 + max((inner.levels for inner in part.parts), default=0)
+            _check_levels(part.levels)
             if weights[part] > MOST_PARTS:
                 raise CodecError(f"it comes to more than {MOST_PARTS:,} parts")
         else:

@@ -63,7 +63,7 @@ _VALUES = [
     b"\x8c\x041e99", b"\x8c\x091e9999999", b"\x8c\x031/3", b"C\x02ab", b"h\x00", b"h\x01", b"h\x02",
 ]  # fmt: skip
 _DEEDS = [b"\x85", b"\x86", b"\x87", b"R", b"a", b"s", b"q\x00", b"q\x01", b"q\x02", b"(", b"e", b"u", b"t", b"l", b"d",
-          b"b", b"\x81", b"\x90", b"\x91", b"\x94", b"0", b"2"]  # fmt: skip
+          b"p9999999\n", b"r\xff\xff\xff\x01", b"b", b"\x81", b"\x90", b"\x91", b"\x94", b"0", b"2"]  # fmt: skip
 
 
 def pickle_program(rng: Random) -> bytes:
@@ -243,7 +243,9 @@ TARGETS = [
         make=pickle_program,
         words=(*_GLOBALS, *_VALUES, *_DEEDS),
         seeds=lambda: [
-            pickle.dumps({"a": [1, (2, {3})], "b": bytearray(b"x")}, protocol) for protocol in (0, 2, 4)
+            *(pickle.dumps({"a": [1, (2, {3})], "b": bytearray(b"x")}, protocol) for protocol in (0, 2, 4)),
+            b"\x80\x04]r\xff\xff\xff\x01.",
+            b"\x80\x04" + b"]" * 140 + b"a" * 139 + b".",
         ],
         share=300,
         longest=300,
