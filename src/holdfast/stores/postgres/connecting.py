@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 import threading
@@ -106,6 +107,13 @@ class Server:
             self.check_open()
             try:
                 return attempt()
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                    raise
+                raise StoreError(
+                    f"cannot use {self.address.url}: {error}; close files and sockets of this process or raise its "
+                    "limit (ulimit -n), and resume"
+                ) from error
             except (psycopg.Error, UnicodeError) as error:
                 waited = time.monotonic() - began
                 verdict = judge(error) if isinstance(error, psycopg.Error) else Verdict.REFUSED
