@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import FlowInvalid, load_flow
+from holdfast import FlowInvalid, HoldfastError, load_flow
 from holdfast.flows.language import plain
 from holdfast.flows.language.evaluation import Evaluation
 from holdfast.flows.language.functions import FUNCTIONS
 from holdfast.flows.language.plain import MAX_STEPS, Misuse
-from holdfast.flows.language.templates import TemplateError, compile_template
+from holdfast.flows.language.templates import TemplateError, compile_template, compile_tree, render_tree
 
 ONE_HASH = sys.hash_info.modulus
 
@@ -173,3 +173,42 @@ def test_folding_an_outline_takes_work_in_proportion_to_its_groups() -> None:
     few, many = _lines_run(lambda: fold(200)), _lines_run(lambda: fold(800))
 
     assert many < 5 * few
+
+
+DOUBLING = {
+    "twice the value before": "['{{ steps.a%d.output.v }}', '{{ steps.a%d.output.v }}']",
+    "all steps before": "'{{ steps }}'",
+}
+
+
+@pytest.mark.parametrize("name", DOUBLING)
+def test_steps_that_double_a_value_stop_at_the_limit_of_what_one_step_makes(
+    name: str, tmp_path: Path
+) -> None:
+    text = "workflow: {name: w}\nsteps:\n  - {name: a0, set: {v: xxxxxxxxxx}}\n"
+    for number in range(1, 16):
+        value = DOUBLING[name].replace("%d", str(number - 1))
+        text += f"  - {{name: a{number}, set: {{v: {value}}}}}\n"
+    (tmp_path / "w.yaml").write_text(text)
+    app = load_flow(tmp_path / "w.yaml").open(store="memory:")
+
+    with pytest.raises(HoldfastError, match="come to more than 5,000 parts"):
+        app.invoke({})
+
+
+def test_values_are_counted_together_and_as_often_as_they_stand_in_a_field(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plain, "MAX_PARTS_MADE", 100)
+    monkeypatch.setattr(plain, "MAX_CHARACTERS_MADE", 1000)
+    scope = {"list": list(range(50)), "text": "x" * 500, "bytes": b"x" * 501, "map": {"k": list(range(99))}}
+
+    for fits in (["{{ list }}"] * 2, ["{{ text }}"] * 2, ["{{ map }}"], ["{{ bytes }}"]):
+        assert len(render_tree(compile_tree(fits), scope)) == len(fits)
+    for too_much in (
+        ["{{ list }}"] * 3,
+        {"a": ["{{ text }}"], "b": "{{ bytes }}"},
+        ["{{ map }}", "{{ [1] }}"],
+    ):
+        with pytest.raises(TemplateError, match="hand on only what is needed"):
+            render_tree(compile_tree(too_much), scope)

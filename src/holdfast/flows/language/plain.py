@@ -18,6 +18,10 @@ MAX_STEPS = 1_000_000
 """What one evaluation may cost. Reading a value costs 1; handling many, or long texts, in proportion."""
 MAX_LENGTH = 1_000_000
 """How many characters or items anything that is made may have."""
+MAX_PARTS_MADE = 1_000_000
+"""How many parts (items, keys and values, at any depth) the values of one field of a step may come to together."""
+MAX_CHARACTERS_MADE = 32_000_000
+"""How many characters and bytes their texts may have together."""
 MAX_BITS = 256
 """The size of the largest whole number."""
 MAX_DEPTH = 100
@@ -79,6 +83,37 @@ class Budget:
         if length > MAX_LENGTH:
             raise Misuse(f"the list would have {length:,} items; the limit is {MAX_LENGTH:,}")
         self.items(length)
+
+
+class Extent:
+    """How much the values of one field may still come to; what is referred to twice counts twice, as it is stored."""
+
+    def __init__(self) -> None:
+        self._parts, self._characters = MAX_PARTS_MADE, MAX_CHARACTERS_MADE
+
+    def take(self, value: Any) -> Any:
+        """Return the value, or refuse it if all of them come to too much."""
+        coming = [value]
+        while coming:
+            one = coming.pop()
+            found = kind(one)
+            if found in ("list", "mapping"):
+                self._count(size(one), 0)
+                coming.extend(elements(one))
+                if found == "mapping":
+                    coming.extend(item for _, item in entries(one))
+            elif found == "text" or isinstance(one, (bytes, bytearray)):
+                self._count(0, len(one))
+        return value
+
+    def _count(self, parts: int, characters: int) -> None:
+        self._parts -= parts
+        self._characters -= characters
+        if self._parts < 0 or self._characters < 0:
+            raise Misuse(
+                f"the values come to more than {MAX_PARTS_MADE:,} parts or {MAX_CHARACTERS_MADE:,} characters; "
+                "hand on only what is needed of them, or keep them in a file and hand on its path"
+            )
 
 
 def kind(value: Any) -> str:

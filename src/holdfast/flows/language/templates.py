@@ -9,7 +9,7 @@ from jinja2 import nodes
 
 from holdfast.errors import HoldfastError
 from holdfast.flows.language.evaluation import Part, check_shape
-from holdfast.flows.language.plain import MAX_DEPTH, Misuse
+from holdfast.flows.language.plain import MAX_DEPTH, Extent, Misuse
 from holdfast.flows.language.template_body import BodyReader, Rendering, Statement
 from holdfast.flows.language.template_syntax import parsed
 
@@ -71,11 +71,16 @@ class Template:
         """The text with `place(value)` written in for every `{{ value }}`."""
         return self._rendered(scope, place)
 
-    def value(self, scope: Mapping[str, Any]) -> Any:
-        """The value itself if the text is one `{{ value }}` and nothing else; otherwise the text."""
-        if self._single is None:
-            return self.render(scope)
-        return self._guarded(self._single, Rendering(scope, None))
+    def value(self, scope: Mapping[str, Any], extent: Extent | None = None) -> Any:
+        """The value itself if the text is one `{{ value }}` and nothing else; otherwise the text.
+
+        Raise `TemplateError` if it comes to more than is left of `extent`.
+        """
+        single = self._single
+        found = self.render(scope) if single is None else self._guarded(single, Rendering(scope, None))
+        return (
+            found if extent is None else self._guarded(lambda _: extent.take(found), Rendering(scope, None))
+        )
 
     def _rendered(self, scope: Mapping[str, Any], place: Callable[[Any], str] | None) -> str:
         if self._body is None:
@@ -139,8 +144,9 @@ def compile_tree(value: Any) -> Any:
 
 
 def render_tree(compiled: Any, scope: Mapping[str, Any]) -> Any:
-    """A compiled tree with the value of each template in its place."""
-    return _mapped(compiled, lambda template: template.value(scope), Template, (), [MAX_TREE])
+    """A compiled tree with the value of each template in its place; refused if these come to too much together."""
+    extent = Extent()
+    return _mapped(compiled, lambda template: template.value(scope, extent), Template, (), [MAX_TREE])
 
 
 def tree_paths(compiled: Any) -> set[tuple[str, ...]]:
