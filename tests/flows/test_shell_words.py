@@ -110,6 +110,7 @@ def test_a_value_arrives_as_it_is(shell: str, words: str, expected: list[str]) -
         ("printf %s {{ n }} > {{ file }}; cat < {{ file }}; cat<{{ file }}; rm -- {{ file }}", "77"),
         ("printf %s {{ n }} >> \"{{ file }}\"; cat -- {{ file }}>&1; rm -- '{{ file }}'", "7"),
         ("printf '<%s>' {{ list }}", "".join(f"<{each}>" for each in SCOPE["list"])),
+        ('if [ ! -d "$PATH" ] && test "$PATH" != ]; then printf %s {{ v }}; fi; true && exit $?', HOSTILE),
         ("{% if yes %}printf %s {{ v }}{% endif %}", HOSTILE),
     ],
 )  # fmt: skip
@@ -247,7 +248,7 @@ def test_no_command_that_takes_values_runs_one(shell: str, tmp_path: Path) -> No
         ran += len(parts)
         subprocess.run(
             [shell, "-c", "\n".join(parts)],
-            env={"PATH": os.environ["PATH"], **variables},
+            env={"PATH": os.environ["PATH"], "O": "-v", "N": PWN[0], **variables},
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,

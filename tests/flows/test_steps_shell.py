@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -16,6 +18,7 @@ from holdfast.errors import ExecutionError
 from holdfast.flows.errors import StepFailed, StepTimedOut
 from holdfast.flows.kinds import process
 from holdfast.flows.kinds.process import Command
+from holdfast.flows.reading.problems import FlowInvalid
 from holdfast.values import RunStatus
 from tests.flows.workshop import Workshop
 from tests.graphs import Heard
@@ -155,6 +158,78 @@ def test_values_arrive_as_they_are_and_are_never_run(shop: Workshop) -> None:
 
     assert found["output"] == f"{nasty}|" * 3
     assert not (shop.folder / "broken").exists()
+
+
+HEAD = """
+workflow:
+  name: test
+  inputs: {x: {}}
+steps:
+  - name: x
+    shell:
+      shell: bash
+"""
+TOUCHES = "a[$(touch PWNED)]"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        """run: 'echo {{ inputs.x }}; [ -v "$HOLDFAST_VALUE_1" ]'""",
+        """run: 'echo {{ inputs.x }}; test -v "$HOLDFAST_VALUE_1"'""",
+        """run: 'if [ -v "$HOLDFAST_VALUE_1" ]; then echo {{ inputs.x }}; fi'""",
+        """run: 'echo {{ inputs.x }}; [ -v "$N" ]'\n      env: {N: "{{ inputs.x }}"}""",
+        """run: 'echo {{ inputs.x }}; [ "$O" "$N" ]'\n      env: {O: '-v', N: "{{ inputs.x }}"}""",
+        """run: 'echo {{ inputs.x }}'\n      env: {BASH_ENV: "{{ inputs.x }}"}""",
+    ],
+)
+def test_a_value_is_not_run_by_bash_where_it_reads_variables_as_code(shop: Workshop, step: str) -> None:
+    with contextlib.suppress(ExecutionError, FlowInvalid):
+        shop.run(f"{HEAD}      {step}", {"x": TOUCHES})
+
+    assert not (shop.folder / "PWNED").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["BASH_ENV", "ENV", "PS4", "PATH", "IFS", "LD_PRELOAD", "PYTHONPATH", "GIT_SSH_COMMAND", "BASH_FUNC_a%%"],
+)
+def test_variables_that_decide_what_is_run_take_text_but_no_values(shop: Workshop, name: str) -> None:
+    with pytest.raises(FlowInvalid, match="a value cannot be put into"):
+        shop.load(HEAD + f"      run: echo\n      env: {{{name!r}: 'a{{{{ inputs.x }}}}'}}")
+
+    shop.load(HEAD + f"      run: echo\n      env: {{{name!r}: 'a', GIT_AUTHOR_NAME: '{{{{ inputs.x }}}}'}}")
+
+
+@pytest.mark.parametrize("program", ["./charge.sh", "bin/charge", "bash charge.sh"])
+def test_a_value_does_not_choose_the_folder_of_a_program(shop: Workshop, program: str) -> None:
+    text = HEAD + f"      run: {program} {{{{ inputs.x }}}}\n      programs: [{program}]\n"
+
+    with pytest.raises(FlowInvalid, match="in the folder that a value in `cwd` names"):
+        shop.load(text + "      cwd: '{{ inputs.x }}'")
+    shop.load(text + "      cwd: fixed")
+    shop.load(text.replace(program, "charge") + "      cwd: '{{ inputs.x }}'")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "echo {{ inputs.x }} > {{ inputs.x }}",
+        'echo {{ inputs.x }} > "/dev{{ inputs.x[4:] }}"',
+        "cat {{ inputs.x }} < '/'{{ inputs.x[1:] }}",
+        "echo {{ inputs.x }} >> \"$FILE\"\n      env: {FILE: '{{ inputs.x }}'}",
+        "echo {{ inputs.x }} > ${A}{{ inputs.x[6:] }}\n      env: {A: '{{ inputs.x[:6] }}'}",
+    ],
+)
+def test_a_redirection_to_a_value_opens_no_connection(shop: Workshop, rest: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        address = f"/dev/tcp/127.0.0.1/{server.getsockname()[1]}"
+        told = shop.error(HEAD + f"      run: {rest}", {"x": address})
+
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert "for which bash opens a connection" in told
 
 
 def test_the_environment_of_a_command(shop: Workshop) -> None:

@@ -30,7 +30,7 @@ RUN_PIECES = (
     "declare {{ w }}=1", "test {{ l }}", "printf {{ l }}", "read {{ w }}", "x={{ v }}", "echo $({{ v }})",
     "export ", "echo ", " {{ v }}", " {{ w }} ", "-v ", "printf ", "%n ", "printf '%d' {{ w }}",
     "exit {{ w }}", "echo $((1)) {{ w }}", "[[ {{ w }} -eq 1 ]]", "cat <<E\n{{ v }}\nE\n", "eval {{ w }}",
-    "\\", "f() { ",
+    "\\", "f() { ", '[ -v "$HOLDFAST_VALUE_1" ]', 'test -v "$N"', "[ $N ]", '[ "$O" "$N" ]', '[ -n "$N" ]',
 )  # fmt: skip
 """Parts of scripts of which many can be run."""
 _SUBSCRIPT = "a[$(echo PWNED >&2)]"
@@ -92,7 +92,7 @@ def shell_runs() -> Check:
         for shell in shells[: 1 + len(data) % 2]:
             done = subprocess.run(
                 [shutil.which(shell) or shell, "-c", script],
-                env={"PATH": "", **env},
+                env={"PATH": "", "O": "-v", "N": _SUBSCRIPT, **env},
                 capture_output=True,
                 stdin=subprocess.DEVNULL,
                 cwd=folder,

@@ -39,16 +39,17 @@ class RunCommand(Plain):
         return {"output": self._data(done.stdout), "exit_code": done.code, "stderr": done.stderr}
 
     def _command(self, scope: Mapping[str, Any], ctx: Context) -> Command:
+        own = {name: text.render(scope) for name, text in self._env.items()}
+        env = {**self._world.command_env(), **own}
         try:
-            script, values = safe_script(self._script.template, scope, self._shell.programs)
+            script, values = safe_script(self._script.template, scope, self._shell.programs, env)
         except HoldfastError as error:
             raise StepFailed(f"{self._script.field}: {error}") from None
-        own = {name: text.render(scope) for name, text in self._env.items()}
         return Command(
             script,
             shell=self._shell.shell,
             cwd=self._folder(scope),
-            env={**self._world.command_env(), **own, **values, **_facts(ctx)},
+            env={**env, **values, **_facts(ctx)},
             stdin=_as_bytes(self._stdin.look(scope)),
             timeout=self._timeout,
             scrub=self._world.scrubber.scrub,

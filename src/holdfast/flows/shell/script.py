@@ -34,7 +34,10 @@ _BRACKET = re.compile(r"[][{}]" + _END)
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./~*?^!-]+")
 _ESCAPE = re.compile(r"\\[ -/:-@\[-`{-~]")
 _SINGLE = re.compile(r"'([^']*)'")
-_VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\}|[0-9?#@*$!-])")
+_VARIABLE = re.compile(
+    r"\$(?!\{?HOLDFAST_VALUE)(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\}|[0-9?#@*$!-])"
+)
+_OWN = re.compile(r"\$\{?HOLDFAST_VALUE\w*\}?")
 _QUOTED = re.compile(r'(?:[^"\\$`\0]|\\[^\0])+')
 _ESCAPED = re.compile(r'\\(?:\n|([\\"$`]))')
 _ENDS_WORD = re.compile(_END)
@@ -57,6 +60,8 @@ class Script:
         self._at = 0
         self._written: list[str] = []
         self._words: list[Word] = []
+        self.files: list[str] = []
+        """The files of redirections that depend on a value or a variable, as they are written in the result."""
 
     def result(self) -> str:
         """The script; raise `UnsafePlace` if it is not in the language of scripts with values."""
@@ -74,7 +79,9 @@ class Script:
 
     def _redirection_or_word(self) -> None:
         if self._copy(_REDIRECT):
-            self._word(is_file=True)
+            begin = len(self._written)
+            if self._word(is_file=True).literal is None:
+                self.files.append("".join(self._written[begin:]))
             return
         start = self._at
         word = self._word(is_file=False)
@@ -103,19 +110,19 @@ class Script:
     def _piece(self, start: int, is_file: bool) -> Word:
         """One piece of a word."""
         if found := (self._at == start and self._copy(_BRACKET)) or self._copy(_PLAIN):
-            return Word(found[0], True, False)
+            return Word(found[0], True, False, expands="*" in found[0] or "?" in found[0])
         if found := self._copy(_ESCAPE):
             return Word(found[0][1:], False, False)
         if found := self._take(_SINGLE):
             return self._single(found[1])
         if self._script[self._at] == '"':
             return self._double()
-        if self._copy(_VARIABLE):
-            return Word(None, False, False)
+        if found := self._copy(_VARIABLE):
+            return _variable(found[0], is_quoted=False)
         if found := self._take(_VALUE):
             alone = found.start() == start and _ENDS_WORD.match(self._script, self._at) and not is_file
             return self._value(found, "alone" if alone else "bare")
-        raise self._refusal(_reason(self._script[self._at : self._at + 2]))
+        raise self._refusal(_reason(self._ahead()))
 
     def _single(self, text: str) -> Word:
         self._written.append("'")
@@ -130,12 +137,12 @@ class Script:
         while self._script[self._at : self._at + 1] != '"':
             if found := self._copy(_QUOTED):
                 word += Word(_ESCAPED.sub(lambda escaped: escaped[1] or "", found[0]), False, False)
-            elif self._copy(_VARIABLE):
-                word += Word(None, False, False)
+            elif found := self._copy(_VARIABLE):
+                word += _variable(found[0], is_quoted=True)
             elif found := self._take(_VALUE):
                 word += self._value(found, "double")
             else:
-                raise self._refusal(_reason(self._script[self._at : self._at + 2], quoted=True))
+                raise self._refusal(_reason(self._ahead(), quoted=True))
         self._at += 1
         self._written.append('"')
         return word
@@ -158,12 +165,24 @@ class Script:
             self._written.append(found[0])
         return found
 
+    def _ahead(self) -> str:
+        """The next two characters, or the name of a variable that holds a value."""
+        found = _OWN.match(self._script, self._at)
+        return found[0] if found else self._script[self._at : self._at + 2]
+
     def _refusal(self, reason: str) -> UnsafePlace:
         at = min(self._at, len(self._script))
         line = self._script.count("\n", 0, at) + 1
         begin = self._script.rfind("\n", 0, at) + 1
         shown = _VALUE.sub("{{ … }}", self._script[begin:].split("\n", 1)[0].strip())
         return UnsafePlace(f"line {line} of the script, {shown[:120]!r}", line, reason, _REMEDY)
+
+
+def _variable(text: str, is_quoted: bool) -> Word:
+    """A variable as a word; the status is always a number, `$@` and `$*` are always several words."""
+    if text == "$?":
+        return Word(text, False, False)
+    return Word(None, False, False, expands=not is_quoted or text in ("$@", "$*"))
 
 
 def _reason(ahead: str, quoted: bool = False) -> str:
@@ -176,6 +195,8 @@ def _reason(ahead: str, quoted: bool = False) -> str:
         return "a backslash has to stand before a sign, or after a blank at the end of the line"
     if ahead[0] == "$" and MARK in ahead:
         return "a value cannot follow a $"
+    if _OWN.fullmatch(ahead):
+        return f"a script with values cannot name {ahead}, which holds a value"
     if ahead[0] in "$`":
         return f"a script with values can have $NAME, but not {ahead!r}"
     return f"a script with values cannot have {ahead[0]!r} here; put text into quotes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ MAX_VALUE = 100_000
 """How many bytes one value may have; systems allow little more per variable."""
 MAX_VALUES = 1_000_000
 """How many bytes all values together may have."""
+_REFERENCE = re.compile(r"\$\{?(\w+)\}?")
+_CONNECTION = re.compile(r"/dev/(?:tcp|udp)/")
+"""The files that bash opens a connection for, whatever the file system has; `sh` may be bash."""
 
 
 class UnusableValue(HoldfastError):
@@ -24,13 +28,17 @@ class UnusableValue(HoldfastError):
 
 
 def safe_script(
-    template: Template, scope: Mapping[str, Any], programs: Sequence[str] = ()
+    template: Template,
+    scope: Mapping[str, Any],
+    programs: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[str, dict[str, str]]:
     """The script with a variable in place of each value, and the variables.
 
     Whatever characters a value has, it arrives as one unchanged argument; a list that stands alone
     arrives as one argument per item. Raise `UnsafePlace` if the script is more than the small language of
-    scripts with values, in which nothing reads text as code.
+    scripts with values, in which nothing reads text as code. `environment` is what the script will find in
+    its other variables: no file of a redirection may become a connection by a value or a variable.
     """
     if MARK in template.text:
         raise UnusableValue("the script contains a NUL character, which no shell takes; remove it")
@@ -44,7 +52,21 @@ def safe_script(
     if not values:
         return script, {}
     variables = _Variables(values)
-    return Script(script, variables.insert, programs).result(), variables.env
+    reading = Script(script, variables.insert, programs)
+    result = reading.result()
+    _check_files(reading.files, {**(environment or {}), **variables.env})
+    return result, variables.env
+
+
+def _check_files(files: Sequence[str], env: Mapping[str, str]) -> None:
+    """Raise `UnusableValue` for the file of a redirection that bash would open a connection for."""
+    for file in files:
+        bare = re.sub(r"[\"'\\]", "", file)
+        if _CONNECTION.search(_REFERENCE.sub(lambda found: env.get(found[1], ""), bare)):
+            raise UnusableValue(
+                "a value makes the file of a redirection begin with /dev/tcp/ or /dev/udp/, for which bash opens a "
+                "connection; give another path"
+            )
 
 
 def check_script(template: Template, programs: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from holdfast.flows.language.templates import TemplateError, compile_template
@@ -13,7 +13,7 @@ from holdfast.flows.reading.checks.reading import Placed, Reading
 from holdfast.flows.reading.checks.values import check_ask, check_inputs
 from holdfast.flows.reading.problems import Problem
 from holdfast.flows.reading.source import DataPath
-from holdfast.flows.shell.commands import program_problem
+from holdfast.flows.shell.commands import INTERPRETED, program_problem
 from holdfast.flows.shell.words import UnsafePlace, check_script
 from holdfast.plan.executor_choice import executor_problems
 
@@ -196,9 +196,12 @@ def _script(reading: Reading, placed: Placed) -> Iterator[Problem]:
     if isinstance(given, Shell):
         programs = given.programs
         for index, entry in enumerate(programs):
-            if reason := program_problem(entry):
+            if reason := program_problem(entry, in_any_folder=is_template(given.cwd or "")):
                 hint = "name a program and the words that always follow it, such as ./charge.sh"
+                if is_template(given.cwd or ""):
+                    hint = "write absolute paths, or remove the value from `cwd`"
                 yield reading.source.problem((*path, "programs", index), f"{entry!r} {reason}", hint)
+        yield from _variables(reading, (*path, "env"), given.env)
     script = given.run if isinstance(given, Shell) else given
     path = (*path, "run") if isinstance(given, Shell) else path
     try:
@@ -208,6 +211,15 @@ def _script(reading: Reading, placed: Placed) -> Iterator[Problem]:
         yield reading.source.problem_inside(path, offset, error.reason, error.remedy)
     except TemplateError:
         return
+
+
+def _variables(reading: Reading, path: DataPath, env: Mapping[str, str]) -> Iterator[Problem]:
+    """No value is put into a variable that a shell, a loader or an interpreter takes code or programs from."""
+    for name, text in env.items():
+        if is_template(text) and INTERPRETED.fullmatch(name):
+            message = f"a value cannot be put into {name}, which decides what shells and programs run"
+            hint = "write its text out, or choose another name and use that in the script"
+            yield reading.source.problem((*path, name), message, hint)
 
 
 def _until(reading: Reading, placed: Placed) -> Iterator[Problem]:
