@@ -12,13 +12,14 @@ import os
 import pickle
 import re
 import shlex
+import shutil
 import subprocess
 import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.data.frozen import freeze
@@ -208,6 +209,39 @@ def test_a_secret_is_found_as_real_tools_quote_it(shell: list[str], locale: str,
     assert len(scrubbed) <= len("before  after") + 12, scrubbed
 
 
+@pytest.mark.parametrize("secret", ['pass=word"1', "a&b/c:déf1", "x%2Fy/z w%", 's3cr3t/Tok+en"x'])
+@pytest.mark.parametrize("safe", ["", "/", "/=+&:", "/=+&:%", "/=+&:% "])
+@pytest.mark.parametrize("plus", [False, True])
+def test_a_secret_is_found_in_a_url_whatever_is_quoted(secret: str, safe: str, plus: bool) -> None:
+    quoted = urllib.parse.quote(secret, safe=safe)
+    quoted = quoted.replace("%20", "+").replace(" ", "+") if plus else quoted
+
+    for text in (quoted, small(quoted), json.dumps(quoted)[1:-1], quoted.replace("&", "&amp;")):
+        assert scrubber(secret).scrub(f"/echo?k={text}#end") == "/echo?k=***#end"
+
+
+@pytest.mark.parametrize(
+    "secret", ['pass=word"1', "a secret of many characters, ü, that fills several rows of it"]
+)
+@pytest.mark.parametrize("before", ["", "token: "])
+@pytest.mark.parametrize(
+    "tool", ["hexdump -C", "xxd", "xxd -u", "xxd -c 8", "xxd -p", "od -t x1", "od -A n -t x1"]
+)
+def test_a_secret_is_found_as_real_tools_dump_it(tool: str, before: str, secret: str) -> None:
+    command = tool.split()
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"there is no {command[0]} here")
+    raw = f"{before}{secret}\nthe end".encode()
+    dump = subprocess.run(command, input=raw, capture_output=True, check=True).stdout.decode()
+
+    clean = scrubber(secret).scrub(dump)
+
+    told = re.sub("[^0-9a-f]", "", clean.lower())
+    assert REDACTED in clean
+    assert secret[:4].encode().hex() not in told and secret[-6:].encode().hex() not in told
+    assert secret[:4] not in clean and secret[-5:] not in clean
+
+
 def test_long_texts_of_blanks_and_breaks_are_searched_in_no_time() -> None:
     """Twice as much takes twice as long: this would take days otherwise."""
     hider = scrubber("simple-token-123", "x" * 100)
@@ -221,6 +255,7 @@ secret_texts = st.text(st.characters(codec="utf-8", min_codepoint=33), min_size=
 )
 
 
+@settings(deadline=None)
 @given(secret_texts, st.sampled_from(sorted(DISGUISES)), st.text(max_size=10), st.text(max_size=10))
 def test_any_secret_is_found_in_any_text(secret: str, disguise: str, before: str, after: str) -> None:
     disguised = DISGUISES[disguise](secret)

@@ -22,7 +22,12 @@ from tests.agents.llm_server import LlmServer, echo, failing, reply, server_erro
 from tests.flows.web_server import Visit, WebServer
 from tests.flows.workshop import Workshop
 
-SECRETS = ["hunter42", "sk-Aa0/+=&?ü 'quoted\" $HOME \\ <tag>", "first line of it\nsecond line of it"]
+SECRETS = [
+    "hunter42",
+    'pass=word"1',
+    "sk-Aa0/+=&?ü 'quoted\" $HOME \\ <tag>",
+    "first line of it\nsecond line of it",
+]
 FORMS: dict[str, Callable[[str], str]] = {
     "plain": lambda secret: secret,
     "json": lambda secret: json.dumps(secret)[1:-1],
@@ -41,7 +46,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.lower(), raising=False)
 
 
-@pytest.fixture(params=SECRETS, ids=["short", "strange", "lines"])
+@pytest.fixture(params=SECRETS, ids=["short", "sign", "strange", "lines"])
 def secret(request: pytest.FixtureRequest, shop: Workshop) -> str:
     value: str = request.param
     shop.env["HOLDFAST_SECRET_TOKEN"] = value
@@ -321,7 +326,7 @@ def test_items_of_a_step_that_uses_it(witness: Witness, shop: Workshop) -> None:
         steps:
           - name: x
             for_each: {in: [give, fail], key: item, on_error: continue}
-            shell: {run: 'echo {{ item }} {{ secrets.TOKEN }}; [ $I = give ]', env: {I: "{{ item }}"}}
+            shell: {run: 'echo {{ item }} {{ secrets.TOKEN }}; [ "$I" = give ]', env: {I: "{{ item }}"}}
           - {name: y, for_each: {in: "{{ steps.x.outputs }}"}, set: {copy: "{{ item }}"}}
         output: {all: "{{ steps.x }}", copies: "{{ steps.y.outputs }}"}
         """

@@ -22,6 +22,14 @@ SHORTEST = 6
 _BASE64 = r"[A-Za-z0-9+/_\-]?"
 _BREAK = r"(?:[ \t]*(?:\r?\n|(?:\\{1,4}r)?\\{1,4}n))+[ \t]*"
 """Where a line is broken, as it is or as it is written in JSON, with the blanks around it."""
+_GAP = (
+    r"(?:[ \t:]{0,3}|(?:[ \t]{1,3}\|[^\n]{0,40}|[ \t]{2}[^\n]{1,20})?(?:\r?\n|\\{1,4}n)[ \t]*"
+    r"(?:[0-9A-Fa-f]{6,16}:?[ \t]+)?)"
+)
+"""What may stand between two bytes of a dump: blanks, or the end of a row and the offset of the next."""
+_ROW_END = r"(?:(?:[ \t]{0,2}[0-9A-Fa-f]{2}){0,16}[ \t]{2,60}[^\n]{1,40}(?=\n|\Z))?"
+"""The rest of a dump's row, with the characters that its bytes stand for."""
+_SIGNS = re.compile("%[0-9A-Fa-f]{2}|.", re.DOTALL)
 _BREAKS = re.compile(rf"(?<![ \t]){_BREAK}")
 _SPECIAL = re.compile(r"[ !\"$&'()*,;<>?\[\\\]^`{|}]|(?<![^:=])~|^#")
 """What bash writes a backslash before."""
@@ -44,6 +52,19 @@ class Form(NamedTuple):
             yield _wrapped(self)
 
 
+class Pattern(NamedTuple):
+    """A form that is no fixed text: an expression, and a simpler one that finds something wherever it does."""
+
+    text: str
+    expression: str
+    simpler: str
+
+    def expressions(self, searched: str, joined: tuple[str, ...]) -> Iterator[str]:
+        """The expression, if it finds anything in a text."""
+        if re.search(self.simpler, searched) and re.search(self.expression, searched):
+            yield self.expression
+
+
 @lru_cache(maxsize=256)
 def _wrapped(form: Form) -> str:
     gap = f"(?:{_BREAK})?"
@@ -51,12 +72,37 @@ def _wrapped(form: Form) -> str:
     return f"{form.before}{gap if form.before else ''}{gap.join(map(re.escape, form.text))}{after}"
 
 
-def forms(secret: str) -> Iterator[Form]:
+def forms(secret: str) -> Iterator[Form | Pattern]:
     """Every form of a secret."""
     for part in {secret, secret.strip(), *map(str.strip, secret.splitlines())}:
         if len(part) >= SHORTEST:
             yield from map(Form, _texts(part))
             yield from _base64(part.encode("utf-8", "surrogateescape"))
+            spelled = "".join(map(_spelled, _SIGNS.findall(part)))
+            yield Pattern(part, spelled, "[%+]" if " " in part else "%")
+            yield from _dumped(part)
+
+
+def _spelled(sign: str) -> str:
+    """An expression of one character as it is, quoted for a URL, for JSON or for HTML: a URL may mix them.
+
+    What looks quoted already may be left alone, in small or capital letters.
+    """
+    if len(sign) > 1:
+        return f"{_spelled('%')}(?i:{sign[1:]})"
+    percent = "".join(f"%(?i:{byte:02x})" for byte in sign.encode("utf-8", "surrogateescape"))
+    ways = {re.escape(way) for way in (sign, json.dumps(sign)[1:-1], html.escape(sign))}
+    return (
+        f"(?:{'|'.join([*sorted(ways, key=len, reverse=True), percent, *([r'[+]'] if sign == ' ' else [])])})"
+    )
+
+
+def _dumped(secret: str) -> Iterator[Pattern]:
+    """As `hexdump -C`, `xxd` and `od -t x1` write it: in groups, in rows, between offsets and characters."""
+    digits = secret.encode("utf-8", "surrogateescape").hex()
+    for written in {digits, digits.upper()}:
+        pairs = [written[place : place + 2] for place in range(0, len(written), 2)]
+        yield Pattern(secret, f"{_GAP.join(pairs)}{_ROW_END}", _GAP.join(pairs[:4]))
 
 
 def unwrapped(text: str) -> tuple[str, ...]:

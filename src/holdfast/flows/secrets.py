@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from holdfast.flows.language.plain import Missing, Misuse
-from holdfast.flows.secret_forms import SHORTEST, Form, forms, unwrapped
+from holdfast.flows.secret_forms import SHORTEST, Form, Pattern, forms, unwrapped
 
 REDACTED = "***"
 _PREFIXES = ("HOLDFAST_SECRET_", "WORKFLOW_SECRET_", "")
-Forms = list[Form]
+Forms = list[Form | Pattern]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

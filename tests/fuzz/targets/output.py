@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+from urllib.parse import quote
 
 from holdfast.cli.display.closing import command
 from holdfast.cli.display.text import as_json, one_line
@@ -65,9 +66,11 @@ def hidden() -> Check:
         choices = Choices(data)
         secret = "S3" + re.sub("[\ud800-\udfff\x00]", "x", _text(choices)).strip() + "cret!"
         raw = b"u" * (choices.byte() % 4) + secret.encode()
-        encoded = choices.of((secret, base64.b64encode(raw).decode(), raw.hex(), json.dumps(secret)))
+        encoded = choices.of(
+            (secret, base64.b64encode(raw).decode(), raw.hex(), json.dumps(secret), quote(secret, '="$;'))
+        )
         width, gap = 1 + choices.byte() % 9, choices.of(("\n", "\r\n", "\n  ", "\\n"))
-        if encoded in (secret, json.dumps(secret)):
+        if encoded in (secret, json.dumps(secret), quote(secret, '="$;')):
             width = len(encoded)
         wrapped = gap.join(encoded[place : place + width] for place in range(0, len(encoded), width))
         secrets = Secrets({"S": secret})
