@@ -20,6 +20,7 @@ from holdfast.engine.driving.signals import StepInterrupted, StopSignal
 from holdfast.errors import StateInvalid
 from holdfast.journal.records import OnceFailed, OnceStarted
 from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing.invariants import read_journal
 from holdfast.views import timeline
 from tests.graphs import Heard, one
@@ -609,6 +610,95 @@ def test_a_step_that_is_left_while_its_function_runs_gets_the_stop_signal_and_no
     records = [record for run in runs for _, record in read_journal(store, run).records]
     assert sum(isinstance(record, OnceStarted) for record in records) == 1
     assert not any(getattr(record, "key", "") == "once:x" for record in records)
+
+
+class SlowDisk(MemoryStore):
+    """One commit of it, of the attempt in `saving`, takes until that attempt is over."""
+
+    saving: Context | None = None
+
+    def commit(self, appends: Any) -> Any:
+        context, self.saving = self.saving, None
+        for _ in range(6000):
+            if context is None or context.is_over:
+                break
+            threading.Event().wait(0.01)
+        return super().commit(appends)
+
+
+def by_coroutine(ctx: Context, function: Callable[[], Any]) -> Any:
+    async def work() -> Any:
+        return function()
+
+    async def main() -> Any:
+        return await ctx.once("x", work)
+
+    return asyncio.run(main())
+
+
+ONCES: dict[str, Callable[[Context, Callable[[], Any]], Any]] = {
+    "plain": lambda ctx, function: ctx.once("x", function),
+    "coroutine": by_coroutine,
+}
+
+
+@pytest.mark.parametrize("once", ONCES.values(), ids=ONCES)
+def test_an_attempt_that_is_left_while_its_intent_is_stored_never_starts_its_function(
+    once: Callable[[Context, Callable[[], Any]], Any],
+) -> None:
+    store, began = SlowDisk(), list[Context]()
+
+    def act(ctx: Context, left: Left) -> Any:
+        began.append(ctx)
+        store.saving = ctx
+        return once(ctx, lambda: left.effects.append("ran"))
+
+    left = Left(act)
+    left.go_on.set()
+
+    def body(state: Any, ctx: Context) -> None:
+        if began:
+            while not left.is_over.wait(0.01):
+                ctx.heartbeat()
+            return
+        left(state, ctx)
+
+    app = one(body, timeout=0.1, retry=Retry(500, delay=0)).compile(store)
+
+    assert app.invoke(run_id="r").status == "completed"
+    assert began[0].is_over
+    assert isinstance(left.signal(), StopSignal) and not left.effects
+
+
+@pytest.mark.parametrize("once", ONCES.values(), ids=ONCES)
+def test_an_attempt_that_is_left_while_its_result_is_stored_does_not_go_on_with_it(
+    once: Callable[[Context, Callable[[], Any]], Any],
+) -> None:
+    store, began = SlowDisk(), list[Context]()
+
+    def act(ctx: Context, left: Left) -> Any:
+        def effect() -> str:
+            began.append(ctx)
+            store.saving = ctx
+            return "done"
+
+        once(ctx, effect)
+        left.effects.append("went on")
+
+    left = Left(act)
+    left.go_on.set()
+
+    def body(state: Any, ctx: Context) -> None:
+        if began:
+            while not left.is_over.wait(0.01):
+                ctx.heartbeat()
+            return
+        left(state, ctx)
+
+    app = one(body, timeout=0.1, retry=Retry(500, delay=0)).compile(store)
+
+    assert app.invoke(run_id="r").status == "completed"
+    assert isinstance(left.signal(), StopSignal) and not left.effects
 
 
 def test_whoever_waits_in_a_step_that_was_left_gets_the_stop_signal_too(memory: Store) -> None:

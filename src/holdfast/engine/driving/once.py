@@ -116,6 +116,7 @@ class Onces:
             if not known:
                 with _starting(context, key):
                     context._note(OnceStarted(context.step, key, context.attempt, decision is not None))
+                    context._refuse_if_left()  # Storing may take long, and another attempt may be at work by now.
                 with _within(context, execution):
                     value = function()
                     if inspect.isawaitable(value):
@@ -124,6 +125,7 @@ class Onces:
                 context._note(noted)
             elif decision is not None:
                 context._note(context._noted(f"once:{key}", value))
+            context._refuse_if_over()
             self._end(execution, value)
             return _ready(value) if is_awaited else value
 
@@ -141,6 +143,7 @@ class Onces:
                 value = await awaitable
                 noted = context._noted(f"awaited:{execution.key}", value)
             await context._note_async(noted)
+            context._refuse_if_over()
             self._end(execution, value)
             return value
 
@@ -162,12 +165,14 @@ class Onces:
                 started = OnceStarted(context.step, key, context.attempt, decision is not None)
                 with _starting(context, key):
                     await context._note_async(started)
+                    context._refuse_if_left()
                 with _within(context, execution):
                     value = await function()
                     noted = context._noted(f"once:{key}", value)
                 await context._note_async(noted)
             elif decision is not None:
                 await context._note_async(context._noted(f"once:{key}", value))
+            context._refuse_if_over()
             self._end(execution, value)
             return value
 
