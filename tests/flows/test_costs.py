@@ -183,8 +183,9 @@ DOUBLING = {
 
 @pytest.mark.parametrize("name", DOUBLING)
 def test_steps_that_double_a_value_stop_at_the_limit_of_what_one_step_makes(
-    name: str, tmp_path: Path
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(plain, "MAX_PARTS_MADE", 5_000)
     text = "workflow: {name: w}\nsteps:\n  - {name: a0, set: {v: xxxxxxxxxx}}\n"
     for number in range(1, 16):
         value = DOUBLING[name].replace("%d", str(number - 1))
