@@ -153,6 +153,35 @@ def unmarked(own: Stored) -> Stored:
     return rechained(own._replace(entries=entries, snapshots=[]))
 
 
+def over(own: Stored, seq: int, content: bytes, body: bytes, *, pruned: bool = False) -> Stored:
+    """With another body of an entry, its chain left alone, and a snapshot there; and nothing before if `pruned`."""
+    entries = [*own.entries]
+    entries[seq - 1] = entry = entries[seq - 1]._replace(body=body)
+    snapshot = Snapshot(seq, entry.at, entry.chain, snapshot_digest(entry.chain, content) + content)
+    return own._replace(entries=entries[seq - 1 if pruned else 0 :], snapshots=[snapshot])
+
+
+def with_clear_end(own: Stored) -> Stored:
+    """The last two entries in the clear, their chain made right, with a state to go on from."""
+    *kept, before, last = own.entries
+    chain_ = link(before.chain, last.seq, last.at, last.mark, FORGED)
+    entries = [*kept, before._replace(body=FORGED), last._replace(body=FORGED, chain=chain_)]
+    return over(own._replace(entries=entries), last.seq, forged_snapshot(), FORGED)
+
+
+def genuine(own: Stored) -> bytes:
+    """The sealed snapshot that the run has."""
+    return own.snapshots[0].body[CHAIN_BYTES:]
+
+
+def flipped(body: bytes) -> bytes:
+    return b"\0" + body[1:]
+
+
+def other_bytes(body: bytes) -> bytes:
+    return body[:-1] + bytes([body[-1] ^ 1])
+
+
 OTHER_SNAPSHOT = "the snapshot of another run"
 
 ATTACKS: dict[str, tuple[Callable[[Stored, Stored], Stored], str]] = {
@@ -192,6 +221,46 @@ ATTACKS: dict[str, tuple[Callable[[Stored, Stored], Stored], str]] = {
     "an entry sealed with the attacker's key": (
         lambda own, other: with_strange_key(own),
         "is sealed with another key, which is not here",
+    ),
+    "an unsealed state over its last entry": (
+        lambda own, other: over(own, len(own.entries), forged_snapshot(), b"\0"),
+        "is not encrypted, and the entries before it are",
+    ),
+    "an unsealed state in the middle": (
+        lambda own, other: over(own, SEQ, forged_snapshot(), b"\0"),
+        f"entry {SEQ} is not encrypted, and the entries before it are",
+    ),
+    "an unsealed state as if it had been pruned": (
+        lambda own, other: over(own, SEQ, forged_snapshot(), b"\0", pruned=True),
+        f"the snapshot at {SEQ}, before which it was pruned, is not encrypted, and entry {SEQ + 1} is",
+    ),
+    "an unsealed end with its state": (
+        lambda own, other: with_clear_end(own),
+        "is not encrypted, and the entries before it are",
+    ),
+    "an unsealed flag of an entry that has its state": (
+        lambda own, other: over(own, SEQ, genuine(own), flipped(own.entries[SEQ - 1].body)),
+        f"the snapshot at {SEQ} is encrypted, and its entry is not",
+    ),
+    "an unsealed flag where it was pruned": (
+        lambda own, other: over(own, SEQ, genuine(own), flipped(own.entries[SEQ - 1].body), pruned=True),
+        f"the snapshot at {SEQ} is encrypted, and its entry is not",
+    ),
+    "a sealed body that was changed where it was pruned": (
+        lambda own, other: over(own, SEQ, genuine(own), other_bytes(own.entries[SEQ - 1].body), pruned=True),
+        f"entry {SEQ} is damaged",
+    ),
+    "an old state over a later entry, where it was pruned": (
+        lambda own, other: over(own, SEQ + 1, genuine(own), own.entries[SEQ].body, pruned=True),
+        f"the snapshot at {SEQ + 1}, before which it was pruned, is missing or damaged",
+    ),
+    "a snapshot of before, over a later entry": (
+        lambda own, other: over(own, SEQ + 1, genuine(own), own.entries[SEQ].body),
+        f"the snapshot at {SEQ + 1} does not open with its key",
+    ),
+    "a snapshot that claims to be plain": (
+        lambda own, other: with_snapshot(own, flipped(genuine(own))),
+        f"the snapshot at {SEQ} is not encrypted, and its entry is",
     ),
     "an unsealed snapshot": (
         lambda own, other: with_snapshot(own, forged_snapshot()),
@@ -279,9 +348,12 @@ def test_a_snapshot_is_not_taken_where_the_journal_was_pruned_either(store: Stor
     pruned = stored(store, "r")
     assert problems(store) == "" and made.get_state("r")["log"] == ["r", "a", "b"]
 
-    for content in (forged_snapshot(), other.snapshots[0].body[CHAIN_BYTES:]):
+    for content, told in (
+        (forged_snapshot(), f"is not encrypted, and entry {SEQ} is"),
+        (other.snapshots[0].body[CHAIN_BYTES:], "is missing or damaged"),
+    ):
         put(store, with_snapshot(pruned, content))
-        assert f"the snapshot at {SEQ}, before which it was pruned, is missing or damaged" in problems(store)
+        assert f"the snapshot at {SEQ}, before which it was pruned, {told}" in problems(store)
         with pytest.raises(CorruptJournal, match=f"the snapshot at {SEQ}"):
             made.get_state("r")
     first = pruned.entries[0]._replace(body=other.entries[SEQ - 1].body)
@@ -352,6 +424,121 @@ def test_what_was_forged_is_left_out_of_what_is_repaired(store: Store, tmp_path:
     assert repair.new_run == "r-repaired" and check_store(store, ["r-repaired"], seal=SEAL).is_fine
     made.resume("r-repaired")
     assert made.resume("r-repaired", answer="me").state["log"] == ["r", "a", "b", "me", "c"]
+
+
+@pytest.mark.parametrize("attack", [name for name in ATTACKS if "unsealed" in name])
+def test_what_is_repaired_has_nothing_that_was_written_without_the_key(
+    memory: Store, tmp_path: Path, attack: str
+) -> None:
+    made = begin(memory, "r")
+    own = stored(memory, "r")
+    forged = ATTACKS[attack][0](own, own)
+    put(memory, forged)
+
+    (refused,) = repair_store(memory, aside=tmp_path).runs
+    assert "run 'r' is encrypted; set HOLDFAST_KEY to its key to repair it" in refused.refused
+    assert stored(memory, "r") == forged
+    (repair,) = repair_store(memory, seal=SEAL, aside=tmp_path).runs
+
+    name = repair.new_run or "r"
+    if repair.new_run or "snapshot" in attack:
+        assert "forged" not in made.get_state(name)["log"] and problems(memory, runs=[name]) == ""
+    else:
+        assert memory.runs(run="r")[0].status == "damaged" and len(memory.runs()) == 1
+
+
+def test_a_sealed_run_without_its_snapshots_or_pruned_is_whole(store: Store) -> None:
+    made = begin(store, "r")
+    own = stored(store, "r")
+
+    put(store, own._replace(snapshots=[]))
+    assert problems(store) == problems(store, seal=None) == ""
+    assert made.get_state("r")["log"] == ["r", "a", "b"]
+    put(store, own._replace(entries=own.entries[SEQ - 1 :]))
+    assert problems(store) == problems(store, seal=None) == ""
+    assert made.resume("r", answer="me").state["log"] == ["r", "a", "b", "me", "c"]
+
+
+def in_clear(store: Store, *, pruned: bool) -> Stored:
+    """A run in the clear that waits, with a snapshot in its middle."""
+    app(store, encryption_key=None).invoke({"log": ["r"]}, run_id="r")
+    journal = Journal(store)
+    info = journal.info("r")
+    snapshot = journal.make_snapshot(journal.load(info, CODEC, SEQ), CODEC)
+    add_snapshot(journal, "r", snapshot)
+    if pruned:
+        store.prune("r", snapshot)
+    return stored(store, "r")
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_a_run_with_snapshots_in_the_clear_is_read_from_sealed_ones_once_it_is_sealed(
+    store: Store, pruned: bool
+) -> None:
+    """Whoever has no key can change its snapshots in the clear, and what was before them is gone or not asked."""
+    clear, made = in_clear(store, pruned=pruned), app(store)
+    journal = Journal(store, SEAL)
+    assert made.get_state("r")["log"] == ["r", "a", "b"]
+
+    control.edit(journal, "r", {"log": ["sealed"]}, graph=made.graph)
+    log = made.get_state("r")["log"]
+    assert problems(store) == problems(store, seal=None) == ""
+    own = stored(store, "r")
+    first = next(entry.seq for entry in own.entries if entry.body[:1] == SEALED)
+    assert [each.seq for each in own.snapshots] == [SEQ, first] and first == clear.entries[-1].seq + 1
+    content = forged_snapshot()
+    forged = [with_snapshot(clear, content).snapshots[0], *own.snapshots[1:]]
+    put(store, own._replace(snapshots=forged))
+
+    assert made.get_state("r")["log"] == log and "sealed" in log
+    assert len(list(journal.history(journal.info("r"), CODEC)[1])) == len(own.entries) - (
+        first - SEQ if pruned else 0
+    )
+    if pruned:
+        with pytest.raises(
+            CorruptJournal, match=f"the snapshot at {SEQ} is not encrypted, and entry {first} is"
+        ):
+            journal.load(journal.info("r"), CODEC, SEQ)
+        put(store, own._replace(snapshots=forged[:1]))
+        assert f"is not encrypted, and entry {first} is" in problems(store)
+        assert f"is not encrypted, and entry {first} is" in problems(store, seal=None)
+        for use in (made.get_state, made.resume):
+            with pytest.raises(CorruptJournal, match=f"is not encrypted, and entry {first} is"):
+                use("r")
+        return
+    earlier = journal.make_snapshot(journal.load(journal.info("r"), CODEC, SEQ), CODEC)
+    assert b"forged" not in earlier.body and earlier.body[CHAIN_BYTES:] != content
+    assert f"the snapshot at {SEQ} is not what the journal adds up to" in problems(store)
+
+
+def test_entries_in_the_clear_count_only_where_the_first_sealed_one_was_written_behind_them(
+    store: Store,
+) -> None:
+    clear, journal = in_clear(store, pruned=False), Journal(store, SEAL)
+    control.edit(journal, "r", {"log": ["sealed"]}, graph=app(store).graph)
+    own = stored(store, "r")
+    assert journal.load(journal.info("r"), CODEC, SEQ).seq == SEQ
+
+    forged = rechained(with_entry(clear, body=FORGED)).entries
+    put(store, own._replace(entries=[*forged, *own.entries[len(forged) :]], snapshots=[]))
+
+    with pytest.raises(CorruptJournal, match="was sealed to follow another entry"):
+        journal.load(journal.info("r"), CODEC, SEQ)
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_a_sealed_fork_does_not_begin_with_what_a_snapshot_in_the_clear_says_of_its_parent(
+    store: Store, pruned: bool
+) -> None:
+    clear, made = in_clear(store, pruned=pruned), app(store)
+    made.fork("r", run_id="f")
+    log = made.get_state("f")["log"]
+    assert log == ["r", "a", "b"] and problems(store) == ""
+
+    put(store, with_snapshot(clear, forged_snapshot()))
+
+    assert made.get_state("f")["log"] == log
+    assert "forged" in made.get_state("r")["log"]  # All of that one is in the clear.
 
 
 def test_a_message_is_taken_by_its_own_run_under_its_own_number_and_once(
@@ -441,7 +628,9 @@ PLANTED = {
         journal_module, "break_at", lambda previous, sealed, entry: ""
     ),
     "nothing is bound to its place": patch.object(bodies_module, "place", lambda *parts: b""),
-    "snapshots in the clear are taken": patch.object(journal_module, "misplaced", lambda *_: ""),
+    "snapshots and entries need not both be sealed": patch.object(journal_module, "misplaced", lambda *_: ""),
+    "snapshots in the clear are taken": patch.object(Journal, "_check_origin", lambda *_: None),
+    "the entry of a snapshot is not looked at": patch.object(Journal, "_changed", lambda *_: ""),
 }
 
 

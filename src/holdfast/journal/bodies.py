@@ -25,6 +25,11 @@ def is_sealed(body: bytes) -> bool:
     return body[:1] == SEALED
 
 
+def has_sealed(snapshot: Snapshot) -> bool:
+    """Whether a snapshot says that it is encrypted."""
+    return snapshot.body[CHAIN_BYTES : CHAIN_BYTES + 1] == SEALED
+
+
 def place(*parts: bytes) -> bytes:
     """Parts as associated data: each with its length, so that no two lists of parts give the same bytes."""
     return b"".join([piece for part in parts for piece in (_LENGTH.pack(len(part)), part)])
@@ -79,9 +84,9 @@ class Bodies:
         except (CodecError, CorruptJournal):
             return False
 
-    def seal_snapshot(self, chain: bytes, seq: int, at: float, body: bytes) -> bytes:
-        """The body of a snapshot as it is stored, its checksum in front."""
-        if self._seal is not None:
+    def seal_snapshot(self, chain: bytes, seq: int, at: float, body: bytes, *, sealed: bool) -> bytes:
+        """The body of a snapshot as it is stored, its checksum in front; it is `sealed` if its entry is."""
+        if self._seal is not None and sealed:
             body = SEALED + self._seal.seal(body, self._snapshot_place(chain, seq, at))
         return snapshot_digest(chain, body) + body
 

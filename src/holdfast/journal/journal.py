@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from holdfast.data.codec import Codec
 from holdfast.data.seal import Seal
 from holdfast.errors import CodecError, CorruptJournal, RunNotFound
-from holdfast.journal.bodies import CHAIN_BYTES, SEALED, Bodies, is_sealed, snapshot_digest
+from holdfast.journal.bodies import CHAIN_BYTES, SEALED, Bodies, has_sealed, is_sealed, snapshot_digest
 from holdfast.journal.commit import Committer, committer_of
 from holdfast.journal.deadlines import deadlines_of
 from holdfast.journal.fold import apply
@@ -103,12 +103,14 @@ def is_whole(snapshot: Snapshot) -> bool:
 
 
 def misplaced(snapshot: Snapshot, entry: Entry) -> str:
-    """Why a snapshot cannot be one of an entry; empty if it can. What is sealed has sealed snapshots only."""
+    """Why a snapshot cannot be one of an entry; empty if it can. A snapshot is sealed if, and only if, its entry is."""
     if (entry.seq, entry.chain) != (snapshot.seq, snapshot.chain):
         return f"the snapshot at {snapshot.seq} does not belong there"
-    if is_sealed(entry.body) and not is_sealed(snapshot.body[CHAIN_BYTES:]):
-        return f"the snapshot at {snapshot.seq} is not encrypted, and its entry is"
-    return ""
+    if is_sealed(entry.body) == has_sealed(snapshot):
+        return ""
+    if has_sealed(snapshot):
+        return f"the snapshot at {snapshot.seq} is encrypted, and its entry is not"
+    return f"the snapshot at {snapshot.seq} is not encrypted, and its entry is"
 
 
 @dataclass(slots=True)
@@ -125,6 +127,8 @@ class Loaded:
     sealed: bool = False
     """Whether its last entry is encrypted."""
     snapshot_size: int = 0
+    rests_on_clear: bool = False
+    """Whether it was folded from a snapshot that is not encrypted: nothing says who wrote that."""
     depth: int = 0
     """Through how many journals of other runs this one was read: of its parent, and of that one's, and so on."""
 
@@ -181,7 +185,7 @@ class Journal:
     def _load_from(self, info: RunInfo, codec: Codec, upto: int | None, begins: int) -> Loaded:
         """As `load`, of a journal that is known to begin with entry `begins`, or later."""
         try:
-            snapshot = self.store.snapshot(info.run, upto)
+            snapshot = self._nearest(info.run, upto)
         except CorruptJournal as error:
             return self._load_without(error, info, codec, upto)
         try:
@@ -191,10 +195,34 @@ class Journal:
             if first > begins:
                 return self._load_from(info, codec, upto, first)
             if snapshot is None and info.parent and self._became_whole(info.run):
-                return self._load(info, codec, upto, self.store.snapshot(info.run, upto))
+                return self._load(info, codec, upto, self._nearest(info.run, upto))
             if snapshot is None or error.seq != snapshot.seq:
                 raise
             return self._load_without(error, info, codec, upto)
+
+    def _nearest(self, run: str, upto: int | None) -> Snapshot | None:
+        """The newest snapshot up to an entry, if it may be used: in the clear only if nothing of the run is sealed."""
+        snapshot = self.store.snapshot(run, upto)
+        if snapshot is None or self.seal is None or has_sealed(snapshot):
+            return snapshot
+        sealed = self._first_sealed(run)
+        if sealed is not None and snapshot.seq < sealed.seq and self._reaches_back(run):
+            return None
+        self._check_origin(run, snapshot)
+        return snapshot
+
+    def _check_origin(self, run: str, snapshot: Snapshot) -> None:
+        """Refuse a snapshot in the clear of a run of which anything is sealed: whoever has no key can write one."""
+        if not has_sealed(snapshot) and (sealed := self._first_sealed(run)) is not None:
+            text = (
+                f"the snapshot at {snapshot.seq} is not encrypted, and entry {sealed.seq} is: nothing says that it was "
+                "written by somebody who has the key"
+            )
+            raise CorruptJournal(f"run {run!r}: {text}", run=run, seq=snapshot.seq)
+
+    def _first_sealed(self, run: str) -> Entry | None:
+        """The first entry of a run that says that it is encrypted."""
+        return next((entry for entry in self.store.read(run) if is_sealed(entry.body)), None)
 
     def _begins_later(self, run: str, begun: int, upto: int | None) -> int:
         """With which entry the journal of a run begins that was pruned while it was read, from `begun` on; else 0."""
@@ -228,7 +256,7 @@ class Journal:
             run, seq, chain = RunState(), 0, genesis(name, info.key)
             entries = verified(self.store, name, seq, chain, sealed, upto)
         else:
-            sealed, entries = self._after(name, snapshot, upto)
+            sealed, entries = self._after(info, snapshot, upto)
             run = self._read_snapshot(bodies, name, snapshot, track, codec)
             seq, chain = snapshot.seq, snapshot.chain
         weight, size, base = 0, len(snapshot.body) if snapshot else 0, _Base(self, info, codec)
@@ -240,23 +268,49 @@ class Journal:
             raise CorruptJournal(f"run {name!r} has no entries", run=name, seq=1)
         if upto is not None and seq < upto and any(True for _ in self.store.read(name, seq)):
             raise CorruptJournal(f"run {name!r}: entry {seq + 1} is missing", run=name, seq=seq + 1)
+        if self.seal is not None and upto is not None and not sealed:
+            self._check_before_sealed(info, seq, chain)
+        rests_on_clear = snapshot is not None and not has_sealed(snapshot)
         if (parent := base.found) is not None:
             weight, size = weight + parent.weight, parent.snapshot_size
-        return Loaded(info, run, track, seq, chain, weight, sealed, size, parent.depth + 1 if parent else 0)
+            rests_on_clear = parent.rests_on_clear
+        depth = parent.depth + 1 if parent else 0
+        return Loaded(info, run, track, seq, chain, weight, sealed, size, rests_on_clear, depth)
 
-    def _after(self, run: str, snapshot: Snapshot, upto: int | None) -> tuple[bool, Iterator[Entry]]:
+    def _check_before_sealed(self, info: RunInfo, seq: int, chain: bytes) -> None:
+        """Refuse what was read up to an entry in the clear if the first sealed entry was not written behind that."""
+        if self._first_sealed(info.run) is None:
+            return
+        for entry in verified(self.store, info.run, seq, chain, False):
+            if is_sealed(entry.body):
+                self.bodies(info).open_entry(entry)
+                return
+
+    def _after(self, info: RunInfo, snapshot: Snapshot, upto: int | None) -> tuple[bool, Iterator[Entry]]:
         """Whether the entry of a snapshot is sealed, and those that follow; it has to be the entry that it says."""
-        entries = self.store.read(run, snapshot.seq - 1, upto)
-        own = next(iter(entries), None)
-        wrong = (
-            f"the snapshot at {snapshot.seq} does not belong there"
-            if own is None
-            else misplaced(snapshot, own)
-        )
+        run, before = info.run, list[Entry]()
+        entries = iter(self.store.read(run, max(0, snapshot.seq - 2), upto))
+        own = next(entries, None)
+        if own is not None and own.seq == snapshot.seq - 1:
+            before, own = [own], next(entries, None)
+        wrong = f"the snapshot at {snapshot.seq} does not belong there"
+        if own is not None:
+            wrong = misplaced(snapshot, own) or self._changed(info, before, own)
         if wrong or own is None:
             raise CorruptJournal(f"run {run!r}: {wrong}", run=run, seq=snapshot.seq)
         sealed = is_sealed(own.body)
         return sealed, verified_entries(entries, run, snapshot.seq, snapshot.chain, sealed)
+
+    def _changed(self, info: RunInfo, before: list[Entry], entry: Entry) -> str:
+        """Why the entry of a snapshot is not what was written; a plain one takes the one `before` it to tell.
+
+        A sealed one says itself what it followed, and the chain that comes of it is what its snapshot is sealed for.
+        """
+        if is_sealed(entry.body):
+            return break_at(entry.body[1 : 1 + CHAIN_BYTES], True, entry)
+        if entry.seq == 1:
+            return break_at(genesis(info.run, info.key), False, entry)
+        return break_at(before[0].chain, is_sealed(before[0].body), entry) if before else ""
 
     def base(self, info: RunInfo, fork: Forked, codec: Codec) -> Loaded:
         """The run that a fork began as, where it began; `CorruptJournal` if its parent is not what it was."""
@@ -270,7 +324,21 @@ class Journal:
             raise CorruptJournal(f"{lost}: {error}", run=info.run, seq=1) from None
         if (loaded.seq, loaded.chain) != (fork.seq, fork.chain):
             raise CorruptJournal(f"{lost}: that run has another history now", run=info.run, seq=1)
-        return loaded
+        return self._sealed_base(info, loaded, codec, lost) if loaded.rests_on_clear and self.seal else loaded
+
+    def _sealed_base(self, info: RunInfo, loaded: Loaded, codec: Codec, lost: str) -> Loaded:
+        """What a sealed fork began as: folded from its parent's entries, whose chain the fork has, never from a
+        snapshot in the clear."""
+        first = next(iter(self.store.read(info.run, 0, 1)), None)
+        if first is None or not is_sealed(first.body):
+            return loaded
+        found = loaded
+        if self._reaches_back(loaded.info.run):
+            found = self._load(loaded.info, codec, loaded.seq, None)
+        if found.rests_on_clear or found.chain != loaded.chain:
+            text = f"{lost}: what is left of that run begins with a snapshot that is not encrypted"
+            raise CorruptJournal(text, run=info.run, seq=1)
+        return found
 
     def materialised(self, info: RunInfo, codec: Codec) -> Snapshot | None:
         """The snapshot without which a run cannot be read alone: at the horizon it was pruned to, or of a fork at
@@ -280,6 +348,7 @@ class Journal:
             return None
         snapshot = self.store.snapshot(info.run, first.seq)
         if snapshot is not None and not misplaced(snapshot, first) and is_whole(snapshot):
+            self._check_origin(info.run, snapshot)
             return snapshot
         if self.fork_of(info, first, codec) is None:
             return None
@@ -323,11 +392,22 @@ class Journal:
         snapshot, track = self.store.snapshot(name, first.seq), Track()
         if snapshot is None or snapshot.seq != first.seq:
             raise CorruptJournal(f"run {name!r}: entry 1 is missing", run=name, seq=1)
-        if wrong := misplaced(snapshot, first):
+        if self.seal is not None and not has_sealed(snapshot):
+            first, snapshot = self._sealed_beginning(name, first, snapshot)
+        if wrong := misplaced(snapshot, first) or self._changed(info, [], first):
             raise CorruptJournal(f"run {name!r}: {wrong}", run=name, seq=first.seq)
         run = self._read_snapshot(self.bodies(info), name, snapshot, track, codec)
         later = self._read_history(info, first.seq, first.chain, is_sealed(first.body), upto, track, codec)
         return run, itertools.chain([(first, list[Record]())], later)
+
+    def _sealed_beginning(self, run: str, first: Entry, snapshot: Snapshot) -> tuple[Entry, Snapshot]:
+        """Where a run begins that was pruned in the clear: with its first sealed snapshot, if anything is sealed."""
+        for entry in self.store.read(run):
+            found = self.store.snapshot(run, entry.seq) if is_sealed(entry.body) else None
+            if found is not None and found.seq == entry.seq and has_sealed(found):
+                return entry, found
+        self._check_origin(run, snapshot)
+        return first, snapshot
 
     def _needs_snapshot(self, info: RunInfo, first: Entry, codec: Codec) -> bool:
         """Whether a fork's beginning can no longer be read through its parent's journal."""
@@ -387,8 +467,8 @@ class Journal:
     def make_snapshot(self, loaded: Loaded, codec: Codec) -> Snapshot:
         """A snapshot of a run as loaded."""
         body, at = encode_run(loaded.run, loaded.track, codec), loaded.run.updated_at
-        sealed = self.bodies(loaded.info).seal_snapshot(loaded.chain, loaded.seq, at, body)
-        return Snapshot(loaded.seq, at, loaded.chain, sealed)
+        bodies, chain, seq = self.bodies(loaded.info), loaded.chain, loaded.seq
+        return Snapshot(seq, at, chain, bodies.seal_snapshot(chain, seq, at, body, sealed=loaded.sealed))
 
 
 class _Base:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 from holdfast.data.codec import TolerantCodec
 from holdfast.errors import CodecError, CommandRefused, CorruptJournal, HoldfastError
+from holdfast.journal.bodies import is_sealed
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Append, RunInfo, Snapshot, Store
 from holdfast.values import RunStatus
@@ -136,7 +137,8 @@ def _is_bound(journal: Journal, info: RunInfo, parent: RunInfo, below: int | Non
             f"run {parent.run!r} may be what its fork {info.run!r} is read through, and that one is encrypted: "
             f"{error}; or delete the fork first"
         ) from None
-    return fork is not None and (below is None or fork.seq < below)
+    # What is kept of the parent may begin with a snapshot in the clear, through which a sealed fork is not read.
+    return fork is not None and (below is None or fork.seq < below or is_sealed(first.body))
 
 
 def add_snapshot(journal: Journal, run: str, snapshot: Snapshot) -> None:

@@ -51,6 +51,10 @@ class Writer:
         """Whether the last entry is encrypted: then so is all that follows, messages included."""
         self.weight, self.snapshot_size = loaded.weight, loaded.snapshot_size
         self._bodies = None if journal.seal is None else journal.bodies(loaded.info)
+        self._owes_snapshot = loaded.rests_on_clear and self._bodies is not None
+        """Whether the first sealed entry needs a snapshot: once there is one, those in the clear are not used."""
+        self._owed: tuple[Snapshot, ...] = ()
+        """The snapshot that was owed, until it is stored."""
         self.commits = self.bytes_written = self.last_size = 0
         self.lock = threading.RLock()
         # Whoever wrote what was loaded has looked before: the first new step need not wait for that.
@@ -78,6 +82,7 @@ class Writer:
         if base is not None:
             loaded.track.follow(base.track)
             loaded.weight, loaded.snapshot_size = base.weight, base.snapshot_size
+            loaded.rests_on_clear = base.rests_on_clear
         writer = cls(journal, loaded, codec, durable=durable)
         writer._new_info = info
         return writer
@@ -157,6 +162,8 @@ class Writer:
                 snapshots = self._snapshot(laborious)
         elif self._is_changing or self._is_together:
             raise self._interrupted()
+        if self._owed:
+            snapshots = self._owed + tuple(each for each in snapshots if each.seq != self._owed[0].seq)
         facts = self._new_info
         return Append(self.info.run, self.stored, self._unsent, facts, snapshots, self.durable, self._link)
 
@@ -209,10 +216,14 @@ class Writer:
             self.snapshot_size = len(body)
         self.weight += len(body)
         self._is_changing = False
+        if self._owes_snapshot:
+            self._owed, self._owes_snapshot = self._snapshot(wanted=True), False
 
     def _snapshot(self, wanted: bool) -> tuple[Snapshot, ...]:
         """A snapshot, unless the run turns out to hold too much for one to be worth its bytes yet."""
-        loaded = Loaded(self.info, self.run, self.track, self.seq, self.chain, self.weight)
+        loaded = Loaded(
+            self.info, self.run, self.track, self.seq, self.chain, self.weight, sealed=self.sealed
+        )
         snapshot = self.journal.make_snapshot(loaded, self.codec)
         self.snapshot_size = len(snapshot.body)
         if not wanted and self.weight <= SNAPSHOT_FLOOR + 2 * self.snapshot_size:
@@ -247,6 +258,7 @@ class Writer:
         self.last_size = size
         self.bytes_written += size
         if sent:
+            self._owed = ()
             self._took(sent[-1])
         if self._new_info is info:
             self._new_info = None

@@ -133,7 +133,7 @@ class _Repairing:
             raise RunConflict(f"run {info.run!r} is being driven by {describe(info.driver)}; pause it first")
         if error is not None:
             raise error
-        if check.sealed:
+        if check.sealed or (check.first_sealed and self._journal.seal is None):
             raise HoldfastError(f"run {info.run!r} is encrypted; set HOLDFAST_KEY to its key to repair it")
         if report.needs_new_run:
             self._rewrite(check, report)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from holdfast.data.codec import TolerantCodec
 from holdfast.errors import HoldfastError
+from holdfast.journal.bodies import is_sealed
 from holdfast.journal.checkpoints import encode_mark, new_run_key, sealed_mark
 from holdfast.journal.journal import Journal, Loaded, genesis, link
 from holdfast.journal.records import Fault, Remarked, RunEnded
@@ -88,7 +89,8 @@ class Rewriting:
                 body = self._old_bodies.open_snapshot(found.content)
                 track = Track()
                 run = decode_run(body, track, self._codec)
-                loaded = Loaded(self._facts(RunStatus.DAMAGED), run, track, first.seq, first.chain, 0)
+                info, sealed = self._facts(RunStatus.DAMAGED), is_sealed(first.body)
+                loaded = Loaded(info, run, track, first.seq, first.chain, 0, sealed)
                 return (self._journal.make_snapshot(loaded, self._codec),)
         raise HoldfastError(f"the snapshot at {first.seq} of run {self._info.run!r} is gone")
 

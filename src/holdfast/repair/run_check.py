@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.data.codec import TolerantCodec
 from holdfast.engine.commands.inbox import UNREADABLE, open_message
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError
-from holdfast.journal.bodies import CHAIN_BYTES, is_sealed
+from holdfast.journal.bodies import CHAIN_BYTES, has_sealed, is_sealed
 from holdfast.journal.checkpoints import Checkpoint, read_mark
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, break_at, genesis, is_whole, misplaced
@@ -73,8 +73,8 @@ class RunCheck:
     entries: int = 0
     head: int = 0
     first: Entry | None = None
-    ends_sealed: bool = False
-    """Whether any of its entries is encrypted, so that all that follow have to be."""
+    first_sealed: int = 0
+    """The first of its entries that says that it is encrypted; 0 if none does. All that follow have to be."""
     marks: list[int] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
     """The tags that were ever removed from the run."""
@@ -88,6 +88,7 @@ class RunCheck:
     def report(self) -> RunReport:
         """Check everything."""
         snapshots = self.mender.snapshots(self.info.run)
+        self.first_sealed = self._find_sealed()
         self._walk({found.number: found for found in snapshots})
         self._check_end()
         self._check_snapshots(snapshots)
@@ -130,7 +131,6 @@ class RunCheck:
         before: Entry | None = None
         for entry in self._entries():
             self.entries, self.head, self.first = self.entries + 1, entry.seq, self.first or entry
-            self.ends_sealed = self.ends_sealed or is_sealed(entry.body)
             if entry.mark is not None:
                 self.marks.append(entry.seq)
             try:
@@ -146,6 +146,15 @@ class RunCheck:
                 self._arrived(fold, entry, snapshots)
         if before is None and not self.journal_is_damaged:
             self._say(JOURNAL, "it has no entries", 1)
+        elif self.best is None and not self.journal_is_damaged:
+            self._say(JOURNAL, "none of its snapshots can be read, and it was pruned", self.head)
+
+    def _find_sealed(self) -> int:
+        try:
+            entries = self.mender.entries(self.info.run)
+            return next((entry.seq for entry in entries if is_sealed(entry.body)), 0)
+        except (HoldfastError, OSError, ValueError):
+            return 0  # It is told of when the entries are read.
 
     def _check_end(self) -> None:
         """A journal that ends before its facts were written has lost its end, whatever it says."""
@@ -190,7 +199,10 @@ class RunCheck:
         """What the first entry there is gives."""
         if entry.seq > 1:
             based = self._based(entry, snapshots)
-            if based is None:
+            if based is None and (clear := self._in_clear(entry, snapshots)):
+                if not self._goes_on_sealed(snapshots):
+                    raise _Damaged(clear)
+            elif based is None:
                 raise _Damaged(
                     f"the snapshot at {entry.seq}, before which it was pruned, is missing or damaged"
                 )
@@ -202,6 +214,20 @@ class RunCheck:
             if (based := self._based(entry, snapshots)) is not None and self._is_fork(entry):
                 return based
             raise
+
+    def _in_clear(self, entry: Entry, snapshots: dict[int, Found]) -> str:
+        """Why the snapshot of an entry is not used though it is whole: it is in the clear, and the run is not."""
+        found = snapshots.get(entry.seq)
+        snapshot = found.content if found is not None else None
+        if not self.first_sealed or not isinstance(snapshot, Snapshot) or has_sealed(snapshot):
+            return ""
+        what = f"the snapshot at {entry.seq}, before which it was pruned, is not encrypted"
+        return f"{what}, and entry {self.first_sealed} is"
+
+    def _goes_on_sealed(self, snapshots: dict[int, Found]) -> bool:
+        """Whether a run that was pruned in the clear can be read from its first sealed entry on, by a snapshot."""
+        found = snapshots.get(self.first_sealed)
+        return found is not None and isinstance(found.content, Snapshot) and has_sealed(found.content)
 
     def _is_fork(self, entry: Entry) -> bool:
         try:
@@ -215,9 +241,15 @@ class RunCheck:
         snapshot = found.content if found is not None else None
         if not isinstance(snapshot, Snapshot) or misplaced(snapshot, entry) or not is_whole(snapshot):
             return None
-        track = Track()
+        if self.first_sealed and not has_sealed(snapshot):
+            return None
+        track, run = Track(), RunState()
         try:
             run = self._decoded(snapshot, track)
+        except CodecError:
+            if self.journal.seal is not None:
+                return None
+            self.sealed = True
         except HoldfastError:
             return None
         return Fold(run, track, entry.seq, entry.seq, entry.chain)
@@ -408,7 +440,7 @@ class RunCheck:
         if is_seen and (is_sealed(message.body) or not always):
             return ""
         try:
-            self.journal.bodies(self.info).open_message(message, sealed=self.ends_sealed)
+            self.journal.bodies(self.info).open_message(message, sealed=bool(self.first_sealed))
         except CodecError:
             has_key = not self.sealed and self.journal.seal is not None
             return (

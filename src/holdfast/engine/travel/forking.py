@@ -97,7 +97,8 @@ def _make_safe(fork: Fork) -> None:
     journal = writer.journal
     there = next(iter(journal.store.read(base.info.run, base.seq - 1, base.seq)), None)
     if base.depth >= _DEEP or there is None or there.chain != base.chain:
-        loaded = Loaded(writer.info, writer.run, writer.track, writer.seq, writer.chain, writer.weight)
+        weight, sealed = writer.weight, writer.sealed
+        loaded = Loaded(writer.info, writer.run, writer.track, writer.seq, writer.chain, weight, sealed)
         add_snapshot(journal, writer.info.run, journal.make_snapshot(loaded, writer.codec))
 
 
