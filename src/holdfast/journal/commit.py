@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -219,8 +220,11 @@ class _Errand:
         self._committer, self._jobs = committer, committer.waiting()
 
     def __call__(self) -> None:
-        self._committer.lead()
-        self._jobs = []
+        with suppress(
+            BaseException
+        ):  # Those who wait are told, here or at the latest when this errand is gone.
+            self._committer.lead()
+            self._jobs = []
 
     def __del__(self) -> None:
         left = [job for job in self._jobs if not job.future.done()]
@@ -229,8 +233,11 @@ class _Errand:
 
 
 def _give_up(jobs: Sequence[_Job], error: BaseException) -> None:
-    """Give an error to jobs that wait in event loops: nobody else is going to answer them."""
-    if not isinstance(error, Exception):
+    """Give an error to jobs that wait in event loops: nobody else is going to answer them.
+
+    What was meant for the thread that commits, such as Ctrl+C, is not passed on: their commit just failed.
+    """
+    if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)):
         cause, error = error, StoreError(f"a commit was interrupted by {type(error).__name__}")
         error.__cause__ = cause
     for job in jobs:
