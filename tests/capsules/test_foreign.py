@@ -9,7 +9,7 @@ import os
 import pty
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -20,10 +20,10 @@ from holdfast import HoldfastError, import_run, make_key_pair, open_store
 from holdfast.cli.wishes import Wishes
 from holdfast.data.codec import Codec
 from holdfast.engine.commands.inbox import Wish, write_message
-from holdfast.engine.confirmation import escaped
 from holdfast.engine.moving.transfer import copy_runs
 from holdfast.engine.queueing import requeue
-from holdfast.errors import ForeignRun
+from holdfast.engine.saved_config import check_config
+from holdfast.errors import CodecError, ForeignRun
 from holdfast.flows.flow import load_flow
 from holdfast.flows.foreign import source_lines
 from holdfast.journal.copying import change_facts, last_entry
@@ -31,6 +31,8 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import Provenance
 from holdfast.stores.base import Store
 from holdfast.views import timeline
+from holdfast.views.plain import plain
+from holdfast.views.tree import escaped, scalar, text_line, tree_lines
 from tests.capsules.making import exported
 from tests.cli.looking import Call, caller
 from tests.graphs import chain
@@ -263,16 +265,24 @@ def test_every_text_of_a_workflow_file_and_its_options_is_in_what_is_shown(
     for text in texts_of([data if is_read else source, options]):
         for line in text.split("\n"):
             assert escaped(line) in shown, line
+    for key in keys_of([data if is_read else {}, options]):
+        assert tree_lines({key: 0})[0].removesuffix(" 0") in shown, key
 
 
 def texts_of(value: Any) -> list[str]:
     if isinstance(value, dict):
-        return [text for key, item in value.items() for text in (key, *texts_of(item))]
+        return [text for item in value.values() for text in texts_of(item)]
     return (
         [text for item in value for text in texts_of(item)]
         if isinstance(value, list)
         else ([value] if isinstance(value, str) else [])
     )
+
+
+def keys_of(value: Any) -> list[str]:
+    inner = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    own = [*value] if isinstance(value, dict) else []
+    return [*own, *(key for item in inner for key in keys_of(item))]
 
 
 def test_stored_options_of_a_stranger_are_shown_before_they_hold(call: Call, tmp_path: Path) -> None:
@@ -550,3 +560,230 @@ def test_a_worker_leaves_a_queued_run_from_outside_alone_and_says_why(call: Call
 
     assert worked.code == 0 and "nobody has confirmed it" in worked.out + worked.err
     assert not list(tmp_path.rglob("sprung"))
+
+
+# What is shown is what runs.
+
+INCLUDING = EVIL.replace('"touch sprung"', "!file cmd.txt")
+
+
+def with_odd_keys(store: Store, folder: Path, where: str) -> Path:
+    """A capsule of a run whose config has a key beside another one that looks alike."""
+
+    def change(config: dict[Any, Any]) -> None:
+        harmless = {**config["flow"], "source": INNOCENT}
+        if where == "config":
+            config[PurePosixPath("flow")] = harmless
+        elif where == "included":
+            config["flow"]["included"][PurePosixPath("cmd.txt")] = "echo hello\n"
+        elif where == "files":
+            config["flow"]["files"][""] = {"source": INNOCENT, "included": {}}
+        elif where == "source":
+            config["flow"]["source"] = PurePosixPath("touch sprung")
+        elif where == "unknown":
+            config["flow"]["more"] = "x"
+        else:
+            deep: Any = "touch sprung"
+            for _ in range(70):
+                deep = [deep]
+            config["options"] = deep
+
+    return with_config(store, folder, change)
+
+
+@pytest.mark.parametrize("where", ["config", "included", "files", "source", "unknown", "deep"])
+def test_a_definition_with_keys_that_look_alike_is_refused_by_every_way_in(
+    where: str, call: Call, tmp_path: Path
+) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "cmd.txt").write_text("touch sprung")
+    store = paused_run(tmp_path, INCLUDING)
+    path = with_odd_keys(store, tmp_path, where)
+    copy_runs(store, open_store(f"sqlite:///{tmp_path / 'runs.db'}"))
+
+    for refused in (
+        call("import", "--inspect", str(path)),
+        call("import", str(path), "--trust", "--store", "sqlite:///other.db"),
+        call("import", str(path), "--store", "sqlite:///other.db"),
+        call("resume", "r", "--answer", "yes", "--trust"),
+        call("resume", "r", "--answer", "yes"),
+        call("fork", "r", "--run"),
+    ):
+        assert refused.code not in (0, 4) and "the saved definition is refused" in refused.err, refused
+    assert not list(tmp_path.rglob("sprung"))
+
+
+def test_a_checkpoint_file_with_keys_that_look_alike_is_refused(call: Call, tmp_path: Path) -> None:
+    flow = load_flow(tmp_path / "w.yaml", text=EVIL)
+    config: dict[Any, Any] = Wishes().config(flow)
+    config[PurePosixPath("flow")] = {**config["flow"], "source": INNOCENT}
+    flow.open("memory://").save_checkpoint(tmp_path / "s.pkl", {"inputs": {}}, "act", config)
+
+    refused = call("resume", "s.pkl", "--trust")
+
+    assert refused.code == 1 and "config has the key PurePosixPath('flow')" in refused.err
+    assert not (tmp_path / "sprung").exists()
+    with pytest.raises(CodecError, match="the saved definition is refused"):
+        flow.open("memory://").resume(tmp_path / "s.pkl", trust=True)
+
+
+def test_a_run_with_a_definition_that_could_not_be_resumed_is_not_started(tmp_path: Path) -> None:
+    flow = load_flow(tmp_path / "w.yaml", text=EVIL)
+
+    with pytest.raises(CodecError, match=r"config\['x'\] has the key 1, a int"):
+        flow.open("memory://").invoke({"inputs": {}}, config={**flow.config(), "x": {1: 2}})
+
+
+class Text(str):
+    """A text of another type."""
+
+
+tricky = st.text(st.sampled_from('a"\\x1b:- |\n\t\x1b(){}[]0.é\u200b'), max_size=5)
+odd = (
+    tricky
+    | st.sampled_from(["true", "null", "1", "1.0", "nan", "-1", "()", "[]", "{}", "0x1", "\\x1b", "\x1b"])
+    | st.sampled_from([True, False, None, 1, 1.0, 0, -1, float("nan"), float("inf"), b"a", (), PurePosixPath("a")])
+    | tricky.map(PurePosixPath)
+    | tricky.map(Text)
+)  # fmt: skip
+keys = tricky | st.sampled_from(
+    [1, True, 1.0, None, float("nan"), PurePosixPath("a"), Text("a"), b"a", "a", "1"]
+)
+odd_trees = st.recursive(
+    odd,
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.lists(inner, max_size=2).map(tuple)
+        | st.dictionaries(keys, inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+def typed(value: Any) -> str:
+    """The value as text that tells it from every other: an independent picture to compare with."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{typed(key)}: {typed(item)}' for key, item in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__}[{', '.join(map(typed, value))}]"
+    return f"{type(value).__name__} {value!r}"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(odd_trees, min_size=20, max_size=60))
+def test_two_values_are_never_shown_by_the_same_lines(values: list[Any]) -> None:
+    shown: dict[tuple[str, ...], str] = {}
+    for value in values:
+        lines = tuple(tree_lines({"x": value}))
+        assert shown.setdefault(lines, typed(value)) == typed(value)
+        assert all(char.isprintable() or char == "\t" for line in lines for char in line)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(keys, odd, max_size=3), st.dictionaries(keys, odd | odd_trees, max_size=3), odd_trees)
+def test_a_definition_is_refused_or_every_value_of_it_is_shown(
+    included: dict[Any, Any], files: dict[Any, Any], options: Any
+) -> None:
+    flow = {"path": "/w.yaml", "digest": "", "source": INNOCENT, "included": included, "files": files}
+    config = {"flow": flow, "run": options}
+    try:
+        check_config(config)
+    except CodecError:
+        assert typed(config) != typed(json.loads(json.dumps(config, default=str, skipkeys=True))) or files
+        return
+    lines = source_lines(config)
+    shown = "\n".join(lines)
+    for text in included.values():
+        assert all(text_line(line) in shown for line in text.split("\n")) or scalar(text) in shown
+    assert all(line in lines for line in tree_lines({"options": {"run": options}}))
+
+
+def test_keys_that_are_the_same_as_text_hide_none_of_each_other() -> None:
+    shown = plain({"a": 1, PurePosixPath("a"): 2, 1: 3, "1": 4, "a (pathlib.PurePosixPath)": 5})
+
+    assert sorted(shown.values()) == [1, 2, 3, 4, 5] and shown["a"] == 1 and shown["1"] == 4
+
+
+def test_a_strangers_options_are_not_hidden_by_the_names_of_ones_own_file(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(INNOCENT)
+    path = with_config(
+        paused_run(tmp_path, EVIL),
+        tmp_path,
+        lambda config: config.update({"your own workflow file": "theirs"}),
+    )
+    call("import", str(path))
+
+    refused = call("resume", "r", "--workflow", "own.yaml")
+
+    assert refused.code == 2 and "theirs" in refused.err and "your own workflow file: own.yaml" in refused.err
+
+
+# A confirmation covers what was shown, and nothing else.
+
+TWICE = """\
+workflow: {name: w}
+steps:
+  - {name: ask, ask: "Go on?"}
+  - {name: again, ask: "Really?"}
+  - {name: act, shell: "touch sprung"}
+"""
+
+
+def test_a_run_confirmed_with_ones_own_file_goes_on_with_it_and_never_with_the_strangers(
+    call: Call, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(TWICE.replace("touch sprung", "touch mine"))
+    call("import", str(stranger(tmp_path, TWICE)))
+
+    first = call("resume", "r", "--workflow", "own.yaml", "--trust", "--answer", "a", "--no-interactive")
+    assert first.code == 4 and "your own workflow file: own.yaml" in first.err, first.err
+    own.unlink()
+    forked = call("fork", "r@0", "--run", "--no-interactive")
+    assert forked.code == 2 and "shell: touch sprung" in forked.err, "the stranger's is shown and asked about"
+    again = call("rerun", "r", "--from", "ask", "--run-id", "again", "--no-interactive")
+    assert again.code == 4, again.err
+    for name in ("r", "again"):
+        while (done := call("resume", name, "--answer", "b", "--no-interactive")).code == 4:
+            pass
+        assert done.code == 0, done.err
+        assert "touch mine" in json.dumps(saved_flow(tmp_path, name))
+
+    assert list(tmp_path.rglob("mine")) and not list(tmp_path.rglob("sprung"))
+
+
+def saved_flow(folder: Path, run: str) -> Any:
+    store = open_store(f"sqlite:///{folder / 'runs.db'}")
+    journal = Journal(store)
+    try:
+        return Codec().decode(journal.load(journal.info(run), Codec()).run.config)["flow"]
+    finally:
+        store.close()
+
+
+def test_a_run_of_ones_own_goes_on_with_the_file_that_it_was_given(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(TWICE)
+    (tmp_path / "own.yaml").write_text(TWICE.replace("touch sprung", "touch mine"))
+    assert call("run", "w.yaml", "--run-id", "r", "--no-interactive").code == 4
+
+    assert call("resume", "r", "--workflow", "own.yaml", "--answer", "a", "--no-interactive").code == 4
+    assert call("resume", "r", "--answer", "b").code == 0
+
+    assert list(tmp_path.rglob("mine")) and not list(tmp_path.rglob("sprung"))
+
+
+def test_going_back_behind_ones_own_file_asks_python_too(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(TWICE.replace("touch sprung", "touch mine"))
+    call("import", str(stranger(tmp_path, TWICE)))
+    call("resume", "r", "--workflow", "own.yaml", "--trust", "--answer", "a", "--no-interactive")
+    app = load_flow(tmp_path / "own.yaml").open(f"sqlite:///{tmp_path / 'runs.db'}")
+
+    first = app.checkpoints("r")[0].id
+    for refused in (
+        lambda: app.resume(first),
+        lambda: app.rerun("r", "ask"),
+        lambda: app.resume(app.fork(first)),
+    ):
+        with pytest.raises(ForeignRun, match="changed since it was confirmed"):
+            refused()  # type: ignore[no-untyped-call]

@@ -18,11 +18,12 @@ from holdfast.capsules.folding import LIMIT, fold_capsule, reading
 from holdfast.capsules.opening import open_capsule, told
 from holdfast.capsules.renaming import write_renamed
 from holdfast.capsules.signing import Trust, demanded, fingerprint
-from holdfast.capsules.summary import flow_of
+from holdfast.capsules.summary import decoded, flow_of
 from holdfast.data.seal import Seal
 from holdfast.engine.confirmation import digest_of
 from holdfast.engine.driver import describe, is_driven
 from holdfast.engine.moving.copy_report import CopyOutcome
+from holdfast.engine.saved_config import check_config
 from holdfast.errors import CapsuleInvalid, RunConflict, RunExists, StoreError
 from holdfast.journal.copying import (
     COPIED,
@@ -101,6 +102,7 @@ def import_run(
         run = None if tallies is None else tallies.run
         with reading():
             unread, flow = ((_UNREAD,), None) if run is None else ((), flow_of(run))
+            check_config(None if run is None else decoded(run.config))
         is_trusted = trust is True or bool(demanded(trust))
         notes = unread if is_trusted else (*unread, *_left_out(capsule, run))
         signed = "" if capsule.signed_by is None else fingerprint(capsule.signed_by)

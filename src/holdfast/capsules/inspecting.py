@@ -119,8 +119,8 @@ class CapsuleInfo:
             "flow": flow,
             "ledger": self.summary.get("ledger"),
             "environment": self.summary.get("environment"),
-            "config": dict(self.config),
-            "inbox": [dict(message) for message in self.inbox],
+            "config": plain(self.config),
+            "inbox": [plain(message) for message in self.inbox],
             "notes": list(self.notes),
         }
 

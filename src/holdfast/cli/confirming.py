@@ -40,8 +40,8 @@ def gate(trust: bool = False, asks: bool = False) -> Gate:
 def show(found: Disclosure) -> None:
     """Print on stderr all that a run from outside would run with."""
     from holdfast.cli.display.capsule_text import print_source
-    from holdfast.engine.confirmation import escaped
     from holdfast.flows.foreign import deeds_of, reads_of, warning_of
+    from holdfast.views.tree import escaped
 
     flow, origin = found.config.get("flow"), found.provenance
     click.echo(f"{_name(found)} came from outside: {escaped(origin.source)}, {origin.signer}", err=True)
@@ -71,6 +71,6 @@ def _refusal(found: Disclosure, way_out: str) -> ForeignRun:
 
 
 def _name(found: Disclosure) -> str:
-    from holdfast.engine.confirmation import escaped
+    from holdfast.views.tree import escaped
 
     return f"run {escaped(found.run_id)}" if found.run_id else "this checkpoint file"

@@ -42,7 +42,7 @@ class Target:
     trust: str = ""
     """The digest of what was confirmed of a run from outside."""
     config: Mapping[str, Any] | None = None
-    """What is laid over the config of a checkpoint file."""
+    """What is laid over the config of the run or of the checkpoint file: the definition that it goes on with."""
 
     def open(self, *, interactive: bool = False, renamed: Mapping[str, str] | None = None) -> App:
         """Its workflow on its store, with the gates and options that the run was started with."""
@@ -79,6 +79,7 @@ def _found(
     admit: Gate,
 ) -> Target:
     with loading():
+        from holdfast.engine.saved_config import check_options
         from holdfast.flows.flow import load_flow
 
     if target is not None and _is_workflow_file(target):
@@ -91,17 +92,22 @@ def _found(
         info, what = (
             _find(store, target, checkpoint) if command == "resume" else _find_any(store, target or "")
         )
-        journal, trust = open_journal(store), ""
+        journal, trust, own = open_journal(store), "", None
         if info.origin:
             info, run = _standing(journal, info, what)
-            disclosure = _disclosed(journal, info, run, workflow)
-            trust = admit(disclosure, _way_out(info, url, command))
             config = config_in(run)
+            if workflow is not None:
+                check_options(config)
+                own = Wishes.of(config).config(load_flow(workflow))
+            disclosure = _disclosed(journal, info, run, workflow, own)
+            trust = admit(disclosure, _way_out(info, url, command))
         else:
             config = config_of(journal, info)
         _refuse_python(info, config, workflow, command)
-        flow = stored_flow(info, config, workflow)
-        return Target(flow, store, url, what, info.run, wishes=Wishes.of(config), trust=trust)
+        flow, wishes = stored_flow(info, config, workflow), Wishes.of(config)
+        if workflow is not None or (info.origin and command == "rerun"):
+            own = wishes.config(flow)
+        return Target(flow, store, url, what, info.run, wishes=wishes, trust=trust, config=own)
     except BaseException:
         store.close()
         raise
@@ -123,11 +129,13 @@ def _standing(journal: Journal, info: RunInfo, what: str) -> tuple[RunInfo, RunS
     return replace(info, origin=set_back(info.origin)), journal.load(info, Codec(), seq).run
 
 
-def _disclosed(journal: Journal, info: RunInfo, run: RunState, workflow: Path | None) -> Disclosure:
+def _disclosed(
+    journal: Journal, info: RunInfo, run: RunState, workflow: Path | None, own: Mapping[str, Any] | None
+) -> Disclosure:
     """What a run from outside would run with; with a workflow file of one's own, that instead of its own."""
     from holdfast.engine.confirmation import disclose
 
-    disclosure = disclose(journal, info, run)
+    disclosure = disclose(journal, info, run, own)
     assert disclosure is not None
     return disclosure if workflow is None else disclosure.with_file(workflow)
 

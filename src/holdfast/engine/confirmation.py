@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.data.codec import Codec
+from holdfast.data.codec import Codec, TolerantCodec
 from holdfast.engine.commands.inbox import Wish, open_message, write_message
+from holdfast.engine.saved_config import check_config
 from holdfast.errors import CodecError, ForeignRun
 from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import Provenance, definition_digest, me
 from holdfast.journal.records import Confirmed
 from holdfast.journal.run_state import RunState
 from holdfast.stores.base import Message, RunInfo
-from holdfast.views.plain import CODEC, plain
+from holdfast.views.plain import CODEC
+from holdfast.views.tree import tree_lines
 
 Trust = bool | str
 """Whether a caller confirms what a run from outside would run with; text is the digest of what was shown."""
@@ -39,10 +41,9 @@ class Disclosure:
         return self.provenance.allows(self.digest)
 
     def with_file(self, path: Path) -> Disclosure:
-        """Return the same where a workflow file of the owner's takes the place of the one that came with the run."""
-        own = {"your own workflow file": str(path)}
+        """Return the same for people: of a workflow file of their own its path, and not all that is in it."""
         rest = {key: value for key, value in self.config.items() if key != "flow"}
-        return replace(self, config={**own, **rest})
+        return replace(self, config={"your own workflow file": str(path), "taken from the run": rest})
 
     def lines(self) -> list[str]:
         """Return all of it as text that no terminal obeys; nothing is cut."""
@@ -52,36 +53,59 @@ class Disclosure:
         ]
 
 
-def disclose(journal: Journal, info: RunInfo, run: RunState) -> Disclosure | None:
-    """Return what a run from outside would run with, from the run itself; `None` for a run that was started here."""
+def disclose(
+    journal: Journal, info: RunInfo, run: RunState, config: Mapping[str, Any] | None = None
+) -> Disclosure | None:
+    """Return what a run from outside would run with, from the run itself; `None` for a run that was started here.
+
+    `config` is what is laid over its own, a workflow file of the owner's say: then this is what is confirmed, unless
+    all of what came with the run was confirmed before.
+    """
     provenance = Provenance.of(info)
     if provenance is None:
         return None
     messages = journal.store.inbox(info.run)
     waiting = [message for message in messages if message.number > run.inbox_seen]
     came = [message for message in messages if message.number <= provenance.messages]
-    digest = digest_of(journal, info, run, came)
+    digest, raw = digest_of(journal, info, run, came), run.config
+    if config:
+        raw = _laid_over(raw, config)
+        if not provenance.allows(digest):
+            digest = digest_of(journal, info, run, came, raw)
     shown = tuple(message_shown(open_message(journal, info, message, sealed=False)) for message in waiting)
-    return Disclosure(info.run, info.workflow, provenance, digest, config_shown(run.config), shown)
+    return Disclosure(info.run, info.workflow, provenance, digest, config_shown(raw), shown)
 
 
-def digest_of(journal: Journal, info: RunInfo, run: RunState, came: Iterable[Message]) -> str:
+def _laid_over(raw: bytes, config: Mapping[str, Any]) -> bytes:
+    """Return the config that a run has once another is laid over its own, encoded as it will be stored."""
+    codec = TolerantCodec()
+    return codec.encode({**(codec.decode(raw) if raw else {}), **config})
+
+
+def digest_of(
+    journal: Journal, info: RunInfo, run: RunState, came: Iterable[Message], config: bytes | None = None
+) -> str:
     """Return the digest of what a run would run with, messages that `came` with it included, however sealed."""
     wishes = (open_message(journal, info, message, sealed=False) for message in came)
-    return definition_digest(run, map(write_message, wishes))
+    return definition_digest(run, map(write_message, wishes), config)
 
 
 def confirm(
-    journal: Journal, info: RunInfo, run: RunState, trust: Trust = False
+    journal: Journal,
+    info: RunInfo,
+    run: RunState,
+    trust: Trust = False,
+    config: Mapping[str, Any] | None = None,
 ) -> tuple[RunInfo, Confirmed | None]:
     """Return the facts of a run that is about to run, and what is to be recorded; `ForeignRun` if it may not.
 
-    `trust` confirms a run from outside: what has this digest, or, with `True`, whatever is there.
+    `trust` confirms a run from outside: what has this digest, or, with `True`, whatever is there. `config` is what the
+    run gets laid over its own config, and goes on with from now on.
     """
     provenance = Provenance.of(info)
     if provenance is None or provenance.is_begun:
         return info, None
-    found = disclose(journal, info, run)
+    found = disclose(journal, info, run, config)
     assert found is not None
     if not found.is_confirmed:
         if trust is not True and trust != found.digest:
@@ -125,20 +149,20 @@ def _refusal(found: Disclosure, was_shown: bool) -> ForeignRun:
     )
 
 
-def config_shown(raw: bytes, codec: Codec = CODEC) -> dict[str, Any]:
-    """Return a stored config as plain data; what cannot be read is said to be so."""
+def config_shown(raw: bytes, codec: Codec = CODEC) -> dict[Any, Any]:
+    """Return a stored config as it is read; `CodecError` if a definition in it is not plain data."""
     if not raw:
         return {}
     try:
         found = codec.decode(raw)
     except CodecError as error:
         return {"unreadable": str(error), "bytes": raw.hex()}
-    shown = plain(found)
-    return dict(shown) if isinstance(shown, dict) else {"": shown}
+    check_config(found)
+    return found if type(found) is dict else {"": found}
 
 
 def message_shown(wish: Wish, codec: Codec = CODEC) -> dict[str, Any]:
-    """Return a message of an inbox as plain data, complete."""
+    """Return a message of an inbox, with all that is encoded in it."""
     shown: dict[str, Any] = {}
     for name, value in wish._asdict().items():
         if value:
@@ -149,56 +173,13 @@ def message_shown(wish: Wish, codec: Codec = CODEC) -> dict[str, Any]:
 def _value_shown(value: Any, codec: Codec) -> Any:
     if isinstance(value, bytes):
         try:
-            return plain(codec.decode(value))
+            return codec.decode(value)
         except CodecError:
             return value.hex()
     if isinstance(value, Mapping):
-        return {str(key): _value_shown(item, codec) for key, item in value.items()}
+        return {key: _value_shown(item, codec) for key, item in value.items()}
     if hasattr(value, "_asdict"):
         return {name: _value_shown(item, codec) for name, item in value._asdict().items() if item}
     if isinstance(value, (list, tuple)):
         return [_value_shown(item, codec) for item in value]
-    return plain(value)
-
-
-def tree_lines(value: Any, indent: str = "") -> list[str]:
-    """Return plain data as indented lines, complete, with everything escaped that a terminal would obey."""
-    return list(_lines(value, indent))
-
-
-def _lines(value: Any, indent: str) -> Iterator[str]:
-    pairs: Sequence[tuple[str, Any]] = ()
-    if isinstance(value, Mapping):
-        pairs = [(f"{escaped(str(key))}:", item) for key, item in value.items()]
-    elif isinstance(value, (list, tuple)):
-        pairs = [("-", item) for item in value]
-    for label, item in pairs:
-        if isinstance(item, (Mapping, list, tuple)) and item:
-            yield f"{indent}{label}"
-            yield from _lines(item, f"{indent}  ")
-        elif isinstance(item, str) and "\n" in item:
-            yield f"{indent}{label} |"
-            yield from (f"{indent}  | {escaped(line)}" for line in item.split("\n"))
-        else:
-            yield f"{indent}{label} {_scalar(item)}"
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, str):
-        text = escaped(value)
-        return text if text and text == text.strip() else f'"{text}"'
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def escaped(text: str) -> str:
-    """Return text with every character as `\\x1b` that does not show as itself: controls, directions, halves."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char
-        if char.isprintable() or char == "\t"
-        else char.encode("unicode_escape").decode()
-        if not "\ud800" <= char <= "\udfff"
-        else f"\\u{ord(char):04x}"
-        for char in text
-    )
+    return value

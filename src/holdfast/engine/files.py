@@ -13,9 +13,9 @@ from holdfast import clock
 from holdfast.data.codec import Codec
 from holdfast.data.frozen import thaw
 from holdfast.data.types import BUILTIN
+from holdfast.engine.saved_config import check_config
 from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, StoreError
 from holdfast.journal.provenance import Provenance
-from holdfast.views.plain import plain
 
 if TYPE_CHECKING:
     from holdfast.engine.confirmation import Disclosure
@@ -88,9 +88,11 @@ class CheckpointFile(NamedTuple):
         """Return all that a run from this file would run with."""
         from holdfast.engine.confirmation import Disclosure
 
-        place = {name: plain(self.content[name]) for name in ("node", "next", "gate") if name in self.content}
-        config = {**plain(self.content["config"]), "goes on with": place}
-        flow = config.get("flow")
+        place = {name: self.content[name] for name in ("node", "next", "gate") if name in self.content}
+        own = self.content["config"]
+        check_config(own)
+        flow, rest = own.get("flow"), {key: value for key, value in own.items() if key != "flow"}
+        config = {"flow": flow, "taken from the file": rest, "goes on with": place}
         name = str(flow.get("path", "")) if isinstance(flow, Mapping) else ""
         return Disclosure("", name, self.provenance(), self.digest, config, ())
 

@@ -31,6 +31,7 @@ from holdfast.engine.resume import (
     load_latest,
     refuse_finished,
 )
+from holdfast.engine.saved_config import check_config
 from holdfast.engine.settings import Settings
 from holdfast.engine.surroundings import Surroundings
 from holdfast.errors import (
@@ -189,7 +190,7 @@ class Runner:
             return info, None
         from holdfast.engine.confirmation import confirm
 
-        return confirm(self.journal, info, run, options.trust)
+        return confirm(self.journal, info, run, options.trust, options.config)
 
     def _has_messages(self, name: str, run: RunState) -> bool:
         return bool(self._store.inbox(name, run.inbox_seen))
@@ -299,6 +300,7 @@ class Runner:
     def _encoded_config(self, config: Mapping[str, Any]) -> bytes:
         if not config:
             return _NO_CONFIG
+        check_config(config)
         try:
             return self._codec.encode(dict(config))
         except CodecError as error:
@@ -355,6 +357,8 @@ class Runner:
             if node not in self.settings.graph.nodes and node != END:
                 raise GraphChanged(f"{path} is to go on with node {node!r}: node not found: {node}")
         merged = {**content["config"], **(config or {})}
+        if "flow" in (config or {}):
+            merged = dict(config or {})  # With a workflow of one's own nothing else of the file's is taken.
         gate = str(content.get("gate", ""))
         return await self._start(content["state"], run_id, merged, caller, nodes, gate, provenance=provenance)
 

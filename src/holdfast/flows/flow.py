@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.data.state import State
 from holdfast.engine.app import App
 from holdfast.engine.policy import CheckpointPolicy, Retention
+from holdfast.engine.saved_config import check_config
 from holdfast.errors import GraphInvalid, HoldfastError
 from holdfast.events import Event, Observer
 from holdfast.flows.compile import StepInvalid, StepsInvalid, compile_flow
@@ -59,6 +60,7 @@ def flow_of_run(
     environment, saved = os.environ if env is None else env, config.get("flow")
     if file is not None:
         return load_flow(file, env=environment)
+    check_config(config)
     if not isinstance(saved, Mapping):
         raise HoldfastError(
             "this run was not started from a workflow file; resume it from its Python program, or give the file with "

@@ -7,12 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from holdfast.engine.confirmation import escaped, tree_lines
 from holdfast.flows.model import KINDS
 from holdfast.flows.reading.problems import FlowInvalid
 from holdfast.flows.reading.source import read_source
+from holdfast.views.tree import escaped, scalar, text_line, tree_lines
 
 HARMLESS = ("set", "wait", "ask", "end", "parallel", "workflow")
 """The kinds of steps that are known to do nothing outside of their run; members and sub-workflows are told of apart."""
@@ -47,13 +48,15 @@ class SavedFile(NamedTuple):
     data: Any
     text: str
     problem: str = ""
+    unused: Mapping[Any, Any] = MappingProxyType({})
+    """Texts that are saved with it as included by it, which are not, or not as far as can be told."""
 
 
 def files_of(flow: Mapping[str, Any]) -> list[SavedFile]:
     """Return the workflow file of a run, and those of its sub-workflows, with what they include."""
     others = flow.get("files")
-    found = {"": flow, **(others if isinstance(others, Mapping) else {})}
-    return [_file(str(name), saved) for name, saved in found.items()]
+    subs = others.items() if isinstance(others, Mapping) else ()
+    return [_file("", flow), *(_file(str(name) or '""', saved) for name, saved in subs)]
 
 
 def deeds_of(flow: Mapping[str, Any]) -> list[Deed]:
@@ -97,14 +100,16 @@ def _flow_lines(flow: Mapping[str, Any]) -> Iterator[str]:
     for file in files:
         path = flow.get("path") if not file.name else file.name
         what = "sub-workflow" if file.name else "workflow file"
-        yield f"{what} {escaped(str(path))}:"
+        yield f"{what} {scalar(path)}:"
         if isinstance(file.data, (Mapping, list)):
             yield from tree_lines(file.data, "  ")
         else:
             yield f"  (it cannot be read as a workflow: {escaped(file.problem)}; this is its text)"
-            yield from (f"  | {escaped(line)}" for line in file.text.split("\n"))
+            yield from (f"  {text_line(line)}" for line in file.text.split("\n"))
+        if file.unused:
+            yield from tree_lines({"saved with it, and not included by it": file.unused}, "  ")
     known = ("path", "digest", "source", "included", "files")
-    if rest := {str(key): value for key, value in flow.items() if key not in known}:
+    if rest := {key: value for key, value in flow.items() if key not in known}:
         yield from tree_lines({"beside the workflow file": rest})
 
 
@@ -137,23 +142,20 @@ def _file(name: str, saved: Any) -> SavedFile:
     kept = saved.get("included")
     included = {str(key): str(text) for key, text in kept.items()} if isinstance(kept, Mapping) else {}
     try:
-        data = read_source(
+        read = read_source(
             _NOWHERE / "workflow.yaml",
             env=None,
             text=source,
             included=included,
             only_included=True,
             has_file=lambda path: False,
-        ).data
+        )
     except FlowInvalid as error:
-        return SavedFile(name, None, _with_included(source, included), error.problems[0].message)
+        return SavedFile(name, None, source, error.problems[0].message, included)
     except RecursionError:
-        return SavedFile(name, None, _with_included(source, included), "it is nested too deep")
-    return SavedFile(name, data, source)
-
-
-def _with_included(source: str, included: Mapping[str, str]) -> str:
-    return "\n".join([source, *(f"!file {name}:\n{text}" for name, text in included.items())])
+        return SavedFile(name, None, source, "it is nested too deep", included)
+    unused = {key: text for key, text in included.items() if key not in read.included}
+    return SavedFile(name, read.data, source, unused=unused)
 
 
 def _deeds(data: Mapping[str, Any]) -> Iterator[Deed]:

@@ -94,11 +94,14 @@ def set_back(origin: str) -> str:
     return origin if found is None else replace(found, is_begun=False).text()
 
 
-def definition_digest(run: RunState, messages: Iterable[bytes]) -> str:
-    """Return the digest of what a run would run with: its definition, its options, and messages that came with it."""
+def definition_digest(run: RunState, messages: Iterable[bytes], config: bytes | None = None) -> str:
+    """Return the digest of what a run would run with: its definition, its options, and messages that came with it.
+
+    `config` is the config that it would run with, encoded, if that is another than the run's own.
+    """
     digest = hashlib.blake2b(digest_size=16)
-    outline = json.dumps(run.outline, sort_keys=True, default=repr).encode("utf-8", "surrogatepass")
-    for part in (run.workflow.encode("utf-8", "surrogatepass"), run.config, outline, *messages):
+    raw = run.config if config is None else config
+    for part in (run.workflow.encode("utf-8", "surrogatepass"), raw, *messages):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.hexdigest()

@@ -14,7 +14,7 @@ import math
 import operator
 import pathlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.data.codec import Codec, Unknown
@@ -76,8 +76,9 @@ def plain(value: Any, depth: int = 0, room: Room | None = None) -> Any:
     """`value` as JSON carries it.
 
     Dates are ISO 8601, time spans seconds; numbers that JSON lacks, ids and paths are text; integers of thousands of
-    digits are hexadecimal text; tuples and sets are lists; keys are text. Anything else is an object whose `$type` says
-    what it was. So is what has more parts than there is `room` for, with a text that says so.
+    digits are hexadecimal text; tuples and sets are lists; keys are text, with their type where two would be the same.
+    Anything else is an object whose `$type` says what it was. So is what has more parts than there is `room` for, with
+    a text that says so.
     """
     room = Room() if room is None else room
     if value is None or (isinstance(value, (bool, int, str, float)) and not isinstance(value, enum.Enum)):
@@ -87,7 +88,7 @@ def plain(value: Any, depth: int = 0, room: Room | None = None) -> Any:
     if isinstance(value, (Mapping, list, tuple, set, frozenset)) and not room.takes(len(value)):
         return _left_out(value, len(value))
     if isinstance(value, Mapping):
-        return {key_text(key): plain(item, depth + 1, room) for key, item in value.items()}
+        return {name: plain(item, depth + 1, room) for name, item in named(value.items())}
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return [plain(item, depth + 1, room) for item in value]
     if isinstance(value, (set, frozenset)):
@@ -173,6 +174,21 @@ def key_text(key: Any) -> str:
     return str(_scalar(key if isinstance(key, str) else _text(key)))
 
 
+def named(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield items by their keys as text, each by another: a key that is no text gives way, and shows its type."""
+    found = list(pairs)
+    taken = {key for key, _ in found if type(key) is str}
+    for key, item in found:
+        name = key_text(key)
+        if type(key) is not str or name != key:
+            if name in taken:
+                name = f"{name} ({_type_name(key)})"
+            while name in taken:
+                name += "'"
+            taken.add(name)
+        yield name, item
+
+
 def preview(value: Any, width: int = 80) -> str:
     """`value` on one line of at most `width` characters; texts are shown as they are."""
     small = _shortened(value, width)
@@ -191,7 +207,7 @@ def _shortened(value: Any, width: int, depth: int = 0) -> Any:
         if depth > MAX_DEPTH:
             return "…"
         pairs = itertools.islice(value.items(), width // 4 + 1)
-        return {key_text(key): _shortened(item, width, depth + 1) for key, item in pairs}
+        return {name: _shortened(item, width, depth + 1) for name, item in named(pairs)}
     if isinstance(value, (list, tuple, set, frozenset)) and not hasattr(value, "_fields"):
         if depth > MAX_DEPTH:
             return "…"

@@ -98,6 +98,7 @@ def rerun(
             "run_id": run_id,
             "by": by or me(),
             "trust": found.trust or False,
+            "config": found.config,
         }
         if output is not None:
             options["output"] = _returned(app, back, step, output)

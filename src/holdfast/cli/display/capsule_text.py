@@ -10,10 +10,10 @@ import click
 from holdfast.capsules.inspecting import CapsuleInfo
 from holdfast.cli.display.tables import print_facts, print_table
 from holdfast.cli.display.text import count, moment, money, one_line
-from holdfast.engine.confirmation import escaped
 from holdfast.flows.foreign import Deed, source_lines, warning_of
 from holdfast.views.facts import facts_told
 from holdfast.views.plain import size_text
+from holdfast.views.tree import escaped
 
 _MOST_LINES = 100
 

@@ -109,7 +109,7 @@ class Rerunner:
         loaded, back = self.plan_rerun(target, step, options)
         resuming = ResumeOptions(config=options.config, trust=options.trust)
         resuming.check()
-        confirm(self._journal, loaded.info, loaded.run, options.trust)
+        confirm(self._journal, loaded.info, loaded.run, options.trust, options.config)
         if options.in_place:
             self._runner.refuse_driven(loaded.info)
             return await self.go_back(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from holdfast.data.marks import stored_class
-from holdfast.views.plain import key_text, plain
+from holdfast.views.plain import named, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class MapEdited:
             "kind": "map",
             "added": plain(self.added),
             "removed": plain(self.removed),
-            "changed": {key_text(key): change.as_json() for key, change in self.changed.items()},
+            "changed": {name: change.as_json() for name, change in named(self.changed.items())},
         }
 
 
