@@ -369,7 +369,7 @@ def test_python_refuses_a_run_from_outside_and_tells_how_to_confirm_it(tmp_path:
         lambda: app.resume("r", trust="another digest"),
     ):
         with pytest.raises(ForeignRun):
-            refused()  # type: ignore[no-untyped-call]
+            refused()
 
     assert "an option" in raised.value.disclosure
     assert app.resume("r", trust=raised.value.digest).status == "completed"
