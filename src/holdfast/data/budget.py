@@ -51,6 +51,13 @@ def check_memory(raw: bytes) -> None:
         _check_parts(raw, most)
 
 
+def most_memory(raw: bytes) -> int:
+    """Return what a stored value needs at most, in bytes: every byte that may begin a part counts as one."""
+    light = len(raw) - len(raw.translate(None, _LIGHT))
+    special = len(raw) - len(raw.translate(None, _EXTENSIONS))
+    return len(raw) + light * _CONTAINER + special * _SPECIAL
+
+
 def _check_parts(raw: bytes, most: int) -> None:
     place, end, needed = 1, len(raw), 0
     while place < end:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.data.budget import most_memory
 from holdfast.data.ops import Slot
 from holdfast.data.shapes import Handler
 from holdfast.data.types import Types
@@ -19,7 +20,10 @@ from holdfast.stores.base import RunInfo
 from holdfast.views.diff.changes import Change, Difference, MapEdited
 from holdfast.views.diff.differing import difference
 from holdfast.views.diff.patching import Operation, json_patch
-from holdfast.views.plain import LenientCodec, iso, plain, when
+from holdfast.views.plain import LenientCodec, iso, plain, size_text, when
+
+MOST_COMPARED = 128_000_000
+"""How much memory the values that one difference compares may need together, unless their keys are named."""
 
 FACTS = ("workflow", "status", "wave", "node", "next", "pauses")
 """What is told of where two runs stood, if it differs."""
@@ -133,9 +137,16 @@ def state_difference(one: Loaded, other: Loaded, keys: Sequence[str] = ()) -> St
     after: dict[str, Any] = {}
     changed: dict[str, Change] = {}
     unreadable: dict[str, str] = {}
+    left = MOST_COMPARED
     for key in wanted:
         if key in mine and key in theirs and _is_stored_alike(mine[key], theirs[key]):
             continue
+        raws = [raw for cells in (mine, theirs) if key in cells for raw in _raws(cells[key])]
+        needed = sum(map(most_memory, raws))
+        if needed > left and not keys:
+            unreadable[key] = f"changed, {size_text(sum(map(len, raws)))}, not compared; name it with --key"
+            continue
+        left -= needed
         try:
             values = [_value(cells[key]) for cells in (mine, theirs) if key in cells]
         except (CodecError, TypeError) as error:
@@ -178,6 +189,11 @@ def _is_flow(run: RunState) -> bool:
 def _is_stored_alike(one: Slot, other: Slot) -> bool:
     written = one.written()
     return one is other or (written is not None and written == other.written())
+
+
+def _raws(slot: Slot) -> list[bytes]:
+    """Return the stored bytes of a value."""
+    return [written[1] for written in slot.written() or ()]
 
 
 def _value(slot: Slot) -> Any:
