@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +20,7 @@ from holdfast import (
     END,
     START,
     App,
+    Context,
     ExecutionError,
     HoldfastError,
     RunConflict,
@@ -27,9 +31,11 @@ from holdfast import (
     open_store,
 )
 from holdfast.data.codec import Codec
+from holdfast.engine.driving.signals import StopSignal
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
 from tests.crash.running import ROOT, SOURCE
+from tests.graphs import one
 
 RACES = 50
 
@@ -181,6 +187,65 @@ def test_a_run_cannot_be_driven_twice_by_one_process() -> None:
 
     assert apps[0].invoke({}, run_id="r").status == RunStatus.COMPLETED
     assert len(seen) == 1
+
+
+def test_a_run_whose_event_loop_was_broken_off_by_two_signals_in_a_row_can_be_resumed(url: str) -> None:
+    is_calm = False
+
+    def exits(number: int, frame: Any) -> None:
+        raise SystemExit(3)
+
+    async def work(state: Any) -> None:
+        loop = asyncio.get_running_loop()
+        if is_calm:
+            return
+        try:
+            loop.call_soon(signal.raise_signal, signal.SIGUSR1)
+            await asyncio.Event().wait()
+        finally:
+            loop.call_soon(signal.raise_signal, signal.SIGUSR1)
+            await asyncio.Event().wait()
+
+    app = one(work).compile(url)
+    before = signal.signal(signal.SIGUSR1, exits)
+    try:
+        with pytest.raises(SystemExit):
+            app.invoke(run_id="r")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    is_calm = True
+
+    assert app.runs()[0].status == RunStatus.INTERRUPTED
+    assert app.resume("r").status == RunStatus.COMPLETED
+
+
+def test_a_run_whose_event_loop_was_closed_can_be_resumed_and_what_is_left_of_it_stores_nothing(
+    url: str,
+) -> None:
+    contexts: list[Context] = []
+    begun = asyncio.Event()
+
+    async def work(state: Any, ctx: Context) -> None:
+        contexts.append(ctx)
+        if len(contexts) == 1:
+            begun.set()
+            await asyncio.Event().wait()
+
+    app = one(work).compile(url)
+    loop = asyncio.new_event_loop()
+    pending = loop.create_task(app.ainvoke(run_id="r"))
+    loop.run_until_complete(begun.wait())
+    with pytest.raises(RunConflict, match="is being driven by this process already"):
+        app.resume("r")
+    loop.close()
+
+    assert app.resume("r").status == RunStatus.COMPLETED
+    assert not pending.done()
+    with pytest.raises(StopSignal):
+        contexts[0].once("x", os.getpid)
+    del pending
+    gc.collect()
+    assert app.runs()[0].status == RunStatus.COMPLETED and len(contexts) == 2
 
 
 def test_a_run_held_by_a_living_process_is_refused_and_taken_over_at_once_when_that_dies(

@@ -179,12 +179,20 @@ class Blocking:
                     outcome = runner.run(self._main(True, self._hold))
             except KeyboardInterrupt:
                 raise self.interrupted() from None
+            finally:
+                self._leave()
         if self._signal is None:
             return outcome
         if outcome.status == RunStatus.INTERRUPTED:
             raise self._signalled(outcome.run_id)
         # The run was over before the signal could stop it; the process is to stop all the same.
         raise KeyboardInterrupt if self._signal == signal.SIGINT else SystemExit(143)
+
+    def _leave(self) -> None:
+        """Leave the run, if an exception kept the event loop from doing so while it was being closed."""
+        drive = self._drive
+        if drive is not None and not drive.has_ended:
+            drive.close()
 
     def interrupted(self, terminated: bool = False) -> BaseException:
         """What to raise after Ctrl+C or SIGTERM: with the run that was saved, if there was one."""

@@ -138,6 +138,7 @@ class ActiveRuns:
 
     def enter(self, store: Store, run: str, drive: Any) -> bool:
         """Claim a run for a drive; `False` if this process drives it already."""
+        self.find(store, run)
         return locked(self._lock, self._enter, (_place(store), run), drive)
 
     def _enter(self, place: tuple[str, str], drive: Any) -> bool:
@@ -162,11 +163,15 @@ class ActiveRuns:
     def find(self, store: Store, run: str) -> Any:
         """The drive of a run, or `None`."""
         drive = self._drives.get((_place(store), run))
-        return None if _is_over(drive) else drive
+        if drive is None or not _is_over(drive):
+            return drive
+        self.leave(store, run, drive)
+        drive.give_up()
+        return None
 
 
 def _is_over(drive: Any) -> bool:
-    """Whether a drive has ended, be it that an exception kept it from giving its run up."""
+    """Whether a drive has ended, be it that an exception or a closed event loop kept it from leaving its run."""
     return bool(getattr(drive, "is_over", False))
 
 

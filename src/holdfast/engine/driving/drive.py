@@ -125,6 +125,9 @@ class Drive:
         self._idle: asyncio.Event | None = None
         self._wake_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._home: asyncio.AbstractEventLoop | None = None
+        """The event loop that this drive began in, also when it has left the run."""
+        self._is_given_up = False
         self._main: asyncio.Task[Any] | None = None
         self._work: Coroutine[Any, Any, RunStatus] | None = None
         self.overtaking = Overtaking(settings.journal.store, writer)
@@ -307,6 +310,8 @@ class Drive:
 
     def _abandoned(self) -> bool:
         """Record that the run is interrupted, from wherever it is; `False` if it has ended, or cannot be relied on."""
+        if self._is_given_up:
+            return False
         if self.saving.writer.was_interrupted:
             logger.warning("run %s was interrupted while a change was being recorded; resume it", self.run_id)
             return False
@@ -405,12 +410,33 @@ class Drive:
 
     @property
     def is_over(self) -> bool:
-        """Whether this drive has ended, in whatever way."""
+        """Whether this drive has ended, in whatever way, or never goes on, for its event loop is closed."""
+        return self._is_given_up or self.has_ended or (self._home is not None and self._home.is_closed())
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of this drive's work is left."""
         return self._work is not None and inspect.getcoroutinestate(self._work) == inspect.CORO_CLOSED
+
+    def give_up(self) -> None:
+        """Leave the run as it is stored, from outside of an event loop that does not run any more."""
+        self._is_given_up, self._loop = True, None
+        self.saving.writer.close()
+
+    def close(self) -> None:
+        """Save and leave a run whose event loop was broken off, as by an exception while it was being closed."""
+        try:
+            if self._work is not None:
+                self._work.close()
+        except (ExecutionError, RunConflict, StoreError, RuntimeError) as error:
+            logger.warning("run %s was broken off, and could not be saved: %s", self.run_id, error)
+        finally:
+            self.give_up()
 
     async def drive(self) -> RunStatus:
         """Advance the run as far as it goes; the status it then has. Why it failed is left in `failure`."""
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+        self._home = self._loop
         self._thread = threading.get_ident()
         timer = self._timer()
         try:
@@ -451,7 +477,7 @@ class Drive:
                 timer.cancel()
             if self._poll_handle is not None:
                 self._poll_handle.cancel()
-            for task in self._tasks.values():
+            for task in () if self._home.is_closed() else self._tasks.values():
                 task.cancel()
             self._loop = None
             await self._close(sys.exception())
