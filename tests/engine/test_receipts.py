@@ -17,11 +17,12 @@ from holdfast import START, App, Receipt, StateGraph, open_store
 from holdfast.engine.commands import control, receipts
 from holdfast.engine.commands.inbox import ANSWER, Wish
 from holdfast.engine.commands.wishing import post
-from holdfast.errors import CommandRefused, RunNotFound
+from holdfast.errors import CommandRefused, NotPaused, RunNotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Answered, Commanded
 from holdfast.stores.base import Store
 from holdfast.testing.invariants import read_journal
+from tests.graphs import one
 
 
 class Executed:
@@ -160,6 +161,20 @@ def test_without_anybody_who_executes_the_run_an_answer_is_applied_at_once(memor
     receipt = app.answer("r", 5, by="ann")
 
     assert receipt == Receipt("r", "applied", ("n?",), by="ann") and receipt.handle == ""
+
+
+def test_whoever_answers_last_while_nobody_executes_the_run_is_told_that_no_question_is_open(
+    memory: Store,
+) -> None:
+    app = one(lambda state, ctx: ctx.ask("well?", name="go") and None).compile(memory)
+    assert app.invoke(run_id="r").status == "paused"
+    assert app.answer("r", "yes", by="ann").status == "applied"
+
+    with pytest.raises(NotPaused, match="its questions were answered already, none is open") as caught:
+        app.answer("r", "no", by="bob")
+
+    assert "it is paused" not in str(caught.value)
+    assert app.resume("r").status == "completed"
 
 
 def test_whoever_answers_in_the_event_loop_that_executes_the_run_does_not_hold_it_up(memory: Store) -> None:

@@ -476,7 +476,7 @@ def test_a_step_that_keeps_killing_its_process_pauses_the_run(
         DEADLY + 'print(app.resume("r").pauses[0].kind, app.pauses("r")[0].prompt)', url, str(ledger)
     )
 
-    assert asked.stdout.startswith("poison step 'deadly#1' was running 3 times when the process died")
+    assert asked.stdout.startswith("poison step 'deadly#1' was started 3 times without a stored outcome")
     assert ledger.read_text() == "xxx"
     done = python(DEADLY + f'print(app.resume("r", answer="{answer}").state.to_dict())', url, str(ledger))
     assert done.stdout.strip() == state, done.stderr

@@ -119,7 +119,7 @@ def take_answers(
         if answers:
             raise AnswerRejected("give either answer= or answers=, not both")
         if not run.pauses:
-            raise NotPaused(f"run {info.run!r} is not waiting for an answer (it is {info.status})")
+            raise _not_waiting(info)
         if not waiting and answer is True:
             return []
         if len(waiting) != 1:
@@ -128,11 +128,20 @@ def take_answers(
     if not wanted:
         return []
     if not run.pauses:
-        raise NotPaused(f"run {info.run!r} is not waiting for an answer (it is {info.status})")
+        raise _not_waiting(info)
     return [
         _take(info.run, _find(info.run, waiting, name), value, codec, retention)
         for name, value in wanted.items()
     ]
+
+
+def _not_waiting(info: RunInfo) -> NotPaused:
+    if info.status == RunStatus.PAUSED:
+        return NotPaused(
+            f"run {info.run!r} is not waiting for an answer any more: its questions were answered already, none is "
+            f"open; it goes on with app.resume({info.run!r})"
+        )
+    return NotPaused(f"run {info.run!r} is not waiting for an answer (it is {info.status})")
 
 
 def elapsed(

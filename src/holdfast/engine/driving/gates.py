@@ -17,7 +17,7 @@ from holdfast.values import END, readable_step
 logger = logging.getLogger("holdfast")
 
 _QUESTIONS = {
-    "poison": "was running {crashes} times when the process died",
+    "poison": "was started {crashes} times without a stored outcome",
     "in_doubt": "was interrupted and may or may not have taken effect",
 }
 
