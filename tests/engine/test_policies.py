@@ -30,8 +30,10 @@ from holdfast import (
     periodic_cleanup,
 )
 from holdfast.engine.housekeeping import apply_retention, expire_runs, janitor
+from holdfast.repair.store_check import check_store
 from holdfast.stores.base import Append, Conflict, RunInfo, Snapshot, Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing.invariants import check_journal, read_journal
 from tests.graphs import Heard, chain, fan, one
 
 SEVEN = "abcdefg"
@@ -638,3 +640,35 @@ def test_a_thousand_tasks_stay_small(store: Store) -> None:
     first, second = app.checkpoints("r")
     assert first.size < 100_000 and second.size < 1_000
     assert len(app.get_state("r")["tasks"]) == 1001
+
+
+class FillsUp(MemoryStore):
+    """A store that has no room left while `is_full`."""
+
+    is_full = False
+
+    def commit(self, appends: Sequence[Append]) -> Any:
+        if self.is_full:
+            raise StoreError("no room left")
+        return super().commit(appends)
+
+
+def test_saves_that_failed_are_no_crashes_of_the_step_that_ran_meanwhile() -> None:
+    store, has_room = FillsUp(), False
+
+    def fill(state: Any) -> None:
+        store.is_full = not has_room
+
+    app = chain("a", "b", nodes={"b": fill}).compile(store)
+    with pytest.raises(ExecutionError, match="no room left"):
+        app.invoke(run_id="r")
+    for _ in range(4):
+        store.is_full = False
+        with pytest.raises(ExecutionError, match="no room left"):
+            app.resume("r")
+    store.is_full, has_room = False, True
+
+    out = app.resume("r")
+
+    assert (out.status, out.pauses) == ("completed", ())
+    assert check_store(store).is_fine and check_journal(read_journal(store, "r")) == []

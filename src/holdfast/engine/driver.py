@@ -135,6 +135,7 @@ class ActiveRuns:
         """Begin anew: a forked child drives none of its parent's runs."""
         self._lock = threading.Lock()
         self._drives: dict[tuple[str, str], Any] = {}
+        self._unsaved: set[tuple[str, str]] = set()
 
     def enter(self, store: Store, run: str, drive: Any) -> bool:
         """Claim a run for a drive; `False` if this process drives it already."""
@@ -152,6 +153,17 @@ class ActiveRuns:
         place = (_place(store), run)
         if drive is None or self._drives.get(place) is drive:
             self._drives.pop(place, None)
+
+    def note_unsaved(self, store: Store, run: str) -> None:
+        """Remember that a drive stopped in order, and that its store could not take down so much as that."""
+        self._unsaved.add((_place(store), run))
+
+    def take_unsaved(self, store: Store, run: str) -> bool:
+        """Whether the last drive of a run here could not store how it stopped; from now on it is not remembered."""
+        place = (_place(store), run)
+        is_known = place in self._unsaved
+        self._unsaved.discard(place)
+        return is_known
 
     def of(self, store: Store) -> list[str]:
         """The runs of a store that this process drives."""

@@ -408,6 +408,10 @@ class Runner:
             warn_of_decided_route(Ground(info.run, writer.run, codec, settings.graph, driven=False))
         approve = options.approve and info.status == RunStatus.PAUSED
         encoded = self._encoded_config(config) if options.config else b""
+        unsaved = active_runs.take_unsaved(self._store, info.run)
+        if unsaved and run.status == RunStatus.RUNNING and run.driver == driver:
+            # This process did not die: its last save failed. Nothing of what was running then crashed.
+            writer.record(records.RunEnded(RunStatus.INTERRUPTED))
         writer.record(records.Resumed(driver, approve, encoded))
         running, now = RunStatus.RUNNING.value, clock.time()
         facts = dataclasses.replace(info, status=running, updated_at=now, driver=driver, due_at=None)
@@ -474,6 +478,8 @@ class Runner:
         finally:
             work.close()
             active_runs.leave(self._store, run, drive)
+            if drive.saving.errors and writer.has_unsaved:
+                active_runs.note_unsaved(self._store, run)
             if unfollow is not None:
                 unfollow()
             janitor.ran(settings, writer.info.workflow)
