@@ -31,7 +31,8 @@ from holdfast.stores.base import (
 )
 from holdfast.stores.mending import Mender
 from holdfast.stores.namespaces import check_namespace, file_of, own_url
-from holdfast.stores.sqlite_file import StepLimit, connect, failure
+from holdfast.stores.sqlite_file import StepLimit, connect, connect_held, failure
+from holdfast.stores.sqlite_hold import Hold, is_lost
 from holdfast.stores.sqlite_rows import FACTS, entry_of, facts_of, mark_of, message_of, snapshot_of
 from holdfast.stores.sqlite_write import Writer
 
@@ -76,6 +77,7 @@ class SqliteStore:
         self._abandoned: list[object] = []
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
         self._writer: Writer | None = None
+        self._hold: Hold | None = None
         self._reader: apsw.Connection | None = None
         self._limit: StepLimit
         self._is_reading = False
@@ -93,9 +95,11 @@ class SqliteStore:
         if writer is None or self._closed or self._pid != os.getpid():
             writer = self._open_writer()
         try:
-            return writer.commit(appends)
+            answers = writer.commit(appends)
         except (apsw.Error, UnicodeError) as error:
             raise failure(error, self.path, self._patience) from error
+        self._check_hold()
+        return answers
 
     def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
         last = _SEQ if upto is None else _within(upto)
@@ -210,9 +214,11 @@ class SqliteStore:
     def _changed(self, action: Callable[[Writer], Result]) -> Result:
         writer = self._open_writer()
         try:
-            return writer.transact(True, lambda: action(writer))
+            answer = writer.transact(True, lambda: action(writer))
         except (apsw.Error, UnicodeError) as error:
             raise failure(error, self.path, self._patience) from error
+        self._check_hold()
+        return answer
 
     def close(self) -> None:
         locked(self._write_lock, locked, self._read_lock, self._close)
@@ -224,14 +230,27 @@ class SqliteStore:
     def _disconnect(self) -> None:
         """Close what this process opened; what a parent process opened is never touched."""
         if self._pid != os.getpid():
-            self._abandoned += [self._writer, self._reader]
+            self._abandoned += [self._writer, self._reader, self._hold]
             self._pid = os.getpid()
         else:
-            if self._writer is not None:
-                self._writer.connection.close(True)
-            if self._reader is not None:
-                self._reader.close(True)
-        self._writer = self._reader = None
+            hold = self._hold
+            is_outdated = hold is not None and hold.is_replaced()
+            if hold is not None:
+                hold.release()
+            for connection in (self._writer.connection if self._writer else None, self._reader):
+                if connection is not None:
+                    if is_outdated:  # What was written to the old files is no part of the new ones.
+                        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                    connection.close(True)
+            if hold is not None:
+                hold.close()
+        self._writer = self._reader = self._hold = None
+
+    def _check_hold(self) -> None:
+        """Acknowledge nothing that went to a file which nobody will find; the next use opens those that are there."""
+        if self._hold is not None and not self._hold.is_intact():
+            locked(self._read_lock, self._disconnect)
+            raise _replaced(self.path)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -242,7 +261,10 @@ class SqliteStore:
     def _open_writer(self) -> Writer:
         self._check_open()
         if self._writer is None:
-            self._writer = Writer(connect(self.path, self._patience))
+            if is_lost(self.path):  # SQLite shares its memory among all that have a file open.
+                raise _replaced(self.path)
+            connection, self._hold = connect_held(self.path, self._patience)
+            self._writer = Writer(connection)
         return self._writer
 
     def _ask(self, question: Callable[[apsw.Connection], Result]) -> Result:
@@ -279,6 +301,14 @@ class SqliteStore:
         self._pid = os.getpid()
         self._read_lock.release()
         self._write_lock.release()
+
+
+def _replaced(path: Path) -> StoreError:
+    return StoreError(
+        f"{path} or its -wal file was removed or replaced while this process had it open: by hand, or by another "
+        "SQLite library in this process, such as Python's sqlite3 module; nothing was acknowledged. Use sqlite3 on it "
+        "in another process, or open_store in this one; then resume"
+    )
 
 
 def _within(number: int) -> int:

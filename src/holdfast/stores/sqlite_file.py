@@ -16,6 +16,7 @@ import apsw
 
 from holdfast.errors import CorruptJournal, StoreError
 from holdfast.stores.disk import make_folders
+from holdfast.stores.sqlite_hold import Hold
 
 APPLICATION_ID = 0x484F4C44
 """`HOLD`: marks a SQLite file as ours."""
@@ -34,6 +35,15 @@ def connect(path: Path, patience: float) -> apsw.Connection:
     Creates the file (readable by its owner only) and its folder. Refuses, untouched, a file that
     is no database, belongs to another program, or was made by a newer version.
     """
+    return _connected(path, patience, lambda: _opened(path, patience))
+
+
+def connect_held(path: Path, patience: float) -> tuple[apsw.Connection, Hold]:
+    """Open `path` as `connect` does, and hold it for as long as the connection is open."""
+    return _connected(path, patience, lambda: _held(path, patience))
+
+
+def _connected(path: Path, patience: float, opening: Callable[[], Result]) -> Result:
     try:
         make_folders(path.parent)
         with suppress(FileExistsError):
@@ -41,7 +51,7 @@ def connect(path: Path, patience: float) -> apsw.Connection:
     except OSError as error:
         raise StoreError(f"cannot create {path}: {error.strerror}; choose another path") from error
     try:
-        return _insisting(lambda: _opened(path, patience), patience)
+        return _insisting(opening, patience)
     except apsw.Error as error:
         raise failure(error, path, patience) from error
     except OSError as error:
@@ -151,6 +161,17 @@ def _opened(path: Path, patience: float) -> apsw.Connection:
         connection.close()
         raise
     return connection
+
+
+def _held(path: Path, patience: float) -> tuple[apsw.Connection, Hold]:
+    connection = _opened(path, patience)
+    try:
+        return connection, Hold(path)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, BlockingIOError | FileNotFoundError):
+            raise apsw.BusyError(str(error)) from error
+        raise
 
 
 STATISTICS = ("sqlite_stat1", "sqlite_stat4")
