@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -73,3 +75,52 @@ def test_what_other_threads_hold_does_not_matter(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         app.store.close()
+
+
+FORKING = """
+import os, sys
+from holdfast import END, START, RunConflict, StateGraph
+
+url, how = sys.argv[1:3]
+
+def fork(state):
+    child = os.fork()
+    if child == 0:
+        if how == "exit":
+            sys.exit(0)
+        return {"by": "child"}
+    os.waitpid(child, 0)
+    return {"by": "parent"}
+
+graph = StateGraph(dict, name="w")
+graph.add_node("before", lambda state: None).add_node("fork", fork)
+graph.add_node("after", lambda state: {"after": state["by"]})
+names = ["before", "fork", "after"]
+for source, target in zip([START, *names], [*names, END]):
+    graph.add_edge(source, target)
+app = graph.compile(url)
+parent = os.getpid()
+try:
+    result = app.invoke({}, run_id="r")
+except RunConflict as error:
+    assert os.getpid() != parent, error
+    print("child:", error, flush=True)
+    os._exit(0)
+print("parent:", os.getpid() == parent, result.status, dict(result.state), flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "return"])
+@pytest.mark.parametrize("place", ["sqlite:///r.db", "file:runs"])
+def test_a_child_that_leaves_the_step_it_was_forked_in_stores_nothing(
+    tmp_path: Path, how: str, place: str
+) -> None:
+    command = [sys.executable, "-c", FORKING, place, how]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    child, parent = done.stdout.splitlines()
+    assert child.startswith(
+        "child: this process is a fork of the one that executes run 'r': it stores nothing"
+    )
+    assert parent == "parent: True completed {'by': 'parent', 'after': 'parent'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -60,6 +61,7 @@ class Writer:
         # Whoever wrote what was loaded has looked before: the first new step need not wait for that.
         self._looked_at = max(SNAPSHOT_FLOOR, self.weight * 9 // 8)
         """The weight below which another look whether a snapshot is worth it would be too early."""
+        self._process = _process
         self._pending: list[Record] = []
         self._unsent: tuple[Entry, ...] = ()
         self._mark: bytes | None = None
@@ -149,6 +151,11 @@ class Writer:
 
     def build(self) -> Append:
         """What has to be stored, as one append."""
+        if self._process is not _process:  # Before the lock, which a thread that the child has not may hold.
+            raise RunConflict(
+                f"this process is a fork of the one that executes run {self.info.run!r}: it stores nothing of it, and "
+                "the parent goes on; leave a forked child with os._exit, or use subprocess or multiprocessing"
+            )
         with self.lock: return self._build()  # fmt: skip  # noqa: E701
 
     def _build(self) -> Append:
@@ -330,3 +337,16 @@ class Writer:
         self._took(ours[0])
         self._is_changing = False
         return True
+
+
+_process = object()
+"""Stands for this process; a forked child has its own."""
+
+
+def _begin_process() -> None:
+    global _process
+    _process = object()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_process)
