@@ -7,6 +7,7 @@ same moments are aliases (`EVENT_ALIASES`): `event.matches("checkpoint_saved")` 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -182,10 +183,14 @@ class MultiObserver:
 
 
 def tell(observer: Observer, event: Event) -> None:
-    """Hand an event to an observer; what it raises is logged, never passed on."""
+    """Hand an event to an observer; what it raises is logged, never passed on, unless it ends the process."""
     try:
         observer.on_event(event)
-    except Exception:
+    except (
+        Exception,
+        GeneratorExit,
+        asyncio.CancelledError,
+    ):  # The others end the process: signals raise them.
         logger.exception("observer %r failed on %s", observer, event.type)
 
 

@@ -294,6 +294,14 @@ def test_a_callback_may_choose_its_events() -> None:
     assert seen == ["checkpoint.save", "checkpoint.save", "graph.complete"] and isinstance(observer, Observer)
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit])
+def test_an_observer_that_raises_what_ends_tasks_does_not_end_the_call(error: type[BaseException]) -> None:
+    def fail(event: Event) -> None:
+        raise error
+
+    assert chain("a").compile("memory://", observer=fail).invoke().status == "completed"
+
+
 def test_the_logging_observer_writes_failures_as_errors(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("test.events")
     with caplog.at_level(logging.INFO, "test.events"), pytest.raises(ExecutionError):

@@ -108,3 +108,26 @@ def test_the_last_user_of_a_file_still_clears_up(tmp_path: Path) -> None:
     second.close()
 
     assert [file.name for file in tmp_path.iterdir()] == ["runs.db"]
+
+
+STARVING = """
+import os, resource, sys
+from holdfast.stores.sqlite import SqliteStore
+
+SqliteStore("other.db").close()
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+lowest = os.dup(0)
+os.close(lowest)
+resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+try:
+    SqliteStore("runs.db")
+except Exception as error:
+    print(error)
+"""
+
+
+def test_without_descriptors_the_way_out_is_not_another_path(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STARVING]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+
+    assert "Too many open files; close files or raise their limit" in done.stdout, done.stderr

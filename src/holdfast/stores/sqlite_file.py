@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import random
@@ -49,7 +50,9 @@ def _connected(path: Path, patience: float, opening: Callable[[], Result]) -> Re
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except OSError as error:
-        raise StoreError(f"cannot create {path}: {error.strerror}; choose another path") from error
+        lacking = error.errno in (errno.EMFILE, errno.ENFILE)
+        cure = "close files or raise their limit, and try again" if lacking else "choose another path"
+        raise StoreError(f"cannot create {path}: {error.strerror}; {cure}") from error
     try:
         return _insisting(opening, patience)
     except apsw.Error as error:
@@ -87,7 +90,9 @@ def failure(error: Exception, path: Path, patience: float) -> StoreError:
                 f"{path} is damaged: a query of it does not come to an end; restore it from a backup"
             )
         case apsw.IOError():
-            return StoreError(f"the disk failed while using {path} ({error}); check it, then resume")
+            return StoreError(
+                f"the disk failed while using {path} ({error}); check it and the limits of file sizes, then resume"
+            )
         case _:
             return StoreError(f"{path}: {error}")
 
