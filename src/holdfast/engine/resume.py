@@ -201,7 +201,7 @@ def _is_stirred(step: Step, barrier: bool) -> bool:
 def _which(run: str, waiting: list[Pause]) -> str:
     if not waiting:
         return f"run {run!r} waits at a gate, which takes no answer: resume it without one"
-    names = ", ".join(repr(pause.name) for pause in waiting)
+    names = ", ".join(sorted(repr(pause.name) for pause in waiting))
     return f"run {run!r} waits for several answers; say which with answers={{name: value}}, names: {names}"
 
 
