@@ -100,7 +100,7 @@ def test_a_worker_without_descriptors_ends_after_a_few_tries_and_leaves_its_runs
 
 
 @pytest.mark.parametrize(
-    ("how", "spare"), [("stream", 0), ("stream", 2000), ("notebook", 300), ("ainvoke", 0), ("worker", 1000)]
+    ("how", "spare"), [("stream", 0), ("stream", 2000), ("notebook", 300), ("ainvoke", 0)]
 )
 def test_where_no_memory_is_left_a_process_fails_or_crashes_but_never_hangs_and_another_resumes(
     disk_url: str, tmp_path: Path, how: str, spare: int

@@ -389,7 +389,9 @@ class Worker:
 
 def _is_shortage(error: StoreError) -> bool:
     """Whether a store failed because this process may have no more descriptors or memory."""
-    return any(os.strerror(code) in str(error) for code in (errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+    codes = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+    # The last is how SQLite says it.
+    return any(words in str(error) for words in (*map(os.strerror, codes), "out of memory"))
 
 
 def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
