@@ -8,6 +8,7 @@ import linecache
 import opcode
 import types
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -181,7 +182,7 @@ def _of_file(file: str, modified: int, size: int) -> _Module | None:
 @functools.lru_cache(maxsize=64)
 def _parsed(file: str, source: bytes, size: int) -> _Module | None:
     try:
-        tree = ast.parse(source)
+        tree = _tree(source)
         codes = frozenset(_codes(compile(tree, file, "exec", dont_inherit=True)))
     except (SyntaxError, ValueError):
         return None
@@ -195,6 +196,14 @@ def _parsed(file: str, source: bytes, size: int) -> _Module | None:
     for name, found in _classes(tree, ""):
         classes.setdefault(name, []).append(found)
     return _Module(codes, functions, classes, tree)
+
+
+def _tree(source: bytes) -> ast.Module:
+    """Parse a module. Some versions of CPython raise SystemError if another thread parses at the same time."""
+    for _ in range(10):
+        with suppress(SystemError):
+            return ast.parse(source)
+    return ast.parse(source)
 
 
 def _first(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
