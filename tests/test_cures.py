@@ -499,8 +499,9 @@ def a_run_whose_program_the_worker_does_not_know(bench: Bench) -> None:
     worker.communicate(timeout=60)
     option = re.search(r"holdfast worker (--app) MODULE:ATTRIBUTE", told)
     assert option is not None, told
-    bench.holdfast("worker", option[1], "shop:graph", "--until-idle", "--store", bench.url)
-    assert "completed" in bench.holdfast("status", "r", "--store", bench.url)
+    worker = start(bench.folder, "worker", option[1], "shop:graph", "--until-idle", "--store", bench.url)
+    said = worker.communicate(timeout=60)
+    assert "completed" in bench.holdfast("status", "r", "--store", bench.url), said
 
 
 @cures("cli/store_health.py", "holdfast worker")

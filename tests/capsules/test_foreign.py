@@ -680,8 +680,46 @@ def test_two_values_are_never_shown_by_the_same_lines(values: list[Any]) -> None
         assert all(char.isprintable() or char == "\t" for line in lines for char in line)
 
 
+def is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def is_plain(value: Any) -> bool:
+    if type(value) is dict:
+        return all(is_text(key) and is_plain(item) for key, item in value.items())
+    if type(value) in (list, tuple):
+        return all(map(is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def are_files(files: dict[Any, Any]) -> bool:
+    """Whether each is a file of the definition: it has a name, its text, and texts that it includes."""
+    return all(
+        name
+        and type(file) is dict
+        and set(file) <= {"source", "included"}
+        and is_text(file.get("source", ""))
+        and type(included := file.get("included", {})) is dict
+        and all(map(is_text, included.values()))
+        for name, file in files.items()
+    )
+
+
+some_files = st.dictionaries(
+    tricky,
+    st.fixed_dictionaries(
+        {"source": tricky}, optional={"included": st.dictionaries(tricky, tricky, max_size=2)}
+    ),
+    max_size=2,
+)
+
+
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.dictionaries(keys, odd, max_size=3), st.dictionaries(keys, odd | odd_trees, max_size=3), odd_trees)
+@given(
+    st.dictionaries(tricky, tricky, max_size=3) | st.dictionaries(keys, odd, max_size=3),
+    some_files | st.dictionaries(keys, odd | odd_trees, max_size=3),
+    tricky | odd_trees,
+)
 def test_a_definition_is_refused_or_every_value_of_it_is_shown(
     included: dict[Any, Any], files: dict[Any, Any], options: Any
 ) -> None:
@@ -690,11 +728,17 @@ def test_a_definition_is_refused_or_every_value_of_it_is_shown(
     try:
         check_config(config)
     except CodecError:
-        assert typed(config) != typed(json.loads(json.dumps(config, default=str, skipkeys=True))) or files
+        assert not is_plain(config) or not all(map(is_text, included.values())) or not are_files(files)
         return
+    assert is_plain(config) and all(map(is_text, included.values())) and are_files(files)
     lines = source_lines(config)
     shown = "\n".join(lines)
-    for text in included.values():
+    of_files = [
+        text
+        for file in files.values()
+        for text in (file.get("source", ""), *file.get("included", {}).values())
+    ]
+    for text in [*included.values(), *of_files]:
         assert all(text_line(line) in shown for line in text.split("\n")) or scalar(text) in shown
     assert all(line in lines for line in tree_lines({"options": {"run": options}}))
 

@@ -735,7 +735,8 @@ class Drive:
         assert self._wake is not None and self._idle is not None
         self._tasks.pop(step, None)
         if not task.cancelled():
-            self._overtaken = self._overtaken or task.exception()
+            error = task.exception()  # Asked of each task, or asyncio logs that nobody did.
+            self._overtaken = self._overtaken or error
         elif not task.cancelling():  # Nobody asked for that.
             self._overtaken = self._overtaken or asyncio.CancelledError()
         self._wake.set()
