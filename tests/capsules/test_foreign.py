@@ -733,11 +733,7 @@ def test_a_definition_is_refused_or_every_value_of_it_is_shown(
     assert is_plain(config) and all(map(is_text, included.values())) and are_files(files)
     lines = source_lines(config)
     shown = "\n".join(lines)
-    of_files = [
-        text
-        for file in files.values()
-        for text in (file.get("source", ""), *file.get("included", {}).values())
-    ]
+    of_files = [text for file in files.values() for text in file.get("included", {}).values()]
     for text in [*included.values(), *of_files]:
         assert all(text_line(line) in shown for line in text.split("\n")) or scalar(text) in shown
     assert all(line in lines for line in tree_lines({"options": {"run": options}}))
