@@ -10,17 +10,31 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 import pytest
 
 import holdfast
-from holdfast import App, ExecutionError, HoldfastError, RunExists, Send, StateGraph, append
+from holdfast import (
+    App,
+    ExecutionError,
+    ForeignRun,
+    HoldfastError,
+    RunExists,
+    Send,
+    StateGraph,
+    append,
+    open_store,
+)
 from holdfast.cli.main import ENTRIES, commands, main
+from holdfast.engine.commands.inbox import Wish
+from holdfast.engine.moving.transfer import copy_runs
+from holdfast.flows.flow import load_flow
 from holdfast.journal.records import RunEnded
 from holdfast.journal.writer import Writer
 from holdfast.values import START, RunStatus
+from tests.capsules.test_foreign import INNOCENT, paused_run, stranger, with_config
 from tests.cli.calling import start, until
 from tests.engine.test_policies import RecordingStore
 from tests.graphs import chain
@@ -33,9 +47,6 @@ CURES: dict[tuple[str, str], Cure] = {}
 """By the module of a message and the call or command that it names: a story in which that is followed."""
 
 ELSEWHERE = {
-    ("capsules/importing.py", "holdfast import"): "tests/capsules/test_foreign.py: messages of strangers",
-    ("cli/targets.py", "holdfast resume"): "tests/capsules/test_foreign.py: files of strangers",
-    ("engine/confirmation.py", "app.resume"): "tests/capsules/test_foreign.py: runs of strangers",
     (
         "cli/display/closing.py",
         "app.resume",
@@ -78,8 +89,7 @@ class Bench:
 
     def paste(self, told: str, begin: str) -> str:
         """Call the command that a text names from `begin` on, as if somebody pasted it."""
-        words = shlex.split(re.split(r"[`;,\n]", told[told.index(begin) :])[0])
-        return self.holdfast(*words[1:])
+        return self.holdfast(*_pasted(told, begin))
 
     def file(self, text: str, name: str = "flow.yaml") -> str:
         (self.folder / name).write_text(text)
@@ -530,6 +540,95 @@ def a_moment_that_cannot_be_resumed(bench: Bench) -> None:
     assert "holdfast fork" in told, told
     (bench.folder / "ready").touch()
     assert "completed" in bench.paste(told, "holdfast fork")
+
+
+@cures("capsules/importing.py", "holdfast import")
+def commands_in_the_inbox_of_a_strangers_run(bench: Bench) -> None:
+    (bench.folder / "a b").mkdir()
+    path = stranger(bench.folder / "a b", INNOCENT, inbox=(Wish("answer", pause="x", by="a stranger"),))
+    told = bench.holdfast("import", str(path))
+    assert "a stranger" in bench.paste(told, "holdfast import")
+    trusted = re.search(
+        r"`(holdfast import .* --inspect)` shows them, (--trust) .*instead of (--inspect)", told
+    )
+    assert trusted is not None, told
+    bench.paste(trusted[1].replace(trusted[3], trusted[2]), "holdfast import")
+    store = open_store("sqlite:///.holdfast/runs.db")
+    assert len(store.inbox("r")) == 1
+    store.close()
+
+
+@cures("cli/targets.py", "holdfast resume")
+@cures("engine/confirmation.py", "app.resume")
+def a_strangers_run_and_a_strangers_checkpoint_file(bench: Bench) -> None:
+    bench.holdfast("import", str(stranger(bench.folder, INNOCENT)))
+    told = bench.holdfast("resume", "r", "--answer", "yes", "--no-interactive", code=2)
+    assert "a question" not in bench.holdfast(*_pasted(told, "holdfast resume"), "--answer", "yes")
+    assert "completed" in bench.holdfast("status", "r")
+
+    flow = load_flow(bench.folder / "w.yaml", text=INNOCENT)
+    app = flow.open(bench.url)
+    file = bench.folder / "s.pkl"
+    app.save_checkpoint(file, {"inputs": {}}, "act", flow.config())
+    assert followed(failed(lambda: app.resume(file), ForeignRun), app, "app.resume(").status == "completed"
+    told = bench.holdfast("resume", "s.pkl", code=2)
+    assert "completed" in bench.paste(told, "holdfast resume")
+
+    bench.holdfast("import", str(bench.folder / "run.holdfast"), "--as", "again", "--store", bench.url)
+    told = failed(lambda: app.resume("again", answer="yes"), ForeignRun)
+    assert followed(told, app, "app.resume(").status == "paused", "it is confirmed, and waits for its answer"
+    assert app.resume("again", answer="yes").status == "completed"
+
+
+@cures("engine/saved_config.py", "holdfast resume", "holdfast show")
+def a_definition_and_options_that_are_refused(bench: Bench) -> None:
+    file = bench.file(INNOCENT, "own.yaml")
+    told = _changed_by_hand(bench, "definition", lambda config: config["flow"].update(more="x"), code=1)
+    told = told.replace("RUN", "definition").replace("FILE", f"{file} --answer yes")
+    assert "completed" in bench.paste(told.replace(")", ";"), "holdfast resume")
+    told = _changed_by_hand(
+        bench, "options", lambda config: config.update({PurePosixPath("flow"): {}}), code=1
+    )
+    again = bench.holdfast("resume", "options", "--workflow", file, "--answer", "yes", code=1)
+    assert "--workflow" not in told + again and "holdfast show RUN" in again
+    assert "inputs" in bench.paste(told.replace("RUN", "options").replace(")", ";"), "holdfast show")
+
+
+@cures("engine/files.py", "holdfast resume")
+def a_checkpoint_file_with_a_definition_that_is_refused(bench: Bench) -> None:
+    flow = load_flow(bench.folder / "w.yaml", text=INNOCENT)
+    config: dict[Any, Any] = {**flow.config(), PurePosixPath("flow"): {}}
+    flow.open("memory://").save_checkpoint(bench.folder / "a b.pkl", {"inputs": {}}, "act", config)
+    told = bench.holdfast("resume", "a b.pkl", code=1)
+    file = bench.file(INNOCENT, "own.yaml")
+    assert "completed" in bench.paste(told.replace("FILE", file).replace(")", ";"), "holdfast resume")
+
+
+@cures("cli/stored.py", "holdfast resume")
+def a_definition_that_cannot_be_used(bench: Bench) -> None:
+    bench.holdfast("run", bench.file(FLOW), "--run-id", "r", code=1)
+    bench.file(FLOW + "  - {name: c, shel: 'true'}\n")
+    told = bench.holdfast("resume", "r", code=2)
+    assert "did you mean" in told and "--workflow" not in told, "the file is there, and can be corrected"
+
+    source = "workflow: {name: w}\nsteps: 5\n"
+    told = _changed_by_hand(bench, "broken", lambda config: config["flow"].update(source=source), code=2)
+    file = bench.file(INNOCENT, "own.yaml")
+    assert "completed" in bench.paste(told.replace("FILE", f"{file} --answer yes"), "holdfast resume")
+
+
+def _changed_by_hand(bench: Bench, run: str, change: Callable[[dict[Any, Any]], object], *, code: int) -> str:
+    """What is said about a run whose config somebody changed who can write to the store."""
+    given, own = paused_run(bench.folder, INNOCENT, run=run), open_store("sqlite:///.holdfast/runs.db")
+    with_config(given, bench.folder, change, run)
+    copy_runs(given, own)
+    own.close()
+    return bench.holdfast("resume", run, "--answer", "yes", code=code)
+
+
+def _pasted(told: str, begin: str) -> list[str]:
+    """The words of the command that a text names from `begin` on, without the program's."""
+    return shlex.split(re.split(r"[`;,\n]", told[told.index(begin) :])[0])[1:]
 
 
 def test_a_value_that_a_script_may_not_have_is_handed_over_as_the_message_says(

@@ -55,18 +55,18 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def paused_run(
-    folder: Path, text: str, *, wishes: Wishes | None = None, inbox: tuple[Wish, ...] = ()
+    folder: Path, text: str, *, wishes: Wishes | None = None, inbox: tuple[Wish, ...] = (), run: str = "r"
 ) -> Store:
-    """A stranger's store with the run `r` of a workflow file, which waits for an answer, and that file's path."""
+    """A stranger's store with a run of a workflow file, which waits for an answer, and that file's path."""
     there = folder / "there"
     there.mkdir(exist_ok=True)
     (there / "w.yaml").write_text(text)
     store, flow = open_store("memory://"), load_flow(there / "w.yaml")
-    outcome = flow.open(store).invoke(flow.begin({}), run_id="r", config=(wishes or Wishes()).config(flow))
+    outcome = flow.open(store).invoke(flow.begin({}), run_id=run, config=(wishes or Wishes()).config(flow))
     assert outcome.status == "paused"
     (there / "w.yaml").unlink()
     for wish in inbox:
-        store.post("r", write_message(wish))
+        store.post(run, write_message(wish))
     return store
 
 
@@ -131,13 +131,13 @@ def test_a_file_that_cannot_be_read_is_shown_as_it_is_and_hides_nothing(call: Ca
     assert "a: [1" in shown and "x.yaml:  (unreadable): cannot be told" in shown
 
 
-def with_config(store: Store, folder: Path, change: Any) -> Path:
+def with_config(store: Store, folder: Path, change: Any, run: str = "r") -> Path:
     """A capsule of a run whose config a stranger changed."""
     from holdfast.journal.records import Resumed
     from holdfast.journal.writer import Writer
 
     journal, codec = Journal(store), Codec()
-    loaded = journal.load(journal.info("r"), codec)
+    loaded = journal.load(journal.info(run), codec)
     config = codec.decode(loaded.run.config)
     change(config)
     status = loaded.info.status
@@ -147,7 +147,7 @@ def with_config(store: Store, folder: Path, change: Any) -> Path:
     writer.record(Resumed("", config=codec.encode(config)))
     writer.record(RunEnded(status))
     writer.flush()
-    return exported(store, "r", folder)
+    return exported(store, run, folder)
 
 
 # 3. Steps that write files.
@@ -827,3 +827,151 @@ def test_going_back_behind_ones_own_file_asks_python_too(call: Call, tmp_path: P
     ):
         with pytest.raises(ForeignRun, match="changed since it was confirmed"):
             refused()  # type: ignore[no-untyped-call]
+
+
+# A workflow file of one's own: a worker's, and one that takes the place of a definition that is refused.
+
+
+def odd_options(config: dict[Any, Any]) -> None:
+    """Leave no definition in a config, and a key beside its options that looks like theirs."""
+    del config["flow"]
+    config["run"]["skip_gates"] = True
+    config[PurePosixPath("run")] = {"skip_gates": False}
+
+
+def test_a_worker_with_a_file_of_its_own_checks_the_options_that_it_takes_from_a_run(
+    call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "own.yaml").write_text(EVIL.replace("touch sprung", "touch mine"))
+    call("import", str(with_config(paused_run(tmp_path, EVIL), tmp_path, odd_options)))
+    assert call("resume", "r", "--detach", "--trust", "--answer", "yes").code == 0
+
+    worked = call("worker", "--flow", "own.yaml", "--until-idle", "--json")
+
+    assert worked.code == 0 and "PurePosixPath('run')" in worked.out, worked
+    assert "holdfast show RUN --state" in worked.out and not list(tmp_path.rglob("mine"))
+
+
+def test_a_worker_with_a_file_of_its_own_takes_no_options_that_nobody_confirmed(
+    call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "own.yaml").write_text(EVIL.replace("touch sprung", "touch mine"))
+    call("import", str(stranger(tmp_path, EVIL, wishes=Wishes(skip_gates=True))))
+    store = open_store(f"sqlite:///{tmp_path / 'runs.db'}")
+    (info,), last = store.runs(run="r"), last_entry(store, "r")
+    assert last is not None
+    change_facts(store, dataclasses.replace(info, queue="default", status="queued"), last)
+    store.close()
+
+    worked = call("worker", "--flow", "own.yaml", "--until-idle", "--json")
+    assert "nobody has confirmed it" in worked.out and not list(tmp_path.rglob("mine"))
+
+
+@pytest.mark.parametrize("where", ["included", "files", "source", "unknown"])
+def test_a_run_whose_definition_is_refused_goes_on_with_a_file_of_ones_own(
+    where: str, call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "cmd.txt").write_text("touch sprung")
+    (tmp_path / "own.yaml").write_text(EVIL.replace("touch sprung", "touch mine"))
+    store = paused_run(tmp_path, INCLUDING)
+    with_odd_keys(store, tmp_path, where)
+    given = open_store(f"sqlite:///{tmp_path / 'given.db'}")
+    copy_runs(store, given)
+    given.close()
+    assert call("store", "copy", "given.db", "runs.db", "--foreign").code == 0
+
+    refused = call("resume", "r", "--answer", "yes", "--trust")
+    assert refused.code == 1 and "holdfast resume RUN --workflow FILE" in refused.err, refused
+    done = call("resume", "r", "--workflow", "own.yaml", "--answer", "yes", "--trust")
+
+    assert done.code == 0 and list(tmp_path.rglob("mine")) and not list(tmp_path.rglob("sprung")), done
+    assert "touch mine" in json.dumps(saved_flow(tmp_path, "r"))
+
+
+def test_options_that_are_refused_are_not_taken_with_a_file_of_ones_own_either(
+    call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "own.yaml").write_text(EVIL.replace("touch sprung", "touch mine"))
+    call("import", str(with_config(paused_run(tmp_path, EVIL), tmp_path, odd_options)))
+
+    refused = call("resume", "r", "--workflow", "own.yaml", "--answer", "yes", "--trust")
+
+    assert refused.code == 1 and "--workflow" not in refused.err, "that is what was tried"
+    assert "holdfast show RUN --state" in refused.err and not list(tmp_path.rglob("mine"))
+
+
+def test_what_is_refused_names_a_way_out_of_where_it_stands(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "cmd.txt").write_text("touch sprung")
+    path = with_odd_keys(paused_run(tmp_path, INCLUDING), tmp_path, "unknown")
+    flow = load_flow(tmp_path / "w.yaml", text=EVIL)
+    config: dict[Any, Any] = {**Wishes().config(flow), PurePosixPath("flow"): {}}
+    app = flow.open("memory://")
+    app.save_checkpoint(tmp_path / "s.pkl", {"inputs": {}}, "act", config)
+    (tmp_path / "own.yaml").write_text(EVIL.replace("touch sprung", "touch mine"))
+
+    for arguments in (["import", str(path)], ["import", "--inspect", str(path)]):
+        refused = call(*arguments)
+        assert "--workflow" not in refused.err and "exported again" in refused.err, refused
+    with pytest.raises(CodecError, match="give plain data") as error:
+        app.invoke({"inputs": {}}, config={**flow.config(), "x": {1: 2}})
+    assert "--workflow" not in str(error.value)
+    told = call("resume", "s.pkl", "--trust")
+    assert "holdfast resume s.pkl --workflow FILE" in told.err
+    assert call("resume", "s.pkl", "--workflow", "own.yaml").code == 0 and (tmp_path / "mine").exists()
+
+
+# Commands that are read when they are obeyed.
+
+
+@pytest.mark.parametrize("how", ["key", "config", "outline", "names", "nothing"])
+def test_a_hostile_redefinition_is_refused_and_the_run_goes_on_as_it_was(
+    how: str, call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "w.yaml").write_text(INNOCENT)
+    assert call("run", "w.yaml", "--run-id", "r", "--no-interactive").code == 4
+    wish = redefinition(tmp_path, INNOCENT)
+    assert wish.definition is not None
+    definition = {**wish.definition, "config": Codec().encode(wish.definition["config"])}
+    config: dict[Any, Any] = {**wish.definition["config"]}
+    if how == "key":
+        config[PurePosixPath("flow")] = {**config["flow"], "source": EVIL}
+        definition["config"] = Codec().encode(config)
+    elif how == "config":
+        definition["config"] = Codec().encode(["flow"])
+    elif how == "outline":
+        definition["outline"] = {**definition["outline"], "joins": 5, "edges": "all"}
+    elif how == "names":
+        definition["names"] = {"act": {"a": "b"}}
+    else:
+        definition = {"workflow": "w"}
+    store = open_store(f"sqlite:///{tmp_path / 'runs.db'}")
+    store.post("r", write_message(wish._replace(definition=definition)))
+    store.close()
+
+    done = call("resume", "r", "--answer", "yes")
+
+    assert done.code == 0, done
+    told = call("events", "r").out
+    assert "replan" in told and "is not a definition" in told and "Error" not in told, told
+    assert call("show", "r").code == 0 and not list(tmp_path.rglob("sprung"))
+
+
+def test_a_redefinition_that_cannot_be_compiled_leaves_a_run_that_goes_on_with_another_file(
+    call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "w.yaml").write_text(INNOCENT)
+    assert call("run", "w.yaml", "--run-id", "r", "--no-interactive").code == 4
+    wish = redefinition(tmp_path, INNOCENT)
+    assert wish.definition is not None
+    flow = {**wish.definition["config"]["flow"], "source": "workflow: {name: w}\nsteps: 5\n"}
+    definition = {**wish.definition, "config": Codec().encode({"flow": flow})}
+    store = open_store(f"sqlite:///{tmp_path / 'runs.db'}")
+    store.post("r", write_message(wish._replace(definition=definition)))
+    store.close()
+
+    assert call("resume", "r", "--answer", "yes").code == 130, "it goes on with another definition"
+    refused = call("resume", "r")
+    assert refused.code == 2 and "holdfast resume r --workflow FILE" in refused.err, refused
+    assert call("resume", "r", "--workflow", "w.yaml").code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from holdfast.data.seal import Seal
 from holdfast.engine.confirmation import digest_of
 from holdfast.engine.driver import describe, is_driven
 from holdfast.engine.moving.copy_report import CopyOutcome
-from holdfast.engine.saved_config import check_config
+from holdfast.engine.saved_config import AGAIN, check_config
 from holdfast.errors import CapsuleInvalid, RunConflict, RunExists, StoreError
 from holdfast.journal.copying import (
     COPIED,
@@ -102,9 +103,9 @@ def import_run(
         run = None if tallies is None else tallies.run
         with reading():
             unread, flow = ((_UNREAD,), None) if run is None else ((), flow_of(run))
-            check_config(None if run is None else decoded(run.config))
+            check_config(None if run is None else decoded(run.config), AGAIN)
         is_trusted = trust is True or bool(demanded(trust))
-        notes = unread if is_trusted else (*unread, *_left_out(capsule, run))
+        notes = unread if is_trusted else (*unread, *_left_out(capsule, run, path))
         signed = "" if capsule.signed_by is None else fingerprint(capsule.signed_by)
         with _renamed(capsule, run_id, namespace_of(store), own) as source:
             provenance = _provenance(source, path, signed)
@@ -121,7 +122,7 @@ def import_run(
     )
 
 
-def _left_out(capsule: Capsule, run: RunState | None) -> tuple[str, ...]:
+def _left_out(capsule: Capsule, run: RunState | None, path: str | Path) -> tuple[str, ...]:
     """Leave the commands out that wait in the inbox of a stranger's run; say so."""
     if run is None and capsule.message_count:
         raise CapsuleInvalid(
@@ -133,7 +134,8 @@ def _left_out(capsule: Capsule, run: RunState | None) -> tuple[str, ...]:
         return ()
     what = "a command that waits" if left == 1 else f"{left} commands that wait"
     return (
-        f"{what} in its inbox left out; `holdfast import --inspect` shows them, --trust (trust=True) takes them",
+        f"{what} in its inbox left out; `holdfast import {shlex.quote(str(path))} --inspect` shows them, "
+        "--trust (trust=True) instead of --inspect takes them",
     )
 
 

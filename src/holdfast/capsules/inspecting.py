@@ -18,6 +18,7 @@ from holdfast.capsules.summary import CAREFUL, flow_of, summary_of
 from holdfast.data.seal import Seal
 from holdfast.engine.commands.inbox import open_message
 from holdfast.engine.confirmation import config_shown, message_shown
+from holdfast.engine.saved_config import AGAIN
 from holdfast.errors import CapsuleLocked
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import RunState
@@ -172,7 +173,7 @@ def _info(
     with reading():
         flow = None if run is None else flow_of(run)
         summary = {} if run is None else summary_of(run)
-        config = {} if run is None else config_shown(run.config, CAREFUL)
+        config = {} if run is None else config_shown(run.config, CAREFUL, AGAIN)
         inbox = () if run is None else _inbox(capsule, run, seal)
         steps = () if tallies is None else _steps(tallies, flow is not None)
     if run is not None and capsule.summary is not None and capsule.summary != canonical(summary):

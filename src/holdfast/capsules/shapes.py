@@ -10,7 +10,6 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.data.ops import Op
@@ -18,10 +17,10 @@ from holdfast.errors import CapsuleInvalid
 from holdfast.journal import records, run_state
 from holdfast.journal.records import Record
 from holdfast.journal.run_state import RunState
+from holdfast.plan.outline import is_outline
 from holdfast.values import RunStatus
 
 _LATEST = 253402300800.0
-_DEEPEST = 50
 
 
 def check_record(record: Record) -> None:
@@ -29,7 +28,7 @@ def check_record(record: Record) -> None:
     if not fits(record, type(record)):
         raise CapsuleInvalid(f"a {type(record).__name__} record in it is not of the shape of one")
     outline = getattr(record, "outline", None)
-    if outline and not _is_outline(outline, 0):
+    if outline and not is_outline(outline):
         raise CapsuleInvalid("the definition in it is not the outline of a graph")
     if isinstance(record, records.RunEnded) and record.status not in set(RunStatus):
         raise CapsuleInvalid("a run in it ended in no known way")
@@ -39,7 +38,7 @@ def check_run(run: RunState) -> None:
     """Refuse a run whose parts are not what they should be."""
     if not fits(run, RunState) or run.status not in set(RunStatus) or "" not in run.frames:
         raise CapsuleInvalid("the run in it is not of the shape of one")
-    if run.outline and not _is_outline(run.outline, 0):
+    if run.outline and not is_outline(run.outline):
         raise CapsuleInvalid("the definition in it is not the outline of a graph")
 
 
@@ -99,32 +98,3 @@ def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
         return ()
     names = {**vars(records), **vars(run_state)}
     return tuple(typing.get_type_hints(kind, names).items())
-
-
-def _is_outline(outline: Any, depth: int) -> bool:
-    """Whether a graph can be drawn of it: named nodes, and lists of names between them."""
-    if not isinstance(outline, Mapping) or depth > _DEEPEST:
-        return False
-    nodes = outline.get("nodes", {})
-    return (
-        isinstance(outline.get("name", ""), str)
-        and isinstance(nodes, Mapping)
-        and all(isinstance(name, str) and _is_node(node, depth) for name, node in nodes.items())
-        and _are(outline.get("edges", []), [str, str, str, bool])
-        and _are(outline.get("routes", []), [str, list[str]])
-        and _are(outline.get("joins", []), [list[str], str])
-        and fits(outline.get("exits", []), list[str])
-        and fits(outline.get("last", ""), str)
-    )
-
-
-def _is_node(node: Any, depth: int) -> bool:
-    if not isinstance(node, Mapping):
-        return False
-    inner = node.get("graph")
-    return inner is None or _is_outline(inner, depth + 1)
-
-
-def _are(rows: Any, hints: Iterable[Any]) -> bool:
-    wanted = tuple(hints)
-    return isinstance(rows, list) and all(isinstance(row, list) and _members_fit(row, wanted) for row in rows)

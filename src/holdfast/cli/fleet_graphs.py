@@ -14,6 +14,7 @@ import click
 from holdfast.cli.wishes import Wishes
 from holdfast.define.builder import StateGraph
 from holdfast.engine.app import App
+from holdfast.engine.saved_config import check_options
 from holdfast.fleet.catalog import Catalog, Known, Opener, UnknownWorkflow
 from holdfast.flows.flow import Flow, flow_of_run, load_flow
 from holdfast.journal.journal import Journal
@@ -56,6 +57,7 @@ def catalog_of(flows: Sequence[Flow], apps: Sequence[App], secretive: Secretive)
 def _opener(flow: Flow | None, secretive: Secretive) -> Opener:
     def opened(config: Mapping[str, Any], store: Store) -> Known:
         found = flow or _carried(config)
+        check_options(config)
         secretive.keep(found)
         wishes = Wishes.of(config)
         return Known(wishes.open(found, store, interactive=False, stored=True), found.announcer())

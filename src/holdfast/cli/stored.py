@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from holdfast.cli.display.progress import DONE, HELPERS, PENDING, place_of
 from holdfast.errors import HoldfastError
 from holdfast.views.counts import NOTHING, Counts, counted, statuses, steps_in
@@ -137,8 +139,17 @@ def _kept(settings: Settings, loaded: Loaded, spent: float) -> tuple[float, floa
 def stored_flow(info: RunInfo, config: Mapping[str, Any], file: Path | None = None) -> Flow:
     """The workflow of a stored run; of one from outside what came with it, whatever files are on this machine."""
     from holdfast.flows.flow import flow_of_run
+    from holdfast.flows.reading.problems import FlowInvalid
 
-    return flow_of_run(config, file=file, prefer="saved" if info.origin else "file")
+    try:
+        return flow_of_run(config, file=file, prefer="saved" if info.origin else "file")
+    except FlowInvalid as error:
+        if file is not None or Path(error.problems[0].position.file).is_file():
+            raise
+        raise click.UsageError(
+            f"{error}\nthis is what run {info.run!r} has for its workflow file; go on with a file that can be used: "
+            f"holdfast resume {info.run} --workflow FILE"
+        ) from None
 
 
 def config_of(journal: Journal, info: RunInfo) -> dict[str, Any]:

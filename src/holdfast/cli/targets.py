@@ -103,6 +103,8 @@ def _found(
             trust = admit(disclosure, _way_out(info, url, command))
         else:
             config = config_of(journal, info)
+            if workflow is not None:
+                check_options(config)
         _refuse_python(info, config, workflow, command)
         flow, wishes = stored_flow(info, config, workflow), Wishes.of(config)
         if workflow is not None or (info.origin and command == "rerun"):

@@ -149,15 +149,15 @@ def _refusal(found: Disclosure, was_shown: bool) -> ForeignRun:
     )
 
 
-def config_shown(raw: bytes, codec: Codec = CODEC) -> dict[Any, Any]:
-    """Return a stored config as it is read; `CodecError` if a definition in it is not plain data."""
+def config_shown(raw: bytes, codec: Codec = CODEC, way_out: str = "") -> dict[Any, Any]:
+    """Return a stored config as it is read; `CodecError`, with `way_out`, if a definition in it is not plain data."""
     if not raw:
         return {}
     try:
         found = codec.decode(raw)
     except CodecError as error:
         return {"unreadable": str(error), "bytes": raw.hex()}
-    check_config(found)
+    check_config(found, way_out)
     return found if type(found) is dict else {"": found}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -90,7 +91,8 @@ class CheckpointFile(NamedTuple):
 
         place = {name: self.content[name] for name in ("node", "next", "gate") if name in self.content}
         own = self.content["config"]
-        check_config(own)
+        resume = f"holdfast resume {shlex.quote(str(self.path))} --workflow FILE"
+        check_config(own, f"go on with a workflow file of your own ({resume})")
         flow, rest = own.get("flow"), {key: value for key, value in own.items() if key != "flow"}
         config = {"flow": flow, "taken from the file": rest, "goes on with": place}
         name = str(flow.get("path", "")) if isinstance(flow, Mapping) else ""

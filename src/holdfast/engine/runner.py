@@ -300,7 +300,7 @@ class Runner:
     def _encoded_config(self, config: Mapping[str, Any]) -> bytes:
         if not config:
             return _NO_CONFIG
-        check_config(config)
+        check_config(config, "give plain data: None, booleans, numbers, texts, lists, tuples and dicts")
         try:
             return self._codec.encode(dict(config))
         except CodecError as error:

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from holdfast.data.codec import Codec
 from holdfast.data.ops import Op, advance
 from holdfast.engine.commands.ground import Ground
 from holdfast.engine.commands.meant import Refused
 from holdfast.engine.driving.decide import qualified
+from holdfast.engine.saved_config import check_config
+from holdfast.errors import CodecError
 from holdfast.journal.records import GraphChanged, Record, StateEdited
 from holdfast.journal.run_state import DONE, Frame, RunState, names_within, renamed_path
 from holdfast.plan.naming import base_name, outline_at, outline_names, renamed, renamed_nodes
+from holdfast.plan.outline import is_outline
 from holdfast.suggestions import suggestion
 from holdfast.values import START
+
+_NONE = "what came with it is not a definition of a workflow"
 
 
 def redefine(ground: Ground, definition: Mapping[str, Any], by: str) -> list[Record]:
@@ -22,8 +28,7 @@ def redefine(ground: Ground, definition: Mapping[str, Any], by: str) -> list[Rec
     The workflow has to be the same by its name, and have every node that the run still needs.
     """
     run, codec = ground.run, ground.codec
-    workflow, outline = definition["workflow"], definition["outline"]
-    names = dict(definition.get("names") or {})
+    workflow, outline, names = _read(definition)
     if workflow != run.workflow:
         raise Refused(f"the run is of workflow {run.workflow!r}, and the new definition of {workflow!r}")
     if not any(run.active()):
@@ -31,11 +36,34 @@ def redefine(ground: Ground, definition: Mapping[str, Any], by: str) -> list[Rec
     _refuse_unknown(names, run)
     remap = renamed_nodes(names, run.outline)
     _refuse_missing(run, outline, remap)
-    config = codec.encode(
-        {**_mapping(codec.decode(run.config)), **_mapping(codec.decode(definition["config"]))}
-    )
+    config = _laid_over(run.config, definition["config"], codec)
     records: list[Record] = [GraphChanged(outline, tuple(remap.items()), config, by)]
     return [*records, *_renamed_results(run, names, remap, ground, by)]
+
+
+def _read(definition: Mapping[str, Any]) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """Return the workflow, the outline and the renamed steps of a definition; anybody may have written it."""
+    workflow, outline, names = (definition.get(name) for name in ("workflow", "outline", "names"))
+    if not isinstance(workflow, str) or not isinstance(outline, dict) or not is_outline(outline):
+        raise Refused(f"{_NONE}: it has no workflow's name, or no outline of a graph")
+    if not isinstance(definition.get("config"), bytes):
+        raise Refused(f"{_NONE}: it has no config")
+    if names and not (isinstance(names, dict) and all(isinstance(name, str) for name in names.values())):
+        raise Refused(f"{_NONE}: its renamed steps are not names of steps")
+    return workflow, outline, dict(names or {})
+
+
+def _laid_over(own: bytes, given: bytes, codec: Codec) -> bytes:
+    """Return the config of a run once that of a definition is laid over it; what could never be taken is refused."""
+    try:
+        config = codec.decode(given)
+        if not isinstance(config, Mapping):
+            raise Refused(f"{_NONE}: its config is a {type(config).__name__}")
+        merged = {**_mapping(codec.decode(own)), **config}
+        check_config(merged, "give the workflow file again")
+        return codec.encode(merged)
+    except CodecError as error:
+        raise Refused(f"{_NONE}: {error}") from None
 
 
 def _mapping(config: Any) -> dict[str, Any]:
