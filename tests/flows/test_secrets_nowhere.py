@@ -32,6 +32,7 @@ FORMS: dict[str, Callable[[str], str]] = {
     "plain": lambda secret: secret,
     "json": lambda secret: json.dumps(secret)[1:-1],
     "url": urllib.parse.quote,
+    "url with its signs": lambda secret: urllib.parse.quote(secret, safe="/=+&:"),
     "plus": urllib.parse.quote_plus,
     "base64": lambda secret: base64.b64encode(secret.encode()).decode().rstrip("="),
     "hex": lambda secret: secret.encode().hex(),
