@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import re
 import shlex
@@ -22,6 +23,7 @@ from holdfast import (
     ForeignRun,
     HoldfastError,
     RunExists,
+    RunFinished,
     Send,
     StateGraph,
     append,
@@ -31,13 +33,15 @@ from holdfast.cli.main import ENTRIES, commands, main
 from holdfast.engine.commands.inbox import Wish
 from holdfast.engine.moving.transfer import copy_runs
 from holdfast.flows.flow import load_flow
+from holdfast.journal.copying import change_facts, last_entry
 from holdfast.journal.records import RunEnded
 from holdfast.journal.writer import Writer
 from holdfast.values import START, RunStatus
 from tests.capsules.test_foreign import INNOCENT, paused_run, stranger, with_config
 from tests.cli.calling import start, until
 from tests.engine.test_policies import RecordingStore
-from tests.graphs import chain
+from tests.graphs import Log, chain
+from tests.repair.damaging import damage_entry, sql
 
 SOURCE = Path(holdfast.__file__).parent
 REMEDY = re.compile(rf"\b(app\.\w+)\(|\b(holdfast\.\w+)\(|(?<!from )\b(holdfast (?:{'|'.join(ENTRIES)}))\b")
@@ -48,22 +52,10 @@ CURES: dict[tuple[str, str], Cure] = {}
 
 ELSEWHERE = {
     (
-        "cli/display/closing.py",
+        "engine/driving/drive.py",
         "app.resume",
-    ): "tests/engine/test_refused_steps.py: if_interrupted='rerun' and 'skip'",
-    ("cli/display/store_text.py", "holdfast store"): "tests/cli/test_store_commands.py",
-    ("cli/display/worker_lines.py", "holdfast resume"): "tests/cli/test_fleet_commands.py",
-    ("demo.py", "app.resume"): "tests/test_demo.py",
-    ("engine/driving/drive.py", "app.resume"): "tests/engine/test_starved.py: no memory",
-    ("repair/report.py", "holdfast fsck"): "tests/repair/test_fsck.py",
+    ): "tests/engine/test_starved.py: it takes a process without memory",
     ("repair/rewriting.py", "holdfast fsck"): "no advice: it is who wrote a record",
-    ("stores/files.py", "holdfast fsck"): "tests/repair/test_fsck.py",
-    ("stores/sqlite_rows.py", "holdfast fsck"): "tests/repair/test_fsck.py",
-    ("views/runs.py", "holdfast fsck"): "tests/repair/test_fsck.py",
-    ("cli/errors.py", "holdfast fsck"): "tests/repair/test_fsck.py",
-    ("stores/postgres/migrations.py", "holdfast store"): "tests/stores/test_postgres_roles.py",
-    ("stores/postgres/trouble.py", "holdfast store"): "tests/stores/test_postgres_roles.py",
-    ("data/types.py", "holdfast.register_type"): "tests/data/test_types.py: two types of one name",
 }
 """Ways out that are taken by other tests, which need more than a folder for it."""
 
@@ -74,6 +66,12 @@ class Bench:
 
     folder: Path
     capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest | None = None
+
+    def fixture(self, name: str) -> Any:
+        """Return what only some stories need, a PostgreSQL server say."""
+        assert self.request is not None
+        return self.request.getfixturevalue(name)
 
     @property
     def url(self) -> str:
@@ -617,6 +615,197 @@ def a_definition_that_cannot_be_used(bench: Bench) -> None:
     assert "completed" in bench.paste(told.replace("FILE", f"{file} --answer yes"), "holdfast resume")
 
 
+@cures("cli/display/closing.py", "app.resume")
+def a_step_of_a_program_that_is_in_doubt(bench: Bench) -> None:
+    def pays(state: Any) -> dict[str, Any]:
+        if stopping[0]:
+            raise KeyboardInterrupt
+        return {"log": ["paid again"]}
+
+    for way, log in (("rerun", ["paid again"]), ("skip", [])):
+        stopping = [True]
+        graph = StateGraph(Log, name=way).add_node("pay", pays, if_interrupted="fail").add_edge(START, "pay")
+        app = graph.compile(bench.url)
+        failed(lambda app=app: app.invoke({"log": []}, run_id=app.name), KeyboardInterrupt)  # type: ignore[misc]
+        stopping[0] = False
+        failed(lambda app=app: app.resume(app.name))  # type: ignore[misc]
+        told = bench.holdfast("show", way, "--store", bench.url)
+        assert followed(told, app, f"app.resume('{way}', if_interrupted='{way}'").state["log"] == log
+
+
+@cures("demo.py", "app.resume")
+def the_run_of_the_demonstration(bench: Bench) -> None:
+    from holdfast.demo import Service, workflow
+
+    told = bench.holdfast("demo", "--store", bench.url)
+    app = workflow(Service(None)).compile(bench.url)
+    assert "there is nothing to resume" in failed(lambda: followed(told, app, "app.resume("), RunFinished)
+    app.rollback(re.findall(r"demo-\w+", told)[0], 8)
+    assert followed(told, app, "app.resume(").status == "completed"
+
+
+@cures("cli/display/worker_lines.py", "holdfast resume")
+def a_run_that_failed_with_a_worker(bench: Bench) -> None:
+    elsewhere = ["--store", "sqlite:///the others.db"]
+    bench.holdfast("submit", bench.file(FLOW), "--run-id", "r", *elsewhere)
+    told = bench.holdfast("worker", "--until-idle", *elsewhere)
+    (bench.folder / "ready").touch()
+    assert "goes on with it" in bench.paste(told, "holdfast resume")
+    bench.holdfast("worker", "--until-idle", *elsewhere)
+    assert "completed" in bench.holdfast("status", "r", *elsewhere)
+
+
+@cures("repair/report.py", "holdfast fsck")
+@cures("cli/errors.py", "holdfast fsck")
+def a_run_that_is_damaged(bench: Bench) -> None:
+    for place in ([], ["--store", "sqlite:///the others.db"]):
+        store = open_store(place[-1] if place else "sqlite:///.holdfast/runs.db")
+        app = chain("a", "b", "c").compile(store)
+        app.invoke(run_id="r")
+        app.invoke(run_id="facts")
+        damage_entry(store, "r", 3)
+        sql(store, "UPDATE runs SET status = 'failed' WHERE run = 'facts'")
+        store.close()
+        told = bench.holdfast("show", "r", *place, code=1)
+        told = bench.holdfast(*_pasted(told, "holdfast fsck"), code=1)
+        assert "writes a new run" in told and "rights it" in told
+        assert "this would repair" in bench.holdfast(*_pasted(told, "holdfast fsck"), code=2)
+        bench.holdfast(*_pasted(told, "holdfast fsck"), "--yes")
+        assert "3 runs fine, nothing damaged" in bench.holdfast("fsck", *place)
+
+
+@cures("stores/sqlite_rows.py", "holdfast fsck")
+@cures("views/runs.py", "holdfast fsck")
+def facts_of_a_run_that_are_damaged(bench: Bench) -> None:
+    place = ["--store", bench.url]
+    store = open_store(bench.url)
+    chain("a", "b").compile(store).invoke(run_id="r")
+    sql(store, "UPDATE runs SET status = 'failed' WHERE run = 'r'")
+    store.close()
+    told = bench.holdfast("show", "r", *place, code=1)
+    bench.holdfast(*_pasted(told, "holdfast fsck"), "--yes")
+    assert "completed" in bench.holdfast("status", "r", *place)
+
+    store = open_store(bench.url)
+    (info,), last = store.runs(run="r"), last_entry(store, "r")
+    assert last is not None
+    change_facts(store, dataclasses.replace(info, status="odd"), last)
+    store.close()
+    told = bench.holdfast("runs", *place, code=1)
+    told = bench.holdfast(*_pasted(told, "holdfast fsck"), code=1)
+    bench.holdfast(*_pasted(told, "holdfast fsck"), "--yes")
+    assert "completed" in bench.holdfast("runs", *place)
+
+
+@cures("stores/files.py", "holdfast fsck")
+def a_folder_of_a_run_that_is_damaged(bench: Bench) -> None:
+    place = ["--store", "file:files"]
+    store = open_store("file:files")
+    chain("a", "b").compile(store).invoke(run_id="r")
+    store.close()
+    for name in ("run.json", "journal"):
+        path = bench.folder / "files" / "r" / name
+        path.write_bytes(b"{}" + path.read_bytes()[2:])
+    told = bench.holdfast("runs", *place)
+    told = bench.holdfast(*_pasted(told, "holdfast fsck"), *place, code=1)
+    assert "neither its journal nor its run.json says which run it is of" in told
+
+
+@cures("stores/postgres/migrations.py", "holdfast store")
+@cures("stores/postgres/trouble.py", "holdfast store")
+@cures("cli/display/store_text.py", "holdfast store")
+def a_schema_that_is_not_up_to_date(bench: Bench) -> None:
+    server, url = bench.fixture("postgres_server"), bench.fixture("postgres_url")
+    schema = url.partition("schema=")[2]
+    undone = f"DELETE FROM {schema}.migration WHERE number = 6; ALTER TABLE {schema}.run DROP COLUMN origin"
+    open_store(url).close()
+    server.sql(undone)
+    told = bench.holdfast("store", "migrate", "--check", "--store", url, code=1)
+    assert "brought from schema" in bench.paste(told, "holdfast store")
+
+    server.sql("CREATE ROLE cured LOGIN")
+    try:
+        server.sql(f"SELECT {schema}.admit('cured', 'default')")
+        server.sql(undone)
+        theirs = url.replace("postgres@", "cured@")
+        told = bench.holdfast("runs", "--store", theirs, code=3)
+        assert "as its owner" in told
+        assert "brought from schema" in bench.paste(told.replace("cured@", "postgres@"), "holdfast store")
+        bench.holdfast("runs", "--store", theirs)
+    finally:
+        server.sql("DROP OWNED BY cured; DROP ROLE cured")
+
+    store = open_store(url)
+    try:
+        server.sql(f"DROP SCHEMA {schema} CASCADE")
+        told = failed(lambda: store.runs(), HoldfastError)
+        words = _pasted(told, "holdfast store")
+        assert "brought from schema" in bench.holdfast(*words, "--store", url)
+        assert store.runs() == []
+    finally:
+        store.close()
+
+
+@cures("data/types.py", "holdfast.register_type")
+def two_types_of_one_name(bench: Bench) -> None:
+    def made(place: str) -> Any:
+        return type("Twin", (), {"__module__": place})
+
+    how: dict[str, Any] = {"encode": lambda twin: 1, "decode": lambda data: other()}
+    holdfast.register_type(made("a"), **how)
+    other = made("b")
+    told = failed(lambda: holdfast.register_type(other, **how), HoldfastError)
+    call = re.search(r"holdfast\.register_type\(Twin, name=\.\.\.\)", told)
+    assert call is not None, told
+    eval(call[0].replace("...", "'other twin', **how"), {"holdfast": holdfast, "Twin": other, "how": how})
+    graph = StateGraph(dict).add_node("a", lambda s: {"twin": other()}).add_edge(START, "a")
+    assert type(graph.compile(bench.url).invoke().state["twin"]) is other
+
+
+@cures("engine/resume.py", "app.fork")
+def a_place_that_is_not_resumed_but_forked(bench: Bench) -> None:
+    app = chain("a", "b", name="py").compile(bench.url)
+    app.invoke(run_id="r")
+    for place in ("r@0", "r@a", "r@-1"):
+        told = failed(lambda place=place: app.resume(place), HoldfastError)  # type: ignore[misc]
+        call = re.search(r"app\.resume\(app\.fork\('.*'\)\)", told)
+        assert call is not None, told
+        assert eval(call[0], {"app": app}).state["log"] == ["a", "b"]
+    assert "app.fork" not in failed(lambda: app.resume("x@0"), HoldfastError), "there is no run x"
+
+    bench.holdfast("run", bench.file(FLOW), "--run-id", "flow", code=1)
+    told = bench.holdfast("resume", "flow@a", "--detach", code=2)
+    (bench.folder / "ready").touch()
+    assert "completed" in bench.paste(told, "holdfast fork")
+
+
+ITEMS = (
+    "workflow: {name: items}\nsteps:\n"
+    "  - {name: each, for_each: {in: [a/b, 'c@d', \"e'f\"], key: '{{ item }}'}, set: {x: '{{ item }}'}}\n"
+    "  - {name: last, set: {y: 1}}\n"
+)
+
+
+@cures("engine/travel/moments.py", "app.fork", "app.rerun")
+@cures("cli/errors.py", "holdfast rerun")
+def an_item_has_no_checkpoint_of_its_own(bench: Bench) -> None:
+    def fan(state: Any) -> list[Send]:
+        return [Send("each", {"x": key}, key=key) for key in ("a/b", "c@d", "e'f")]
+
+    graph = StateGraph({"x": str, "found": Annotated[list[str], append]}, name="py")
+    graph.add_node("each", lambda s: {"found": [s["x"]]}).add_conditional_edges(START, fan)
+    app = graph.compile(bench.url)
+    app.invoke(run_id="r")
+    bench.holdfast("run", bench.file(ITEMS), "--run-id", "items")
+    for place in ("each[a/b]", "each[c@d]", "each[e'f]", "each#1[a/b]"):
+        told = failed(lambda place=place: app.fork(f"r@{place}"), HoldfastError)  # type: ignore[misc]
+        assert app.resume(followed(told, app, "app.fork(")).status == "completed", told
+        assert followed(told, app, "app.rerun(").figures.steps_run == 1
+        told = bench.holdfast("fork", f"items@{place}", code=2)
+        assert "begins where" in bench.paste(told, "holdfast fork")
+        assert "took over 0 steps and 2 items" in bench.paste(told, "holdfast rerun")
+
+
 def _changed_by_hand(bench: Bench, run: str, change: Callable[[dict[Any, Any]], object], *, code: int) -> str:
     """What is said about a run whose config somebody changed who can write to the store."""
     given, own = paused_run(bench.folder, INNOCENT, run=run), open_store("sqlite:///.holdfast/runs.db")
@@ -648,10 +837,14 @@ def test_a_value_that_a_script_may_not_have_is_handed_over_as_the_message_says(
 
 @pytest.mark.parametrize("story", dict.fromkeys(CURES.values()), ids=lambda story: story.__name__)
 def test_the_way_out_that_a_message_names_works(
-    story: Cure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    story: Cure,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    story(Bench(tmp_path, capsys))
+    story(Bench(tmp_path, capsys, request))
 
 
 def test_every_call_and_command_that_a_message_names_is_tried() -> None:

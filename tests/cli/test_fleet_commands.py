@@ -328,7 +328,7 @@ def test_what_a_worker_tells_has_no_secrets_in_it(
 
 
 def test_a_worker_tells_harmless_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = WorkerLines("w", False, lambda text: text.replace("sesame", "***"))
+    lines = WorkerLines("w", False, lambda text: text.replace("sesame", "***"), "sqlite:///x.db")
 
     lines.tell(WorkerEvent("failed", "r1", "wf", "q", "open sesame \x1b[31m\n red"))
     lines.tell(WorkerEvent("conflict", "r1", "wf", "q", "it was faster"))

@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import sys
+from collections.abc import Callable
 
 import click
 
@@ -49,7 +51,21 @@ _CODES = {
 
 _ID = r"(?:'([^']*)'|\"([^\"]*)\")"
 
-_PHRASES: tuple[tuple[str, str], ...] = (
+
+def _pasted(words: str) -> Callable[[re.Match[str]], str]:
+    """Return what makes a command of the texts that a message quotes, each quoted for a shell."""
+
+    def command(found: re.Match[str]) -> str:
+        texts = (text for text in found.groups() if text is not None)
+        return words.format(*map(shlex.quote, texts))
+
+    return command
+
+
+_PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (rf"with app\.resume\(app\.fork\({_ID}\)\)", _pasted("with: holdfast fork {} --run")),
+    (rf"app\.fork\({_ID}\) begins", _pasted("`holdfast fork {}` begins")),
+    (rf"app\.rerun\({_ID}, {_ID}\) runs", _pasted("`holdfast rerun {} --from {}` runs")),
     (rf"build the graph with StateGraph\(…, max_iterations=(\d+)\) or more, then app\.resume\({_ID}\)",
      r"set limits.max_iterations in the file to \1 or more, then: holdfast resume \2\3"),
     (rf"wait for it, or stop it with app\.cancel\({_ID}\), or give the new run another run_id",
@@ -128,8 +144,8 @@ def exit_code(error: BaseException) -> int:
 
 
 _NAMED = re.compile(
-    r"(`holdfast (?:runs|show|fsck|resume|cancel|checkpoints|store migrate)\b[^`]*)`"
-    r"|(: holdfast (?:resume|cancel) [^\s;,`]+)"
+    r"(`holdfast (?:runs|show|fsck|resume|cancel|checkpoints|fork|rerun|store migrate)\b(?! --help)[^`]*)`"
+    r"|(: holdfast (?:resume|cancel|fork) (?!\[)(?:'[^'\n]*'|[^\s;,`'])+)"
 )
 """The commands about runs that a message names."""
 

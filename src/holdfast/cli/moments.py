@@ -64,7 +64,9 @@ def meant_moment(store: Store, text: str) -> str:
 
 
 def _parted(text: str) -> tuple[str, str, str]:
-    run, at, place = text.rpartition("@")
+    from holdfast.engine.travel.moments import parted
+
+    run, at, place = parted(text)
     return (run, at, place) if at else (text, "", "")
 
 

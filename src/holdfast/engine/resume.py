@@ -59,6 +59,12 @@ def find_run(store: Store, target: str) -> tuple[RunInfo, int | None]:
             f"every run of workflow {target!r} is completed (the last is {found[0].run!r}); "
             "there is nothing to resume"
         )
+    run, at, _ = target.rpartition("@")
+    if at and (store.runs(run=run) or store.runs(workflow=run, limit=1)):
+        raise RunNotFound(
+            f"{target!r} names a place in the history of run {run!r}, and no run or checkpoint by its id; begin a run "
+            f"there with app.resume(app.fork({target!r}))"
+        )
     known = [info.run for info in store.runs(limit=200)]
     workflows = {info.workflow for info in store.runs(limit=200)}
     raise RunNotFound(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli import errors
+from holdfast.cli.display.closing import place_of_store
 from holdfast.cli.display.tables import print_json, print_label
 from holdfast.cli.display.text import count, moment, one_line
 from holdfast.cli.output import CLEAR_LINE, PLAIN, RED, control
@@ -145,12 +146,13 @@ class Progress:
 
 
 def _tell(report: StoreReport, done: StoreRepair | None, url: str) -> None:
+    place = place_of_store(url)
     for problem in report.medium:
         print_label("damaged", RED)
-        click.echo(f" store: {one_line(problem, _LONGEST)}")
+        click.echo(f" store: {errors.placed(one_line(problem, _LONGEST), place)}")
     for run in report.runs:
         if not run.is_fine:
-            _tell_run(run)
+            _tell_run(run, place)
     for leftover in report.leftovers:
         click.echo(f"left over, harmless: {one_line(leftover, _LONGEST)}")
     if done is not None:
@@ -169,13 +171,13 @@ def _tell(report: StoreReport, done: StoreRepair | None, url: str) -> None:
     click.echo(f"{url}: {fine} fine, {ends}")
 
 
-def _tell_run(run: RunReport) -> None:
+def _tell_run(run: RunReport, place: str) -> None:
     print_label(*(("repaired", PLAIN) if run.repaired_as else ("damaged", RED)))
     click.echo(f" run {one_line(run.run)} (workflow {one_line(run.workflow)}, {one_line(run.status)})")
     for damage in run.damages:
-        click.echo(f"  {one_line(str(damage), _LONGEST)}")
+        click.echo(f"  {errors.placed(one_line(str(damage), _LONGEST), place)}")
     facts: list[tuple[str, Any]] = [("intact", _intact(run)), ("last good checkpoint", _last_good(run))]
-    for name, text in [*facts, ("way out", run.way_out)]:
+    for name, text in [*facts, ("way out", errors.placed(run.way_out, place))]:
         if text:
             click.echo(f"  {name}: {text}")
 

@@ -110,7 +110,9 @@ def worker(
     url = _with_lease(lasting_url(chosen_url(store, _common_store(loaded))), lease)
     opened = open_store(url)
     try:
-        lines = WorkerLines(name or f"{socket.gethostname()}:{os.getpid()}", as_json, secretive.scrub)
+        lines = WorkerLines(
+            name or f"{socket.gethostname()}:{os.getpid()}", as_json, secretive.scrub, opened.url
+        )
         catalog = catalog_of(loaded, apps_of(apps, opened), secretive)
         with scrubbed_records(secretive.scrub), told_warnings(secretive.scrub):
             at_work = Worker(

@@ -227,12 +227,21 @@ def bounded(output: Any, run_id: str, store: str) -> str:
 
 def command(name: str, run_id: str, *words: str, store: str) -> str:
     """A command line about a run that works when it is pasted into a shell in this folder."""
-    where = [] if same_store(store, default_url()) else ["--store", absolute_url(store)]
+    where = _where(store)
     values = list(words) if name == "answer" else []
     options = [*where, *(words if name != "answer" else ())]
     if any(value.startswith("-") for value in (run_id, *values)):
         return _pasteable([*program(), name, *options, "--", run_id, *values])
     return _pasteable([*program(), name, run_id, *values, *options])
+
+
+def place_of_store(store: str) -> str:
+    """Return the options, as they are pasted after a command, that say where the runs are; none for the default."""
+    return "".join(f" {_pasteable([word])}" for word in _where(store))
+
+
+def _where(store: str) -> list[str]:
+    return [] if same_store(store, default_url()) else ["--store", absolute_url(store)]
 
 
 def _pasteable(words: Sequence[str]) -> str:

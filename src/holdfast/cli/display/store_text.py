@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -108,4 +109,4 @@ def schema_text(url: str, before: Schema, after: Schema, applied: list[str]) -> 
     if after.is_current:
         return f"{url}: schema {after.current} is up to date"
     missing = one_line(", ".join(after.missing))
-    return f"{url}: schema {after.current} lacks {missing}; run `holdfast store migrate --store {url}`"
+    return f"{url}: schema {after.current} lacks {missing}; run `holdfast store migrate --store {shlex.quote(url)}`"

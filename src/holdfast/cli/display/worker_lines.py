@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from holdfast.cli.display.closing import place_of_store
 from holdfast.cli.display.tables import json_text
 from holdfast.cli.display.text import clock, moment, one_line
-from holdfast.cli.errors import worded
+from holdfast.cli.errors import placed, worded
 from holdfast.values import moment as time_of
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 class WorkerLines:
     """Tells what a worker does; may be called from any thread."""
 
-    def __init__(self, name: str, as_json: bool, scrub: Callable[[Any], Any]) -> None:
+    def __init__(self, name: str, as_json: bool, scrub: Callable[[Any], Any], url: str) -> None:
         self._name, self._as_json, self._scrub = name, as_json, scrub
+        self._place = place_of_store(url)
         self._lock = threading.Lock()
 
     def begin(self, store: str, queues: tuple[str, ...], concurrency: int) -> None:
@@ -40,7 +42,7 @@ class WorkerLines:
 
     def tell(self, event: WorkerEvent) -> None:
         """Something became of a run."""
-        text = _to_workers(worded(str(self._scrub(event.text))))
+        text = placed(_to_workers(worded(str(self._scrub(event.text)))), self._place)
         due = None if event.due_at is None else time_of(event.due_at)
         facts = {"run_id": event.run, "workflow": event.workflow, "queue": event.queue}
         when = None if due is None else due.isoformat(timespec="milliseconds")

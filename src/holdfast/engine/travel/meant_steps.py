@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from urllib.parse import unquote
 
 from holdfast.engine.travel.past import Finish, Past
@@ -18,7 +19,7 @@ from holdfast.values import readable_step
 def meant_finishes(past: Past, run: RunState, name: str) -> list[Finish]:
     """The finished steps that a step's id, or a node's name for its last visit, means; the first one first."""
     found = list(past.finishes.values())
-    for written in (str, readable_step):
+    for written in (str, readable_step, _numbered):
         if exact := [each for each in found if written(each.step) == name]:
             return exact
     if inner := [each for each in found if each.step.startswith(f"{name}/")]:
@@ -43,12 +44,20 @@ def _last_visit(found: list[Finish], level: int) -> list[Finish]:
 
 def _said(step: str) -> str:
     """A step as people name it who leave the visits out: `outer[key]/inner`."""
-    parts = []
+    return "/".join(node + bracket + key for node, _, bracket, key in _parts(step))
+
+
+def _numbered(step: str) -> str:
+    """A step as people name it who give the visits: `each#1[key]` for an item of a workflow file's `each`."""
+    return "/".join(f"{node}#{visit}{bracket}{key}" for node, visit, bracket, key in _parts(step))
+
+
+def _parts(step: str) -> Iterator[tuple[str, str, str, str]]:
+    """The step's own node and those that it is nested in, as they are named, with visit and key."""
     for part in step.split("/"):
         node, _, rest = part.partition("#")
-        _, bracket, key = rest.partition("[")
-        parts.append(base_name(node) + bracket + unquote(key))
-    return "/".join(parts)
+        visit, bracket, key = rest.partition("[")
+        yield base_name(node), visit, bracket, unquote(key)
 
 
 def _is_inside(node: str, name: str) -> bool:
@@ -74,7 +83,7 @@ def unknown_step(past: Past, name: str) -> CannotRerun:
     node, run = node_of(name) if "#" in name else name.partition("[")[0], past.info.run
     of_node = [each for each in past.finishes.values() if node in (each.node, base_name(each.node))]
     if of_node and name != node:
-        steps = ", ".join(each.step for each in of_node[-_FEW:])
+        steps = ", ".join(readable_step(each.step) for each in of_node[-_FEW:])
         more = f"{len(of_node)} steps, the last of them " if len(of_node) > _FEW else ""
         return CannotRerun(f"run {run!r} never came to {name!r}; of {node!r} it ran {more}{steps}")
     if node in past.forgotten or node in map(base_name, past.forgotten):

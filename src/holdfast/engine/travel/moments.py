@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from holdfast.engine.resume import find_run
@@ -35,9 +35,16 @@ def find_moment(store: Store, target: str) -> Moment:
     """
     if store.runs(run=target) or "@" not in target:
         return Moment(*_run(store, target))
-    run, _, place = target.rpartition("@")
+    run, _, place = parted(target)
     info, _ = _run(store, run)
     return Moment(info, _place(store, info, place))
+
+
+def parted(target: str) -> tuple[str, str, str]:
+    """Return the run, the `@` and the place of a moment's name; the key of an item may have an `@` of its own."""
+    name, bracket, key = target.partition("[") if target.endswith("]") else (target, "", "")
+    run, at, place = name.rpartition("@")
+    return (run, at, f"{place}{bracket}{key}") if at else target.rpartition("@")
 
 
 def checkpoint_at(store: Store, moment: Moment) -> Checkpoint | None:
@@ -166,9 +173,22 @@ def _after_node(store: Store, info: RunInfo, place: str) -> int:
             finishes.append(point.seq)
     if visit and 0 < (times := _number(visit)) <= len(finishes):
         return finishes[-times]
+    _refuse_item(info, place, seen)
     which = f"{node!r} for the {visit:.{_MOST_DIGITS}}. time" if visit else repr(node)
     told = list(dict.fromkeys(map(base_name, seen)))
     known = f"; the last to finish were {', '.join(told[:_SHOWN])}" if told else ""
     raise CheckpointNotFound(
         f"run {info.run!r} has no checkpoint after {which}{suggestion(node, told)}{known}"
     )
+
+
+def _refuse_item(info: RunInfo, place: str, seen: Iterable[str]) -> None:
+    """Refuse the name of an item of a step that finished: the step's items have one checkpoint together."""
+    step, bracket, _ = place.partition("[")
+    node = step.partition("#")[0]
+    if bracket and place.endswith("]") and node in set(map(base_name, seen)):
+        raise CheckpointNotFound(
+            f"run {info.run!r} has no checkpoint after {place!r}: the items of a step have one together; "
+            f"app.fork({f'{info.run}@{step}'!r}) begins after all of them, and app.rerun({info.run!r}, {place!r}) runs "
+            "this one again"
+        )
