@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import open_store
+from holdfast import START, StateGraph, open_store
 from holdfast.cli.display.tables import print_table
+from holdfast.data import budget
 from tests.cli.looking import SOURCE, Call, abandon, caller, command, three_runs
 from tests.graphs import chain, one
 
@@ -88,6 +89,31 @@ def test_a_run_whose_process_died_is_dead_everywhere(call: Call, sqlite_url: str
 
 
 # show
+
+
+def test_values_of_a_large_state_are_left_out_and_each_is_read_by_its_key(
+    call: Call, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {f"k{number}": [[]] * 400 for number in range(5)}
+    store = open_store(sqlite_url)
+    StateGraph(dict, name="w").add_node("a", lambda state: values).add_edge(START, "a").compile(store).invoke(
+        run_id="run-1"
+    )
+    store.close()
+    monkeypatch.setattr(budget, "MOST_TOGETHER", 70_000)
+
+    whole = call("show", "run-1", "--state").json
+    one = call("show", "run-1", "--key", "k4", "--key", "k3").json
+    output, text = call("show", "run-1", "--output").json, call("show", "run-1").out
+    checkpoint = call("checkpoints", "show", "run-1@1", "--json").json["state"]
+
+    assert whole["k0"] == [[]] * 400 and whole["k4"]["$type"] == "unread"
+    assert "`holdfast show RUN --key KEY`" in whole["k4"]["text"]
+    assert one == {"k4": [[]] * 400, "k3": [[]] * 400}
+    assert output == checkpoint == whole and "not read" in text
+    refused = call("show", "run-1", "--key", "k9")
+    assert refused.code == 2 and "has no key 'k9'; it has: k0, k1" in refused.err
+    assert "only one of --state, --key" in call("show", "run-1", "--key", "k1", "--state").err
 
 
 def test_a_failed_run_shows_what_failed_and_how_to_go_on(call: Call, sqlite_url: str) -> None:

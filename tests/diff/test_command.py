@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Unknown, apply_patch, open_store
+from holdfast import START, StateGraph, Unknown, apply_patch, open_store
 from holdfast.cli.display.diff_text import escaped, lines_of, value_text
+from holdfast.data import budget
 from holdfast.views.diff.differing import difference
 from tests.cli.calling import CHAIN, Session, write
 from tests.cli.calling import call as call_program
@@ -177,6 +178,34 @@ def test_in_a_terminal_it_is_coloured_unless_that_is_not_wanted(tmp_path: Path) 
     coloured = screen()
     assert "\x1b[32m" in coloured and "\x1b[5m" not in coloured
     assert "\x1b[32m" not in screen(NO_COLOR="1")
+
+
+def test_keys_that_are_not_compared_are_named_by_text_json_and_patch(
+    call: Call, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = {
+        "one": lambda s: {"large": [[]] * 900, "n": 1},
+        "two": lambda s: {"large": [[]] * 1000, "n": 2},
+    }
+    store = open_store(sqlite_url)
+    graph = StateGraph(dict, name="w")
+    for name, work in nodes.items():
+        graph.add_node(name, work)
+    graph.add_edge(START, "one").add_edge("one", "two").compile(store).invoke(run_id="run-1")
+    store.close()
+    monkeypatch.setattr(budget, "MOST_TOGETHER", 50_000)
+
+    text, data, patch = (call("diff", "run-1", *more) for more in ((), ("--json",), ("--patch",)))
+    named = call("diff", "run-1", "--patch", "--key", "large", "--key", "n")
+
+    assert "large was not compared: changed, 1.9 KB; name it with --key\n" in text.out
+    assert "cannot be read" not in text.out and "state: 1 change\n" in text.out
+    assert data.json["not_compared"] == {"large": "changed, 1.9 KB; name it with --key"}
+    assert [step["path"] for step in patch.json] == ["/n"]
+    assert patch.err == (
+        "the patch leaves out large, which was not compared: changed, 1.9 KB; name it with --key\n"
+    )
+    assert "/n" in [step["path"] for step in named.json] and len(named.json) > 1 and named.err == ""
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from holdfast import END, START, StateGraph
-from holdfast.views.diff import states
+from holdfast.data import budget
 
 
 def test_values_that_need_too_much_together_are_named_and_not_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(states, "MOST_COMPARED", 100_000)
+    monkeypatch.setattr(budget, "MOST_TOGETHER", 100_000)
     graph = StateGraph(dict)
     graph.add_node("make", lambda state: {name: [[]] * 1000 for name in "abc"} | {"small": 1})
     graph.add_edge(START, "make")
@@ -23,7 +23,7 @@ def test_values_that_need_too_much_together_are_named_and_not_compared(
     named = app.diff("run-1@0", "run-1@1", keys=["a", "b", "c"])
 
     assert set(found.after) == {"a", "small"}
-    assert set(found.unreadable) == {"b", "c"}
-    assert "not compared; name it with --key" in found.unreadable["b"]
+    assert set(found.not_compared) == {"b", "c"}
+    assert "name it with --key" in found.not_compared["b"]
     assert set(named.after) == {"a", "b", "c"}
-    assert not named.unreadable
+    assert not named.not_compared

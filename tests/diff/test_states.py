@@ -176,7 +176,9 @@ def test_values_that_are_stored_as_the_same_bytes_are_not_decoded(memory: Store)
 
     found = state_difference(one, other)
     assert found and not found.state
-    assert list(found.unreadable) == ["same"] and "cannot read the stored value" in found.unreadable["same"]
+    assert (
+        list(found.not_compared) == ["same"] and "cannot read the stored value" in found.not_compared["same"]
+    )
     assert found.as_json()["same"] is False
 
 

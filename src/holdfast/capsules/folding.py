@@ -11,7 +11,7 @@ from holdfast.capsules.bounds import unpacked_bytes
 from holdfast.capsules.capsule import Capsule
 from holdfast.capsules.claims import check_claims
 from holdfast.capsules.shapes import check_record, check_run
-from holdfast.capsules.summary import CAREFUL
+from holdfast.capsules.summary import CarefulCodec
 from holdfast.data.ops import Op
 from holdfast.data.seal import Seal
 from holdfast.errors import CapsuleInvalid, CodecError
@@ -80,7 +80,7 @@ class _Fold:
         self._bodies = self._journal.bodies(capsule.info)
         self._name, self._unpacked = capsule.facts.run, 0
         self._most_work = _EFFORT * limit + _RATIO * capsule.body_bytes
-        self._is_closed = False
+        self._is_closed, self._codec = False, CarefulCodec()
 
     def tallies(self) -> Tallies | None:
         """What the journal tells; `None` if a part of it is sealed with a key that is not here."""
@@ -106,7 +106,7 @@ class _Fold:
         run = RunState()
         if body is not None:
             self._weigh(body)
-            run = decode_run(body, self._track, CAREFUL)
+            run = decode_run(body, self._track, self._codec)
             check_run(run)
         self._check_first()
         return run, beginning.seq
@@ -118,14 +118,14 @@ class _Fold:
         if body is None:
             return
         self._weigh(body)
-        for record in self._journal.skimmed(self._capsule.info, first, CAREFUL):
+        for record in self._journal.skimmed(self._capsule.info, first, self._codec):
             check_record(_eased(record))
         if first.seq == 1 and self._fork() is None:
             raise CapsuleInvalid("it has a snapshot of its first entry, which only forks have")
 
     def _take(self, tallies: Tallies, entry: Entry, body: bytes) -> None:
         self._weigh(body)
-        for record in self._journal.records(self._capsule.info, entry, self._track, CAREFUL):
+        for record in self._journal.records(self._capsule.info, entry, self._track, self._codec):
             check_record(record)
             for part in _parts(record):
                 tallies.take(part, entry.at)
@@ -137,7 +137,7 @@ class _Fold:
         """How the run refers, in its first entry, to the one that it was forked from."""
         first = next(iter(self._capsule.read(self._name)))
         any_parent = dataclasses.replace(self._capsule.info, parent=self._capsule.facts.key)
-        return self._journal.fork_of(any_parent, first, CAREFUL)
+        return self._journal.fork_of(any_parent, first, self._codec)
 
     def _opened_entry(self, entry: Entry) -> bytes | None:
         """The body of an entry, if it can be read; `None` if the key to it is missing."""

@@ -14,7 +14,7 @@ from holdfast.capsules.contents import canonical
 from holdfast.capsules.folding import LIMIT, TooLarge, fold_capsule, reading
 from holdfast.capsules.opening import is_locked, open_capsule, told
 from holdfast.capsules.signing import Trust, demanded, fingerprint
-from holdfast.capsules.summary import CAREFUL, flow_of, summary_of
+from holdfast.capsules.summary import CarefulCodec, flow_of, summary_of
 from holdfast.data.seal import Seal
 from holdfast.engine.commands.inbox import open_message
 from holdfast.engine.confirmation import config_shown, message_shown
@@ -173,7 +173,7 @@ def _info(
     with reading():
         flow = None if run is None else flow_of(run)
         summary = {} if run is None else summary_of(run)
-        config = {} if run is None else config_shown(run.config, CAREFUL, AGAIN)
+        config = {} if run is None else config_shown(run.config, CarefulCodec(), AGAIN)
         inbox = () if run is None else _inbox(capsule, run, seal)
         steps = () if tallies is None else _steps(tallies, flow is not None)
     if run is not None and capsule.summary is not None and capsule.summary != canonical(summary):
@@ -208,10 +208,10 @@ def _info(
 
 
 def _inbox(capsule: Capsule, run: RunState, seal: Seal | None) -> tuple[Mapping[str, Any], ...]:
-    name, journal = capsule.facts.run, Journal(capsule, seal)
+    name, journal, codec = capsule.facts.run, Journal(capsule, seal), CarefulCodec()
     waiting = (message for message in capsule.inbox(name) if message.number > run.inbox_seen)
     return tuple(
-        message_shown(open_message(journal, capsule.info, message, sealed=False), CAREFUL)
+        message_shown(open_message(journal, capsule.info, message, sealed=False), codec)
         for message in waiting
     )
 

@@ -9,15 +9,15 @@ from holdfast.capsules.bounds import unpacked_bytes
 from holdfast.errors import CapsuleInvalid, CodecError
 from holdfast.journal.run_state import RunState
 from holdfast.views.amounts import total
-from holdfast.views.plain import LenientCodec, plain
+from holdfast.views.plain import ViewCodec, plain
 from holdfast.views.state_ledger import spent_by
 
 MOST_PARTS = 1_000_000
 """A value with more parts is not read."""
 
 
-class CarefulCodec(LenientCodec):
-    """Reads no value that has so many parts that a stranger may have meant harm."""
+class CarefulCodec(ViewCodec):
+    """Reads no value that has so many parts that a stranger may have meant harm, and no more than a view may."""
 
     def decode(self, raw: bytes, *, lenient: bool = True) -> Any:
         try:
@@ -27,27 +27,24 @@ class CarefulCodec(LenientCodec):
         return super().decode(raw, lenient=True)
 
 
-CAREFUL = CarefulCodec()
-
-
 def summary_of(run: RunState) -> dict[str, Any]:
     """The summary of a run, from its journal alone: the same wherever it is made."""
-    flow = flow_of(run)
+    flow, codec = flow_of(run), CarefulCodec()
     return {
         "workflow": plain(run.workflow),
         "definition": plain(run.outline),
         "flow": None if flow is None else {key: plain(flow.get(key)) for key in ("path", "digest")},
-        "ledger": ledger_of(run),
-        "environment": plain(decoded(run.facts)),
+        "ledger": ledger_of(run, codec),
+        "environment": plain(decoded(run.facts, codec)),
         "steps_done": run.steps_done,
         "seconds": round(float(run.seconds), 6),
     }
 
 
-def ledger_of(run: RunState) -> dict[str, Any]:
+def ledger_of(run: RunState, codec: CarefulCodec) -> dict[str, Any]:
     """What the run used up: in all, and by node."""
     try:
-        whole = spent_by(run, CAREFUL)
+        whole = spent_by(run, codec)
     except CodecError:
         whole = total(*run.spending.values())
     return {
@@ -63,9 +60,9 @@ def flow_of(run: RunState) -> Mapping[str, Any] | None:
     return found if isinstance(found, Mapping) else None
 
 
-def decoded(raw: bytes) -> Any:
+def decoded(raw: bytes, codec: CarefulCodec | None = None) -> Any:
     """A stored value; nothing if it is none, or not to be read."""
     try:
-        return CAREFUL.decode(raw) if raw else None
+        return (codec or CarefulCodec()).decode(raw) if raw else None
     except CodecError:
         return None

@@ -23,10 +23,17 @@ MOST_ALIKE = 100
 MOST_ROWS = 1_000_000
 """How many rows an array without any data may have."""
 
-_CONTAINER, _TEXT, _NUMBER, _SPECIAL = 64, 56, 32, 800
+MOST_TOGETHER = 128_000_000
+"""How much memory the values that are read for one view may need together, in bytes."""
+
+MOST_MEASURED = 4_000_000
+"""How many parts of values are measured one by one for a view, over all its values."""
+
+_CONTAINER, _TEXT, _NUMBER, _SPECIAL, _SMALL = 64, 56, 32, 800, 8
 """What parts need at most, beyond the bytes that they are stored in. Special values may be as large as a deque."""
 
 _LIGHT = bytes(range(0x80, 0xC0))
+_LARGE = bytes([*_LIGHT, *range(0xC4, 0xC7), *range(0xCA, 0xD4), *range(0xD9, 0xE0)])
 _EXTENSIONS = bytes([0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)])
 _NESTED = 26
 _FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
@@ -52,19 +59,53 @@ def check_memory(raw: bytes) -> None:
 
 
 def most_memory(raw: bytes) -> int:
-    """Return what a stored value needs at most, in bytes: every byte that may begin a part counts as one."""
-    light = len(raw) - len(raw.translate(None, _LIGHT))
+    """Return what a stored value needs at most, in bytes: every byte counts as if it began a part."""
+    large = len(raw) - len(raw.translate(None, _LARGE))
     special = len(raw) - len(raw.translate(None, _EXTENSIONS))
-    return len(raw) + light * _CONTAINER + special * _SPECIAL
+    return len(raw) * (1 + _SMALL) + large * _CONTAINER + special * _SPECIAL
+
+
+class Allowance:
+    """The memory that the values of one view may need together; they are measured before they are read."""
+
+    def __init__(self, memory: int | None = None) -> None:
+        self._memory = MOST_TOGETHER if memory is None else memory
+        self._measured = MOST_MEASURED
+
+    def takes(self, *raws: bytes) -> bool:
+        """Return whether stored bytes fit in with what was taken so far; if so, they are taken too."""
+        needed = sum(map(most_memory, raws))
+        if needed > self._memory and sum(map(len, raws)) <= self._memory:
+            needed = 0
+            for raw in raws:
+                found, parts = _measure(raw, self._memory - needed, self._measured)
+                needed, self._measured = needed + found, self._measured - parts
+        if needed > self._memory:
+            return False
+        self._memory -= needed
+        return True
 
 
 def _check_parts(raw: bytes, most: int) -> None:
-    place, end, needed = 1, len(raw), 0
+    if _measure(raw, most + len(raw), len(raw))[0] > most + len(raw):
+        raise CodecError(
+            f"its {len(raw):,} bytes have so many small parts that they would need more than {most:,} bytes of "
+            "memory; keep it in a file, or as a numpy array, and its path in the state"
+        )
+
+
+def _measure(raw: bytes, most: int, most_parts: int) -> tuple[int, int]:
+    """Return what a stored value needs, its own bytes included, and how many parts were looked at.
+
+    More than `most` means: more than that, or more than `most_parts` parts.
+    """
+    place, end, needed, parts = 1, len(raw), len(raw), 0
     while place < end:
         first = raw[place]
         place += 1
+        parts += 1
         if first <= 0x7F or first >= 0xE0 or 0xC0 <= first <= 0xC3:
-            needed += 8
+            needed += _SMALL
         elif first <= 0x9F:
             needed += _CONTAINER
         elif first <= 0xBF:
@@ -90,10 +131,10 @@ def _check_parts(raw: bytes, most: int) -> None:
             place += 1 if raw[place : place + 1] == bytes([_NESTED]) else 1 + size
             needed += _SPECIAL
         if needed > most:
-            raise CodecError(
-                f"its {len(raw):,} bytes have so many small parts that they would need more than {most:,} bytes of "
-                "memory; keep it in a file, or as a numpy array, and its path in the state"
-            )
+            break
+        if parts >= most_parts and place < end:
+            return most + 1, parts
+    return needed, parts
 
 
 def distinct(keys: Iterable[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.data.budget import Allowance
 from holdfast.data.ops import Op
 from holdfast.errors import CodecError, CorruptJournal
 from holdfast.journal.checkpoints import checkpoint_id, read_mark
@@ -24,7 +25,7 @@ from holdfast.views.diff.states import PLAIN_CODEC, StateDifference, state_diffe
 from holdfast.views.family import Branch
 from holdfast.views.happening import Happening
 from holdfast.views.lineage import Stretch, entries_of, lineage, parting
-from holdfast.views.plain import plain
+from holdfast.views.plain import plain, size_text
 
 MOST_DIFFERENCES = 100
 """Of more steps whose results differ only the names are told."""
@@ -234,6 +235,8 @@ def comparison(
     if point is not None:
         ancestor = _branch(journal, point.name, point.info, point.seq)
     mine, theirs = walks[0].steps, walks[1].steps
+    allowance = Allowance()
+    state = state_difference(loaded[0], loaded[1], allowance=allowance)
     unlike = [step for step, done in mine.items() if step in theirs and theirs[step].digest != done.digest]
     return Comparison(
         _tale(loaded[0], walks[0]),
@@ -243,9 +246,9 @@ def comparison(
         len(mine.keys() & theirs.keys()) - len(unlike),
         tuple(step for step in mine if step not in theirs),
         tuple(step for step in theirs if step not in mine),
-        tuple(_step(step, mine[step], theirs[step], place) for place, step in enumerate(unlike)),
+        tuple(_step(step, mine[step], theirs[step], place, allowance) for place, step in enumerate(unlike)),
         code,
-        state_difference(loaded[0], loaded[1]),
+        state,
         tuple(dict.fromkeys([*walks[0].problems, *walks[1].problems])),
     )
 
@@ -286,7 +289,7 @@ def _diverging(mine: Mapping[str, _Done], theirs: Mapping[str, _Done]) -> str | 
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _step(step: str, mine: _Done, theirs: _Done, place: int) -> StepDifference:
+def _step(step: str, mine: _Done, theirs: _Done, place: int, allowance: Allowance) -> StepDifference:
     if mine.how != theirs.how:
         reason = (
             "it was passed over in one of them"
@@ -296,6 +299,9 @@ def _step(step: str, mine: _Done, theirs: _Done, place: int) -> StepDifference:
         return StepDifference(step, None, reason)
     if place >= MOST_DIFFERENCES:
         return StepDifference(step, None)
+    raws = [op.raw for done in (mine, theirs) for op in done.ops if op.kind != "drop"]
+    if not allowance.takes(*raws):
+        return StepDifference(step, None, f"{size_text(sum(map(len, raws)))}, not compared")
     try:
         return StepDifference(step, difference(_values(mine.ops), _values(theirs.ops)))
     except CodecError as error:

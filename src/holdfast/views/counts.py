@@ -82,7 +82,7 @@ def _is_whole(step: Step) -> bool:
     if step.key is not None or ":" in step.node or step.node in NO_STEPS:
         return False
     try:
-        said = [CODEC.decode(op.raw) for op in step.ops if op.kind == "set" and op.key == step.node]
+        said = [op.value for op in step.ops if op.kind == "set" and op.key == step.node]
     except CodecError:
         return False
     return bool(said) and isinstance(said[0], Mapping) and said[0].get("status") in ("completed", "failed")

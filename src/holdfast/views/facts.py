@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.data.codec import Codec
 from holdfast.errors import CodecError
 from holdfast.views.plain import CODEC, plain
 
@@ -12,12 +13,12 @@ _KNOWN = ("host", "platform", "python", "holdfast", "packages", "git")
 _SHORT = 10
 
 
-def read_facts(raw: bytes) -> dict[str, Any]:
+def read_facts(raw: bytes, codec: Codec = CODEC) -> dict[str, Any]:
     """Facts as a journal holds them, as plain data; nothing if there are none, or they cannot be read."""
     if not raw:
         return {}
     try:
-        found = plain(CODEC.decode(raw))
+        found = plain(codec.decode(raw))
     except CodecError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -34,7 +34,7 @@ from holdfast.journal.records import (
 from holdfast.journal.run_state import Spending, frame_of
 from holdfast.values import RunStatus, readable_step
 from holdfast.views.amounts import NOTHING, total
-from holdfast.views.plain import CODEC, plain
+from holdfast.views.plain import ViewCodec, plain
 from holdfast.views.timeline import reset_told, tell_run
 
 _ENDS = {
@@ -210,17 +210,17 @@ class Happening:
                 self._ledger.append(op)
 
     def _tell(self, record: Record) -> None:
-        told = tell_run(record)
+        told = tell_run(record, ViewCodec())
         if told is not None:
             self._told.append(told[2])
 
 
 def _lines(ops: list[Op]) -> list[Any]:
     """The lines that a workflow file of an earlier version kept of its agents' calls."""
-    found: list[Any] = []
+    found, codec = list[Any](), ViewCodec()
     for op in ops:
         try:
-            lines = CODEC.decode(op.raw)
+            lines = codec.decode(op.raw)
         except CodecError:
             continue
         found += [line for line in lines if isinstance(line, dict)] if isinstance(lines, list) else []

@@ -18,7 +18,7 @@ from holdfast.stores.mending import repaired_as
 from holdfast.values import RunStatus
 from holdfast.views.amounts import Charge, Portion, Row, as_json, row_of, rows, total
 from holdfast.views.bookkeeping import Books
-from holdfast.views.plain import CODEC, iso, when
+from holdfast.views.plain import CODEC, ViewCodec, iso, when
 from holdfast.views.state_ledger import lines_of, spending_of
 
 
@@ -102,7 +102,8 @@ def ledger(journal: Journal, run_id: str, *, upto: int | None = None) -> RunLedg
 
 
 def _books(journal: Journal, info: RunInfo, upto: int | None = None) -> Books:
-    run, history = journal.history(info, CODEC, upto)
+    codec = ViewCodec()
+    run, history = journal.history(info, codec, upto)
     books = Books(info.run, info.workflow, functools.partial(_parting, journal, info))
     earlier = list[Mapping[str, Any]]()
     pruned = bool(run.frames)
@@ -113,11 +114,11 @@ def _books(journal: Journal, info: RunInfo, upto: int | None = None) -> Books:
         for record in found:
             books.take(record, entry.seq, entry.at)
             if isinstance(record, Forked):
-                earlier = lines_of(record.run, CODEC)
+                earlier = lines_of(record.run, codec)
             apply(run, record, entry.at)
     inherited = {str(line.get("id")) for line in earlier}
     books.inherited = total(books.inherited, spending_of(earlier))
-    for line in lines_of(run, CODEC):
+    for line in lines_of(run, codec):
         if str(line.get("id")) not in inherited:
             name = base_name(str(line.get("step", "")))
             books.add_line(

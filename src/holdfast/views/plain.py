@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import datetime as dt
 import decimal
 import enum
 import fractions
+import functools
 import itertools
 import json
 import math
 import operator
 import pathlib
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from holdfast.data import budget
+from holdfast.data.budget import Allowance
 from holdfast.data.codec import Codec, Unknown
+from holdfast.data.state import State
 from holdfast.errors import CodecError
 from holdfast.values import moment
 
@@ -45,6 +50,60 @@ class LenientCodec(Codec):
 
 
 CODEC = LenientCodec()
+
+
+class ViewCodec(LenientCodec):
+    """Reads the values of one view, as long as all of them together fit into memory."""
+
+    def __init__(self, memory: int | None = None) -> None:
+        super().__init__()
+        self._memory = budget.MOST_TOGETHER if memory is None else memory
+        self._allowance: Allowance | None = Allowance(self._memory)
+
+    def decode(self, raw: bytes, *, lenient: bool = True) -> Any:
+        if self._allowance is not None and not self._allowance.takes(raw):
+            raise CodecError(
+                f"{size_text(len(raw))}, not read: the values of one view may need {size_text(self._memory)} of memory "
+                "together; read it alone with `holdfast show RUN --key KEY`"
+            )
+        return super().decode(raw, lenient=True)
+
+    def renew(self) -> None:
+        """Read as much again, for what somebody has asked for by name."""
+        self._allowance = Allowance(self._memory)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Read what somebody has asked for by name, whatever was read before: only the limits of each value hold."""
+        held, self._allowance = self._allowance, None
+        try:
+            yield
+        finally:
+            self._allowance = held
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unread:
+    """What stands for a value in a view that cannot be read, or was not, and says why."""
+
+    reason: str
+
+
+def read_or_told(read: Callable[[], Any]) -> Any:
+    """Return what `read` returns, or, if that cannot be read, an `Unread` that says why."""
+    try:
+        return read()
+    except CodecError as error:
+        return Unread(str(error))
+
+
+def pairs_of(value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the items of a mapping; of a state, with an `Unread` for each value that cannot be read."""
+    if not isinstance(value, State):
+        yield from value.items()
+        return
+    for key in value:
+        yield key, read_or_told(functools.partial(value.__getitem__, key))
 
 
 def when(at: float) -> dt.datetime:
@@ -77,8 +136,8 @@ def plain(value: Any, depth: int = 0, room: Room | None = None) -> Any:
 
     Dates are ISO 8601, time spans seconds; numbers that JSON lacks, ids and paths are text; integers of thousands of
     digits are hexadecimal text; tuples and sets are lists; keys are text, with their type where two would be the same.
-    Anything else is an object whose `$type` says what it was. So is what has more parts than there is `room` for, with
-    a text that says so.
+    Anything else is an object whose `$type` says what it was. So is what has more parts than there is `room` for, and
+    what could not be read (`$type` is `unread`), with a text that says so.
     """
     room = Room() if room is None else room
     if value is None or (isinstance(value, (bool, int, str, float)) and not isinstance(value, enum.Enum)):
@@ -88,7 +147,7 @@ def plain(value: Any, depth: int = 0, room: Room | None = None) -> Any:
     if isinstance(value, (Mapping, list, tuple, set, frozenset)) and not room.takes(len(value)):
         return _left_out(value, len(value))
     if isinstance(value, Mapping):
-        return {name: plain(item, depth + 1, room) for name, item in named(value.items())}
+        return {name: plain(item, depth + 1, room) for name, item in named(pairs_of(value))}
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return [plain(item, depth + 1, room) for item in value]
     if isinstance(value, (set, frozenset)):
@@ -129,6 +188,8 @@ def _special(value: Any, depth: int, room: Room) -> Any:
         return _scalar(_text(value))
     if isinstance(value, (bytes, bytearray)):
         return {"$type": "bytes", "base64": base64.b64encode(value).decode()}
+    if isinstance(value, Unread):
+        return {"$type": "unread", "text": value.reason}
     if isinstance(value, Unknown):
         return {"$type": value.type_name, "value": plain(value.data, depth + 1, room)}
     return _object(value, depth, room)
@@ -206,7 +267,7 @@ def _shortened(value: Any, width: int, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         if depth > MAX_DEPTH:
             return "…"
-        pairs = itertools.islice(value.items(), width // 4 + 1)
+        pairs = itertools.islice(pairs_of(value), width // 4 + 1)
         return {name: _shortened(item, width, depth + 1) for name, item in named(pairs)}
     if isinstance(value, (list, tuple, set, frozenset)) and not hasattr(value, "_fields"):
         if depth > MAX_DEPTH:

@@ -15,7 +15,7 @@ from holdfast.values import RunStatus
 from holdfast.views.counts import Counts
 from holdfast.views.flow_values import members_of, step_output
 from holdfast.views.pause_view import PauseView
-from holdfast.views.plain import iso, plain, when
+from holdfast.views.plain import ViewCodec, iso, pairs_of, plain, read_or_told, when
 from holdfast.views.remarks import RemarkView
 from holdfast.views.step_view import FaultView, StepView
 
@@ -156,6 +156,8 @@ class RunView:
     """What was said of it and of its checkpoints."""
     provenance: Provenance | None = None
     """Where it came from, and who confirmed it, if it came from outside."""
+    codec: ViewCodec = field(default_factory=ViewCodec, repr=False, compare=False)
+    """What reads the values of the state, within the limit that they have together."""
 
     @property
     def steps_done(self) -> int:
@@ -168,10 +170,18 @@ class RunView:
 
     @property
     def visible_state(self) -> Mapping[str, Any]:
-        """The state; of a workflow file without what its helper nodes keep."""
+        """The state; of a workflow file without what its helper nodes keep. See `Unread` for what is too much."""
         if self.flow is None:
             return self.state
-        return {key: self.state[key] for key in self.state if ":" not in key}
+        return {key: self._read(key) for key in self.state if ":" not in key}
+
+    def _read(self, key: str) -> Any:
+        return read_or_told(lambda: self.state.get(key))
+
+    def value(self, key: str) -> Any:
+        """Return the value of one key of the state, however much was read before."""
+        with self.codec.alone():
+            return self.state[key]
 
     @property
     def flow(self) -> Mapping[str, Any] | None:
@@ -188,13 +198,13 @@ class RunView:
     def output(self) -> Any:
         """What it resulted in: a workflow file's output; of a Python graph the final state. Else `None`."""
         if self.flow is not None and "last" in self.outline:
-            return self.state.get("output")
+            return self._read("output")
         if self.line.status != RunStatus.COMPLETED:
             return None
         if self.flow is None:
-            return self.state.to_dict()
+            return dict(pairs_of(self.state))
         name = origin_of(self.state).checkpoint_node.partition(":")[0]
-        return step_output(self.state, name, members_of(self.outline, name))
+        return read_or_told(lambda: step_output(self.state, name, members_of(self.outline, name)))
 
     def step(self, name: str) -> StepView | None:
         """The step of that name."""

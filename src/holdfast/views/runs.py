@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from holdfast.data.ops import Op, advance
 from holdfast.data.state import State
 from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, RunNotFound
 from holdfast.journal.checkpoints import (
@@ -19,7 +20,7 @@ from holdfast.journal.checkpoints import (
 from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import Provenance
 from holdfast.journal.records import RunStarted
-from holdfast.journal.run_state import Pause, RunState
+from holdfast.journal.run_state import Pause, RunState, Spending
 from holdfast.plan.naming import base_name
 from holdfast.stores.base import Mark, RunInfo, newest_marks
 from holdfast.values import RunStatus
@@ -28,7 +29,7 @@ from holdfast.views.counts import Counts, counted
 from holdfast.views.facts import read_facts
 from holdfast.views.flow_values import groups_of
 from holdfast.views.pause_view import PauseView, told_apart
-from holdfast.views.plain import CODEC, when
+from holdfast.views.plain import Unread, ViewCodec, read_or_told, when
 from holdfast.views.remarks import remark_views
 from holdfast.views.run_view import Driver, Ledger, RunLine, RunView
 from holdfast.views.state_ledger import spent_by
@@ -132,7 +133,9 @@ def find_checkpoint_info(journal: Journal, ident: str) -> tuple[RunInfo, int]:
 
 def run_pauses(journal: Journal, info: RunInfo) -> tuple[PauseView, ...]:
     """What a run waits for; read from its nearest snapshot on."""
-    return _pauses(info, journal.load(info, CODEC).run)
+    codec = ViewCodec()
+    run = journal.load(info, codec).run
+    return _pauses(info, run, codec, _config(run, codec))
 
 
 def run_view(
@@ -141,33 +144,38 @@ def run_view(
     """A run as it stands, or as it stood at entry `upto`, in one pass over its journal."""
     info = journal.info(run_id)
     line = run_line(journal, info, is_alive)
-    run, history = journal.history(info, CODEC, upto)
-    tallies, initial = Tallies(run), dict[str, Any]()
+    codec = ViewCodec()
+    run, history = journal.history(info, codec, upto)
+    tallies, initial = Tallies(run), tuple[Op, ...]()
     count = size = newest = 0
     for entry, found in history:
         for record in found:
             tallies.take(record, entry.at)
             if isinstance(record, RunStarted):
-                initial = {op.key: op for op in record.ops}
+                initial = record.ops
         size += len(entry.body)
         if entry.mark is not None:
             newest, count = entry.seq, count + 1
     ident = checkpoint_id(info.key, newest) if newest else ""
-    state = State.view(run.root.cells, CODEC, run_id, ident, run.root.last_node, run.updated_at)
-    config = _config(run)
+    state = State.view(run.root.cells, codec, run_id, ident, run.root.last_node, run.updated_at)
+    # What is read first is read whatever the rest needs: what the run is, what it waits for, its inputs, its output.
+    config = _config(run, codec)
+    pauses, facts = _pauses(info, run, codec, config), read_facts(run.facts, codec)
     is_flow = isinstance(config.get("flow"), Mapping)
-    inputs = state.get("inputs") if is_flow else {key: op.value for key, op in initial.items()}
+    inputs = _inputs(state) if is_flow else State.view(advance({}, initial), codec, run_id, ident, "", 0.0)
+    if is_flow:
+        read_or_told(lambda: state.get("output"))
     return RunView(
         line=line,
         steps=_steps(tallies, line, state if is_flow else None),
-        pauses=_pauses(info, run),
-        inputs=inputs if isinstance(inputs, Mapping) else {},
+        pauses=pauses,
+        inputs=inputs,
         state=state,
         config=config,
         outline=run.outline,
-        ledger=Ledger.of(spent_by(run, CODEC) if is_flow else total(*run.spending.values())),
+        ledger=Ledger.of(_spent(run, codec) if is_flow else total(*run.spending.values())),
         fault=_fault(run),
-        done=counted(run) if is_flow else Counts(run.steps_done),
+        done=_done(run) if is_flow else Counts(run.steps_done),
         seconds=run.seconds,
         checkpoints=count,
         checkpoint_id=ident,
@@ -175,25 +183,49 @@ def run_view(
         parent=run.parent,
         commands_refused=run.refused,
         refusals=tuple(run.refusals),
-        facts=read_facts(run.facts),
+        facts=facts,
         remarks=remark_views(info, run),
         provenance=Provenance.of(info),
+        codec=codec,
     )
+
+
+def _inputs(state: State) -> Mapping[str, Any]:
+    found = read_or_told(lambda: state.get("inputs"))
+    return {"inputs": found} if isinstance(found, Unread) else found if isinstance(found, Mapping) else {}
+
+
+def _spent(run: RunState, codec: ViewCodec) -> Spending:
+    try:
+        return spent_by(run, codec)
+    except CodecError:
+        return total(*run.spending.values())
+
+
+def _done(run: RunState) -> Counts:
+    """Count the finished steps as people see them; if that takes more than can be read, every node."""
+    try:
+        return counted(run)
+    except CodecError:
+        return Counts(run.steps_done)
 
 
 def _steps(tallies: Tallies, line: RunLine, state: State | None) -> tuple[StepView, ...]:
     outline = tallies.run.outline
     driven = line.status == RunStatus.RUNNING and not line.is_dead
     views = step_views(tallies, outline, driven=driven, is_flow=state is not None)
+    previews = ViewCodec()
     if state is None:
-        return views
+        return tuple(replace(view, _previews=previews) for view in views)
     groups = groups_of(outline)
-    return tuple(replace(view, _state=state, _members=groups.get(view.name, ())) for view in views)
+    return tuple(
+        replace(view, _previews=previews, _state=state, _members=groups.get(view.name, ())) for view in views
+    )
 
 
-def _config(run: RunState) -> Mapping[str, Any]:
+def _config(run: RunState, codec: ViewCodec) -> Mapping[str, Any]:
     try:
-        config = CODEC.decode(run.config) if run.config else {}
+        config = codec.decode(run.config) if run.config else {}
     except CodecError:
         return {}
     return config if isinstance(config, Mapping) else {}
@@ -208,13 +240,15 @@ def _fault(run: RunState) -> FaultView | None:
     return FaultView(base_name(run.fault_node), fault.type, fault.message, fault.trace)
 
 
-def _pauses(info: RunInfo, run: RunState) -> tuple[PauseView, ...]:
-    is_of_program = not info.queue and "flow" not in _config(run)
-    return told_apart([_pause(info, pause, is_of_program) for pause in run.pauses.values()])
+def _pauses(
+    info: RunInfo, run: RunState, codec: ViewCodec, config: Mapping[str, Any]
+) -> tuple[PauseView, ...]:
+    is_of_program = not info.queue and "flow" not in config
+    return told_apart([_pause(info, pause, is_of_program, codec) for pause in run.pauses.values()])
 
 
-def _pause(info: RunInfo, pause: Pause, is_of_program: bool) -> PauseView:
-    schema = CODEC.decode(pause.schema) if pause.schema else None
+def _pause(info: RunInfo, pause: Pause, is_of_program: bool, codec: ViewCodec) -> PauseView:
+    schema = codec.decode(pause.schema) if pause.schema else None
     return PauseView(
         run_id=info.run,
         id=pause.id,

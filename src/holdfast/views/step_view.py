@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.data.codec import Codec
 from holdfast.data.ops import Op
 from holdfast.data.state import State
 from holdfast.errors import CodecError
 from holdfast.views.flow_values import step_output
-from holdfast.views.plain import CODEC, TOO_BIG_TO_PREVIEW, iso, plain, preview, size_text
+from holdfast.views.plain import (
+    CODEC,
+    TOO_BIG_TO_PREVIEW,
+    Unread,
+    iso,
+    plain,
+    preview,
+    read_or_told,
+    size_text,
+)
 
 MANY_ITEMS = 1000
 """The outputs of more items than this are not decoded for a preview."""
@@ -75,11 +85,15 @@ class StepView:
     _state: State | None = field(default=None, repr=False, compare=False)
     """Of a workflow file's step the state, in which for-each steps and groups keep their outputs."""
     _members: tuple[str, ...] = field(default=(), repr=False)
+    _previews: Codec = field(default=CODEC, repr=False, compare=False)
+    """What reads values for previews, over all steps of the run; they are not kept."""
 
     @property
     def output(self) -> Any:
         """What it left behind last: the output of a workflow file's step, the update of a Python node."""
-        result = self.result
+        return read_or_told(lambda: self._output(self.result))
+
+    def _output(self, result: Any) -> Any:
         if isinstance(result, Mapping) and "output" in result:
             return result["output"]
         return result if self._state is None else step_output(self._state, self.name, self._members)
@@ -93,15 +107,21 @@ class StepView:
     @property
     def item_errors(self) -> dict[str, Any]:
         """Why items failed, by key."""
-        return {key: item["error"] for key, item in self.item_results.items() if "error" in item}
+        results = read_or_told(lambda: self.item_results)
+        if isinstance(results, Unread):
+            return {"": results}
+        return {key: item["error"] for key, item in results.items() if "error" in item}
 
     @property
     def result(self) -> Any:
-        """All that it left behind last, decoded now; `None` if nothing."""
+        """All that it left behind last, decoded when it is first asked for; `None` if nothing."""
+        return self._result(lambda op: read_or_told(lambda: op.value))
+
+    def _result(self, read: Callable[[Op], Any]) -> Any:
         for op in self._ops:
             if op.key == self.name and op.kind == "set":
-                return CODEC.decode(op.raw)
-        return {op.key: CODEC.decode(op.raw) for op in self._ops if op.kind != "drop"} or None
+                return read(op)
+        return {op.key: read(op) for op in self._ops if op.kind != "drop"} or None
 
     def preview(self, width: int = 80) -> str:
         """Its output on one line; of a very large one only its size, of many items only their number."""
@@ -111,7 +131,7 @@ class StepView:
         if self._state is not None and self.items is not None and self.items.total > MANY_ITEMS:
             return f"<{self.items.completed} outputs>"
         try:
-            output = self.output
+            output = self._output(self._result(lambda op: self._previews.decode(op.raw)))
         except CodecError as error:
             return f"<unreadable here: {error}>"[:width]
         return "" if output is None else preview(output, width)

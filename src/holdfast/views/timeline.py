@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+from holdfast.data.codec import Codec
 from holdfast.data.ops import Op
 from holdfast.errors import CodecError, CorruptJournal
 from holdfast.journal.bodies import is_sealed
@@ -48,7 +49,7 @@ from holdfast.journal.wire import Track
 from holdfast.stores.base import Entry, Mark
 from holdfast.values import START, RunStatus, readable_step
 from holdfast.views.facts import changes_told, facts_told, read_facts
-from holdfast.views.plain import CODEC, TOO_BIG_TO_PREVIEW, iso, plain, preview_raw, when
+from holdfast.views.plain import CODEC, TOO_BIG_TO_PREVIEW, ViewCodec, iso, plain, preview_raw, when
 
 ENDINGS = {
     RunStatus.COMPLETED: "graph.complete",
@@ -132,18 +133,18 @@ class Timeline:
         run = self._info.run
         if broken := break_at(self._chain, self._sealed, entry):
             raise CorruptJournal(f"run {run!r}: {broken}", run=run, seq=entry.seq)
-        moments: list[Moment] = []
+        moments, codec = list[Moment](), ViewCodec()
         for record in self._journal.records(self._info, entry, self._track, CODEC):
-            moments += self._moments(record, entry)
+            moments += self._moments(record, entry, codec)
             apply(self._run, record, entry.at)
         if entry.mark is not None:
             moments.append(self._checkpoint(entry))
         self._seq, self._chain, self._sealed = entry.seq, entry.chain, is_sealed(entry.body)
         return moments
 
-    def _moments(self, record: Record, entry: Entry) -> Iterator[Moment]:
+    def _moments(self, record: Record, entry: Entry, codec: Codec) -> Iterator[Moment]:
         for part in record.parts() if isinstance(record, MovedOn) else (record,):
-            told = self._tell(part)
+            told = self._tell(part, codec)
             if told is not None:
                 type_, step, text, data = told
                 yield Moment(entry.seq, when(entry.at), type_, step, text, data)
@@ -156,9 +157,9 @@ class Timeline:
         text = f"checkpoint {found.id}, next: {then}"
         return Moment(entry.seq, found.created_at, "checkpoint.save", "", text, {**data, "size": found.size})
 
-    def _tell(self, record: Record) -> Told | None:
+    def _tell(self, record: Record, codec: Codec) -> Told | None:
         if isinstance(record, StepStarted | StepFinished | StepFailed | FrameOpened):
-            return None if _is_start(record.step) else _tell_step(record)
+            return None if _is_start(record.step) else _tell_step(record, codec)
         if isinstance(record, Reset):
             where = {
                 "source": record.source or self._info.run,
@@ -171,14 +172,14 @@ class Timeline:
             pause = self._run.pauses.get(record.pause)
             name, kind = (pause.name, pause.kind) if pause else (record.pause, "ask")
             raw = record.value
-            shown = raw.decode("utf-8", "replace") if kind in ABOUT_DOUBTS else preview_raw(raw, CODEC)
+            shown = raw.decode("utf-8", "replace") if kind in ABOUT_DOUBTS else preview_raw(raw, codec)
             by = f" by {record.by}" if record.by else ""
-            answer = shown if kind in ABOUT_DOUBTS else _value(raw)
+            answer = shown if kind in ABOUT_DOUBTS else _value(raw, codec)
             data = {"pause": record.pause, "name": name, "answer": answer, "by": record.by}
             return "answer", pause.step if pause else "", f"{name} was answered{by}: {shown}", data
         if isinstance(record, Described):
-            return _tell_described(record, read_facts(self._run.facts))
-        return tell_run(record)
+            return _tell_described(record, read_facts(self._run.facts, codec), codec)
+        return tell_run(record, codec)
 
 
 Told = tuple[str, str, str, dict[str, Any]]
@@ -188,7 +189,7 @@ def _is_start(step: str) -> bool:
     return step.rpartition("/")[2].startswith(START)
 
 
-def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened) -> Told:
+def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened, codec: Codec) -> Told:
     step = record.step
     match record:
         case StepStarted(attempt=attempt):
@@ -199,10 +200,10 @@ def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened) ->
         case StepFinished(skipped=skipped) if skipped:
             return "node.skip", step, f"{readable_step(step)} skipped: {skipped}", {"reason": skipped}
         case StepFinished(origin=origin) if origin:
-            data: dict[str, Any] = {"origin": origin, "update": _values(record.ops)}
+            data: dict[str, Any] = {"origin": origin, "update": _values(record.ops, codec)}
             return "node.adopt", step, f"{readable_step(step)} taken over from {origin}", data
         case StepFinished(seconds=seconds):
-            data = {"seconds": seconds, "update": _values(record.ops)}
+            data = {"seconds": seconds, "update": _values(record.ops, codec)}
             return "node.complete", step, f"{readable_step(step)} done in {seconds:.3f} s", data
         case StepFailed():
             return _tell_failure(record)
@@ -220,11 +221,11 @@ def _tell_failure(record: StepFailed) -> Told:
     return "node.retry", record.step, text, {**data, "retry_at": iso(again)}
 
 
-def tell_run(record: Record) -> Told | None:
+def tell_run(record: Record, codec: Codec) -> Told | None:
     """What a record that concerns the whole run tells: type, step, text, data; `None` if nothing to people."""
     match record:
         case RunStarted():
-            data = {"workflow": record.workflow, "input": _values(record.ops)}
+            data = {"workflow": record.workflow, "input": _values(record.ops, codec)}
             return "graph.start", "", f"run of {record.workflow} started", data
         case Forked():
             origin = {"parent": record.parent, "seq": record.seq}
@@ -237,10 +238,10 @@ def tell_run(record: Record) -> Told | None:
             return "pause", record.step, f"{readable_step(record.step)} waits: {record.prompt}", data
         case StateEdited():
             keys = ", ".join(op.key for op in record.ops)
-            data = {"update": _values(record.ops), "by": record.by}
+            data = {"update": _values(record.ops, codec), "by": record.by}
             return "state.update", "", f"state changed from outside{_by(record)}: {keys}", data
         case Steered():
-            return _tell_steered(record)
+            return _tell_steered(record, codec)
         case Reset():
             where = {"source": record.source, "seq": record.seq, "by": record.by, "why": record.why}
             return "state.reset", "", reset_told(record), where
@@ -254,14 +255,14 @@ def tell_run(record: Record) -> Told | None:
                 source,
             )
         case Migrated():
-            data = {"from": record.since, "to": record.until, "update": _values(record.ops)}
+            data = {"from": record.since, "to": record.until, "update": _values(record.ops, codec)}
             whose = f"state of {record.frame}" if record.frame else "state"
             versions = f"{record.since or '(none)'} to {record.until or '(none)'}"
             return "state.migrate", "", f"{whose} brought from version {versions}", data
         case Spent():
             return _tell_spent(record)
         case Described():
-            return _tell_described(record, {})
+            return _tell_described(record, {}, codec)
         case Remarked():
             return _tell_remark(record)
         case GraphChanged():
@@ -305,9 +306,9 @@ def _tell_spent(record: Spent) -> Told:
     return "node.spend", record.step, text, record._asdict()
 
 
-def _tell_described(record: Described, before: dict[str, Any]) -> Told:
+def _tell_described(record: Described, before: dict[str, Any], codec: Codec) -> Told:
     """Where a run is driven now; if it is known where it was before, only what is different."""
-    facts = read_facts(record.facts)
+    facts = read_facts(record.facts, codec)
     changes = changes_told(before, facts) if before else []
     text = "; ".join(changes) if before else f"driven on {facts_told(facts)}"
     return "run.describe", "", text or "driven on the same", {"facts": facts, "changes": changes}
@@ -334,7 +335,7 @@ def _tell_command(record: Commanded) -> Told:
     return "command", "", f"{record.command} was asked for{_by(record)}{why}{refused}", data
 
 
-def _tell_steered(record: Steered) -> Told:
+def _tell_steered(record: Steered, codec: Codec) -> Told:
     added = [target.node if target.key is None else f"{target.node}[{target.key}]" for target in record.add]
     changed = [name for name, _ in record.items]
     parts = {"dropped": list(record.drop), "added": added, "other arguments for": changed}
@@ -343,7 +344,7 @@ def _tell_steered(record: Steered) -> Told:
         "frame": record.frame,
         "drop": list(record.drop),
         "add": added,
-        "items": {name: _values(item) for name, item in record.items},
+        "items": {name: _values(item, codec) for name, item in record.items},
         "replan": record.replan,
         "by": record.by,
         "why": record.why,
@@ -365,15 +366,15 @@ def _fault(fault: Fault) -> dict[str, Any]:
     return {"error": str(fault), "error_type": fault.type}
 
 
-def _values(ops: tuple[Op, ...]) -> dict[str, Any]:
+def _values(ops: tuple[Op, ...], codec: Codec) -> dict[str, Any]:
     """What an update sets, as plain data; of a very large value only its size."""
-    return {op.key: _value(op.raw) for op in ops if op.kind != "drop"}
+    return {op.key: _value(op.raw, codec) for op in ops if op.kind != "drop"}
 
 
-def _value(raw: bytes) -> Any:
+def _value(raw: bytes, codec: Codec) -> Any:
     if len(raw) > TOO_BIG_TO_PREVIEW:
-        return preview_raw(raw, CODEC)
+        return preview_raw(raw, codec)
     try:
-        return plain(CODEC.decode(raw))
+        return plain(codec.decode(raw))
     except CodecError:
-        return preview_raw(raw, CODEC)
+        return preview_raw(raw, codec)

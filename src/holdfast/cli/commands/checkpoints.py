@@ -151,14 +151,15 @@ def show(checkpoint: str, store: str | None, as_json: bool) -> int:
     from holdfast.data.state import State
     from holdfast.journal.checkpoints import read_mark
     from holdfast.views import plain
-    from holdfast.views.plain import CODEC
+    from holdfast.views.plain import CODEC, ViewCodec
     from holdfast.views.remarks import remark_at
 
     journal, (meant,) = reading_moments(store, checkpoint)
     info, seq = _meant(journal, meant)
     mark = read_mark(info.key, journal.store.marks(info.run, before=seq + 1, limit=1)[0], info.run)
-    run = journal.load(info, CODEC, seq).run
-    state = plain(State.view(run.root.cells, CODEC, info.run, mark.id, run.root.last_node, run.updated_at))
+    codec = ViewCodec()
+    run = journal.load(info, codec, seq).run
+    state = plain(State.view(run.root.cells, codec, info.run, mark.id, run.root.last_node, run.updated_at))
     resume = command("resume", mark.id, store=journal.store.url)
     said = remark_at(info, journal.load(info, CODEC).run, seq)
     if as_json:

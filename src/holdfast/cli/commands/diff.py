@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.display.tables import print_json, terminal_width
+from holdfast.cli.display.text import one_line
 from holdfast.cli.errors import COMPLETED, FAILED
 from holdfast.cli.moments import reading_moments
 from holdfast.cli.reading import json_option
@@ -20,7 +21,10 @@ MOST_LINES = 200
     "--key", "keys", multiple=True, metavar="KEY", help="Only this key of the state; may be repeated."
 )
 @click.option(
-    "--patch", is_flag=True, help="Print a JSON Patch (RFC 6902) that makes the one state the other."
+    "--patch",
+    is_flag=True,
+    help="Print a JSON Patch (RFC 6902) that makes the one state the other; "
+    "standard error names the keys that it leaves out.",
 )
 @click.option(
     "--max-lines",
@@ -75,6 +79,11 @@ def diff(
     found = diff_moments(journal, first, second[0] if second else None, keys)
     if patch:
         print_json(found.patch)
+        for key, reason in found.not_compared.items():
+            click.echo(
+                f"the patch leaves out {one_line(key)}, which was not compared: {one_line(reason, 500)}",
+                err=True,
+            )
     elif as_json:
         print_json({"store": journal.store.url, **found.as_json()})
     else:

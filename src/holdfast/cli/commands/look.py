@@ -158,35 +158,54 @@ def _width(columns: tuple[str, ...], rows: list[list[str]]) -> int:
 @click.command()
 @click.argument("run", metavar="RUN|WORKFLOW")
 @click.option("--state", is_flag=True, help="Print the whole state as JSON.")
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="KEY",
+    help="Print this key of the state as JSON; may be repeated.",
+)
 @click.option("--step", "step_name", metavar="NAME", help="Print all about one step.")
 @click.option("--output", "only_output", is_flag=True, help="Print nothing but the run's output, as JSON.")
 @store_option
 @json_option
 def show(
-    run: str, state: bool, step_name: str | None, only_output: bool, store: str | None, as_json: bool
+    run: str,
+    state: bool,
+    keys: tuple[str, ...],
+    step_name: str | None,
+    only_output: bool,
+    store: str | None,
+    as_json: bool,
 ) -> int:
     """Show all about a run: its steps, what it waits for, what came of it.
 
     RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its
     latest run. RUN@3 is the run as it stood after wave 3, RUN@-1 one checkpoint before the newest, RUN@STEP
-    after the last time that a step finished.
+    after the last time that a step finished. Values of a state that is too large to be read as a whole are left out,
+    which is said in their place; --key reads each for itself.
 
     \b
     Example:
       holdfast show research
       holdfast show research@2 --state
+      holdfast show research --key draft
       holdfast show research --step search
       holdfast show research --output | jq .title
     """
     from holdfast.cli.display import show_text
     from holdfast.views import plain
 
-    if sum((state, step_name is not None, only_output)) > 1:
-        raise click.UsageError("give only one of --state, --step and --output")
+    if sum((state, bool(keys), step_name is not None, only_output)) > 1:
+        raise click.UsageError("give only one of --state, --key, --step and --output")
     journal, view, past = viewing(store, run)
-    if only_output:
+    if keys:
+        print_json(show_text.values_of(view, keys))
+    elif only_output:
+        view.codec.renew()
         print_json(plain(view.output))
     elif step_name is not None:
+        view.codec.renew()
         show_text.print_named_step(view, step_name, as_json)
     elif as_json:
         facts = view.as_json(state=state)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.display.diff_text import print_changes
+from holdfast.cli.display.diff_text import print_changes, print_not_compared
 from holdfast.cli.display.tables import print_facts, print_table
 from holdfast.cli.display.text import count, duration, money, one_line
 from holdfast.views.comparison import step_name
@@ -45,10 +45,14 @@ def print_comparison(found: Comparison, width: int, show_all: bool) -> None:
     if left > 0:
         click.echo(f"\n… {count(left, 'more step')} with other results; --all shows them")
     change = found.state.state.change
+    click.echo()
+    print_not_compared(found.state)
     if change is None:
-        click.echo("\nthe states are the same")
+        click.echo(
+            "the states are the same" if not found.state.not_compared else "the other keys are the same"
+        )
     else:
-        click.echo(f"\nstate: {count(change.count, 'change')}")
+        click.echo(f"state: {count(change.count, 'change')}")
         print_changes(change, width, most)
 
 

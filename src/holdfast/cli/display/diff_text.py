@@ -58,14 +58,19 @@ def print_difference(found: StateDifference, url: str, width: int, most: int | N
     """Print what differs: where the runs stood, then the tree of the state in at most `most` lines."""
     print_facts([("from", _side(found.one)), ("to", _side(found.other)), *_facts(found), ("store", url)])
     click.echo()
-    for key, reason in found.unreadable.items():
-        click.echo(f"{escaped(key)} cannot be read here: {escaped(reason)}")
+    print_not_compared(found)
     change = found.state.change
     if change is None:
-        click.echo("the states are the same" if not found.unreadable else "the other keys are the same")
+        click.echo("the states are the same" if not found.not_compared else "the other keys are the same")
         return
     click.echo(f"state: {count(change.count, 'change')}")
     _print_lines(lines_of(change, width), change.count, width, most)
+
+
+def print_not_compared(found: StateDifference) -> None:
+    """Print the keys that were not compared, each with the reason."""
+    for key, reason in found.not_compared.items():
+        click.echo(f"{escaped(key)} was not compared: {escaped(reason)}")
 
 
 def print_changes(change: Change, width: int, most: int | None) -> None:

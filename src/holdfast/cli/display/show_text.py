@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -239,6 +239,17 @@ def _step_facts(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:
     yield "tried again", moment(step.retry_at) if step.retry_at else ""
     yield "note", one_line(step.note)
     yield "error", one_line(worded(str(step.fault)), 500) if step.fault else ""
+
+
+def values_of(view: RunView, keys: Iterable[str]) -> dict[str, Any]:
+    """Return keys of a run's state as JSON carries them, each read for itself."""
+    unknown = [key for key in keys if key not in view.state]
+    if unknown:
+        known = one_line(", ".join(view.state), 500) or "none"
+        raise click.BadParameter(
+            f"the state of run {view.run_id!r} has no key {unknown[0]!r}; it has: {known}"
+        )
+    return {key: plain(view.value(key)) for key in keys}
 
 
 def shortened(value: object, rest: str) -> str:

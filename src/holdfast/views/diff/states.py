@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.data.budget import most_memory
+from holdfast.data.budget import Allowance
 from holdfast.data.ops import Slot
 from holdfast.data.shapes import Handler
 from holdfast.data.types import Types
@@ -21,9 +21,6 @@ from holdfast.views.diff.changes import Change, Difference, MapEdited
 from holdfast.views.diff.differing import difference
 from holdfast.views.diff.patching import Operation, json_patch
 from holdfast.views.plain import LenientCodec, iso, plain, size_text, when
-
-MOST_COMPARED = 128_000_000
-"""How much memory the values that one difference compares may need together, unless their keys are named."""
 
 FACTS = ("workflow", "status", "wave", "node", "next", "pauses")
 """What is told of where two runs stood, if it differs."""
@@ -90,11 +87,11 @@ class StateDifference:
     """The values of the keys that differ, at the one moment."""
     after: Mapping[str, Any]
     """The same at the other."""
-    unreadable: Mapping[str, str]
-    """The keys that could not be compared, and why."""
+    not_compared: Mapping[str, str]
+    """The keys that were not compared, and why: they are too large together, or cannot be read."""
 
     def __bool__(self) -> bool:
-        return bool(self.state) or bool(self.unreadable)
+        return bool(self.state) or bool(self.not_compared)
 
     @property
     def facts(self) -> dict[str, tuple[Any, Any]]:
@@ -104,11 +101,14 @@ class StateDifference:
 
     @property
     def patch(self) -> list[Operation]:
-        """The difference of the states as JSON Patch (RFC 6902), on what `holdfast show RUN --state` prints."""
+        """The difference of the states as JSON Patch (RFC 6902), on what `holdfast show RUN --state` prints.
+
+        It leaves out the keys of `not_compared`.
+        """
         return json_patch(dict(self.before), dict(self.after))
 
     def as_json(self) -> dict[str, Any]:
-        """Keys: one, other, same, changes, facts, state, unreadable."""
+        """Keys: one, other, same, changes, facts, state, not_compared."""
         return {
             "one": self.one.as_json(),
             "other": self.other.as_json(),
@@ -116,7 +116,7 @@ class StateDifference:
             "changes": self.state.count,
             "facts": {name: {"from": plain(a), "to": plain(b)} for name, (a, b) in self.facts.items()},
             "state": self.state.as_json(),
-            "unreadable": dict(self.unreadable),
+            "not_compared": dict(self.not_compared),
         }
 
 
@@ -125,32 +125,33 @@ def load_plainly(journal: Journal, info: RunInfo, seq: int | None = None) -> Loa
     return journal.load(info, PLAIN_CODEC, seq)
 
 
-def state_difference(one: Loaded, other: Loaded, keys: Sequence[str] = ()) -> StateDifference:
+def state_difference(
+    one: Loaded, other: Loaded, keys: Sequence[str] = (), allowance: Allowance | None = None
+) -> StateDifference:
     """What makes the root state of `one` that of `other`; with `keys` of those keys only.
 
-    Both come from `load_plainly`. A value that is stored as the same bytes in both is not decoded.
+    Both come from `load_plainly`. A value that is stored as the same bytes in both is not decoded. Unless their keys
+    are named, values that `allowance` does not take are not compared.
     """
+    allowance = allowance or Allowance()
     mine, theirs = one.run.root.cells, other.run.root.cells
     every = list(dict.fromkeys((*mine, *theirs)))
-    wanted = _wanted(every, keys, hide=_is_flow(one.run) or _is_flow(other.run))
+    wanted = _wanted(every, keys, hide=_is_flow(one.run, allowance) or _is_flow(other.run, allowance))
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     changed: dict[str, Change] = {}
-    unreadable: dict[str, str] = {}
-    left = MOST_COMPARED
+    not_compared: dict[str, str] = {}
     for key in wanted:
         if key in mine and key in theirs and _is_stored_alike(mine[key], theirs[key]):
             continue
         raws = [raw for cells in (mine, theirs) if key in cells for raw in _raws(cells[key])]
-        needed = sum(map(most_memory, raws))
-        if needed > left and not keys:
-            unreadable[key] = f"changed, {size_text(sum(map(len, raws)))}, not compared; name it with --key"
+        if not keys and not allowance.takes(*raws):
+            not_compared[key] = f"changed, {size_text(sum(map(len, raws)))}; name it with --key"
             continue
-        left -= needed
         try:
             values = [_value(cells[key]) for cells in (mine, theirs) if key in cells]
         except (CodecError, TypeError) as error:
-            unreadable[key] = str(error)
+            not_compared[key] = f"it cannot be read here: {error}"
             continue
         if key in mine and key in theirs:
             found = difference(*values).change
@@ -167,7 +168,7 @@ def state_difference(one: Loaded, other: Loaded, keys: Sequence[str] = ()) -> St
         changed,
     )
     found_any = Difference(state if before or after else None)
-    return StateDifference(Side.of(one), Side.of(other), found_any, before, after, unreadable)
+    return StateDifference(Side.of(one), Side.of(other), found_any, before, after, not_compared)
 
 
 def _wanted(every: Sequence[str], keys: Sequence[str], *, hide: bool) -> list[str]:
@@ -181,8 +182,8 @@ def _wanted(every: Sequence[str], keys: Sequence[str], *, hide: bool) -> list[st
     return [key for key in every if not hide or ":" not in key]
 
 
-def _is_flow(run: RunState) -> bool:
-    config = PLAIN_CODEC.decode(run.config) if run.config else {}
+def _is_flow(run: RunState, allowance: Allowance) -> bool:
+    config = PLAIN_CODEC.decode(run.config) if run.config and allowance.takes(run.config) else {}
     return isinstance(config, Mapping) and isinstance(config.get("flow"), Mapping)
 
 
