@@ -38,7 +38,7 @@ from holdfast.journal.records import RunEnded
 from holdfast.journal.writer import Writer
 from holdfast.values import START, RunStatus
 from tests.capsules.test_foreign import INNOCENT, paused_run, stranger, with_config
-from tests.cli.calling import start, until
+from tests.cli.calling import call, start, until
 from tests.engine.test_policies import RecordingStore
 from tests.graphs import Log, chain
 from tests.repair.damaging import damage_entry, sql
@@ -706,7 +706,7 @@ def a_folder_of_a_run_that_is_damaged(bench: Bench) -> None:
     for name in ("run.json", "journal"):
         path = bench.folder / "files" / "r" / name
         path.write_bytes(b"{}" + path.read_bytes()[2:])
-    told = bench.holdfast("runs", *place)
+    told = call(bench.folder, "runs", *place).stderr
     told = bench.holdfast(*_pasted(told, "holdfast fsck"), *place, code=1)
     assert "neither its journal nor its run.json says which run it is of" in told
 
