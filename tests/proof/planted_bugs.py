@@ -171,6 +171,14 @@ OF_INTERRUPTIONS = (
         *_at("memory", "plain", "journal/"),
     ),
     _interrupted(
+        "the answer of a thread is lost with the callback that brings it",
+        "recovery",
+        "journal/threads.py",
+        "                future.settle()  # A signal's exception may have come in its way, and ended the loop.\n",
+        "                pass\n",
+        *_at("sqlite", "awaited", "journal/threads.py"),
+    ),
+    _interrupted(
         "a lock is released by the line after",
         "recovery",
         "locks.py",

@@ -28,6 +28,25 @@ def test_an_exception_between_two_lines_breaks_nothing(store: str, shape: str, k
     assert counts["violations"] == 0
 
 
+def test_an_exception_in_the_callback_of_a_thread_leaves_nobody_waiting() -> None:
+    """S1.3: every line that brings the answer of a store's thread into the event loop."""
+    where = (
+        "--store",
+        "sqlite",
+        "--shape",
+        "awaited",
+        "--kind",
+        "interrupt",
+        "--within",
+        "journal/threads.py",
+    )
+
+    counts = proof("async_exceptions", *where, "--jobs", "1")
+
+    assert counts["exceptions"] > 0
+    assert counts["violations"] == 0
+
+
 def test_a_handler_that_exits_leaves_a_run_that_can_be_resumed() -> None:
     """S1.3: `signal.signal(SIGTERM, lambda *a: sys.exit(0))`, as every container has it, at random moments."""
     shapes = ("--shape", "plain", "--shape", "wave", "--shape", "awaited")

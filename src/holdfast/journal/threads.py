@@ -102,24 +102,31 @@ class Escaped(Exception):
         self.error = error
 
 
+class _Answer(asyncio.Future[Result]):
+    """What a worker thread comes to. The thread leaves it in `told` before it wakes the event loop."""
+
+    told: tuple[Any, BaseException | None] | None = None
+
+    def settle(self) -> None:
+        """Take what the thread has told, if it has; an interrupted call may be made again."""
+        if self.told is None or self.done():
+            return
+        value, error = self.told
+        if error is not None:
+            self.set_exception(Escaped(error))
+        else:
+            self.set_result(value)
+
+
 def in_thread(function: Callable[[], Result]) -> asyncio.Future[Result]:
     """What `function` returns in a worker thread; what it raises comes as an `Escaped`."""
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[Result] = loop.create_future()
-
-    def settle(value: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(Escaped(error))
-        else:
-            future.set_result(value)
+    future: _Answer[Result] = _Answer(loop=loop)
 
     def tell(value: Any, error: BaseException | None) -> None:
-        with suppress(
-            RuntimeError
-        ):  # The drive was left and its loop closed; nobody waits for this any more.
-            loop.call_soon_threadsafe(settle, value, error)
+        future.told = value, error
+        with suppress(RuntimeError):  # The run was left and its loop closed; nobody waits for this any more.
+            loop.call_soon_threadsafe(future.settle)
 
     def work(job: _Job) -> None:
         try:
@@ -198,6 +205,8 @@ async def settled(future: asyncio.Future[Result]) -> Result:
             await asyncio.wait((future,))
         except asyncio.CancelledError as error:
             cancelled = error
+            if isinstance(future, _Answer):
+                future.settle()  # A signal's exception may have come in its way, and ended the loop.
     if cancelled is None:
         return future.result()
     if not future.cancelled():
