@@ -1,7 +1,7 @@
 """The commands that how-to pages show: pasted one after the other into a new folder, all of them work.
 
-Of a page, the YAML blocks that begin with `# NAME` are written to that file, its Python blocks are run, and then the lines
-of its console blocks that begin with `$ `. What is to be called in another terminal is started beside the others.
+Of a page, the YAML blocks that begin with `# NAME` are written to that file, its Python blocks are run, and then the
+lines of its console blocks that begin with `$ `. What is to be called in another terminal is started beside the others.
 """
 
 from __future__ import annotations
