@@ -73,6 +73,9 @@ def test_a_misfit_says_where_it_is() -> None:
         ({"$ref": "https://example.com/schema"}, "which is not there"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "refers to itself"),
         ({"pattern": "("}, "not a regular expression"),
+        ({"pattern": "(a)\\1"}, "backreferences are not supported"),
+        ({"pattern": "(a{1000}){1000}"}, "exceeds size limit"),
+        ({"pattern": 3}, "a pattern has to be a text"),
         ({"items": ["string"]}, "the schema.items must be a mapping"),
         ("string", "must be a mapping"),
     ],
@@ -81,6 +84,21 @@ def test_what_would_not_be_checked_is_refused(schema: Any, reason: str) -> None:
     found = unsupported(schema)
 
     assert found is not None and reason in found
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|a)*$", "^(a|ab?)*$", "(x+x+)+y", "a*a*a*a*a*a*b"])
+def test_a_pattern_takes_no_longer_than_the_text_is_long(pattern: str) -> None:
+    """Trying every way to match would take longer than anybody waits."""
+    text = "a" * 100_000 + "x" * 100_000 + "!"
+
+    assert unsupported({"pattern": pattern}) is None
+    assert misfit(text, {"pattern": pattern}) is not None
+
+
+def test_a_pattern_matches_a_part_of_any_text() -> None:
+    assert misfit("one two", {"pattern": "t.o"}) is None
+    assert misfit("h\u00e9 \ud800", {"pattern": "^h\u00e9"}) is None
+    assert misfit("two\n", {"pattern": "two$"}) is not None
 
 
 def test_unique_items_are_not_compared_each_with_all() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from holdfast.agents.patterns import is_match, pattern_problem
 
 Schema = Mapping[str, Any]
 
@@ -81,11 +82,11 @@ def _bad_reference(schema: Schema, root: Schema, where: str) -> str | None:
 
 
 def _bad_pattern(schema: Schema, where: str) -> str | None:
-    try:
-        re.compile(schema.get("pattern", ""))
-    except (re.error, TypeError) as error:
-        return f"{where} has the pattern {schema['pattern']!r}, which is not a regular expression: {error}"
-    return None
+    reason = pattern_problem(schema["pattern"]) if "pattern" in schema else None
+    if reason is None:
+        return None
+    pattern = schema["pattern"]
+    return f"{where} has the pattern {pattern!r}, which is not a regular expression that can be matched: {reason}"
 
 
 def _parts(schema: Schema, where: str) -> Iterator[tuple[str, Any]]:
@@ -136,7 +137,7 @@ def _misfit_size(value: Any, schema: Schema, where: str) -> str | None:
                 return f"{where} must have at least {schema[low]} {unit}, not {len(value)}"
             if high in schema and len(value) > schema[high]:
                 return f"{where} must have at most {schema[high]} {unit}, not {len(value)}"
-    if isinstance(value, str) and "pattern" in schema and not re.search(schema["pattern"], value):
+    if isinstance(value, str) and "pattern" in schema and not is_match(schema["pattern"], value):
         return f"{where} must match {schema['pattern']!r}, not be {value!r:.80}"
     return None
 

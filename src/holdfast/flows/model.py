@@ -300,7 +300,11 @@ class Agent(Part):
     model: str = Field(description="Whose model and which, as provider:name.")
     prompt: str = Field(description="What it is asked; a template.")
     system: str = Field(default="", description="How it is to behave; a template.")
-    output: dict[str, Any] | None = Field(default=None, description="A JSON Schema that the reply must fit.")
+    output: dict[str, Any] | None = Field(
+        default=None,
+        description="A JSON Schema that the reply must fit. Patterns cannot look around or refer back: they are "
+        "matched in time that is proportional to the text.",
+    )
     tools: list[str] = Field(
         default=[], description="Python functions it may call, as module:function or file.py:function."
     )

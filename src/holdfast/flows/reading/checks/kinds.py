@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
+from holdfast.agents.patterns import pattern_problem, patterns_in
 from holdfast.flows.language.templates import TemplateError, compile_template
 from holdfast.flows.model import Http, Shell, SubWorkflow, Wait
 from holdfast.flows.reading.checks.reading import Placed, Reading
@@ -22,6 +23,9 @@ _NO_RETRY = ("parallel", "workflow", "end")
 _NO_LOOP = ("parallel", "end", "checkpoint")
 _TARGET = re.compile(r"(?:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*|[^:]+\.py):[A-Za-z_]\w*")
 _MODEL = re.compile(r"[A-Za-z][\w.-]*:\S+")
+_PATTERN_HINT = (
+    "write a regular expression without look-around and references back, or check the text in a later step"
+)
 _TARGET_HINT = "write module:function, or file.py:function for a file beside the workflow file"
 
 
@@ -184,6 +188,10 @@ def _agent(reading: Reading, placed: Placed) -> Iterator[Problem]:
         yield reading.source.problem((*path, "output"), message, hint, key=True)
     elif not isinstance(schema.get("properties", {}), dict):
         yield reading.source.problem((*path, "output", "properties"), "properties have to be fields", hint)
+    for place, pattern in patterns_in(schema):
+        if reason := pattern_problem(pattern):
+            message = f"the pattern {pattern!r:.200} cannot be matched: {reason}"
+            yield reading.source.problem((*path, "output", *place), message, _PATTERN_HINT)
 
 
 def _script(reading: Reading, placed: Placed) -> Iterator[Problem]:
