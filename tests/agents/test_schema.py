@@ -101,6 +101,24 @@ def test_a_pattern_matches_a_part_of_any_text() -> None:
     assert misfit("two\n", {"pattern": "two$"}) is not None
 
 
+def test_options_that_nest_are_each_checked_once() -> None:
+    """Checked anew for every way there, 60 levels of two options each would never end."""
+    again = {"type": "array", "items": {"$ref": "#/$defs/tree"}}
+    options = [{"type": "object", "properties": {"args": again, "op": {"const": op}}} for op in ("and", "or")]
+    schema = {"$defs": {"tree": {"anyOf": options}}, "$ref": "#/$defs/tree"}
+    right: Any = {"args": [], "op": "or"}
+    wrong: Any = {"args": [], "op": "nor"}
+    for _ in range(60):
+        right, wrong = ({"args": [tree], "op": "and"} for tree in (right, wrong))
+
+    assert unsupported(schema) is None and misfit(right, schema) is None
+    reason = misfit(wrong, schema)
+    assert reason is not None and reason.startswith(
+        "the output fits none of its options: the output.args[0] fits none"
+    )
+    assert len(reason) < 10_000
+
+
 def test_unique_items_are_not_compared_each_with_all() -> None:
     """100,000 numbers of one hash, as a model may send them, would take minutes."""
     numbers = [number * sys.hash_info.modulus for number in range(100_000)]

@@ -39,6 +39,8 @@ _BOUNDS: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "exclusiveMaximum": ("less than", lambda value, bound: bool(value < bound)),
     "multipleOf": ("a multiple of", lambda value, bound: bool(value % bound == 0)),
 }
+_LONGEST = 4000
+"""A reason is cut after so many characters: that of options has those of all options within."""
 
 
 def unsupported(schema: Any, root: Schema | None = None, where: str = "the schema") -> str | None:
@@ -99,20 +101,77 @@ def _parts(schema: Schema, where: str) -> Iterator[tuple[str, Any]]:
             yield f"{where}.{key}", schema[key]
 
 
-def misfit(value: Any, schema: Any, root: Schema | None = None, where: str = "the output") -> str | None:
+def misfit(value: Any, schema: Any) -> str | None:
     """Why `value` does not fit a supported schema, or `None` if it does."""
-    if isinstance(schema, bool):
-        return None if schema else f"{where} must not be there"
-    root = schema if root is None else root
-    if "$ref" in schema and (reason := misfit(value, _referred(schema["$ref"], root), root, where)):
-        return reason
-    return (
-        _misfit_kind(value, schema, where)
-        or _misfit_size(value, schema, where)
-        or _misfit_options(value, schema, root, where)
-        or (_misfit_items(value, schema, root, where) if isinstance(value, list) else None)
-        or (_misfit_keys(value, schema, root, where) if isinstance(value, dict) else None)
-    )
+    return _Fitting(schema).misfit(value, schema, "the output")
+
+
+class _Fitting:
+    """Checks one value. Whether a part of it fits a part of the schema is found out once, however many options ask."""
+
+    def __init__(self, root: Any) -> None:
+        self._root, self._known = root, dict[tuple[int, int], str | None]()
+
+    def misfit(self, value: Any, schema: Any, where: str) -> str | None:
+        if isinstance(schema, bool):
+            return None if schema else f"{where} must not be there"
+        if not isinstance(value, (list, dict)):
+            return self._misfit(value, schema, where)
+        pair = (id(value), id(schema))
+        if pair not in self._known:
+            reason = self._misfit(value, schema, where)
+            self._known[pair] = reason if reason is None else reason[:_LONGEST]
+        return self._known[pair]
+
+    def _misfit(self, value: Any, schema: Schema, where: str) -> str | None:
+        if "$ref" in schema:
+            referred = _referred(schema["$ref"], self._root)
+            if reason := self.misfit(value, referred, where):
+                return reason
+        return (
+            _misfit_kind(value, schema, where)
+            or _misfit_size(value, schema, where)
+            or self._misfit_options(value, schema, where)
+            or (self._misfit_items(value, schema, where) if isinstance(value, list) else None)
+            or (self._misfit_keys(value, schema, where) if isinstance(value, dict) else None)
+        )
+
+    def _misfit_options(self, value: Any, schema: Schema, where: str) -> str | None:
+        for part in schema.get("allOf", ()):
+            if reason := self.misfit(value, part, where):
+                return reason
+        for key in ("anyOf", "oneOf"):
+            reasons = [self.misfit(value, part, where) for part in schema.get(key, ())]
+            if reasons and None not in reasons:
+                return f"{where} fits none of its options: {'; '.join(filter(None, reasons))}"
+            if key == "oneOf" and reasons.count(None) > 1:
+                return f"{where} must fit only one of its options, not {reasons.count(None)}"
+        if "not" in schema and self.misfit(value, schema["not"], where) is None:
+            return f"{where} must not be {value!r:.80}"
+        return None
+
+    def _misfit_items(self, value: list[Any], schema: Schema, where: str) -> str | None:
+        leading = schema.get("prefixItems", ())
+        for place, item in enumerate(value):
+            part = leading[place] if place < len(leading) else schema.get("items", True)
+            if reason := self.misfit(item, part, f"{where}[{place}]"):
+                return reason
+        if schema.get("uniqueItems") and len(set(map(_mark, value))) < len(value):
+            return f"{where} must not have an item twice"
+        return None
+
+    def _misfit_keys(self, value: dict[str, Any], schema: Schema, where: str) -> str | None:
+        for key in schema.get("required", ()):
+            if key not in value:
+                return f"{where} lacks {key!r}"
+        properties = schema.get("properties", {})
+        others = schema.get("additionalProperties", True)
+        for key, item in value.items():
+            if key not in properties and others is False:
+                return f"{where} has an unknown key {key!r}"
+            if reason := self.misfit(item, properties.get(key, others), f"{where}.{key}"):
+                return reason
+        return None
 
 
 def _misfit_kind(value: Any, schema: Schema, where: str) -> str | None:
@@ -139,46 +198,6 @@ def _misfit_size(value: Any, schema: Schema, where: str) -> str | None:
                 return f"{where} must have at most {schema[high]} {unit}, not {len(value)}"
     if isinstance(value, str) and "pattern" in schema and not is_match(schema["pattern"], value):
         return f"{where} must match {schema['pattern']!r}, not be {value!r:.80}"
-    return None
-
-
-def _misfit_options(value: Any, schema: Schema, root: Schema, where: str) -> str | None:
-    for part in schema.get("allOf", ()):
-        if reason := misfit(value, part, root, where):
-            return reason
-    for key in ("anyOf", "oneOf"):
-        reasons = [misfit(value, part, root, where) for part in schema.get(key, ())]
-        if reasons and None not in reasons:
-            return f"{where} fits none of its options: {'; '.join(filter(None, reasons))}"
-        if key == "oneOf" and reasons.count(None) > 1:
-            return f"{where} must fit only one of its options, not {reasons.count(None)}"
-    if "not" in schema and misfit(value, schema["not"], root, where) is None:
-        return f"{where} must not be {value!r:.80}"
-    return None
-
-
-def _misfit_items(value: list[Any], schema: Schema, root: Schema, where: str) -> str | None:
-    leading = schema.get("prefixItems", ())
-    for place, item in enumerate(value):
-        part = leading[place] if place < len(leading) else schema.get("items", True)
-        if reason := misfit(item, part, root, f"{where}[{place}]"):
-            return reason
-    if schema.get("uniqueItems") and len(set(map(_mark, value))) < len(value):
-        return f"{where} must not have an item twice"
-    return None
-
-
-def _misfit_keys(value: dict[str, Any], schema: Schema, root: Schema, where: str) -> str | None:
-    for key in schema.get("required", ()):
-        if key not in value:
-            return f"{where} lacks {key!r}"
-    properties = schema.get("properties", {})
-    others = schema.get("additionalProperties", True)
-    for key, item in value.items():
-        if key not in properties and others is False:
-            return f"{where} has an unknown key {key!r}"
-        if reason := misfit(item, properties.get(key, others), root, f"{where}.{key}"):
-            return reason
     return None
 
 
