@@ -15,6 +15,7 @@ from unittest.mock import patch
 from holdfast.capsules import capsule, folding, sections
 from holdfast.cli import errors, output
 from holdfast.data import compress, encoding, standard
+from holdfast.data.budget import Allowance
 from holdfast.data.codec import _Decoding, _marked_lists
 from holdfast.data.seal import Seal
 from holdfast.engine import unpickling
@@ -171,6 +172,8 @@ PLANTED = [
     Planted("pickles", "a bytearray may be made of a number",
             lambda: patch.dict(unpickling._SAFE, {("builtins", "bytearray"): bytearray})),
     Planted("bombs", "members of one hash are all taken", lambda: patch.object(standard, "distinct", list)),
+    Planted("bombs", "values are not measured together",
+            lambda: patch.object(Allowance, "takes", lambda self, *raws: True)),
     Planted("calls", "numbers meet in a set", lambda: patch.object(list_functions, "_mark", _as_it_is), 400),
     Planted("phrases", "a pattern begins at every letter of a word", _slow_phrases, 400),
     Planted("cli", "an error of ours is not foreseen",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ from holdfast.flows.language.evaluation import Evaluation
 from holdfast.flows.language.functions import FUNCTIONS
 from holdfast.flows.language.plain import MAX_LENGTH, Misuse
 from holdfast.suggestions import suggestion
-from holdfast.views.plain import MOST_PARTS, plain
+from holdfast.views.plain import MOST_PARTS, ViewCodec, plain
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import MEGABYTE, Check, Target, Wrong
 
@@ -109,6 +110,7 @@ class Clash:
 
 
 _CLASHING = Codec(Types.of_handlers([Handler("Clash", Clash, lambda value: value.number, Clash)]))
+TOGETHER = MEGABYTE
 _DTYPES = ("|u1", "<f8", "|S0", "<U0", "|b1", "<U3")
 
 
@@ -150,9 +152,20 @@ def bombs() -> Check:
         shown = plain(found)
         if size_of(shown) > 100 * (MOST_PARTS + len(raw)):
             raise Wrong(f"{len(raw)} bytes are shown in {size_of(shown)}", "shown")
+        if (size := size_of(_read_together(raw))) > 3 * TOGETHER:
+            raise Wrong(f"a view of {TOGETHER} bytes reads {size}", "together")
         return type(found).__name__
 
     return check
+
+
+def _read_together(raw: bytes) -> list[Any]:
+    """What a view reads of a state that has the same value under several keys."""
+    reader, kept = ViewCodec(TOGETHER), list[Any]()
+    with contextlib.suppress(CodecError):
+        for _ in range(8):
+            kept.append(reader.decode(raw))
+    return kept
 
 
 def _arrays(value: Any) -> Iterator[Any]:
