@@ -30,6 +30,7 @@ from holdfast import (
     open_store,
 )
 from holdfast.cli.main import ENTRIES, commands, main
+from holdfast.data import budget
 from holdfast.engine.commands.inbox import Wish
 from holdfast.engine.moving.transfer import copy_runs
 from holdfast.flows.flow import load_flow
@@ -301,6 +302,20 @@ def test_a_file_that_used_up_its_iterations_goes_on_with_the_number_that_is_name
     bench.file(text.replace("max_iterations: 3", f"max_iterations: {larger[1]}"))
 
     assert "completed" in bench.paste(told, "holdfast resume")
+
+
+def test_a_step_that_was_renamed_goes_on_with_the_option_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bench = Bench(tmp_path, capsys)
+    bench.holdfast("run", bench.file(FLOW.replace("name: b", "name: build")), "--run-id", "r", code=1)
+    bench.file(FLOW.replace("name: b, shell: test -e ready", "name: builds, shell: 'true'"))
+    told = bench.holdfast("resume", "r", code=None)
+    option = re.search(r"\(did you mean 'builds'\? then (--remap build=builds)\), which the workflow", told)
+
+    assert option is not None, told
+    assert "completed" in bench.holdfast("resume", "r", *option[1].split())
 
 
 @cures("cli/errors.py", "holdfast cancel")
@@ -576,6 +591,22 @@ def a_strangers_run_and_a_strangers_checkpoint_file(bench: Bench) -> None:
     told = failed(lambda: app.resume("again", answer="yes"), ForeignRun)
     assert followed(told, app, "app.resume(").status == "paused", "it is confirmed, and waits for its answer"
     assert app.resume("again", answer="yes").status == "completed"
+
+
+@cures("views/plain.py", "holdfast show")
+def values_that_are_too_large_together(bench: Bench) -> None:
+    bench.fixture("monkeypatch").setattr(budget, "MOST_TOGETHER", 70_000)
+    graph = StateGraph(dict, name="large").add_edge(START, "a")
+    graph.add_node("a", lambda s: {f"k{n}": [f"{n}"] * 1000 for n in range(5)})
+    graph.compile(bench.url).invoke(run_id="r")
+    place = ["--store", bench.url]
+    state = json.loads(bench.holdfast("show", "r", "--state", *place))
+    left_out = {key: value for key, value in state.items() if not isinstance(value, list)}
+    assert left_out and len(left_out) < len(state)
+    for key, told in left_out.items():
+        command = json.dumps(told, ensure_ascii=False).replace("RUN", "r").replace("KEY", key)
+        found = json.loads(bench.holdfast(*_pasted(command, "holdfast show"), *place))
+        assert found[key] == [key[1:]] * 1000
 
 
 @cures("engine/saved_config.py", "holdfast resume", "holdfast show")

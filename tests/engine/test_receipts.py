@@ -213,5 +213,8 @@ def test_a_handle_of_nothing_is_refused(memory: Store, handle: str) -> None:
 
     with pytest.raises(CommandRefused, match=r"no handle|no message"):
         app.answer_status(handle)
+    applied = app.answer("r", 1)
+    with pytest.raises(CommandRefused, match="applied at once has no handle: its receipt says"):
+        app.answer_status(applied.handle)
     with pytest.raises(RunNotFound):
         app.answer_status("gone#1")

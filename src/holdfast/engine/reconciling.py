@@ -19,7 +19,7 @@ from holdfast.journal.fold import apply
 from holdfast.journal.run_state import DONE, RunState, copy_run, names_within, renamed_path
 from holdfast.plan.graph import Edge, Graph, Join, Node
 from holdfast.plan.naming import base_name, outline_at, outline_names, renamed
-from holdfast.suggestions import suggestion
+from holdfast.suggestions import closest, suggestion
 from holdfast.values import START
 
 
@@ -168,11 +168,12 @@ def _way_out(run: RunState, graph: Graph, path: str, node: str) -> str:
     """What a missing node may be called now."""
     saved = outline_at(run.outline, path).get("nodes", {})
     prefix = "".join(f"{part.rpartition('#')[0]}/" for part in path.split("/")) if path else ""
-    found = look_alike(saved, graph.outline()["nodes"], node)
+    found, old = look_alike(saved, graph.outline()["nodes"], node), base_name(prefix + node)
     if found:
-        old, new = base_name(prefix + node), base_name(prefix + found)
+        new = base_name(prefix + found)
         return f" (it looks like {old!r} was renamed to {new!r}: remap={{{old!r}: {new!r}}})"
-    return suggestion(base_name(node), map(base_name, graph.nodes))
+    close = closest(base_name(node), map(base_name, graph.nodes))
+    return "" if close is None else f" (did you mean {close!r}? then remap={{{old!r}: {prefix + close!r}}})"
 
 
 def _check_join(run_id: str, graph: Graph | None, join: str, names: Mapping[str, str]) -> None:

@@ -89,6 +89,10 @@ def awaited(journal: Journal, receipt: Receipt, codec: Codec, patience: float = 
 
 def find(journal: Journal, handle: str, codec: Codec) -> Receipt:
     """Return what became of the answer with this handle so far."""
+    if not handle:
+        raise CommandRefused(
+            "an answer that was applied at once has no handle: its receipt says what became of it"
+        )
     run_id, mark, number = handle.rpartition("#")
     if not mark or not number.isdecimal() or int(number) < 1:
         raise CommandRefused(f"{handle!r} is no handle of an answer: those look like RUN#3")
