@@ -57,6 +57,7 @@ ELSEWHERE = {
         "app.resume",
     ): "tests/engine/test_starved.py: it takes a process without memory",
     ("repair/rewriting.py", "holdfast fsck"): "no advice: it is who wrote a record",
+    ("views/plain.py", "holdfast show"): "tests/cli/test_look.py: it takes a lower limit of memory",
 }
 """Ways out that are taken by other tests, which need more than a folder for it."""
 
