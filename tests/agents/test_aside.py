@@ -45,7 +45,7 @@ def test_late_work_is_cancelled_and_can_clean_up() -> None:
     with pytest.raises(Late):
         Aside[None]().run(work, 0.05)
 
-    assert cleaned.wait(10)
+    assert cleaned.wait(60)
 
 
 @pytest.mark.parametrize("_", range(20))
@@ -76,4 +76,4 @@ def test_what_a_call_back_raises_leaves_at_once() -> None:
     with pytest.raises(Leave):
         aside.run(work, None)
 
-    assert ended.wait(10)
+    assert ended.wait(60)

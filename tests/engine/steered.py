@@ -128,7 +128,7 @@ class Driven:
 
 def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end, "it never came to be"
         time.sleep(0.01)

@@ -36,7 +36,7 @@ SOURCE = Path(next(iter(holdfast.__path__))).parent
 TESTS = Path(__file__).parents[2]
 
 
-def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"

@@ -359,7 +359,7 @@ async def test_a_failure_is_raised_after_its_event_also_async() -> None:
     assert seen[-1] == "graph.fail"
 
 
-def wait_for(condition: Any, seconds: float = 20.0) -> None:
+def wait_for(condition: Any, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"

@@ -25,7 +25,7 @@ def in_child(work: Callable[[], object]) -> int:
         except BaseException:
             os._exit(1)
         os._exit(0)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:

@@ -438,7 +438,7 @@ def test_siblings_do_run_at_the_same_time() -> None:
     together = threading.Barrier(8)
 
     def meet(state: Any) -> None:
-        together.wait(10)
+        together.wait(60)
 
     out = mapper([Send("item", {}) for _ in range(8)], meet).compile("memory://").invoke()
 
@@ -477,7 +477,7 @@ def test_siblings_see_the_same_state_and_apply_in_node_order_whoever_is_first() 
     first = threading.Event()
 
     def slow(state: Any) -> dict[str, Any]:
-        assert first.wait(10)
+        assert first.wait(60)
         return {"log": [f"slow saw {state['n']}"]}
 
     def quick(state: Any) -> dict[str, Any]:
@@ -503,7 +503,7 @@ def test_without_a_barrier_a_node_starts_when_its_own_predecessors_are_done() ->
     released = threading.Event()
 
     def slow(state: Any) -> dict[str, Any]:
-        assert released.wait(10)
+        assert released.wait(60)
         return {"log": ["slow"]}
 
     def release(state: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def run(script: str, **options: Any) -> process.Finished:
     return Command(script, **{"env": PATH, **options}).run(lambda: False, lambda line: None)
 
 
-def wait_for(condition: Any, seconds: float = 20.0) -> None:
+def wait_for(condition: Any, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not happen"

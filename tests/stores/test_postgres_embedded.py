@@ -57,7 +57,7 @@ def pid_of(folder: Path) -> int:
     return pid
 
 
-def wait_until(happened: Callable[[], bool], timeout: float = 30.0) -> None:
+def wait_until(happened: Callable[[], bool], timeout: float = 60.0) -> None:
     deadline = time.monotonic() + timeout
     while not happened():
         assert time.monotonic() < deadline, "it did not happen in time"
