@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from holdfast import open_store
 from holdfast.stores.base import Store
@@ -14,10 +15,14 @@ from holdfast.stores.postgres.programs import Programs
 from tests.graphs import Heard
 from tests.postgres import PostgresServer, running
 
+settings.register_profile("at any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("at any speed")
+
 LONGEST = (
     "test_static.py",
     "crash/test_boundaries.py",
     "docs/test_docs.py",
+    "testing/test_crash_verdicts.py",
     "travel/test_forks.py",
     "proof/test_schedules.py",
     "cli/test_run.py",

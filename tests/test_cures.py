@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import json
 import re
 import shlex
@@ -923,28 +924,23 @@ def _named() -> Iterator[tuple[str, str]]:
             yield module, next(filter(None, found))
 
 
-def _texts() -> Iterator[tuple[str, str]]:
+@functools.cache
+def _texts() -> list[tuple[str, str]]:
     """Every text of the package that is no docstring, with its module; values in it are `…`."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        module = path.relative_to(SOURCE).as_posix()
-        if module.startswith("testing/"):
-            continue
-        tree = ast.parse(path.read_text())
-        said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        inside = {
-            id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.JoinedStr):
-                yield (
-                    module,
-                    "".join(
-                        str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values
-                    ),
-                )
-            elif (
-                isinstance(node, ast.Constant)
-                and isinstance(node.value, str)
-                and id(node) not in said | inside
-            ):
-                yield module, node.value
+    return [
+        (path.relative_to(SOURCE).as_posix(), text)
+        for path in sorted(SOURCE.rglob("*.py"))
+        if not path.is_relative_to(SOURCE / "testing")
+        for text in _texts_of(ast.parse(path.read_text()))
+    ]
+
+
+def _texts_of(tree: ast.Module) -> Iterator[str]:
+    nodes = list(ast.walk(tree))
+    parts = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    parts |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.value

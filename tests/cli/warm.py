@@ -1,10 +1,13 @@
 """The command line in a process of its own that need not start from nothing: forked off one that has imported it all.
 
-Run as a program, this is the process to fork from. It starts no thread, opens no store, and only forks.
+Run as a program, this is the process to fork from. It starts no thread, opens no store, and only forks. Coverage
+is measured in it and in what is forked off, there from the fork on: what each inherited, each would write again.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import json
 import os
@@ -19,6 +22,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import coverage
+
+from tests.processes import ROOT, unmeasured
+
+_MEASURED = ["measured"] if "COVERAGE_PROCESS_CONFIG" in os.environ else []
 _STREAMS = (("in", os.O_RDONLY), ("out", os.O_WRONLY), ("err", os.O_WRONLY))
 _NEEDED = ("holdfast.flows.flow", "apsw", "pydantic", "jinja2", "rich.console", "rich.table", "rich.live")
 
@@ -56,8 +64,9 @@ class Warm:
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "tests.cli.warm"],
-                cwd=Path(__file__).parents[2],
+                [sys.executable, "-W", "error", "-m", "tests.cli.warm", *_MEASURED],
+                cwd=ROOT,
+                env=unmeasured(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -68,20 +77,42 @@ class Warm:
 WARM = Warm()
 
 
-def serve() -> None:
+def serve(is_measured: bool) -> None:
     """Fork for each line of stdin, and tell how the child ended."""
+    measuring = _measuring()
     commands = importlib.import_module("holdfast.cli.commands")
     for module in pkgutil.iter_modules(commands.__path__, "holdfast.cli.commands."):
         importlib.import_module(module.name)
     for name in _NEEDED:
         importlib.import_module(name)
+    measuring.stop()
+    if is_measured:
+        measuring.save()
+    gc.collect()
+    gc.freeze()  # What is there already, no child needs to look through, not even when it ends.
     for line in sys.stdin:
         asked = json.loads(line)
         pid = os.fork()
         if pid == 0:
+            if "COVERAGE_PROCESS_CONFIG" in asked["env"]:
+                atexit.register(measuring.save)
+                measuring.start()
             _become(asked)
             return
         print(_end(pid, asked["patience"]), flush=True)
+
+
+def _measuring() -> coverage.Coverage:
+    """Started once, for that takes longer than most commands. It notes what ran; the suite knows of all the rest."""
+    measuring = coverage.Coverage(
+        data_file=str(ROOT / ".coverage"),
+        data_suffix=True,
+        config_file=False,
+        branch=True,
+        include=[str(ROOT / "src/holdfast/*")],
+    )
+    measuring.start()
+    return measuring
 
 
 def _end(pid: int, patience: float) -> int:
@@ -106,4 +137,4 @@ def _become(asked: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(sys.argv[1:] == ["measured"])

@@ -26,6 +26,7 @@ def _marked(code: int, *items: Any) -> bytes:
     return b"\x01" + ormsgpack.packb([ormsgpack.Ext(code, b""), *items])
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "part", [b"\x90", b"\x80", b"\xa1x", b"\x92\xc7\x00\x0b\xc0", b"\x91\xc7\x00\x05"], ids=bytes.hex
 )

@@ -542,6 +542,7 @@ def test_what_belongs_to_the_process_is_never_to_be_registered(value: Any) -> No
     assert "register_type" not in str(caught.value)
 
 
+@pytest.mark.no_cover
 def test_an_exception_that_comes_while_a_value_is_read_is_not_taken_for_damage() -> None:
     raw = Codec().encode({"at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC)})
 

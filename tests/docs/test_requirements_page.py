@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 
@@ -16,13 +17,16 @@ ROW = re.compile(r"^\| ([SR]\d\.\d+|\d+) \|(.*)\|$", re.MULTILINE)
 TRAP = re.compile(r"\btraps? (\d+(?:(?:, | and |, and |-)\d+)*)", re.IGNORECASE)
 
 
-def docstrings() -> Iterator[str]:
+@functools.cache
+def docstrings() -> list[str]:
     """What the tests say of themselves, modules and classes included."""
     told = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for path in sorted(TESTS.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, told):
-                yield ast.get_docstring(node) or ""
+    return [
+        ast.get_docstring(node) or ""
+        for path in sorted(TESTS.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, told)
+    ]
 
 
 def traps(text: str) -> Iterator[str]:

@@ -228,6 +228,7 @@ def test_other_programs_can_be_named(entry: str) -> None:
     assert program_problem(entry) is None
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("shell", SHELLS)
 def test_no_command_that_takes_values_runs_one(shell: str, tmp_path: Path) -> None:
     """Every command that is not refused, in every form, with values that some shells would run, in one process."""

@@ -260,6 +260,7 @@ def test_deep_or_odd_structures_end_quickly(junk: str, loader: str) -> None:
     assert refused(junk + "\n").problems
 
 
+@pytest.mark.no_cover
 def test_a_file_of_very_many_values_is_refused() -> None:
     assert "more than 100,000 values" in str(refused("[" + "1," * 150_000 + "]\n"))
 

@@ -48,6 +48,7 @@ def raising_at(function: Callable[..., Any], line: int, error: type[BaseExceptio
     return lambda: seen >= line
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", ["_record", "_seal_entry", "_settle"])
 def test_an_exception_at_any_line_of_a_change_leaves_a_journal_that_can_be_read(
     store: Store, name: str

@@ -214,6 +214,7 @@ def siblings(body: Any) -> StateGraph:
     return graph
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("mode", ["fast", "process"])
 def test_what_siblings_do_in_threads_is_theirs(mode: str) -> None:
     report = tried(siblings(pooled), repeatable=["note"], mode=mode, limit=8)
@@ -237,12 +238,13 @@ def test_what_nobody_knows_the_step_of_is_counted_all_together() -> None:
     assert "did 'note'" in report and "BREAKS if the process dies" in report and "'?'" not in report
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("mode", ["fast", "process"])
 def test_programs_that_items_start_side_by_side_are_theirs(tmp_path: Path, mode: str) -> None:
     flow = tmp_path / "mail.yaml"
     flow.write_text(
         "workflow: {name: mail}\nsteps:\n  - name: mail\n"
-        "    for_each: {in: [ann, bob, cid], as: who, max_parallel: 3}\n"
+        "    for_each: {in: [ann, bob], as: who, max_parallel: 2}\n"
         f"    shell: {{run: '{sys.executable} mail.py {{{{ who }}}}', programs: ['{sys.executable} mail.py']}}\n"
     )
     program = tmp_path / "mail.py"
@@ -253,7 +255,7 @@ def test_programs_that_items_start_side_by_side_are_theirs(tmp_path: Path, mode:
 
     report = tried(flow, mode=mode, limit=3)
 
-    assert report.passed and report.effects == 3, report
+    assert report.passed and report.effects == 2, report
     program.write_text(f"{imports}record_effect('mail', to=sys.argv[1])")
     assert "did 'mail' twice: it ran, the process died" in said(flow, mode=mode, points="ran")
 
@@ -451,10 +453,10 @@ def test_what_a_late_process_has_started_ends_with_it(tmp_path: Path) -> None:
         chain("shop", ("wait", waits_with_a_program), schema=dict),
         {"pids": str(tmp_path)},
         mode="process",
-        timeout=2,
+        timeout=5,
     )
 
-    assert "did not end within 2 seconds" in report
+    assert "did not end within 5 seconds" in report
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2 and not any(is_at_work(pid) for pid in pids)
 
