@@ -28,18 +28,12 @@ def test_an_exception_between_two_lines_breaks_nothing(store: str, shape: str, k
     assert counts["violations"] == 0
 
 
-def test_an_exception_in_the_callback_of_a_thread_leaves_nobody_waiting() -> None:
-    """S1.3: every line that brings the answer of a store's thread into the event loop."""
-    where = (
-        "--store",
-        "sqlite",
-        "--shape",
-        "awaited",
-        "--kind",
-        "interrupt",
-        "--within",
-        "journal/threads.py",
-    )
+@pytest.mark.parametrize(
+    ("shape", "file"), [("awaited", "journal/threads.py"), ("once", "engine/driving/once.py")]
+)
+def test_an_exception_where_others_wait_leaves_nobody_waiting(shape: str, file: str) -> None:
+    """S1.3: every line that brings the answer of a store's thread to its caller, or ends what runs once."""
+    where = ("--store", "sqlite", "--shape", shape, "--kind", "interrupt", "--within", file)
 
     counts = proof("async_exceptions", *where, "--jobs", "1")
 

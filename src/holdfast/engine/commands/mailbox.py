@@ -167,11 +167,13 @@ class Mailbox:
             self.obey_next()
 
     def _refuse_all(self, reason: str) -> None:
-        with self._lock:
-            self._wishes = {
-                number: wish if wish.command == REMARK else wish._replace(refused=wish.refused or reason)
-                for number, wish in self._wishes.items()
-            }
+        locked(self._lock, self._mark_refused, reason)
+
+    def _mark_refused(self, reason: str) -> None:
+        self._wishes = {
+            number: wish if wish.command == REMARK else wish._replace(refused=wish.refused or reason)
+            for number, wish in self._wishes.items()
+        }
 
     def _record(self, number: int, wish: Wish, refused: str) -> None:
         command, reason, by = wish.command, wish.reason, wish.by

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from holdfast.engine.driving.signals import StepInterrupted, StopSignal, Termina
 from holdfast.errors import StateInvalid
 from holdfast.journal.records import OnceFailed, OnceStarted, Paused
 from holdfast.journal.run_state import BEGUN, ONCE_IN_DOUBT, once_question
+from holdfast.locks import locked
 from holdfast.plan.graph import IF_INTERRUPTED
 from holdfast.values import readable_step
 
@@ -202,19 +203,20 @@ class Onces:
 
     def _begin(self, key: str) -> tuple[Execution, bool]:
         """Return the execution of a key, and whether it is the caller's to run."""
-        inside = _inside.get()
-        with self._lock:
-            running = self._running.get(key)
-            if running is None:
-                running = self._running[key] = Execution(key)
-                return running, True
-            if _leads_to(running, inside):
-                raise StateInvalid(
-                    f"once {key!r} is called from inside the function that it runs, and would wait for itself for "
-                    "ever; give the inner call another key"
-                )
-            if inside:
-                inside[-1].waits_for.add(running)
+        return locked(self._lock, self._found_or_begun, key, _inside.get())
+
+    def _found_or_begun(self, key: str, inside: Sequence[Execution]) -> tuple[Execution, bool]:
+        running = self._running.get(key)
+        if running is None:
+            running = self._running[key] = Execution(key)
+            return running, True
+        if _leads_to(running, inside):
+            raise StateInvalid(
+                f"once {key!r} is called from inside the function that it runs, and would wait for itself for "
+                "ever; give the inner call another key"
+            )
+        if inside:
+            inside[-1].waits_for.add(running)
         return running, False
 
     def _wait(self, context: Context, execution: Execution) -> Any:
@@ -242,18 +244,22 @@ class Onces:
 
     def _waited(self, execution: Execution) -> None:
         if inside := _inside.get():
-            with self._lock:
-                inside[-1].waits_for.discard(execution)
+            locked(self._lock, inside[-1].waits_for.discard, execution)
 
     def _end(self, execution: Execution, value: Any, error: BaseException | None = None) -> None:
-        with self._lock:
-            if self._running.get(execution.key) is not execution:
-                return
-            del self._running[execution.key]
+        if not locked(self._lock, self._forget, execution):
+            return
         if error is not None:
             execution.outcome.set_exception(error)
         else:
             execution.outcome.set_result(value)
+
+    def _forget(self, execution: Execution) -> bool:
+        """Remove an execution; return whether it was there still."""
+        if self._running.get(execution.key) is not execution:
+            return False
+        del self._running[execution.key]
+        return True
 
 
 def _leads_to(execution: Execution, ends: Collection[Execution]) -> bool:
