@@ -172,8 +172,8 @@ PLANTED = (
         "calls of once at the same time all run its function",
         "effects",
         "engine/driving/once.py",
-        "            if running is None:\n",
-        "            if True:\n",
+        "        if running is None:\n",
+        "        if True:\n",
         _PROOF,
     ),
     Planted(
