@@ -469,6 +469,7 @@ def test_a_signal_saves_and_stops_the_run(
     output, errors = process.communicate(timeout=60)
 
     assert process.returncode == code, errors
+    output = " ".join(output.split())  # Several threads print, line ends apart.
     if number == signal.SIGINT:
         assert "interrupted r True run 'r' was interrupted and saved; resume with app.resume('r')" in output
     else:
