@@ -16,13 +16,13 @@ from on_postgres import connected, opened, url_of
 
 from holdfast import CheckpointStore, ExecutionError, open_store
 from holdfast.cli.reading import view_of
-from holdfast.engine.driver import liveness
-from holdfast.engine.housekeeping import janitor
-from holdfast.journal.checkpoints import checkpoint_id, new_run_key, sealed_mark
+from holdfast.engine.owner import liveness
+from holdfast.engine.retention import janitor
 from holdfast.journal.journal import Journal, genesis, link
+from holdfast.journal.run_state import checkpoint_id, new_run_key, sealed_mark
 from holdfast.stores.base import Append, Entry, RunInfo, Store
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.views import run_list
+from holdfast.views.runs import run_list
 
 CHECKPOINTS = 50
 """How many a run has."""

@@ -32,8 +32,8 @@ import ormsgpack
 from figures import ROUNDS, SESSION, Holding, Row, chain, loop, one_more_async, rows_of
 
 from holdfast import END, START, App, StateGraph, WorkflowState, append
-from holdfast.data.compress import unpack
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.state.codec import unpack
+from holdfast.stores.sqlite.store import SqliteStore
 
 
 def raw_loop(path: Path, synchronous: str, bodies: list[tuple[bytes, bytes, bytes]]) -> float:

@@ -11,28 +11,24 @@ from typing import Any
 
 import click
 
-from holdfast.capsules.exporting import ExportedRun
-from holdfast.capsules.importing import ImportedRun
-from holdfast.capsules.inspecting import CapsuleInfo, CapsuleStep
-from holdfast.cli.copying import report_as_json, run_as_json
-from holdfast.cli.display.closing import Ending
-from holdfast.cli.display.resume_table import Row, plan_as_json
-from holdfast.cli.display.store_text import schema_as_json, usage_as_json
+from holdfast.capsules.export import ExportedRun
+from holdfast.capsules.import_run import ImportedRun
+from holdfast.capsules.summary import CapsuleInfo, CapsuleStep
+from holdfast.cli.commands.checkpoints import Removal
+from holdfast.cli.commands.store import report_as_json, run_as_json
+from holdfast.cli.detach import queued_as_json
+from holdfast.cli.display.plans import Row, plan_as_json
+from holdfast.cli.display.show import Ending
+from holdfast.cli.display.tables import schema_as_json, usage_as_json
 from holdfast.cli.errors import error_as_json
-from holdfast.cli.handing_over import queued_as_json
 from holdfast.cli.main import ENTRIES, commands
-from holdfast.cli.pruning import Removal
-from holdfast.engine.moving.copy_report import CopyOutcome
+from holdfast.engine.transfer import CopyOutcome
 from holdfast.fleet.queues import QueueLine
 from holdfast.fleet.schedules import ScheduleLine
-from holdfast.flows.foreign import Deed
+from holdfast.integrity.repair import Repair, StoreRepair
+from holdfast.integrity.report import Damage, RunReport, StoreReport
 from holdfast.journal.run_state import Spending
-from holdfast.repair.repairing import Repair, StoreRepair
-from holdfast.repair.report import Damage, RunReport, StoreReport
 from holdfast.values import RunStatus
-from holdfast.views import Driver, FaultView, Items, Ledger, Moment, PauseView, RunLine, RunView, StepView
-from holdfast.views.amounts import Portion
-from holdfast.views.amounts import Row as Amounts
 from holdfast.views.comparison import Comparison, StepDifference, Tale
 from holdfast.views.diff.changes import (
     Hunk,
@@ -48,10 +44,23 @@ from holdfast.views.diff.changes import (
 )
 from holdfast.views.diff.states import Side, StateDifference
 from holdfast.views.family import Branch, Family, Member
-from holdfast.views.happening import KeyChange
-from holdfast.views.history import History, Point
-from holdfast.views.ledger import RunLedger
-from holdfast.views.remarks import NoteView, RemarkView
+from holdfast.views.history import History, KeyChange, Point
+from holdfast.views.run_view import (
+    Driver,
+    FaultView,
+    Items,
+    Ledger,
+    NoteView,
+    PauseView,
+    RemarkView,
+    RunLine,
+    RunView,
+    StepView,
+)
+from holdfast.views.timeline import Moment
+from holdfast.views.usage import Portion, RunLedger
+from holdfast.views.usage import Row as Amounts
+from holdfast.workflows.foreign import Deed
 
 FOLDER = Path(__file__).parent / "reference" / "cli"
 NOTE = "This page is written by `docs/make_cli_reference.py` from the command's own help.\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.data.reducers import Reducer
+from holdfast.state.schema import Reducer
 
 PAGE = Path(__file__).parent / "reference" / "api.md"
 HEAD = """# Reference
@@ -160,7 +160,7 @@ def parameter_text(parameter: inspect.Parameter) -> str:
 
 def constant_doc(name: str, value: Any) -> str:
     """The text that follows a constant in its module."""
-    for module in ("holdfast.values", "holdfast.data.reducers"):
+    for module in ("holdfast.values", "holdfast.state.schema"):
         source = inspect.getsource(sys.modules[module])
         found = re.search(rf'^{name} = .*\n"""(.*?)"""', source, flags=re.MULTILINE)
         if found:

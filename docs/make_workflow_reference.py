@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.flows.json_schema import json_schema
-from holdfast.flows.model import KINDS
+from holdfast.workflows.json_schema import json_schema
+from holdfast.workflows.model import KINDS
 
 PAGE = Path(__file__).parent / "reference" / "workflow.md"
 ORDER = (

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from holdfast import open_store
 from holdfast.stores.base import Store
-from holdfast.stores.postgres.programs import Programs
+from holdfast.stores.postgres.embedded import Programs
 from tests.graphs import Heard
 from tests.postgres import PostgresServer, running
 

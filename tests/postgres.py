@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from holdfast.stores.postgres.programs import Programs
+from holdfast.stores.postgres.embedded import Programs
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 """Where Debian keeps the programs of its PostgreSQL, if it is installed."""

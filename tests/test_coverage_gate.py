@@ -43,7 +43,7 @@ def test_branches_are_judged_in_the_core_only() -> None:
     assert shortfalls(files) == ["line and branch coverage of engine and journal is 90.00 %, below 95 %"]
 
     files = {
-        "src/holdfast/data/codec.py": measured(100, 100, 0, 100),
+        "src/holdfast/state/codec.py": measured(100, 100, 0, 100),
         "src/holdfast/engine/app.py": measured(1, 1),
     }
     assert shortfalls(files) == []

@@ -31,14 +31,14 @@ from holdfast import (
     open_store,
 )
 from holdfast.cli.main import ENTRIES, commands, main
-from holdfast.data import budget
 from holdfast.engine.commands.inbox import Wish
-from holdfast.engine.moving.transfer import copy_runs
-from holdfast.flows.flow import load_flow
+from holdfast.engine.transfer import copy_runs
 from holdfast.journal.copying import change_facts, last_entry
 from holdfast.journal.records import RunEnded
 from holdfast.journal.writer import Writer
+from holdfast.state import standard_types as budget
 from holdfast.values import START, RunStatus
+from holdfast.workflows.workflow import load_flow
 from tests.capsules.test_foreign import INNOCENT, paused_run, stranger, with_config
 from tests.cli.calling import call, start, until
 from tests.engine.test_policies import RecordingStore
@@ -54,10 +54,10 @@ CURES: dict[tuple[str, str], Cure] = {}
 
 ELSEWHERE = {
     (
-        "engine/driving/drive.py",
+        "engine/loop.py",
         "app.resume",
     ): "tests/engine/test_starved.py: it takes a process without memory",
-    ("repair/rewriting.py", "holdfast fsck"): "no advice: it is who wrote a record",
+    ("integrity/repair.py", "holdfast fsck"): "no advice: it is who wrote a record",
     ("views/plain.py", "holdfast show"): "tests/cli/test_look.py: it takes a lower limit of memory",
 }
 """Ways out that are taken by other tests, which need more than a folder for it."""
@@ -126,7 +126,7 @@ def shaky(broken: list[bool], url: str, **options: Any) -> App:
     return chain("first", "work", nodes={"work": work}, name="shaky", **options).compile(url)
 
 
-@cures("engine/driving/ending.py", "app.resume")
+@cures("engine/moves.py", "app.resume")
 def after_a_failure(bench: Bench) -> None:
     broken = [True]
     app = shaky(broken, bench.url)
@@ -150,7 +150,7 @@ def test_the_cure_for_too_many_iterations_is_an_argument_of_the_graph(tmp_path: 
     assert followed(told, looping(int(larger[1])), "app.resume(").state["n"] == 5
 
 
-@cures("engine/driving/ending.py", "app.invoke")
+@cures("engine/moves.py", "app.invoke")
 def after_parallel_writes(bench: Bench) -> None:
     class Reduced(TypedDict, total=False):
         x: int
@@ -246,8 +246,8 @@ class Pair(NamedTuple):
     a: int
 
 
-@cures("data/encoding.py", "holdfast.register_type")
-@cures("data/shapes.py", "holdfast.register_type")
+@cures("state/codec.py", "holdfast.register_type")
+@cures("state/classes.py", "holdfast.register_type")
 def a_type_that_cannot_be_stored(bench: Bench) -> None:
     def app() -> App:
         graph = (
@@ -363,8 +363,8 @@ def a_fork_of_a_python_run(bench: Bench) -> None:
 
 
 @cures("cli/targets.py", "app.resume", "holdfast runs")
-@cures("views/pause_view.py", "app.resume", "holdfast resume")
-@cures("cli/store_health.py", "app.resume", "holdfast resume")
+@cures("views/run_view.py", "app.resume", "holdfast resume")
+@cures("cli/commands/doctor.py", "app.resume", "holdfast resume")
 def a_python_run_on_the_command_line(bench: Bench) -> None:
     app = chain("a", "b", name="py").compile(bench.url, interrupt_before=["b"])
     app.invoke(run_id="r")
@@ -377,11 +377,11 @@ def a_python_run_on_the_command_line(bench: Bench) -> None:
 
 
 @cures("views/runs.py", "holdfast runs", "holdfast checkpoints")
-@cures("capsules/exporting.py", "holdfast runs")
-@cures("engine/moving/transfer.py", "holdfast runs")
-@cures("repair/store_check.py", "holdfast runs")
-@cures("repair/repairing.py", "holdfast runs")
-@cures("cli/commands/look.py", "holdfast run")
+@cures("capsules/export.py", "holdfast runs")
+@cures("engine/transfer.py", "holdfast runs")
+@cures("integrity/check.py", "holdfast runs")
+@cures("integrity/repair.py", "holdfast runs")
+@cures("cli/commands/runs.py", "holdfast run")
 def names_that_are_not_there(bench: Bench) -> None:
     told = bench.holdfast("runs")
     bench.file(FLOW, "flow.yaml")
@@ -411,9 +411,9 @@ def names_that_are_not_there(bench: Bench) -> None:
     assert "here" in bench.paste(told, "holdfast checkpoints list")
 
 
-@cures("capsules/sections.py", "holdfast export")
+@cures("capsules/format.py", "holdfast export")
 @cures("capsules/signing.py", "holdfast keygen")
-@cures("cli/commands/write.py", "holdfast import")
+@cures("cli/commands/authoring.py", "holdfast import")
 def capsules_and_keys(bench: Bench) -> None:
     pytest.importorskip("cryptography")
     (bench.folder / "ready").touch()
@@ -431,7 +431,7 @@ def capsules_and_keys(bench: Bench) -> None:
     bench.holdfast("export", "r", "-o", "signed.hf", "--sign", "mine")
 
 
-@cures("cli/commands/write.py", "holdfast validate", "holdfast inspect", "holdfast run", "holdfast runs")
+@cures("cli/commands/authoring.py", "holdfast validate", "holdfast inspect", "holdfast run", "holdfast runs")
 @cures("cli/main.py", "holdfast init", "holdfast run", "holdfast resume")
 def the_first_steps(bench: Bench) -> None:
     helped = bench.holdfast("--help")
@@ -449,7 +449,7 @@ def the_first_steps(bench: Bench) -> None:
     assert "holdfast resume  " in helped and "completed" in bench.holdfast("resume")
 
 
-@cures("views/pause_view.py", "holdfast answer")
+@cures("views/run_view.py", "holdfast answer")
 def a_question(bench: Bench) -> None:
     ask = "workflow: {name: asks}\nsteps:\n  - {name: sure, ask: {prompt: 'Sure?', choices: ['yes', 'no']}}\n"
     bench.holdfast("run", bench.file(ask), "--run-id", "r", "--no-interactive", code=None)
@@ -473,7 +473,7 @@ def test_a_long_output_is_shown_by_the_command_that_is_named(
     assert "19999" in bench.holdfast(*shlex.split(command[1]))
 
 
-@cures("engine/driving/saving.py", "app.resume")
+@cures("engine/saving.py", "app.resume")
 def a_store_that_fails(bench: Bench) -> None:
     store = RecordingStore()
 
@@ -512,7 +512,7 @@ graph = StateGraph(dict, name="w").add_node("work", work).add_edge(START, "work"
 """
 
 
-@cures("cli/fleet_graphs.py", "holdfast worker")
+@cures("cli/commands/worker.py", "holdfast worker")
 def a_run_whose_program_the_worker_does_not_know(bench: Bench) -> None:
     bench.file(PROGRAM, "shop.py")
     graph = StateGraph(dict, name="w").add_node("work", lambda s: {"done": True}).add_edge(START, "work")
@@ -529,7 +529,7 @@ def a_run_whose_program_the_worker_does_not_know(bench: Bench) -> None:
     assert "completed" in bench.holdfast("status", "r", "--store", bench.url), said
 
 
-@cures("cli/store_health.py", "holdfast worker")
+@cures("cli/commands/doctor.py", "holdfast worker")
 @cures("cli/commands/queue.py", "holdfast submit")
 def a_run_that_lost_its_worker(bench: Bench) -> None:
     file = bench.file(WAITS)
@@ -557,7 +557,7 @@ def a_moment_that_cannot_be_resumed(bench: Bench) -> None:
     assert "completed" in bench.paste(told, "holdfast fork")
 
 
-@cures("capsules/importing.py", "holdfast import")
+@cures("capsules/import_run.py", "holdfast import")
 def commands_in_the_inbox_of_a_strangers_run(bench: Bench) -> None:
     (bench.folder / "a b").mkdir()
     path = stranger(bench.folder / "a b", INNOCENT, inbox=(Wish("answer", pause="x", by="a stranger"),))
@@ -611,7 +611,7 @@ def values_that_are_too_large_together(bench: Bench) -> None:
         assert found[key] == [key[1:]] * 1000
 
 
-@cures("engine/saved_config.py", "holdfast resume", "holdfast show")
+@cures("engine/checkpoint_files.py", "holdfast resume", "holdfast show")
 def a_definition_and_options_that_are_refused(bench: Bench) -> None:
     file = bench.file(INNOCENT, "own.yaml")
     told = _changed_by_hand(bench, "definition", lambda config: config["flow"].update(more="x"), code=1)
@@ -625,7 +625,7 @@ def a_definition_and_options_that_are_refused(bench: Bench) -> None:
     assert "inputs" in bench.paste(told.replace("RUN", "options").replace(")", ";"), "holdfast show")
 
 
-@cures("engine/files.py", "holdfast resume")
+@cures("engine/checkpoint_files.py", "holdfast resume")
 def a_checkpoint_file_with_a_definition_that_is_refused(bench: Bench) -> None:
     flow = load_flow(bench.folder / "w.yaml", text=INNOCENT)
     config: dict[Any, Any] = {**flow.config(), PurePosixPath("flow"): {}}
@@ -635,7 +635,7 @@ def a_checkpoint_file_with_a_definition_that_is_refused(bench: Bench) -> None:
     assert "completed" in bench.paste(told.replace("FILE", file).replace(")", ";"), "holdfast resume")
 
 
-@cures("cli/stored.py", "holdfast resume")
+@cures("cli/targets.py", "holdfast resume")
 def a_definition_that_cannot_be_used(bench: Bench) -> None:
     bench.holdfast("run", bench.file(FLOW), "--run-id", "r", code=1)
     bench.file(FLOW + "  - {name: c, shel: 'true'}\n")
@@ -648,7 +648,7 @@ def a_definition_that_cannot_be_used(bench: Bench) -> None:
     assert "completed" in bench.paste(told.replace("FILE", f"{file} --answer yes"), "holdfast resume")
 
 
-@cures("cli/display/closing.py", "app.resume")
+@cures("cli/display/show.py", "app.resume")
 def a_step_of_a_program_that_is_in_doubt(bench: Bench) -> None:
     def pays(state: Any) -> dict[str, Any]:
         if stopping[0]:
@@ -677,7 +677,7 @@ def the_run_of_the_demonstration(bench: Bench) -> None:
     assert followed(told, app, "app.resume(").status == "completed"
 
 
-@cures("cli/display/worker_lines.py", "holdfast resume")
+@cures("cli/display/lines.py", "holdfast resume")
 def a_run_that_failed_with_a_worker(bench: Bench) -> None:
     elsewhere = ["--store", "sqlite:///the others.db"]
     bench.holdfast("submit", bench.file(FLOW), "--run-id", "r", *elsewhere)
@@ -688,7 +688,7 @@ def a_run_that_failed_with_a_worker(bench: Bench) -> None:
     assert "completed" in bench.holdfast("status", "r", *elsewhere)
 
 
-@cures("repair/report.py", "holdfast fsck")
+@cures("integrity/report.py", "holdfast fsck")
 @cures("cli/errors.py", "holdfast fsck")
 def a_run_that_is_damaged(bench: Bench) -> None:
     for place in ([], ["--store", "sqlite:///the others.db"]):
@@ -707,7 +707,7 @@ def a_run_that_is_damaged(bench: Bench) -> None:
         assert "3 runs fine, nothing damaged" in bench.holdfast("fsck", *place)
 
 
-@cures("stores/sqlite_rows.py", "holdfast fsck")
+@cures("stores/sqlite/writing.py", "holdfast fsck")
 @cures("views/runs.py", "holdfast fsck")
 def facts_of_a_run_that_are_damaged(bench: Bench) -> None:
     place = ["--store", bench.url]
@@ -730,7 +730,7 @@ def facts_of_a_run_that_are_damaged(bench: Bench) -> None:
     assert "completed" in bench.holdfast("runs", *place)
 
 
-@cures("stores/files.py", "holdfast fsck")
+@cures("stores/files/store.py", "holdfast fsck")
 def a_folder_of_a_run_that_is_damaged(bench: Bench) -> None:
     place = ["--store", "file:files"]
     store = open_store("file:files")
@@ -745,8 +745,8 @@ def a_folder_of_a_run_that_is_damaged(bench: Bench) -> None:
 
 
 @cures("stores/postgres/migrations.py", "holdfast store")
-@cures("stores/postgres/trouble.py", "holdfast store")
-@cures("cli/display/store_text.py", "holdfast store")
+@cures("stores/postgres/connection.py", "holdfast store")
+@cures("cli/display/tables.py", "holdfast store")
 def a_schema_that_is_not_up_to_date(bench: Bench) -> None:
     server, url = bench.fixture("postgres_server"), bench.fixture("postgres_url")
     schema = url.partition("schema=")[2]
@@ -779,7 +779,7 @@ def a_schema_that_is_not_up_to_date(bench: Bench) -> None:
         store.close()
 
 
-@cures("data/types.py", "holdfast.register_type")
+@cures("state/types.py", "holdfast.register_type")
 def two_types_of_one_name(bench: Bench) -> None:
     def made(place: str) -> Any:
         return type("Twin", (), {"__module__": place})
@@ -819,7 +819,7 @@ ITEMS = (
 )
 
 
-@cures("engine/travel/moments.py", "app.fork", "app.rerun")
+@cures("engine/time_travel/checkpoints.py", "app.fork", "app.rerun")
 @cures("cli/errors.py", "holdfast rerun")
 def an_item_has_no_checkpoint_of_its_own(bench: Bench) -> None:
     def fan(state: Any) -> list[Send]:

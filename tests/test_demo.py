@@ -112,7 +112,7 @@ def test_what_stops_the_demo_is_told_in_words(
     def stops(url: str) -> None:
         raise error
 
-    monkeypatch.setattr("holdfast.cli.commands.demo_command.play", stops)
+    monkeypatch.setattr("holdfast.cli.commands.run.play", stops)
 
     assert main(["demo"]) == code
 

@@ -40,11 +40,11 @@ from holdfast import (
     clock,
     open_store,
 )
-from holdfast.data.codec import Codec
-from holdfast.engine.housekeeping import expire_runs
+from holdfast.engine.retention import expire_runs
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import StateEdited
 from holdfast.journal.writer import Writer
+from holdfast.state.codec import Codec
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, raise_crash
 from tests.crash.running import ROOT, SOURCE, python

@@ -27,26 +27,17 @@ from holdfast import (
     StateGraph,
     open_store,
 )
-from holdfast.data.codec import Unknown
-from holdfast.data.seal import Seal
 from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, RunNotFound
 from holdfast.journal.journal import Journal
+from holdfast.state.codec import Unknown
+from holdfast.state.encryption import Seal
 from holdfast.stores.base import Store
-from holdfast.views import (
-    Ledger,
-    PauseView,
-    Timeline,
-    find_checkpoint_info,
-    find_run_info,
-    plain,
-    preview,
-    run_list,
-    run_pauses,
-    run_view,
-    timeline,
-)
-from holdfast.views.plain import MAX_DEPTH, TOO_BIG_TO_PREVIEW, size_text
-from holdfast.views.state_ledger import spending_of
+from holdfast.views import plain, run_view, timeline
+from holdfast.views.plain import MAX_DEPTH, TOO_BIG_TO_PREVIEW, preview, size_text
+from holdfast.views.run_view import Ledger, PauseView
+from holdfast.views.runs import find_checkpoint_info, find_run_info, run_list, run_pauses
+from holdfast.views.timeline import Timeline
+from holdfast.views.usage import spending_of
 from tests.graphs import Log, chain, fan, one, says
 
 

@@ -7,10 +7,10 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.capsules.exporting import ExportedRun, export_run
-    from holdfast.capsules.importing import ImportedRun, import_run
-    from holdfast.capsules.inspecting import CapsuleInfo, inspect_capsule
+    from holdfast.capsules.export import ExportedRun, export_run
+    from holdfast.capsules.import_run import ImportedRun, import_run
     from holdfast.capsules.signing import make_key_pair
+    from holdfast.capsules.summary import CapsuleInfo, inspect_capsule
     from holdfast.checkpoints import (
         CheckpointConfig,
         CheckpointData,
@@ -20,28 +20,18 @@ if TYPE_CHECKING:
         pause_workflow,
         resume_workflow,
     )
-    from holdfast.data.codec import Unknown
-    from holdfast.data.reducers import add, append, keep_last, merge, union
-    from holdfast.data.state import State
-    from holdfast.data.types import register_type
-    from holdfast.data.workflow_state import TaskResult, WorkflowState
-    from holdfast.define.builder import StateGraph
-    from holdfast.define.configured import ConfiguredGraph
     from holdfast.engine.app import App
     from holdfast.engine.blocking import RunInterrupted, RunTerminated
-    from holdfast.engine.commands.receipts import Receipt
-    from holdfast.engine.driving.context import Context
-    from holdfast.engine.driving.signals import StopSignal
-    from holdfast.engine.housekeeping import periodic_cleanup
-    from holdfast.engine.moving.copy_report import CopyReport
-    from holdfast.engine.moving.transfer import copy_runs
-    from holdfast.engine.outcome import Figures, Outcome, Pause
-    from holdfast.engine.policy import CheckpointPolicy, Retention
+    from holdfast.engine.commands.posting import Receipt
+    from holdfast.engine.context import Context
+    from holdfast.engine.once import StopSignal
     from holdfast.engine.resume_plan import PlannedStep, ResumePlan
-    from holdfast.engine.travel.comparing import compare_runs
-    from holdfast.engine.travel.differing import diff_states
-    from holdfast.engine.travel.looking import run_forks, run_history
-    from holdfast.engine.travel.rerun import Rerun, RerunStep
+    from holdfast.engine.retention import periodic_cleanup
+    from holdfast.engine.settings import CheckpointPolicy, Figures, Outcome, Pause, Retention
+    from holdfast.engine.time_travel.checkpoints import run_forks, run_history
+    from holdfast.engine.time_travel.compare import compare_runs, diff_states
+    from holdfast.engine.time_travel.rerun import Rerun, RerunStep
+    from holdfast.engine.transfer import CopyReport, copy_runs
     from holdfast.errors import (
         AnswerRejected,
         AnswerTimeout,
@@ -83,47 +73,49 @@ if TYPE_CHECKING:
         register_observer,
     )
     from holdfast.fleet.catalog import Catalog
-    from holdfast.fleet.cron import Cron
-    from holdfast.fleet.limits import Limits, Rate
-    from holdfast.fleet.schedules import Schedule, Schedules
+    from holdfast.fleet.postgres_claims import Limits, Rate
+    from holdfast.fleet.schedules import Cron, Schedule, Schedules
     from holdfast.fleet.worker import Worker, WorkerEvent
-    from holdfast.flows.flow import Flow, load_flow
-    from holdfast.flows.reading.problems import FlowInvalid
-    from holdfast.journal.checkpoints import Checkpoint
-    from holdfast.plan.graph import Command, Send
-    from holdfast.plan.retry import Retry
-    from holdfast.repair.repairing import Repair, StoreRepair, repair_run, repair_store
-    from holdfast.repair.report import Damage, RunReport, StoreReport
-    from holdfast.repair.store_check import check_store
+    from holdfast.graph.builder import ConfiguredGraph, StateGraph
+    from holdfast.graph.graph import Command, Send
+    from holdfast.graph.retry import Retry
+    from holdfast.integrity.check import check_store
+    from holdfast.integrity.repair import Repair, StoreRepair, repair_run, repair_store
+    from holdfast.integrity.report import Damage, RunReport, StoreReport
+    from holdfast.journal.run_state import Checkpoint
+    from holdfast.state.codec import Unknown
+    from holdfast.state.schema import TaskResult, WorkflowState, add, append, keep_last, merge, union
+    from holdfast.state.state import State
+    from holdfast.state.types import register_type
     from holdfast.stores import get_store, open_store, register_store
     from holdfast.stores.base import RunInfo
     from holdfast.tracing import TraceObserver
     from holdfast.values import END, START, RunStatus
     from holdfast.views.comparison import Comparison
-    from holdfast.views.diff.applying import apply_difference
-    from holdfast.views.diff.changes import Difference
-    from holdfast.views.diff.differing import difference
-    from holdfast.views.diff.patching import apply_patch, json_patch
-    from holdfast.views.diff.pointers import PatchError
+    from holdfast.views.diff.changes import Difference, PatchError
+    from holdfast.views.diff.difference import difference
+    from holdfast.views.diff.patch import apply_difference, apply_patch, json_patch
     from holdfast.views.diff.states import StateDifference
     from holdfast.views.family import Family
     from holdfast.views.history import History
-    from holdfast.views.ledger import RunLedger
+    from holdfast.views.usage import RunLedger
+    from holdfast.workflows.reading.problems import FlowInvalid
+    from holdfast.workflows.workflow import Flow, load_flow
 
 _NAMES = {
-    "holdfast.capsules.exporting": (
+    "holdfast.capsules.export": (
         "ExportedRun",
         "export_run",
     ),
-    "holdfast.capsules.importing": (
+    "holdfast.capsules.import_run": (
         "ImportedRun",
         "import_run",
     ),
-    "holdfast.capsules.inspecting": (
+    "holdfast.capsules.signing": ("make_key_pair",),
+    "holdfast.capsules.summary": (
         "CapsuleInfo",
         "inspect_capsule",
     ),
-    "holdfast.capsules.signing": ("make_key_pair",),
     "holdfast.checkpoints": (
         "CheckpointConfig",
         "CheckpointData",
@@ -133,55 +125,41 @@ _NAMES = {
         "pause_workflow",
         "resume_workflow",
     ),
-    "holdfast.data.codec": ("Unknown",),
-    "holdfast.data.reducers": (
-        "add",
-        "append",
-        "keep_last",
-        "merge",
-        "union",
-    ),
-    "holdfast.data.state": ("State",),
-    "holdfast.data.types": ("register_type",),
-    "holdfast.data.workflow_state": (
-        "TaskResult",
-        "WorkflowState",
-    ),
-    "holdfast.define.builder": ("StateGraph",),
-    "holdfast.define.configured": ("ConfiguredGraph",),
     "holdfast.engine.app": ("App",),
     "holdfast.engine.blocking": (
         "RunInterrupted",
         "RunTerminated",
     ),
-    "holdfast.engine.commands.receipts": ("Receipt",),
-    "holdfast.engine.driving.context": ("Context",),
-    "holdfast.engine.driving.signals": ("StopSignal",),
-    "holdfast.engine.housekeeping": ("periodic_cleanup",),
-    "holdfast.engine.moving.copy_report": ("CopyReport",),
-    "holdfast.engine.moving.transfer": ("copy_runs",),
-    "holdfast.engine.outcome": (
-        "Figures",
-        "Outcome",
-        "Pause",
-    ),
-    "holdfast.engine.policy": (
-        "CheckpointPolicy",
-        "Retention",
-    ),
+    "holdfast.engine.commands.posting": ("Receipt",),
+    "holdfast.engine.context": ("Context",),
+    "holdfast.engine.once": ("StopSignal",),
     "holdfast.engine.resume_plan": (
         "PlannedStep",
         "ResumePlan",
     ),
-    "holdfast.engine.travel.comparing": ("compare_runs",),
-    "holdfast.engine.travel.differing": ("diff_states",),
-    "holdfast.engine.travel.looking": (
+    "holdfast.engine.retention": ("periodic_cleanup",),
+    "holdfast.engine.settings": (
+        "CheckpointPolicy",
+        "Figures",
+        "Outcome",
+        "Pause",
+        "Retention",
+    ),
+    "holdfast.engine.time_travel.checkpoints": (
         "run_forks",
         "run_history",
     ),
-    "holdfast.engine.travel.rerun": (
+    "holdfast.engine.time_travel.compare": (
+        "compare_runs",
+        "diff_states",
+    ),
+    "holdfast.engine.time_travel.rerun": (
         "Rerun",
         "RerunStep",
+    ),
+    "holdfast.engine.transfer": (
+        "CopyReport",
+        "copy_runs",
     ),
     "holdfast.errors": (
         "AnswerRejected",
@@ -224,12 +202,12 @@ _NAMES = {
         "register_observer",
     ),
     "holdfast.fleet.catalog": ("Catalog",),
-    "holdfast.fleet.cron": ("Cron",),
-    "holdfast.fleet.limits": (
+    "holdfast.fleet.postgres_claims": (
         "Limits",
         "Rate",
     ),
     "holdfast.fleet.schedules": (
+        "Cron",
         "Schedule",
         "Schedules",
     ),
@@ -237,54 +215,72 @@ _NAMES = {
         "Worker",
         "WorkerEvent",
     ),
-    "holdfast.flows.flow": (
-        "Flow",
-        "load_flow",
+    "holdfast.graph.builder": (
+        "ConfiguredGraph",
+        "StateGraph",
     ),
-    "holdfast.flows.reading.problems": ("FlowInvalid",),
-    "holdfast.journal.checkpoints": ("Checkpoint",),
-    "holdfast.plan.graph": (
+    "holdfast.graph.graph": (
         "Command",
         "Send",
     ),
-    "holdfast.plan.retry": ("Retry",),
-    "holdfast.repair.repairing": (
+    "holdfast.graph.retry": ("Retry",),
+    "holdfast.integrity.check": ("check_store",),
+    "holdfast.integrity.repair": (
         "Repair",
         "StoreRepair",
         "repair_run",
         "repair_store",
     ),
-    "holdfast.repair.report": (
+    "holdfast.integrity.report": (
         "Damage",
         "RunReport",
         "StoreReport",
     ),
-    "holdfast.repair.store_check": ("check_store",),
-    "holdfast.tracing": ("TraceObserver",),
-    "holdfast.stores.base": ("RunInfo",),
+    "holdfast.journal.run_state": ("Checkpoint",),
+    "holdfast.state.codec": ("Unknown",),
+    "holdfast.state.schema": (
+        "TaskResult",
+        "WorkflowState",
+        "add",
+        "append",
+        "keep_last",
+        "merge",
+        "union",
+    ),
+    "holdfast.state.state": ("State",),
+    "holdfast.state.types": ("register_type",),
     "holdfast.stores": (
         "get_store",
         "open_store",
         "register_store",
     ),
+    "holdfast.stores.base": ("RunInfo",),
+    "holdfast.tracing": ("TraceObserver",),
     "holdfast.values": (
         "END",
         "RunStatus",
         "START",
     ),
     "holdfast.views.comparison": ("Comparison",),
-    "holdfast.views.diff.applying": ("apply_difference",),
-    "holdfast.views.diff.changes": ("Difference",),
-    "holdfast.views.diff.differing": ("difference",),
-    "holdfast.views.diff.patching": (
+    "holdfast.views.diff.changes": (
+        "Difference",
+        "PatchError",
+    ),
+    "holdfast.views.diff.difference": ("difference",),
+    "holdfast.views.diff.patch": (
+        "apply_difference",
         "apply_patch",
         "json_patch",
     ),
-    "holdfast.views.diff.pointers": ("PatchError",),
     "holdfast.views.diff.states": ("StateDifference",),
     "holdfast.views.family": ("Family",),
     "holdfast.views.history": ("History",),
-    "holdfast.views.ledger": ("RunLedger",),
+    "holdfast.views.usage": ("RunLedger",),
+    "holdfast.workflows.reading.problems": ("FlowInvalid",),
+    "holdfast.workflows.workflow": (
+        "Flow",
+        "load_flow",
+    ),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 

@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
-from holdfast.data.reducers import append
-from holdfast.define.builder import StateGraph
 from holdfast.engine.app import App
 from holdfast.errors import ExecutionError
+from holdfast.graph.builder import StateGraph
+from holdfast.state.schema import append
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
 from holdfast.values import END, START

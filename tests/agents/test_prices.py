@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.agents.prices import cost
-from holdfast.agents.provider import Usage
+from holdfast.agents.provider import Usage, cost
 from holdfast.agents.pydantic_ai_provider import PydanticAIProvider
 from holdfast.errors import HoldfastError
 from tests.agents.conftest import Ask

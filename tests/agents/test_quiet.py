@@ -59,7 +59,7 @@ def test_a_call_connects_to_the_model_and_nowhere_else(server: LlmServer) -> Non
 
 def test_prices_need_no_network() -> None:
     done = run(
-        WATCH + "from holdfast.agents.prices import cost\n"
+        WATCH + "from holdfast.agents.provider import cost\n"
         "from holdfast.agents.provider import Usage\n"
         "print(cost('openai:gpt-4o-mini', Usage(1000, 1000, 1)) > 0, seen)"
     )

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, StateGraph, import_run, open_store
-from holdfast.capsules.inspecting import inspect_capsule
-from holdfast.capsules.lines import lines_of
-from holdfast.data import budget
-from holdfast.data.compress import zstd
+from holdfast.capsules.format import lines_of
+from holdfast.capsules.summary import inspect_capsule
 from holdfast.engine.commands.inbox import MODIFY, Change, Wish, write_message
-from holdfast.engine.travel.comparing import compare_moments
+from holdfast.engine.time_travel.compare import compare_moments
 from holdfast.errors import CodecError
 from holdfast.journal.journal import Journal
+from holdfast.state import standard_types as budget
+from holdfast.state.codec import zstd
 from holdfast.stores.base import Store
 from holdfast.views import run_view, timeline
 from holdfast.views.plain import ViewCodec
@@ -103,7 +103,7 @@ def test_what_one_entry_tells_is_bounded(foreign: Store, little: None) -> None:
 def test_lines_of_a_run_are_bounded_each(
     foreign: Store, little: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.capsules.lines.MOST_MEMORY", MEGABYTE)
+    monkeypatch.setattr("holdfast.capsules.format.MOST_MEMORY", MEGABYTE)
     peak, lines = peak_of(lambda: [json.loads(line) for line in lines_of(Journal(foreign), "forged")])
 
     ops = next(line for line in lines if line.get("type") == "RunStarted")["ops"]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import open_store
-from holdfast.capsules import exporting
-from holdfast.capsules.locking import LockedSink
+from holdfast.capsules import export as exporting
+from holdfast.capsules.signing import LockedSink
 from tests.capsules.making import forged
 from tests.capsules.test_strangers import body, started
 from tests.cli.calling import PROGRAM, Session
@@ -269,7 +269,7 @@ def test_what_a_stranger_wrote_does_nothing_to_a_terminal(call: Call, tmp_path: 
 def test_deeds_are_read_without_files_and_without_the_environment(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.flows.foreign import deeds_of, reads_of, source_lines
+    from holdfast.workflows.foreign import deeds_of, reads_of, source_lines
 
     monkeypatch.setenv("NOBODY_SET_THIS", "a local secret")
     (tmp_path / "local.txt").write_text("local text")

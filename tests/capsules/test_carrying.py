@@ -29,16 +29,15 @@ from holdfast import (
     inspect_capsule,
     open_store,
 )
-from holdfast.data.codec import Codec
-from holdfast.data.seal import Seal
-from holdfast.engine import driver
+from holdfast.engine import owner as driver
 from holdfast.engine.commands.inbox import Wish, write_message
-from holdfast.engine.commands.wishing import post
-from holdfast.engine.driver import active_runs
-from holdfast.engine.moving.transfer import copy_runs
-from holdfast.journal.copying import COPIED
+from holdfast.engine.commands.posting import post
+from holdfast.engine.owner import active_runs
+from holdfast.engine.transfer import copy_runs
+from holdfast.journal.copying import COPIED, prune_run
 from holdfast.journal.journal import Journal
-from holdfast.journal.pruning import prune_run
+from holdfast.state.codec import Codec
+from holdfast.state.encryption import Seal
 from holdfast.stores.base import Append, RunInfo, Store
 from holdfast.views import run_view
 from tests.capsules.making import exported, forged

@@ -10,19 +10,17 @@ from typing import Any
 import pytest
 
 from holdfast import CapsuleInvalid, CodecError, import_run, inspect_capsule, open_store
-from holdfast.capsules.bounds import unpacked_bytes
-from holdfast.capsules.contents import LONGEST_FACTS, LONGEST_SUMMARY, write_message, write_snapshot
-from holdfast.capsules.sections import Kind
-from holdfast.data.codec import Codec
-from holdfast.data.ops import advance, make_op
-from holdfast.data.seal import Seal
+from holdfast.capsules.capsule import LONGEST_FACTS, LONGEST_SUMMARY, write_message, write_snapshot
+from holdfast.capsules.format import Kind, unpacked_bytes
+from holdfast.journal.copying import delete_run, prune_run
 from holdfast.journal.journal import Journal
-from holdfast.journal.pruning import delete_run, prune_run
 from holdfast.journal.records import Answered, Forked, Noted, Reset
 from holdfast.journal.run_state import Frame, RunState
-from holdfast.journal.wire import Track
+from holdfast.journal.wire import Track, encode_run
 from holdfast.journal.wire_records import encode_records
-from holdfast.journal.wire_runs import encode_run
+from holdfast.state.codec import Codec
+from holdfast.state.encryption import Seal
+from holdfast.state.ops import advance, make_op
 from holdfast.stores.base import Append, Message, Snapshot, Store
 from tests.capsules.making import exported, forged, sections
 from tests.capsules.test_damage import parts_of

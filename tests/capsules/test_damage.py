@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import CapsuleInvalid, import_run, inspect_capsule, make_key_pair, open_store
-from holdfast.capsules.sections import HEAD, MAGIC, Kind, Writer
+from holdfast.capsules.format import HEAD, MAGIC, Kind, Writer
 from tests.capsules.flips import large_capsule, random_places, unnoticed
 from tests.capsules.making import exported, forged, sections
 from tests.graphs import chain
@@ -121,7 +121,7 @@ def section(kind: Kind, payload: bytes) -> bytes:
 
 def parts_of(path: Path) -> list[tuple[Kind, bytes]]:
     from holdfast.capsules.capsule import FileOrigin
-    from holdfast.capsules.sections import read_sections
+    from holdfast.capsules.format import read_sections
 
     origin = FileOrigin(path)
     try:

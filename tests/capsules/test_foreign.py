@@ -17,22 +17,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import HoldfastError, import_run, make_key_pair, open_store
-from holdfast.cli.wishes import Wishes
-from holdfast.data.codec import Codec
+from holdfast.cli.run_settings import Wishes
+from holdfast.engine.checkpoint_files import check_config
 from holdfast.engine.commands.inbox import Wish, write_message
-from holdfast.engine.moving.transfer import copy_runs
-from holdfast.engine.queueing import requeue
-from holdfast.engine.saved_config import check_config
+from holdfast.engine.submission import requeue
+from holdfast.engine.transfer import copy_runs
 from holdfast.errors import CodecError, ForeignRun
-from holdfast.flows.flow import load_flow
-from holdfast.flows.foreign import source_lines
 from holdfast.journal.copying import change_facts, last_entry
 from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import Provenance
+from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
 from holdfast.views import timeline
-from holdfast.views.plain import plain
-from holdfast.views.tree import escaped, scalar, text_line, tree_lines
+from holdfast.views.plain import escaped, plain, scalar, text_line, tree_lines
+from holdfast.workflows.foreign import source_lines
+from holdfast.workflows.workflow import load_flow
 from tests.capsules.making import exported
 from tests.cli.looking import Call, caller
 from tests.graphs import chain
@@ -227,7 +226,7 @@ steps:
 
 
 def test_nothing_of_a_workflow_is_left_out_of_what_is_shown(call: Call, tmp_path: Path) -> None:
-    from holdfast.flows.foreign import deeds_of
+    from holdfast.workflows.foreign import deeds_of
 
     flow = {"path": "/w.yaml", "digest": "", "source": COMPLETE, "included": {}, "files": {}}
     shown = "\n".join(source_lines({"flow": flow, "run": {"skip_gates": True}}))

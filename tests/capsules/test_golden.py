@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import END, START, App, StateGraph, import_run, inspect_capsule, make_key_pair, open_store
-from holdfast.capsules.exporting import export_run
-from holdfast.capsules.locking import LockedSink
-from holdfast.capsules.sections import VERSION
+from holdfast.capsules.export import export_run
+from holdfast.capsules.format import VERSION
+from holdfast.capsules.signing import LockedSink
 from holdfast.stores.base import Store
 
 HERE = Path(__file__).parent / "golden"

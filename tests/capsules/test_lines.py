@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import CodecError, open_store
-from holdfast.capsules.lines import lines_of
+from holdfast.capsules.format import lines_of
+from holdfast.journal.copying import prune_run
 from holdfast.journal.journal import Journal
-from holdfast.journal.pruning import prune_run
 from tests.capsules.making import driven, varied
 from tests.graphs import one
 from tests.stores.carrying import growing

@@ -18,10 +18,10 @@ from holdfast import (
     make_key_pair,
     open_store,
 )
-from holdfast.capsules import exporting
+from holdfast.capsules import export as exporting
 from holdfast.capsules.capsule import Capsule
-from holdfast.capsules.locking import CHUNK, TAG, LockedSink, Unlocked, read_passphrase
-from holdfast.capsules.sections import HEAD
+from holdfast.capsules.format import HEAD
+from holdfast.capsules.signing import CHUNK, TAG, LockedSink, Unlocked, read_passphrase
 from tests.capsules.making import exported
 from tests.graphs import chain
 from tests.stores.carrying import growing
@@ -136,7 +136,7 @@ def test_every_changed_byte_of_an_encrypted_capsule_is_noticed(
     """The slow making of the key is done once for each head."""
     import functools
 
-    from holdfast.capsules import locking
+    from holdfast.capsules import signing as locking
 
     store = open_store("memory://")
     chain("a", name="w").compile(store).invoke({"n": 1}, run_id="r")

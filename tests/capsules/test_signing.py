@@ -19,8 +19,8 @@ from holdfast import (
     make_key_pair,
     open_store,
 )
-from holdfast.capsules.sections import Kind
-from holdfast.capsules.sections import Writer as SectionWriter
+from holdfast.capsules.format import Kind
+from holdfast.capsules.format import Writer as SectionWriter
 from holdfast.capsules.signing import Signer, fingerprint, trusted_in, verify
 from holdfast.stores.base import RunInfo, Store
 from holdfast.stores.memory import MemoryStore

@@ -30,16 +30,13 @@ from holdfast import (
     inspect_capsule,
     open_store,
 )
-from holdfast.capsules.bounds import unpacked_bytes
-from holdfast.capsules.lines import lines_of
-from holdfast.capsules.sections import MAGIC, Kind
-from holdfast.data.codec import Codec
-from holdfast.data.compress import pack, zstd
+from holdfast.capsules.format import MAGIC, Kind, lines_of, unpacked_bytes
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import Frame, RunState
-from holdfast.journal.wire import Track
-from holdfast.journal.wire_runs import encode_run
-from holdfast.views import run_list, run_view, timeline
+from holdfast.journal.wire import Track, encode_run
+from holdfast.state.codec import Codec, pack, zstd
+from holdfast.views import run_view, timeline
+from holdfast.views.runs import run_list
 from tests.capsules.making import driven, exported, forged, varied
 from tests.capsules.test_damage import parts_of
 from tests.graphs import chain

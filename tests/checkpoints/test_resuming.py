@@ -28,7 +28,7 @@ from holdfast import (
     open_store,
     periodic_cleanup,
 )
-from holdfast.engine.housekeeping import janitor
+from holdfast.engine.retention import janitor
 from holdfast.stores.base import Entry, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, raise_crash

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import AnswerRejected, Pause
-from holdfast.cli.asking.addressing import read_answers
+from holdfast.cli.questions import read_answers
 from tests.cli.calling import call, write
 
 TEXT, BOOLEAN = {"type": "string"}, {"type": "boolean"}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import open_store
-from holdfast.cli.pruning import carry_out, planned
+from holdfast.cli.commands.checkpoints import carry_out, planned
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Append, Store
 from tests.cli.looking import SOURCE, Call, abandon, caller, three_runs

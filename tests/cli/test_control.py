@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import StateGraph, open_store
-from holdfast.cli.speaking import me
 from holdfast.engine.commands.inbox import ANSWER, Wish
-from holdfast.engine.commands.wishing import post
+from holdfast.engine.commands.posting import post
+from holdfast.journal.provenance import me
 from tests.cli.calling import ASKING, call, start, wait_for, write
 
 RESTING = """

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast import open_store
-from holdfast.cli import store_health
-from holdfast.cli.store_health import sync_seconds
-from holdfast.stores.sqlite_file import migration_names
+from holdfast.cli.commands import doctor as store_health
+from holdfast.cli.commands.doctor import sync_seconds
+from holdfast.stores.sqlite.connection import migration_names
 from tests.cli.looking import SOURCE, Call, abandon, caller
 from tests.graphs import chain
 
@@ -114,7 +114,7 @@ def test_runs_of_the_future_are_told(call: Call, sqlite_url: str, monkeypatch: p
 
     chain("a").compile(sqlite_url).invoke({"n": 1}, run_id="r")
     then = time.time() - 3600
-    monkeypatch.setattr("holdfast.cli.store_health.time.time", lambda: then)
+    monkeypatch.setattr("holdfast.cli.commands.doctor.time.time", lambda: then)
 
     assert checks(call)["clock and runs"]["state"] == "warning"
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from holdfast.cli.loading import loading
+from holdfast.cli.main import loading
 
 
 def test_an_interrupt_is_held_back_and_not_lost() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import START, StateGraph, open_store
 from holdfast.cli.display.tables import print_table
-from holdfast.data import budget
+from holdfast.state import standard_types as budget
 from tests.cli.looking import SOURCE, Call, abandon, caller, command, three_runs
 from tests.graphs import chain, one
 

@@ -20,8 +20,8 @@ from holdfast import (
 )
 from holdfast.cli.errors import exit_code, message, report
 from holdfast.cli.main import ENTRIES, Entry, commands, main
-from holdfast.flows.errors import InputInvalid
-from holdfast.flows.secrets import SecretError
+from holdfast.workflows.errors import InputInvalid
+from holdfast.workflows.secrets import SecretError
 from tests.cli.calling import PROGRAM, call
 
 HEAVY = ("rich", "yaml", "jinja2", "pydantic", "pydantic_ai", "httpx", "apsw", "asyncio", "logging")
@@ -51,7 +51,7 @@ def test_the_overview_imports_only_click() -> None:
 
     heavy, ours = done.stderr.strip().splitlines()
     assert heavy == "[]"
-    names = ("errors", "loading", "main", "output")
+    names = ("errors", "main", "output")
     assert ours == str(["holdfast.cli", *(f"holdfast.cli.{name}" for name in names)])
 
 

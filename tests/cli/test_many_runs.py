@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 from holdfast import ExecutionError
-from holdfast.cli.commands.checkpoints import _found
-from holdfast.cli.pruning import planned
+from holdfast.cli.commands.checkpoints import _found, planned
 from holdfast.cli.reading import view_of
 from holdfast.cli.targets import latest_unfinished
-from holdfast.engine.housekeeping import expire_runs, janitor
 from holdfast.engine.resume import find_run
-from holdfast.journal.checkpoints import encode_mark
+from holdfast.engine.retention import expire_runs, janitor
 from holdfast.journal.journal import Journal
+from holdfast.journal.run_state import encode_mark
 from holdfast.stores.base import Append, Entry, RunInfo
 from holdfast.stores.memory import MemoryStore
-from holdfast.views import run_list
+from holdfast.views.runs import run_list
 from tests.graphs import chain
 
 

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import END, START, Context, ExecutionError, StateGraph
-from holdfast.cli.display.closing import command as shown_command
-from holdfast.cli.display.drawing import dot, outline_text
+from holdfast.cli.display.outlines import dot, outline_text
+from holdfast.cli.display.show import command as shown_command
 from holdfast.cli.main import main
 from holdfast.cli.output import Gate, visible
-from holdfast.plan.draw import mermaid
+from holdfast.graph.drawing import mermaid
 from tests.cli.looking import caller
 
 CLI = Path(__file__).parents[2] / "src/holdfast/cli"
@@ -92,7 +92,7 @@ class Screen(io.StringIO):
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store may come from a program that does not check the names of nodes and runs."""
-    monkeypatch.setattr("holdfast.plan.check._names", lambda graph: ())
+    monkeypatch.setattr("holdfast.graph.validation._names", lambda graph: ())
     monkeypatch.setattr("holdfast.engine.runner.Runner.new_run_id", lambda self, run_id: run_id)
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast import open_store
 from holdfast.cli.store_option import chosen_url
-from holdfast.data.codec import Codec
 from holdfast.errors import StoreError
 from holdfast.journal.journal import Journal
+from holdfast.state.codec import Codec
 from tests.cli.calling import ASKING, CHAIN, write
 from tests.cli.looking import Call, caller
 from tests.postgres import PostgresServer
@@ -136,7 +136,7 @@ def test_a_password_among_the_arguments_vanishes_from_the_process_list(tmp_path:
 
 
 def test_a_password_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.stores.postgres.address import read_address
+    from holdfast.stores.postgres.connection import read_address
 
     (tmp_path / "password").write_text(f"{PASSWORD}\n")
     monkeypatch.setenv("HOLDFAST_STORE_PASSWORD_FILE", str(tmp_path / "password"))
@@ -186,6 +186,6 @@ def test_what_goes_wrong_is_told_without_the_password(
 
 
 def test_without_its_package_a_url_is_shown_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "holdfast.stores.postgres.address", None)
+    monkeypatch.setitem(sys.modules, "holdfast.stores.postgres.connection", None)
 
     assert chosen_url(f"postgresql://u:{PASSWORD}@h/x", environ={}) == "postgresql://u@h/x"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import END, START, StateGraph, open_store
-from holdfast.cli.commands import resume as resume_module
-from holdfast.engine.policy import ON_CHANGE
-from holdfast.plan.graph import IF_INTERRUPTED
+from holdfast.cli.commands import run as resume_module
+from holdfast.engine.settings import ON_CHANGE
+from holdfast.graph.graph import IF_INTERRUPTED
 from tests.cli.calling import ASKING, CHAIN, SLOW, call, ran, start, until, wait_for, write
 
 TWO = """
@@ -53,7 +53,7 @@ def test_a_run_is_found_by_whatever_names_it(failed: Path, target: list[str]) ->
 
 def test_a_checkpoint_begins_a_run_of_its_own(failed: Path) -> None:
     store = open_store(f"sqlite:///{failed / '.holdfast' / 'runs.db'}")
-    from holdfast.journal.checkpoints import read_mark
+    from holdfast.journal.run_state import read_mark
 
     info = store.runs(run="r1")[0]
     oldest = read_mark(info.key, store.marks("r1")[-1], "r1").id

@@ -12,10 +12,10 @@ import click
 import pytest
 
 from holdfast import CheckpointPolicy, open_store
-from holdfast.cli.display.closing import command
+from holdfast.cli.display.show import command
 from holdfast.cli.main import ENTRIES, commands
 from holdfast.cli.store_option import absolute_url, chosen_url, default_url, exists, same_store, store_place
-from holdfast.stores.sqlite_file import migration_names
+from holdfast.stores.sqlite.connection import migration_names
 from tests.cli.calling import ASKING, Session, call, pasted, ran, start, until, write
 from tests.cli.looking import Call, caller, three_runs
 from tests.stores.carrying import asking, contents, drive, let_go_once_asked, make_first_schema

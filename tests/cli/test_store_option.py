@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import RunNotFound
-from holdfast.cli.display.closing import command, program
+from holdfast.cli.display.show import command, program
 from holdfast.cli.store_option import (
     DEFAULT_STORE,
     chosen_url,

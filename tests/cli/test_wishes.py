@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.cli.wishes import Wishes
+from holdfast.cli.run_settings import Wishes
 from tests.cli.calling import CHAIN, call, ran, write
 
 PAYING = """

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.display.text import as_json, visible
-from holdfast.cli.display.traces import OWN, place_in_code, user_trace
+from holdfast.cli.display.text import OWN, as_json, place_in_code, user_trace, visible
 from holdfast.cli.errors import worded
 from tests.cli.calling import CHAIN, call, write
 

@@ -12,9 +12,8 @@ import pytest
 
 from holdfast import END, START, State, StateGraph
 from holdfast.checkpoints.store import CheckpointStore
-from holdfast.cli.commands.write import TEMPLATES
-from holdfast.cli.display.drawing import dot, outline_text
-from holdfast.cli.display.outlines import folded, places
+from holdfast.cli.commands.authoring import TEMPLATES
+from holdfast.cli.display.outlines import dot, folded, outline_text, places
 from tests.cli.looking import Call, caller
 from tests.graphs import chain, says
 

@@ -28,7 +28,15 @@ from tests.processes import ROOT, unmeasured
 
 _MEASURED = ["measured"] if "COVERAGE_PROCESS_CONFIG" in os.environ else []
 _STREAMS = (("in", os.O_RDONLY), ("out", os.O_WRONLY), ("err", os.O_WRONLY))
-_NEEDED = ("holdfast.flows.flow", "apsw", "pydantic", "jinja2", "rich.console", "rich.table", "rich.live")
+_NEEDED = (
+    "holdfast.workflows.workflow",
+    "apsw",
+    "pydantic",
+    "jinja2",
+    "rich.console",
+    "rich.table",
+    "rich.live",
+)
 
 
 class Warm:

@@ -24,12 +24,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.data.codec import Codec
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import StepFinished
+from holdfast.state.codec import Codec
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
-from holdfast.stores.postgres.programs import Programs
+from holdfast.stores.postgres.embedded import Programs
 from tests.crash.fleet_worker import chain
 from tests.postgres import PostgresServer, running
 from tests.processes import unmeasured

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import END, START, App, StateGraph, open_store
-from holdfast.engine.policy import CheckpointPolicy
+from holdfast.engine.settings import CheckpointPolicy
 from holdfast.events import Event
 from holdfast.fleet.catalog import Catalog
 from holdfast.fleet.worker import Worker, WorkerEvent

@@ -31,13 +31,14 @@ from typing import Any, NamedTuple
 import apsw
 
 from holdfast import HoldfastError, check_store, open_store
-from holdfast.data.codec import TolerantCodec
 from holdfast.engine.commands.inbox import Wish, open_message, write_message
 from holdfast.journal import writer
-from holdfast.journal.checkpoints import read_mark
 from holdfast.journal.journal import Journal
+from holdfast.journal.run_state import read_mark
+from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import Store
-from holdfast.views import run_list, run_view
+from holdfast.views import run_view
+from holdfast.views.runs import run_list
 from tests.graphs import chain, one
 
 CODEC = TolerantCodec()

@@ -19,9 +19,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.data.codec import Codec
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import StepFinished
+from holdfast.state.codec import Codec
 from holdfast.stores import open_store
 from tests.processes import unmeasured
 

@@ -18,12 +18,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.data.codec import Codec
 from holdfast.errors import RunConflict, RunFinished
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import RunEnded, StepFinished
+from holdfast.state.codec import Codec
 from holdfast.stores import open_store
-from holdfast.stores.postgres.programs import Programs
+from holdfast.stores.postgres.embedded import Programs
 from tests.crash.fleet_worker import chain
 from tests.postgres import running
 from tests.processes import unmeasured

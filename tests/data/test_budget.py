@@ -12,11 +12,12 @@ import numpy
 import ormsgpack
 import pytest
 
-from holdfast.data import budget, codec
-from holdfast.data.codec import Codec, TolerantCodec, Unknown
-from holdfast.data.types import Types
 from holdfast.errors import CodecError
-from holdfast.views.diff.patching import PatchError, json_patch
+from holdfast.state import codec
+from holdfast.state import standard_types as budget
+from holdfast.state.codec import Codec, TolerantCodec, Unknown
+from holdfast.state.types import Types
+from holdfast.views.diff.patch import PatchError, json_patch
 from holdfast.views.plain import MOST_PARTS, plain
 
 CODEC = Codec()

@@ -26,9 +26,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.data.codec import ALIASES, Codec, Unknown, alias
-from holdfast.data.types import Types, register_type
 from holdfast.errors import CodecError
+from holdfast.state.codec import ALIASES, Codec, Unknown, alias
+from holdfast.state.types import Types, register_type
 
 
 class Colour(enum.Enum):
@@ -512,7 +512,7 @@ def test_a_flipped_byte_is_read_or_refused_and_nothing_else(name: str, data: st.
 
 def test_the_codec_alone_is_light() -> None:
     heavy = "{'pydantic', 'numpy', 'cryptography'} & set(sys.modules)"
-    code = f"import sys, holdfast.data.codec; raise SystemExit(str({heavy} or ''))"
+    code = f"import sys, holdfast.state.codec; raise SystemExit(str({heavy} or ''))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
 

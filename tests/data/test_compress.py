@@ -8,8 +8,8 @@ from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.data.compress import pack, unpack
 from holdfast.errors import CodecError
+from holdfast.state.codec import pack, unpack
 
 
 def prose(size: int, seed: int = 1) -> bytes:

@@ -10,10 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import CodecError
-from holdfast.data.codec import Codec
-from holdfast.data.frozen import GUARDED, PLAIN, ReadOnlyDict, ReadOnlyList, ReadOnlySet
-from holdfast.data.ops import Op, Slot, advance, growth, make_op
-from holdfast.data.reducers import combine
+from holdfast.state.codec import Codec
+from holdfast.state.ops import (
+    GUARDED,
+    PLAIN,
+    Op,
+    ReadOnlyDict,
+    ReadOnlyList,
+    ReadOnlySet,
+    Slot,
+    advance,
+    growth,
+    make_op,
+)
+from holdfast.state.schema import combine
 
 CODEC = Codec()
 

@@ -24,10 +24,10 @@ from holdfast import (
     merge,
     union,
 )
-from holdfast.data.codec import Codec
-from holdfast.data.ops import Cells, Op, advance
-from holdfast.data.schema import Schema, as_mapping
-from holdfast.data.types import BUILTIN
+from holdfast.state.codec import Codec
+from holdfast.state.ops import Cells, Op, advance
+from holdfast.state.schema import Schema, as_mapping
+from holdfast.state.types import BUILTIN
 
 
 def concat(old: list[int] | None, new: list[int]) -> list[int]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.data.seal import Seal
 from holdfast.errors import CodecError, HoldfastError
+from holdfast.state.encryption import Seal
 
 OLD, NEW = bytes(range(32)), bytes(range(100, 132))
 SECRET = b"the secret of the run"

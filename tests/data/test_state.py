@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import START, State, StateGraph, StateInvalid
-from holdfast.data.frozen import ReadOnly
-from holdfast.data.state import origin_of
+from holdfast.state.ops import ReadOnly
+from holdfast.state.state import origin_of
 from tests.graphs import Heard
 
 
@@ -251,9 +251,9 @@ class Fixed:
 
 
 def test_a_mutable_object_that_is_changed_in_place_is_found_out() -> None:
-    from holdfast.data.codec import Codec
-    from holdfast.data.ops import advance, make_op
-    from holdfast.data.types import BUILTIN
+    from holdfast.state.codec import Codec
+    from holdfast.state.ops import advance, make_op
+    from holdfast.state.types import BUILTIN
 
     codec = Codec(BUILTIN.including([Basket]))
     cells = advance({}, [make_op(codec, "set", "basket", Basket("ann", [1]))])

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Option
 import pydantic
 import pytest
 
-from holdfast.data import types as types_module
-from holdfast.data.codec import Codec
-from holdfast.data.types import Types, declared_types, register_type
 from holdfast.errors import CodecError
+from holdfast.state import types as types_module
+from holdfast.state.codec import Codec
+from holdfast.state.types import Types, declared_types, register_type
 
 
 @pytest.fixture(autouse=True)

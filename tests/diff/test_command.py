@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast import START, StateGraph, Unknown, apply_patch, open_store
-from holdfast.cli.display.diff_text import escaped, lines_of, value_text
-from holdfast.data import budget
-from holdfast.views.diff.differing import difference
+from holdfast.cli.display.diff import escaped, lines_of, value_text
+from holdfast.state import standard_types as budget
+from holdfast.views.diff.difference import difference
 from tests.cli.calling import CHAIN, Session, write
 from tests.cli.calling import call as call_program
 from tests.cli.looking import Call, caller, three_runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import END, START, StateGraph
-from holdfast.data import budget
+from holdfast.state import standard_types as budget
 
 
 def test_values_that_need_too_much_together_are_named_and_not_compared(

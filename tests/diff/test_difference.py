@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import StateInvalid, Unknown, apply_difference, difference
-from holdfast.data.frozen import freeze
-from holdfast.views.diff.aligning import align
+from holdfast.state.ops import freeze
 from holdfast.views.diff.changes import (
     Change,
     ItemChanged,
@@ -25,6 +24,7 @@ from holdfast.views.diff.changes import (
     SetEdited,
     SpanReplaced,
     TextEdited,
+    align,
 )
 from tests.diff.values import same
 

@@ -22,8 +22,8 @@ from holdfast import (
     diff_states,
     register_type,
 )
-from holdfast.data.ops import Op, Slot
 from holdfast.journal.journal import Journal
+from holdfast.state.ops import Op, Slot
 from holdfast.stores.base import Store
 from holdfast.values import END, START
 from holdfast.views.diff.changes import ItemsInserted, ListEdited, MapEdited, ObjectEdited, Replaced

@@ -9,8 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from holdfast.data.codec import Unknown
-from holdfast.views.diff.numbering import Numbering
+from holdfast.state.codec import Unknown
+from holdfast.views.diff.difference import Numbering
 
 SCALARS = st.one_of(
     st.none(),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.flows.flow import load_flow
+from holdfast.workflows.workflow import load_flow
 from tests.docs.test_docs import PAGES, name_of
 
 

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.flows.json_schema import json_schema
-from holdfast.flows.reading.parse import parse
-from holdfast.flows.reading.source import read_source
+from holdfast.workflows.json_schema import json_schema
+from holdfast.workflows.reading.definition import parse
+from holdfast.workflows.reading.source import read_source
 from tests.docs.test_docs import ROOT, environment
 
 PAGE = ROOT / "docs/reference/workflow.md"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, ExecutionError, StateGraph
-from holdfast.data.codec import Codec
 from holdfast.journal.records import Commanded, Record, StepFinished, StepStarted
+from holdfast.state.codec import Codec
 from holdfast.views import timeline
 from tests.graphs import Log, chain, says
 

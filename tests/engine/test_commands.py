@@ -22,10 +22,10 @@ from holdfast import (
     StateGraph,
     append,
 )
-from holdfast.data.codec import Codec
 from holdfast.engine.commands import control
 from holdfast.engine.commands.inbox import Wish, write_message
 from holdfast.journal.journal import Journal
+from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
 from holdfast.views import run_view
 from tests.engine.steered import (

@@ -23,11 +23,11 @@ from holdfast import (
     StateGraph,
     open_store,
 )
-from holdfast.data.codec import Codec
+from holdfast.engine.commands.control import changes_of
 from holdfast.engine.commands.inbox import Wish, write_message
 from holdfast.engine.commands.mailbox import POLL
-from holdfast.engine.commands.phrasing import changes_of
 from holdfast.journal.records import Commanded, StateEdited
+from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
 from tests.crash.running import ROOT, SOURCE
 from tests.engine.steered import (

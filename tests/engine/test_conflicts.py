@@ -30,9 +30,9 @@ from holdfast import (
     StateGraph,
     open_store,
 )
-from holdfast.data.codec import Codec
-from holdfast.engine.driving.signals import StopSignal
+from holdfast.engine.once import StopSignal
 from holdfast.journal.journal import Journal
+from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
 from tests.crash.running import ROOT, SOURCE
 from tests.graphs import one

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from holdfast import ExecutionError, ExecutorLost, Retry
-from holdfast.engine.elsewhere.remote_context import Unavailable
-from holdfast.engine.elsewhere.shared_executors import shared
+from holdfast.engine.executors.executors import shared
+from holdfast.engine.executors.remote import Unavailable
 from holdfast.stores.base import Store
 from tests.engine import away
 from tests.engine.test_executors import cause, each, graph_of, run, told, until
@@ -137,7 +137,7 @@ def test_a_cluster_that_is_gone_is_lost_and_one_that_comes_back_is_found(
     monkeypatch: pytest.MonkeyPatch, memory: Store
 ) -> None:
     """What waited there is tried again, in vain; once there is a cluster again, the run is resumed."""
-    monkeypatch.setattr("holdfast.engine.elsewhere.dask_client._CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("holdfast.engine.executors.executors._CONNECT_SECONDS", 0.5)
     first = local_cluster(workers=0)
     address = first.scheduler_address
     app = graph_of(away.process, f"dask:{address}").compile(memory)
@@ -167,7 +167,7 @@ def local_cluster(workers: int, port: int = 0) -> Any:
 
 
 def test_a_scheduler_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engine.elsewhere.dask_client._CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.engine.executors.executors._CONNECT_SECONDS", 0.2)
 
     error = cause(away.process, "dask:tcp://127.0.0.1:1", retry=Retry(attempts=1))
 

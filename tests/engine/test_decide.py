@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import RunStatus, StateGraph
-from holdfast.data.codec import Codec
-from holdfast.engine.driving.decide import MAX_CRASHES, Rules, decide, qualified
+from holdfast.engine.decide import MAX_CRASHES, Rules, decide, qualified
 from holdfast.journal.fold import fold
 from holdfast.journal.records import (
     Answered,
@@ -26,6 +25,7 @@ from holdfast.journal.records import (
     WaveFinished,
 )
 from holdfast.journal.run_state import RunState
+from holdfast.state.codec import Codec
 from tests.graphs import Log, chain, says
 
 FAULT = Fault("ValueError", "bad")

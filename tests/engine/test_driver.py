@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.driver import describe, is_alive, this_driver
+from holdfast.engine.owner import describe, is_alive, this_driver
 from holdfast.stores.memory import MemoryStore
 
 MEMORY = MemoryStore()

@@ -31,10 +31,9 @@ from holdfast import (
     StateGraph,
     StepTimeout,
 )
-from holdfast.data.frozen import ReadOnly
-from holdfast.engine.elsewhere.remote import NotSent
-from holdfast.engine.elsewhere.remote_context import Unavailable
-from holdfast.engine.elsewhere.shared_executors import shared
+from holdfast.engine.executors.executors import shared
+from holdfast.engine.executors.remote import NotSent, Unavailable
+from holdfast.state.ops import ReadOnly
 from holdfast.stores.base import Store
 from tests.engine import away
 from tests.graphs import Heard

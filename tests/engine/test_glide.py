@@ -8,9 +8,9 @@ from typing import Annotated, Any, TypedDict
 import pytest
 
 from holdfast import END, START, App, CallbackObserver, ExecutionError, StateGraph, append
-from holdfast.data.codec import Codec
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Record, RunStarted, StepFinished
+from holdfast.state.codec import Codec
 
 
 class Log(TypedDict, total=False):

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast import END, START, App, Retry, RunStatus, StateGraph
 from holdfast.engine.commands.inbox import ANSWER, CANCEL, Wish
-from holdfast.engine.commands.wishing import post
-from holdfast.engine.driving.drive import Drive
-from holdfast.engine.housekeeping import expire_runs
+from holdfast.engine.commands.posting import post
+from holdfast.engine.loop import Drive
+from holdfast.engine.retention import expire_runs
 from holdfast.errors import ExecutionError, RunConflict
 from holdfast.stores.base import Store
 

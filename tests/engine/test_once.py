@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, ExecutionError, Retry
-from holdfast.engine.driving.signals import StepInterrupted, StopSignal
+from holdfast.engine.once import StepInterrupted, StopSignal
 from holdfast.errors import StateInvalid
 from holdfast.journal.records import OnceFailed, OnceStarted
 from holdfast.stores.base import Store

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.files import load
+from holdfast.engine.checkpoint_files import load
 from holdfast.errors import CodecError, HoldfastError
 
 LARGE = 100_000_000

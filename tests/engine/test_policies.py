@@ -29,8 +29,8 @@ from holdfast import (
     WorkflowState,
     periodic_cleanup,
 )
-from holdfast.engine.housekeeping import apply_retention, expire_runs, janitor
-from holdfast.repair.store_check import check_store
+from holdfast.engine.retention import apply_retention, expire_runs, janitor
+from holdfast.integrity.check import check_store
 from holdfast.stores.base import Append, Conflict, RunInfo, Snapshot, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.invariants import check_journal, read_journal

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, Retry, RunStatus, StateGraph
-from holdfast.data.codec import Codec
-from holdfast.engine.driving.drive import Drive
-from holdfast.engine.queueing import open_questions
+from holdfast.engine.loop import Drive
+from holdfast.engine.submission import open_questions
 from holdfast.errors import AnswerTimeout, HoldfastError, RunConflict, RunExists, StateInvalid
 from holdfast.journal.journal import Journal
+from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
 
 Node = Callable[..., Any]

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from holdfast import START, App, Receipt, StateGraph, open_store
-from holdfast.engine.commands import control, receipts
+from holdfast.engine.commands import control
+from holdfast.engine.commands import posting as receipts
 from holdfast.engine.commands.inbox import ANSWER, Wish
-from holdfast.engine.commands.wishing import post
+from holdfast.engine.commands.posting import post
 from holdfast.errors import CommandRefused, NotPaused, RunNotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Answered, Commanded
@@ -99,7 +100,7 @@ def test_an_answer_that_is_not_taken_in_time_is_asked_for_later_by_its_handle(st
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("holdfast.engine.commands.mailbox.Mailbox.look", lambda self: None)
-            patch.setattr("holdfast.engine.driving.drive.Drive.request_look", lambda self: None)
+            patch.setattr("holdfast.engine.loop.Drive.request_look", lambda self: None)
             receipt = executed.app.answer("r", answers={"go": "yes"}, by="ann", patience=0.05)
             assert receipt.status == "waiting" and receipt.handle == "r#1"
             assert executed.app.answer_status("r#1") == Receipt("r", "waiting", by="ann", number=1)
@@ -121,7 +122,7 @@ def test_a_refusal_is_known_in_every_process_and_after_the_run_has_ended(tmp_pat
 
     code = (
         "import sys, json; from holdfast import open_store; from holdfast.journal.journal import Journal;"
-        "from holdfast.engine.commands import receipts; from holdfast.data.codec import Codec;"
+        "from holdfast.engine.commands import posting as receipts; from holdfast.state.codec import Codec;"
         "print(json.dumps(receipts.find(Journal(open_store(sys.argv[1])), 'r#2', Codec()).as_json()))"
     )
     args = [sys.executable, "-c", code, f"sqlite:///{tmp_path}/runs.db"]

@@ -23,15 +23,15 @@ from holdfast import (
     StateGraph,
     open_store,
 )
-from holdfast.cli.pruning import carry_out, planned
-from holdfast.data.codec import Codec
+from holdfast.cli.commands.checkpoints import carry_out, planned
 from holdfast.engine.commands import control
-from holdfast.engine.commands.remarking import tags_after
-from holdfast.engine.housekeeping import apply_retention, expire_runs, janitor
-from holdfast.engine.queueing import requeue
+from holdfast.engine.commands.handlers import tags_after
+from holdfast.engine.retention import apply_retention, expire_runs, janitor
+from holdfast.engine.submission import requeue
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Remarked
 from holdfast.journal.writer import Writer
+from holdfast.state.codec import Codec
 from holdfast.stores.base import Append, Snapshot, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.views import run_view, timeline
@@ -207,7 +207,7 @@ def test_a_remark_to_a_paused_run_of_the_fleet_leaves_it_paused(store: Store) ->
 def test_what_came_too_late_for_a_completed_run_is_refused_with_the_next_remark() -> None:
     app = finished("memory://")
     from holdfast.engine.commands.inbox import EDIT, Wish
-    from holdfast.engine.commands.wishing import post
+    from holdfast.engine.commands.posting import post
 
     post(app.settings.journal, "r", Wish(EDIT))
     app.tag("r", "done")

@@ -9,15 +9,21 @@ from typing import Any
 import pytest
 
 from holdfast import Command, State, register_type
-from holdfast.data.codec import Codec
-from holdfast.data.frozen import ReadOnly, freeze
-from holdfast.data.ops import advance, make_op
-from holdfast.data.types import Types
-from holdfast.engine.elsewhere.main_program import MainProgram, Surroundings
-from holdfast.engine.elsewhere.remote import NotSent, Reply, SentState, Task, perform
-from holdfast.engine.elsewhere.remote_context import Facts
+from holdfast.engine.executors.remote import (
+    Facts,
+    MainProgram,
+    NotSent,
+    Reply,
+    SentState,
+    Surroundings,
+    Task,
+    perform,
+)
 from holdfast.errors import CodecError, ExecutorLost, HoldfastError
-from holdfast.plan.executor_choice import choice_of
+from holdfast.graph.validation import choice_of
+from holdfast.state.codec import Codec
+from holdfast.state.ops import ReadOnly, advance, freeze, make_op
+from holdfast.state.types import Types
 from tests.engine import away
 
 PROCESSES = choice_of("processes")

@@ -21,7 +21,7 @@ from holdfast import (
     StateInvalid,
     append,
 )
-from holdfast.journal.pruning import prune_run
+from holdfast.journal.copying import prune_run
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, raise_crash

@@ -33,7 +33,7 @@ from holdfast import (
     merge,
     union,
 )
-from holdfast.data.frozen import ReadOnly
+from holdfast.state.ops import ReadOnly
 from holdfast.stores.base import Store
 from tests.graphs import Heard, Log, chain, fan, one, says
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, Context, Retry, StateGraph, Worker
-from holdfast.journal.deadlines import Deadlines
+from holdfast.journal.journal import Deadlines
 from holdfast.stores.base import Store
 from holdfast.testing import skipping_time
 from tests.graphs import Log, says

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import ResourceExhausted
-from holdfast.journal.threads import start
+from holdfast.threads import start
 from tests.processes import ROOT, unmeasured
 
 WHOLE = ["first", "left", "right", "last"]

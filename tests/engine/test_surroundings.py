@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from holdfast import App, CodecError, HoldfastError
-from holdfast.engine.repository import Repository, read_head
-from holdfast.engine.surroundings import SWITCH
+from holdfast.engine.environment import SWITCH, Repository, read_head
 from holdfast.journal.records import Described
 from holdfast.stores.base import Store
 from holdfast.views import run_view, timeline
-from holdfast.views.facts import changes_told, code_told, facts_told, read_facts
+from holdfast.views.timeline import changes_told, code_told, facts_told, read_facts
 from tests.cli.calling import CHAIN, call, environment, write
 from tests.graphs import chain
 
@@ -188,7 +187,7 @@ def test_what_waits_for_git_is_called_or_forgotten(copy: Path, monkeypatch: pyte
 SLOW = """
 import sys, time
 from holdfast import START, StateGraph
-from holdfast.engine.repository import repository
+from holdfast.engine.environment import repository
 
 def waits(state):
     repository.settle(60)

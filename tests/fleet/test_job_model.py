@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, StateGraph, Worker, load_flow, open_store
-from holdfast.fleet.limits import Limits
+from holdfast.fleet.postgres_claims import Limits
 from holdfast.stores.base import Store
 
 DRIVER = """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import START, App, StateGraph, StoreError, open_store
-from holdfast.engine.driver import active_runs
+from holdfast.engine.owner import active_runs
 from holdfast.fleet.catalog import Catalog
 from holdfast.fleet.claims import MAX_STRIKES, Wanted
 from holdfast.fleet.postgres_claims import PostgresClaims

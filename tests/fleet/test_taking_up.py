@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, CheckpointPolicy, StateGraph, Worker
-from holdfast.engine.driver import is_driven
+from holdfast.engine.owner import is_driven
 from holdfast.stores.base import Store
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast import START, App, StateGraph
-from holdfast.engine.driver import active_runs
+from holdfast.engine.owner import active_runs
 from holdfast.fleet import worker as worker_module
-from holdfast.fleet.avoiding import FIRST, LONGEST, Avoiding
 from holdfast.fleet.catalog import Catalog, Known
+from holdfast.fleet.claims import FIRST, LONGEST, Avoiding
 from holdfast.fleet.worker import Worker, WorkerEvent
 from holdfast.stores.base import Store
 from holdfast.stores.postgres.store import PostgresStore

@@ -64,8 +64,8 @@ def _scope(name: str) -> dict[str, Any]:
 
 
 def _run(language: str, source: str, scope: dict[str, Any]) -> str:
-    from holdfast.flows.language.expressions import compile_expression
-    from holdfast.flows.language.templates import compile_template
+    from holdfast.workflows.language.expressions import compile_expression
+    from holdfast.workflows.language.templates import compile_template
 
     try:
         if language == "expression":

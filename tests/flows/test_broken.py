@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.flows.reading.parse import parse
-from holdfast.flows.reading.problems import FlowInvalid
-from holdfast.flows.reading.source import read_source
+from holdfast.workflows.reading.definition import parse
+from holdfast.workflows.reading.problems import FlowInvalid
+from holdfast.workflows.reading.source import read_source
 
 FILES = sorted((Path(__file__).parent / "broken").glob("*.yaml"))
 EXPECT = re.compile(r"^# expect (\d+): (.+)$", re.MULTILINE)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import ExecutionError
-from holdfast.cli.display.resume_table import plan_rows
+from holdfast.cli.display.plans import plan_rows
 from tests.engine.planned import plan_and_resume
 from tests.flows.workshop import Workshop
 

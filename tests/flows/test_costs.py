@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from holdfast import FlowInvalid, HoldfastError, load_flow
-from holdfast.flows.language import plain
-from holdfast.flows.language.evaluation import Evaluation
-from holdfast.flows.language.functions import FUNCTIONS
-from holdfast.flows.language.plain import MAX_STEPS, Misuse
-from holdfast.flows.language.templates import TemplateError, compile_template, compile_tree, render_tree
+from holdfast.workflows.language import values as plain
+from holdfast.workflows.language.evaluation import Evaluation
+from holdfast.workflows.language.functions import FUNCTIONS
+from holdfast.workflows.language.templates import TemplateError, compile_template, compile_tree, render_tree
+from holdfast.workflows.language.values import MAX_STEPS, Misuse
 
 pytestmark = pytest.mark.no_cover  # Lines are counted here, and only one at a time can do that.
 
@@ -143,7 +143,7 @@ def test_checking_a_file_takes_work_in_proportion_to_its_steps(steps: Any, tmp_p
 
 
 def test_a_file_with_very_many_problems_lists_some() -> None:
-    from holdfast.flows.reading.problems import MOST_PROBLEMS, FlowInvalid, Position, Problem
+    from holdfast.workflows.reading.problems import MOST_PROBLEMS, FlowInvalid, Position, Problem
 
     problems = [Problem("wrong", Position("f", number + 1, 1)) for number in range(MOST_PROBLEMS)]
 
@@ -151,7 +151,7 @@ def test_a_file_with_very_many_problems_lists_some() -> None:
 
 
 def test_unused_inputs_are_found_in_one_pass_over_the_text(tmp_path: Path) -> None:
-    from holdfast.cli.lint import _used
+    from holdfast.cli.commands.authoring import _used
 
     assert _used("inputs", "{{ inputs.a-b }} {{ inputs['c d'] }} inputs . e other.f inputs.g-h-i") == {
         *("a", "a-b", "c d", "e", "g", "g-h", "g-h-i", "")

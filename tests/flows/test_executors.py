@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.elsewhere.shared_executors import shared
+from holdfast.engine.executors.executors import shared
 from holdfast.errors import ExecutionError, StepTimeout
-from holdfast.flows.reading.problems import FlowInvalid
+from holdfast.workflows.reading.problems import FlowInvalid
 from tests.flows.workshop import Workshop
 
 CODE = '''

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.data.frozen import freeze
 from holdfast.errors import HoldfastError
-from holdfast.flows.language.expressions import ExpressionError, compile_expression
+from holdfast.state.ops import freeze
+from holdfast.workflows.language.expressions import ExpressionError, compile_expression
 from tests.flows.attacks import outcomes
 
 SCOPE: dict[str, Any] = {

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import FlowInvalid, HoldfastError, load_flow, open_store
 from holdfast.cli.main import main
-from holdfast.flows import files
-from holdfast.flows.flow import flow_of_run
+from holdfast.workflows import files
+from holdfast.workflows.workflow import flow_of_run
 
 OUTER = """
 workflow: {name: outer}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ExecutionError, HoldfastError
-from holdfast.flows.flow import flow_of_run, load_flow
-from holdfast.flows.reading.problems import FlowInvalid
 from holdfast.values import RunStatus
+from holdfast.workflows.reading.problems import FlowInvalid
+from holdfast.workflows.workflow import flow_of_run, load_flow
 from tests.flows.workshop import Workshop
 from tests.graphs import Heard
 

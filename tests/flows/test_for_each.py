@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ExecutionError, GraphChanged
-from holdfast.flows.scope import Layout
 from holdfast.values import RunStatus
+from holdfast.workflows.scope import Layout
 from tests.flows.workshop import Workshop
 
 WORK = '''

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.flows.errors import InputInvalid
-from holdfast.flows.inputs import read_inputs
-from holdfast.flows.model import Workflow
+from holdfast.workflows.compile import read_inputs
+from holdfast.workflows.errors import InputInvalid
+from holdfast.workflows.model import Workflow
 
 
 def workflow(**inputs: Any) -> Workflow:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.flows.json_schema import json_schema
-from holdfast.flows.model import KINDS, Definition
-from holdfast.flows.reading.parse import parse
-from holdfast.flows.reading.source import FlowInvalid, read_source
+from holdfast.workflows.json_schema import json_schema
+from holdfast.workflows.model import KINDS, Definition
+from holdfast.workflows.reading.definition import parse
+from holdfast.workflows.reading.source import FlowInvalid, read_source
 
 GOOD = {path.stem: path for path in sorted((Path(__file__).parent / "good").glob("*.yaml"))}
 TEXTS = {name: path.read_text("utf-8") for name, path in GOOD.items()}

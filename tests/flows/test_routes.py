@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import load_flow
 from holdfast.errors import ExecutionError, GraphChanged, MaxIterationsExceeded
-from holdfast.flows.errors import NoRoute
 from holdfast.values import RunStatus
+from holdfast.workflows.errors import NoRoute
 from tests.flows.workshop import Workshop
 
 

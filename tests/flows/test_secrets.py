@@ -22,10 +22,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.data.frozen import freeze
 from holdfast.errors import HoldfastError
-from holdfast.flows.language.expressions import ExpressionError, compile_expression
-from holdfast.flows.secrets import REDACTED, Scrubber, SecretError, SecretMissing, Secrets
+from holdfast.state.ops import freeze
+from holdfast.workflows.language.expressions import ExpressionError, compile_expression
+from holdfast.workflows.secrets import REDACTED, Scrubber, SecretError, SecretMissing, Secrets
 
 KEY = "s3cr3t/K&y'\"+\\ü x"
 

@@ -16,8 +16,8 @@ import pytest
 
 from holdfast.errors import ExecutionError
 from holdfast.events import Event
-from holdfast.flows.reading.problems import FlowInvalid
 from holdfast.values import RunStatus
+from holdfast.workflows.reading.problems import FlowInvalid
 from tests.agents.llm_server import LlmServer, echo, failing, reply, server_error, unauthorized
 from tests.flows.web_server import Visit, WebServer
 from tests.flows.workshop import Workshop

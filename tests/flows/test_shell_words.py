@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
-from holdfast.flows.language.templates import compile_template
-from holdfast.flows.shell.commands import program_problem
-from holdfast.flows.shell.words import UnsafePlace, UnusableValue, check_script, safe_script
+from holdfast.workflows.language.templates import compile_template
+from holdfast.workflows.shell import UnsafePlace, UnusableValue, check_script, program_problem, safe_script
 from tests.flows.shell_attacks import COMMANDS, PWN, REFUSED, TEMPLATES
 
 SHELLS = [shell for shell in ("/bin/sh", shutil.which("bash")) if shell]

@@ -16,9 +16,9 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.flows.reading import strict_yaml
-from holdfast.flows.reading.problems import Problem
-from holdfast.flows.reading.source import FlowInvalid, Position, Source, read_source
+from holdfast.workflows.reading import yaml as strict_yaml
+from holdfast.workflows.reading.problems import Problem
+from holdfast.workflows.reading.source import FlowInvalid, Position, Source, read_source
 
 FLOW = Path("flow.yaml")
 TEXTS = st.text(

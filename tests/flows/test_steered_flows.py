@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.engine.app import App
 from holdfast.errors import CommandRefused, ExecutionError
-from holdfast.flows.places import place_in_state
 from holdfast.stores.base import Store
+from holdfast.workflows.scope import place_in_state
 from tests.flows.workshop import Workshop
 
 CHILD = """

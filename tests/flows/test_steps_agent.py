@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.data.ops import make_op
 from holdfast.errors import ExecutionError
-from holdfast.flows.errors import BudgetExceeded
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Noted, StateEdited
 from holdfast.journal.writer import Writer
+from holdfast.state.ops import make_op
 from holdfast.stores import open_store
 from holdfast.testing import Crash, CrashingStore, raise_crash
 from holdfast.values import RunStatus
-from holdfast.views import ledger as views
+from holdfast.views import usage as views
+from holdfast.workflows.errors import BudgetExceeded
 from tests.agents.llm_server import (
     LlmServer,
     failing,

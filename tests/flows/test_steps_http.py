@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ExecutionError
-from holdfast.flows.errors import StepFailed
-from holdfast.flows.kinds.exchange import address
+from holdfast.workflows.errors import StepFailed
+from holdfast.workflows.kinds.http import address
 from tests.certificates import Certificate, make_certificate
 from tests.flows.web_server import Visit, WebServer, answers
 from tests.flows.workshop import Workshop

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ExecutionError
-from holdfast.flows.reading.problems import FlowInvalid
 from holdfast.values import RunStatus
+from holdfast.workflows.reading.problems import FlowInvalid
 from tests.flows.workshop import Workshop
 from tests.graphs import Heard
 

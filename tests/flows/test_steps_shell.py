@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ExecutionError
-from holdfast.flows.errors import StepFailed, StepTimedOut
-from holdfast.flows.kinds import process
-from holdfast.flows.kinds.process import Command
-from holdfast.flows.reading.problems import FlowInvalid
 from holdfast.values import RunStatus
+from holdfast.workflows.errors import StepFailed, StepTimedOut
+from holdfast.workflows.kinds import shell as process
+from holdfast.workflows.kinds.shell import Command
+from holdfast.workflows.reading.problems import FlowInvalid
 from tests.flows.workshop import Workshop
 from tests.graphs import Heard
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ExecutionError
-from holdfast.flows.errors import EndedInFailure
 from holdfast.journal.records import Noted
 from holdfast.values import RunStatus
+from holdfast.workflows.errors import EndedInFailure
 from tests.flows.workshop import Workshop
 
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
-from holdfast.flows.language.templates import (
+from holdfast.workflows.language.templates import (
     TemplateError,
     compile_template,
     compile_tree,
     render_tree,
     tree_paths,
 )
-from holdfast.flows.secrets import Secrets
+from holdfast.workflows.secrets import Secrets
 from tests.flows.attacks import outcomes, shared
 from tests.flows.test_expressions import Trap
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.engine.app import App
-from holdfast.engine.outcome import Outcome
+from holdfast.engine.settings import Outcome
 from holdfast.errors import ExecutionError
-from holdfast.flows.flow import Flow, flow_of_run, load_flow
+from holdfast.workflows.workflow import Flow, flow_of_run, load_flow
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -54,7 +54,7 @@ def die_until(word, fixed):
 
 RUN = """
 import sys
-from holdfast.flows.flow import load_flow
+from holdfast.workflows.workflow import load_flow
 flow = load_flow("flow.yaml")
 app = flow.open(sys.argv[1])
 if app.store.runs(run="r"):

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from holdfast.data.codec import Codec, TolerantCodec
-from holdfast.data.ops import Op
-from holdfast.journal.checkpoints import read_mark
+from holdfast.journal.run_state import read_mark
+from holdfast.state.codec import Codec, TolerantCodec
+from holdfast.state.ops import Op
 from tests.fuzz.choices import Choices
 from tests.fuzz.making import value
 from tests.fuzz.trying import CORPUS

@@ -12,25 +12,34 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from holdfast.capsules import capsule, folding, sections
+from holdfast.capsules import capsule
+from holdfast.capsules import format as sections
+from holdfast.capsules import summary as folding
 from holdfast.cli import errors, output
-from holdfast.data import compress, encoding, standard
-from holdfast.data.budget import Allowance
-from holdfast.data.codec import _Decoding, _marked_lists
-from holdfast.data.seal import Seal
-from holdfast.engine import unpickling
+from holdfast.engine import checkpoint_files as unpickling
 from holdfast.engine.commands import inbox
-from holdfast.engine.travel import moments
-from holdfast.fleet.cron import Cron, _Field
-from holdfast.flows import secrets
-from holdfast.flows.language import functions, list_functions, operators
-from holdfast.flows.reading.strict_yaml import _Document
-from holdfast.flows.shell import script
-from holdfast.flows.shell.words import _Variables
-from holdfast.journal import checkpoints, journal, wire_records, wire_runs
+from holdfast.engine.time_travel import checkpoints as moments
+from holdfast.fleet.schedules import Cron, _Field
+from holdfast.journal import journal, wire_records
+from holdfast.journal import run_state as checkpoints
+from holdfast.journal import wire as wire_runs
 from holdfast.journal.records import StepStarted
-from holdfast.stores import frames, sqlite
-from holdfast.views.diff import patching
+from holdfast.state import codec as compress
+from holdfast.state import codec as encoding
+from holdfast.state import standard_types as standard
+from holdfast.state.codec import _Decoding, _marked_lists
+from holdfast.state.encryption import Seal
+from holdfast.state.standard_types import Allowance
+from holdfast.stores.files import frames
+from holdfast.stores.sqlite import store as sqlite
+from holdfast.views.diff import patch as patching
+from holdfast.workflows import secrets
+from holdfast.workflows import shell as script
+from holdfast.workflows.language import evaluation as operators
+from holdfast.workflows.language import functions
+from holdfast.workflows.language import functions as list_functions
+from holdfast.workflows.reading.yaml import _Document
+from holdfast.workflows.shell import _Variables
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS, times, workflow_files
 from tests.fuzz.trying import Tally, run_target

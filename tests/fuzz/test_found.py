@@ -10,19 +10,18 @@ import pytest
 
 from holdfast import CodecError, CorruptJournal, StoreError, check_store, open_store
 from holdfast.cli.main import main
-from holdfast.data.codec import Codec
-from holdfast.data.marks import WRITTEN
 from holdfast.engine.commands.inbox import UNREADABLE, read_message
-from holdfast.engine.travel.moments import find_moment
+from holdfast.engine.time_travel.checkpoints import find_moment
 from holdfast.errors import CheckpointNotFound
-from holdfast.flows.language.expressions import ExpressionError, compile_expression
-from holdfast.flows.model import seconds
+from holdfast.integrity.repair import repair_store
 from holdfast.journal.journal import Journal
-from holdfast.repair.repairing import repair_store
+from holdfast.state.codec import WRITTEN, Codec
 from holdfast.stores.base import Snapshot, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.wrapped_store import WrappedStore
 from holdfast.views import run_view
+from holdfast.workflows.language.expressions import ExpressionError, compile_expression
+from holdfast.workflows.model import seconds
 from tests.graphs import chain
 
 

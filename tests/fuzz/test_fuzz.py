@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.data.codec import Codec
 from holdfast.errors import CodecError
 from holdfast.journal.wire_records import _READERS
+from holdfast.state.codec import Codec
 from tests.fuzz.campaign import Unit, run_campaign
 from tests.fuzz.choices import Choices
 from tests.fuzz.making import exact, value

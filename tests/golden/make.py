@@ -120,8 +120,8 @@ def _snapshots_soon() -> None:
 
 
 def _prune(store: Any, run: str) -> None:
-    from holdfast.data.codec import Codec
     from holdfast.journal.journal import Journal
+    from holdfast.state.codec import Codec
 
     journal, codec = Journal(store), Codec()
     horizon = store.marks(run)[2].seq

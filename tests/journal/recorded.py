@@ -24,11 +24,11 @@ from holdfast import (
     open_store,
     union,
 )
-from holdfast.data.codec import Codec
-from holdfast.engine.moving.transfer import copy_runs
+from holdfast.engine.transfer import copy_runs
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Record
 from holdfast.journal.wire import Track
+from holdfast.state.codec import Codec
 from holdfast.stores.base import Append, RunInfo, Store
 from tests.graphs import Log, chain, fan, one, says
 

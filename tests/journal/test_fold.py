@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import RunStatus
-from holdfast.data.codec import Codec
-from holdfast.data.ops import Op, make_op
 from holdfast.journal.fold import apply, fold
 from holdfast.journal.journal import Loaded
 from holdfast.journal.records import (
@@ -45,9 +43,10 @@ from holdfast.journal.run_state import (
     frame_of,
     step_id,
 )
-from holdfast.journal.wire import Track
+from holdfast.journal.wire import Track, decode_run, encode_run
 from holdfast.journal.wire_records import decode_records
-from holdfast.journal.wire_runs import decode_run, encode_run
+from holdfast.state.codec import Codec
+from holdfast.state.ops import Op, make_op
 from tests.journal.recorded import KINDS, History, history
 
 CODEC = Codec()

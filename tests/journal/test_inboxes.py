@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, Outcome, StateGraph, StoreError
-from holdfast.data.codec import Codec
+from holdfast.engine.commands.control import changes_of
 from holdfast.engine.commands.inbox import Wish, write_message
-from holdfast.engine.commands.phrasing import changes_of
-from holdfast.journal.inboxes import Inboxes
+from holdfast.journal.commit import Inboxes
+from holdfast.state.codec import Codec
 from holdfast.stores.base import Mark, Message, Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.contract.making import create
+from holdfast.testing.contract.writing import create
 from holdfast.testing.wrapped_store import WrappedStore
 
 

@@ -32,22 +32,22 @@ from holdfast import (
     open_store,
     union,
 )
-from holdfast.data.codec import Codec
-from holdfast.data.ops import make_op
 from holdfast.journal import writer as writer_module
-from holdfast.journal.checkpoints import (
+from holdfast.journal.journal import Journal
+from holdfast.journal.records import GraphChanged, RunStarted, StateEdited, Target
+from holdfast.journal.run_state import (
     checkpoint_id,
     is_checkpoint_id,
     locate_checkpoint,
     new_run_key,
     read_mark,
 )
-from holdfast.journal.journal import Journal
-from holdfast.journal.records import GraphChanged, RunStarted, StateEdited, Target
 from holdfast.journal.writer import Writer
+from holdfast.state.codec import Codec
+from holdfast.state.ops import make_op
 from holdfast.stores.base import Append, Conflict, Entry, Mark, RunInfo, Snapshot, Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from tests.graphs import chain, one
 
 CODEC = Codec()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from holdfast import END, START, Retention, StateGraph
-from holdfast.data.codec import Codec
-from holdfast.engine.housekeeping import prune_workflow
+from holdfast.engine.retention import prune_workflow
 from holdfast.errors import CorruptJournal
 from holdfast.journal.journal import Journal
+from holdfast.state.codec import Codec
 from holdfast.stores.base import Snapshot
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import WrappedStore

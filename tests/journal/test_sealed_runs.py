@@ -11,24 +11,24 @@ from unittest.mock import patch
 import pytest
 
 from holdfast import CodecError, CorruptJournal, HoldfastError, open_store
-from holdfast.data.codec import Codec
-from holdfast.data.ops import make_op
-from holdfast.data.seal import Seal
 from holdfast.engine.commands import control
 from holdfast.engine.commands.inbox import ANSWER, CANCEL, EDIT, UNREADABLE, Change, Wish, write_message
-from holdfast.engine.commands.wishing import see_to
-from holdfast.engine.driver import active_runs
-from holdfast.journal import bodies as bodies_module
+from holdfast.engine.commands.posting import see_to
+from holdfast.engine.owner import active_runs
+from holdfast.integrity.check import check_store
+from holdfast.integrity.repair import repair_store
 from holdfast.journal import journal as journal_module
-from holdfast.journal.bodies import CHAIN_BYTES, SEALED, Bodies, snapshot_digest
-from holdfast.journal.checkpoints import sealed_mark
+from holdfast.journal import sealing as bodies_module
+from holdfast.journal.copying import add_snapshot
 from holdfast.journal.journal import Journal, link
-from holdfast.journal.pruning import add_snapshot
 from holdfast.journal.records import StateEdited
+from holdfast.journal.run_state import sealed_mark
+from holdfast.journal.sealing import CHAIN_BYTES, SEALED, Bodies, snapshot_digest
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import encode_records
-from holdfast.repair.repairing import repair_store
-from holdfast.repair.store_check import check_store
+from holdfast.state.codec import Codec
+from holdfast.state.encryption import Seal
+from holdfast.state.ops import make_op
 from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot, Store
 from tests.graphs import chain
 

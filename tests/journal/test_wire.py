@@ -14,12 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import CodecError, CorruptJournal, HoldfastError, StateGraph, open_store
-from holdfast.data.codec import Codec
-from holdfast.data.ops import KINDS as OP_KINDS
-from holdfast.data.ops import Op, make_op
-from holdfast.data.seal import Seal
 from holdfast.journal import writer as writer_module
-from holdfast.journal.bodies import Bodies
 from holdfast.journal.records import (
     Answered,
     Commanded,
@@ -52,9 +47,13 @@ from holdfast.journal.records import (
     WaveFinished,
 )
 from holdfast.journal.run_state import RunState
-from holdfast.journal.wire import Track
+from holdfast.journal.sealing import Bodies
+from holdfast.journal.wire import Track, decode_run, encode_run
 from holdfast.journal.wire_records import decode_records, encode_records
-from holdfast.journal.wire_runs import decode_run, encode_run
+from holdfast.state.codec import Codec
+from holdfast.state.encryption import Seal
+from holdfast.state.ops import KINDS as OP_KINDS
+from holdfast.state.ops import Op, make_op
 from holdfast.stores.base import Entry
 from tests.graphs import chain
 from tests.journal.recorded import KINDS, history

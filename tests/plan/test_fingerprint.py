@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from holdfast import StateGraph
-from holdfast.plan.byte_code import shallow_fingerprint
-from holdfast.plan.fingerprint import definition_fingerprint, fingerprint, same_code
+from holdfast.graph.fingerprint import definition_fingerprint, fingerprint, same_code
+from holdfast.graph.source_code import shallow_fingerprint
 from tests.graphs import Log, chain, says
 
 
@@ -453,7 +453,7 @@ def test_another_process_with_another_hash_seed_and_folder_finds_the_same(tmp_pa
         folder.mkdir()
         (folder / "module.py").write_text(WHOLE)
         code = (
-            "import module; from holdfast.plan.fingerprint import fingerprint; print(fingerprint(module.f))"
+            "import module; from holdfast.graph.fingerprint import fingerprint; print(fingerprint(module.f))"
         )
         told.add(
             subprocess.run(

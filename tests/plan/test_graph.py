@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, Command, Retry, Send, StateGraph
-from holdfast.plan.graph import Edge, Join
+from holdfast.graph.graph import Edge, Join
 from tests.graphs import Log, chain, says
 
 

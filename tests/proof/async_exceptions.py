@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from holdfast.stores.postgres.programs import Programs
+from holdfast.stores.postgres.embedded import Programs
 from tests.postgres import running
 from tests.proof.interrupting.injecting import KINDS, SIGNAL, Place, exit_in_our_code, read_place
 from tests.proof.interrupting.shapes import SHAPES

@@ -25,7 +25,7 @@ from holdfast import (
     open_store,
 )
 from holdfast.stores.base import Store
-from holdfast.stores.postgres.programs import Programs
+from holdfast.stores.postgres.embedded import Programs
 from holdfast.testing import Ledger, check_run
 from tests.crash.workflows import WORKFLOWS, Work, Workflow
 from tests.postgres import running

@@ -28,9 +28,7 @@ def test_an_exception_between_two_lines_breaks_nothing(store: str, shape: str, k
     assert counts["violations"] == 0
 
 
-@pytest.mark.parametrize(
-    ("shape", "file"), [("awaited", "journal/threads.py"), ("once", "engine/driving/once.py")]
-)
+@pytest.mark.parametrize(("shape", "file"), [("awaited", "threads.py"), ("once", "engine/once.py")])
 def test_an_exception_where_others_wait_leaves_nobody_waiting(shape: str, file: str) -> None:
     """S1.3: every line that brings the answer of a store's thread to its caller, or ends what runs once."""
     where = ("--store", "sqlite", "--shape", shape, "--kind", "interrupt", "--within", file)

@@ -190,7 +190,7 @@ def test_a_run_that_is_pruned_while_it_is_read_is_no_damaged_one() -> None:
 
 
 def test_a_step_that_runs_before_its_intent_is_stored_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.engine.driving.saving import Saving
+    from holdfast.engine.saving import Saving
 
     async def later(saving: Saving) -> None:
         if saving.run.status != "running":
@@ -202,7 +202,7 @@ def test_a_step_that_runs_before_its_intent_is_stored_is_seen(monkeypatch: pytes
 
 
 def test_a_driver_that_does_not_look_after_a_long_sleep_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.engine.driving.overtaking import Overtaking
+    from holdfast.engine.owner import Overtaking
 
     monkeypatch.setattr(Overtaking, "refuse", lambda overtaking: overtaking._lapses and overtaking._lapses())
     found = _at_every_moment(_shape("three"), faults.PAUSE, 4.0, range(30, 90))
@@ -210,7 +210,7 @@ def test_a_driver_that_does_not_look_after_a_long_sleep_is_seen(monkeypatch: pyt
 
 
 def test_a_run_that_nobody_claims_any_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.fleet import local_claims
+    from holdfast.fleet import claims as local_claims
 
     monkeypatch.setattr(local_claims, "is_driven", lambda store, info: True)
     found = _at_every_moment(_shape("two"), faults.CRASH, 0.2, range(45, 60, 3))
@@ -219,7 +219,7 @@ def test_a_run_that_nobody_claims_any_more_is_seen(monkeypatch: pytest.MonkeyPat
 
 def test_a_failing_schedule_becomes_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast import clock
-    from holdfast.engine.driving.drive import Drive
+    from holdfast.engine.loop import Drive
 
     begin = Drive._begin
 

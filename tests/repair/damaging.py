@@ -7,13 +7,13 @@ from typing import Any
 
 import apsw
 
-from holdfast.stores import frames
 from holdfast.stores.base import Store
-from holdfast.stores.files import FileStore
+from holdfast.stores.files import frames
+from holdfast.stores.files.run_folder import folder_name
+from holdfast.stores.files.store import FileStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.run_folder import folder_name
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 
 
 def flipped(data: bytes, place: int = -1, by: int = 0x10) -> bytes:

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from holdfast import RunConflict, check_store, open_store, repair_run, repair_store
+from holdfast.integrity.check import RunCheck
+from holdfast.integrity.repair import Rewriting
+from holdfast.integrity.report import FACTS, Damage, RunReport
+from holdfast.journal.copying import delete_run
 from holdfast.journal.journal import Journal
-from holdfast.journal.pruning import delete_run
-from holdfast.repair.report import FACTS, Damage, RunReport
-from holdfast.repair.rewriting import Rewriting
-from holdfast.repair.run_check import RunCheck
-from holdfast.stores import frames
 from holdfast.stores.base import Append, Store
-from holdfast.stores.files import FileStore
-from holdfast.stores.mending import mending
+from holdfast.stores.files import frames
+from holdfast.stores.files.store import FileStore
+from holdfast.stores.integrity import mending
 from tests.graphs import chain, one
 from tests.repair.damaging import damage_entry
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast import CorruptJournal, Retention, open_store, repair_run
-from holdfast.engine.housekeeping import expire_runs, prune_workflow
+from holdfast.engine.retention import expire_runs, prune_workflow
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
-from holdfast.views.ledger import charges_of
+from holdfast.views.usage import charges_of
 from tests.cli.looking import caller
 from tests.graphs import chain
 from tests.repair.damaging import damage_entry

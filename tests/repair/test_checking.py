@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from holdfast import HoldfastError, RunNotFound, check_store, open_store
-from holdfast.data.codec import Codec
-from holdfast.data.seal import Seal
 from holdfast.engine.commands.inbox import UNREADABLE, Wish, read_message, write_message
 from holdfast.journal import writer as writer_module
-from holdfast.journal.checkpoints import sealed_mark
 from holdfast.journal.journal import Journal
+from holdfast.journal.run_state import sealed_mark
+from holdfast.state.codec import Codec
+from holdfast.state.encryption import Seal
 from holdfast.stores.base import Append, Snapshot, Store
-from holdfast.stores.files import FileStore
+from holdfast.stores.files.store import FileStore
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from tests.graphs import chain, one
 from tests.repair.damaging import damage_entry, damage_snapshot, flipped, number_of, sql
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import open_store
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from tests.cli.calling import Session
 from tests.cli.looking import Call, caller
 from tests.graphs import chain

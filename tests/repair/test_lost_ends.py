@@ -11,9 +11,9 @@ import pytest
 
 from holdfast import CorruptJournal, check_store, open_store, repair_store
 from holdfast.stores.base import Store
-from holdfast.stores.files import FileStore
+from holdfast.stores.files.store import FileStore
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from tests.graphs import chain
 from tests.repair.damaging import cut, sql
 

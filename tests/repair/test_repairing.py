@@ -24,17 +24,17 @@ from holdfast import (
     repair_run,
     repair_store,
 )
-from holdfast.data.codec import Codec
-from holdfast.data.seal import Seal
 from holdfast.engine.commands.inbox import Wish, write_message
-from holdfast.engine.housekeeping import prune_workflow
+from holdfast.engine.retention import prune_workflow
 from holdfast.journal import writer as writer_module
 from holdfast.journal.journal import Journal
+from holdfast.state.codec import Codec
+from holdfast.state.encryption import Seal
 from holdfast.stores.base import Store
-from holdfast.stores.files import FileStore
+from holdfast.stores.files.store import FileStore
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.views import run_list
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.views.runs import run_list
 from tests.graphs import chain, one
 from tests.processes import unmeasured
 from tests.repair.damaging import damage_entry, damage_snapshot, flipped, sql

@@ -17,7 +17,7 @@ import apsw
 from holdfast import END, START, App, StateGraph
 from holdfast.engine.commands.mailbox import POLL
 from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, Store
-from holdfast.stores.sqlite_file import APPLICATION_ID, migrations
+from holdfast.stores.sqlite.connection import APPLICATION_ID, migrations
 from holdfast.testing import Crash
 from tests.graphs import chain
 from tests.processes import unmeasured

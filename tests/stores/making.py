@@ -9,7 +9,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.stores.base import Store
-from holdfast.testing.contract.making import add, create, entry, info, seqs, snapshot
+from holdfast.testing.contract.writing import add, create, entry, info, seqs, snapshot
 from tests.processes import unmeasured
 
 __all__ = ["add", "create", "entry", "info", "seqs", "snapshot"]

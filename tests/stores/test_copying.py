@@ -17,13 +17,12 @@ import apsw
 import pytest
 
 from holdfast import ExecutionError, Retention, RunNotFound, StoreError, open_store
-from holdfast.data.seal import Seal
 from holdfast.engine.commands.control import answer
-from holdfast.engine.housekeeping import janitor
-from holdfast.engine.moving.copy_report import CopiedRun, CopyOutcome
-from holdfast.engine.moving.transfer import copy_runs
+from holdfast.engine.retention import janitor
+from holdfast.engine.transfer import CopiedRun, CopyOutcome, copy_runs
 from holdfast.journal import copying
 from holdfast.journal.journal import Journal
+from holdfast.state.encryption import Seal
 from holdfast.stores.base import Append, Conflict, Entry, Message, RunInfo, Store
 from holdfast.testing import Crash
 from tests.graphs import chain

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import CorruptJournal, StoreError
-from holdfast.stores import disk, run_folder
 from holdfast.stores.base import Append, Conflict
-from holdfast.stores.files import FileStore
+from holdfast.stores.files import frames as disk
+from holdfast.stores.files import run_folder
+from holdfast.stores.files.store import FileStore
 from tests.stores.making import (
     add,
     create,
@@ -215,7 +216,7 @@ def test_a_damaged_snapshot_or_message_is_reported(folder: Path, store: FileStor
 def test_a_journal_of_a_newer_format_is_refused(
     folder: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.stores.frames.VERSION", 2)
+    monkeypatch.setattr("holdfast.stores.files.frames.VERSION", 2)
     with pytest.raises(StoreError):
         monkeypatch.setattr(run_folder, "write_at", write_then_go_back(monkeypatch))
         create(store)
@@ -226,7 +227,7 @@ def test_a_journal_of_a_newer_format_is_refused(
 def write_then_go_back(monkeypatch: pytest.MonkeyPatch) -> object:
     def write(fd: int, data: bytes, position: int) -> None:
         disk.write_at(fd, data, position)
-        monkeypatch.setattr("holdfast.stores.frames.VERSION", 1)
+        monkeypatch.setattr("holdfast.stores.files.frames.VERSION", 1)
 
     return write
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import CorruptJournal, open_store
-from holdfast.stores import frames
 from holdfast.stores.base import Append, Snapshot, Store
-from holdfast.stores.landmarks import NAME
+from holdfast.stores.files import frames
+from holdfast.stores.files.run_folder import NAME
 from tests.stores.making import create, entry, info, seqs
 
 LENGTH = 600

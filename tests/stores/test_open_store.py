@@ -13,7 +13,7 @@ from holdfast.errors import StoreError
 from holdfast.stores import get_store, open_store, register_store
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.showing import shown_url
+from holdfast.stores.namespaces import shown_url
 from tests.stores.making import SOURCE, create, seqs
 
 

@@ -17,17 +17,17 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.data.codec import Codec
 from holdfast.errors import StoreError
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Commanded
 from holdfast.journal.writer import Writer as JournalWriter
+from holdfast.state.codec import Codec
 from holdfast.stores import open_store
 from holdfast.stores.base import Append, Conflict, Entry
-from holdfast.stores.postgres import appending
-from holdfast.stores.postgres.address import read_address
+from holdfast.stores.namespaces import shown_url
+from holdfast.stores.postgres import writing as appending
+from holdfast.stores.postgres.connection import read_address
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.showing import shown_url
 from tests.postgres import LossyWay, PostgresServer, open_folder
 from tests.stores.making import (
     SOURCE,

@@ -17,9 +17,8 @@ import pytest
 
 from holdfast.errors import StoreError
 from holdfast.stores import open_store
-from holdfast.stores.postgres.embedded import EmbeddedServer
-from holdfast.stores.postgres.opening import migrate, version
-from holdfast.stores.postgres.programs import Programs
+from holdfast.stores.postgres.embedded import EmbeddedServer, Programs
+from holdfast.stores.postgres.migrations import migrate, version
 from tests.postgres import open_folder
 from tests.stores.making import add, create, finish, seqs, start
 

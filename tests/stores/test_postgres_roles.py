@@ -11,8 +11,8 @@ import pytest
 from holdfast.errors import StoreError
 from holdfast.stores import open_store
 from holdfast.stores.base import Append, namespace_of
+from holdfast.stores.postgres.notifications import Topics
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.postgres.watching import Topics
 from tests.postgres import PostgresServer
 from tests.stores.making import add, create, entry, info, seqs, snapshot
 

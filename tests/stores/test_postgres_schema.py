@@ -11,12 +11,10 @@ import psycopg
 import pytest
 
 from holdfast.errors import StoreError
-from holdfast.journal.checkpoints import checkpoint_id, encode_mark
+from holdfast.journal.run_state import checkpoint_id, encode_mark
 from holdfast.stores.postgres import migrations as migrating
-from holdfast.stores.postgres.address import read_address
-from holdfast.stores.postgres.connecting import Connection, Server
-from holdfast.stores.postgres.migrations import Migration, bring_up, migrations, standing
-from holdfast.stores.postgres.opening import migrate, version
+from holdfast.stores.postgres.connection import Connection, Server, read_address
+from holdfast.stores.postgres.migrations import Migration, bring_up, migrate, migrations, standing, version
 from holdfast.stores.postgres.store import PostgresStore
 from tests.graphs import chain
 from tests.postgres import PostgresServer

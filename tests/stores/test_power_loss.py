@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from holdfast import CorruptJournal, check_store, open_store
+from holdfast.journal.copying import prune_run
 from holdfast.journal.journal import Journal
-from holdfast.journal.pruning import prune_run
 from holdfast.stores.base import Append, Entry, RunInfo
-from holdfast.stores.files import FileStore
-from holdfast.stores.mending import mending
+from holdfast.stores.files.store import FileStore
+from holdfast.stores.integrity import mending
 from tests.graphs import chain
 
 SECTOR = 512

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from holdfast import CodecError, export_run, import_run, open_store
-from holdfast.data.seal import Seal
 from holdfast.engine.commands import control
-from holdfast.engine.moving.transfer import copy_runs
+from holdfast.engine.transfer import copy_runs
+from holdfast.integrity.check import check_store
 from holdfast.journal.journal import Journal
-from holdfast.repair.store_check import check_store
+from holdfast.state.encryption import Seal
 from holdfast.stores.base import Store
 from tests.graphs import chain
 

@@ -11,10 +11,10 @@ import apsw
 import pytest
 
 from holdfast.errors import CorruptJournal, StoreError
-from holdfast.stores import sqlite_file
 from holdfast.stores.base import Append, Conflict
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite_file import APPLICATION_ID, migrate, migrations
+from holdfast.stores.sqlite import connection as sqlite_file
+from holdfast.stores.sqlite.connection import APPLICATION_ID, migrate, migrations
+from holdfast.stores.sqlite.store import SqliteStore
 from tests.stores.making import (
     add,
     create,

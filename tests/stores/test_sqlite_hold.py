@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import ExecutionError, StoreError
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from tests.graphs import chain
 from tests.stores.making import add, create, seqs
 
@@ -112,7 +112,7 @@ def test_the_last_user_of_a_file_still_clears_up(tmp_path: Path) -> None:
 
 STARVING = """
 import os, resource, sys
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 
 SqliteStore("other.db").close()
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

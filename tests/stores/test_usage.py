@@ -8,9 +8,8 @@ import pytest
 
 from holdfast import StoreError, open_store
 from holdfast.stores.base import Append, Store, namespace_of
-from holdfast.stores.migrating import migrate_store, schema_of
-from holdfast.stores.sqlite_file import migration_names
-from holdfast.stores.usage import usage_of
+from holdfast.stores.maintenance import migrate_store, schema_of, usage_of
+from holdfast.stores.sqlite.connection import migration_names
 from tests.stores.carrying import Lives, Mortal, make_first_schema
 from tests.stores.making import create, entry, snapshot
 

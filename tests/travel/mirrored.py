@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.data.codec import Codec
-from holdfast.data.frozen import thaw
 from holdfast.journal.journal import Journal
+from holdfast.state.codec import Codec
+from holdfast.state.ops import thaw
 from holdfast.stores.base import Append, Conflict, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import WrappedStore

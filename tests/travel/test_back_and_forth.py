@@ -20,10 +20,10 @@ from holdfast import (
     open_store,
 )
 from holdfast.engine.app import App
-from holdfast.engine.housekeeping import expire_runs, prune_workflow
-from holdfast.engine.policy import Retention
+from holdfast.engine.retention import expire_runs, prune_workflow
+from holdfast.engine.settings import Retention
 from holdfast.errors import CannotRerun
-from holdfast.journal.pruning import prune_run
+from holdfast.journal.copying import prune_run
 from holdfast.stores.base import Store
 from tests.travel.repeated import DIAMOND, Bench
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, StateGraph, open_store
-from holdfast.engine.changes import changed_nodes, changes_between
+from holdfast.engine.graph_changes import changed_nodes, changes_between
 from holdfast.stores.base import Store
 from tests.graphs import Log, says
 

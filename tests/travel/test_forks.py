@@ -33,15 +33,15 @@ from holdfast import (
     copy_runs,
     open_store,
 )
-from holdfast.engine.housekeeping import prune_workflow
-from holdfast.engine.policy import Retention
+from holdfast.engine.retention import prune_workflow
+from holdfast.engine.settings import Retention
 from holdfast.errors import HoldfastError
+from holdfast.journal.copying import delete_run, prune_run
 from holdfast.journal.journal import Journal
-from holdfast.journal.pruning import delete_run, prune_run
 from holdfast.stores.base import RunInfo, Store
-from holdfast.stores.files import FileStore
+from holdfast.stores.files.store import FileStore
+from holdfast.stores.maintenance import Measured
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.usage import Measured
 from tests.cli.looking import asks, boom
 from tests.graphs import Log, chain, says
 
@@ -487,7 +487,7 @@ DELETER = """
 import sys, time
 from holdfast import open_store
 from holdfast.journal.journal import Journal
-from holdfast.journal.pruning import delete_run
+from holdfast.journal.copying import delete_run
 journal = Journal(open_store(sys.argv[1]))
 print("ready", flush=True)
 for line in sys.stdin:

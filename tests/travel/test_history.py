@@ -22,8 +22,8 @@ from holdfast import (
     run_forks,
     run_history,
 )
-from holdfast.engine.housekeeping import prune_workflow
-from holdfast.engine.policy import Retention
+from holdfast.engine.retention import prune_workflow
+from holdfast.engine.settings import Retention
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Entry, Store
 from holdfast.stores.memory import MemoryStore

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, ExecutionError, Retry, Send, StateGraph, StateInvalid, open_store
-from holdfast.data.codec import Codec
-from holdfast.data.ops import make_op
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import StateEdited
 from holdfast.journal.writer import Writer
+from holdfast.state.codec import Codec
+from holdfast.state.ops import make_op
 from holdfast.stores.base import Store
-from holdfast.views.amounts import rows
-from holdfast.views.ledger import charges_of, family, ledger
+from holdfast.views.usage import charges_of, family, ledger, rows
 from tests.cli.calling import call
 from tests.graphs import Heard
 
@@ -194,7 +193,7 @@ def test_what_is_kept_of_a_rerun_in_place_is_not_in_vain(store: Store) -> None:
 
 
 def test_a_pruned_journal_still_knows_what_was_spent(store: Store) -> None:
-    from holdfast.journal.pruning import prune_run
+    from holdfast.journal.copying import prune_run
 
     app = line(("a", paid(1.0)), ("b", paid(2.0)), ("c", paid(4.0))).compile(store)
     app.invoke({}, run_id="r")
@@ -206,7 +205,7 @@ def test_a_pruned_journal_still_knows_what_was_spent(store: Store) -> None:
 
 
 def test_a_pruned_fork_still_knows_what_it_took_itself(store: Store) -> None:
-    from holdfast.journal.pruning import prune_run
+    from holdfast.journal.copying import prune_run
 
     app = line(("a", paid(1.0)), ("b", paid(2.0)), ("c", paid(4.0))).compile(store)
     app.invoke({}, run_id="r")

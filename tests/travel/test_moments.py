@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, CheckpointNotFound, CorruptJournal, ExecutionError, RunNotFound, StateGraph
-from holdfast.engine.travel.moments import checkpoint_at, find_moment
-from holdfast.journal.checkpoints import encode_mark, read_mark, sealed_mark, times_reset
+from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_moment
+from holdfast.journal.run_state import encode_mark, read_mark, sealed_mark, times_reset
 from holdfast.stores.base import Mark, Store
 from tests.cli.looking import boom
 from tests.graphs import Log, chain, says

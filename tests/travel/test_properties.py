@@ -14,7 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from holdfast import END, START, App, CommandRefused, HoldfastError, Send, StateGraph, open_store
 from holdfast.journal import writer
-from holdfast.journal.pruning import delete_run, prune_run
+from holdfast.journal.copying import delete_run, prune_run
 from tests.graphs import Log, says
 from tests.travel.mirrored import Mirrored
 

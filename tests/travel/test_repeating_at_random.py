@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast import END, START, Send, StateGraph, append, open_store
 from holdfast.engine.app import App
-from holdfast.engine.travel.past import past_of
+from holdfast.engine.time_travel.past import past_of
 from holdfast.stores.base import Store
 
 KEYS = ("p", "q", "r")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.flows.flow import load_flow
+from holdfast.workflows.workflow import load_flow
 
 FLOW = """
 workflow:

@@ -19,7 +19,7 @@ from holdfast import (
 )
 from holdfast.engine.app import App
 from holdfast.errors import AnswerRejected, CannotRerun, StateInvalid
-from holdfast.journal.pruning import prune_run
+from holdfast.journal.copying import prune_run
 from holdfast.stores.base import Store
 from holdfast.testing import Crash, CrashingStore, raise_crash
 from tests.graphs import Heard

@@ -24,7 +24,7 @@ from holdfast import (
 )
 from holdfast.engine.app import App
 from holdfast.errors import CannotReuse, StateInvalid
-from holdfast.journal.pruning import delete_run, prune_run
+from holdfast.journal.copying import delete_run, prune_run
 from holdfast.stores.base import Append, Store
 from holdfast.testing import Crash, CrashingStore, raise_crash
 from tests.graphs import Heard

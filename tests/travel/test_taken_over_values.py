@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field, create_model
 
 from holdfast import App, ExecutionError, StateGraph, open_store
-from holdfast.engine.travel.moments import find_moment
+from holdfast.engine.time_travel.checkpoints import find_moment
 from holdfast.errors import CheckpointNotFound, GraphInvalid
 from holdfast.stores.base import Store
 from tests.graphs import Log, says

@@ -8,9 +8,9 @@ import pytest
 
 from holdfast import open_store
 from holdfast.engine.app import App
-from holdfast.engine.changes import changed_nodes, changes_between
-from holdfast.flows.flow import load_flow
+from holdfast.engine.graph_changes import changed_nodes, changes_between
 from holdfast.stores.base import Store
+from holdfast.workflows.workflow import load_flow
 
 ACTS = """
 import helper

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import ResourceExhausted
-from holdfast.journal.threads import start
+from holdfast.threads import start
 
 _Result = TypeVar("_Result")
 _Value = TypeVar("_Value")

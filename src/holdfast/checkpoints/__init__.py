@@ -1,14 +1,15 @@
 """Checkpoints as plain values over the journal: stores, data, configs, and pausing by checkpoint id."""
 
-from holdfast.checkpoints.config import (
+from holdfast.checkpoints.interactive import (
     CheckpointConfig,
     GraphConfig,
+    Result,
     default_checkpoint_config,
     default_graph_config,
+    pause_workflow,
+    resume_workflow,
 )
-from holdfast.checkpoints.interactive import Result, pause_workflow, resume_workflow
-from holdfast.checkpoints.record import CheckpointData, PauseMetadata
-from holdfast.checkpoints.store import CheckpointStore
+from holdfast.checkpoints.store import CheckpointData, CheckpointStore, PauseMetadata
 
 __all__ = [
     "CheckpointConfig",

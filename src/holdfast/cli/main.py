@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import importlib
 import io
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from keyword import iskeyword
 from typing import Any, NamedTuple
 
 import click
 
 from holdfast.cli.errors import report
-from holdfast.cli.loading import loading
 from holdfast.cli.output import gated
+
+# Loading what a command needs without losing a Ctrl+C: libraries may swallow one that arrives in their mid.
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Hold Ctrl+C back while something is loaded; one that came meanwhile is raised afterwards."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
 
 PROGRAM = "holdfast"
 
@@ -34,7 +55,7 @@ TRAVEL, WRITE, KEEP = "Travel", "Write", "House-keeping"
 
 ENTRIES = {
     "run": Entry(RUN, "run", "Run a workflow file."),
-    "resume": Entry(RUN, "resume", "Go on with a run where it stopped."),
+    "resume": Entry(RUN, "run", "Go on with a run where it stopped."),
     "answer": Entry(STEER, "control", "Answer what a run waits for."),
     "pause": Entry(STEER, "control", "Let a run stop after the steps under way."),
     "cancel": Entry(STEER, "control", "Stop a run."),
@@ -47,34 +68,34 @@ ENTRIES = {
     "worker": Entry(FLEET, "worker", "Drive the runs that were submitted."),
     "queue": Entry(FLEET, "queue", "List, limit and pause queues."),
     "schedule": Entry(FLEET, "schedule", "Submit runs at the times of a cron expression."),
-    "runs": Entry(LOOK, "look", "List the runs."),
-    "show": Entry(LOOK, "look", "Show all about a run."),
-    "status": Entry(LOOK, "look", "Say how a run stands, in words and as the exit code."),
-    "events": Entry(LOOK, "events", "Tell what happened in a run, and follow it."),
-    "cost": Entry(LOOK, "cost", "Tell what runs used up: tokens, money, time."),
+    "runs": Entry(LOOK, "runs", "List the runs."),
+    "show": Entry(LOOK, "runs", "Show all about a run."),
+    "status": Entry(LOOK, "runs", "Say how a run stands, in words and as the exit code."),
+    "events": Entry(LOOK, "runs", "Tell what happened in a run, and follow it."),
+    "cost": Entry(LOOK, "runs", "Tell what runs used up: tokens, money, time."),
     "checkpoints": Entry(LOOK, "checkpoints", "List, show, prune and clear checkpoints."),
     "history": Entry(TRAVEL, "history", "List a run's checkpoints, what happened between them, and forks."),
-    "rerun": Entry(TRAVEL, "rerun", "Run a step and what follows it again; keep everything else."),
+    "rerun": Entry(TRAVEL, "fork", "Run a step and what follows it again; keep everything else."),
     "fork": Entry(TRAVEL, "fork", "Begin a new run where another stood."),
-    "compare": Entry(TRAVEL, "compare", "Tell what two runs did differently."),
+    "compare": Entry(TRAVEL, "history", "Tell what two runs did differently."),
     "adopt": Entry(TRAVEL, "fork", "Make what a fork came to the outcome of its run."),
     "rollback": Entry(TRAVEL, "fork", "Let a run stand where it once stood."),
-    "diff": Entry(TRAVEL, "diff", "Tell what differs between two moments of runs."),
+    "diff": Entry(TRAVEL, "history", "Tell what differs between two moments of runs."),
     "export": Entry(TRAVEL, "capsule", "Write a run into one file."),
     "import": Entry(TRAVEL, "capsule", "Read a run from a file, or look into it."),
     "keygen": Entry(TRAVEL, "capsule", "Make keys for signing such files."),
-    "init": Entry(WRITE, "write", "Write a first workflow file."),
-    "validate": Entry(WRITE, "write", "Check workflow files and tell every problem."),
-    "inspect": Entry(WRITE, "write", "Describe the steps of a workflow or a run."),
-    "draw": Entry(WRITE, "write", "Draw a workflow or a run."),
-    "schema": Entry(WRITE, "write", "Print the JSON Schema of workflow files."),
-    "tag": Entry(KEEP, "note", "Tag a run or a checkpoint."),
-    "note": Entry(KEEP, "note", "Write a note to a run or a checkpoint."),
-    "keep": Entry(KEEP, "note", "Keep a checkpoint from being pruned."),
+    "init": Entry(WRITE, "authoring", "Write a first workflow file."),
+    "validate": Entry(WRITE, "authoring", "Check workflow files and tell every problem."),
+    "inspect": Entry(WRITE, "authoring", "Describe the steps of a workflow or a run."),
+    "draw": Entry(WRITE, "authoring", "Draw a workflow or a run."),
+    "schema": Entry(WRITE, "authoring", "Print the JSON Schema of workflow files."),
+    "tag": Entry(KEEP, "notes", "Tag a run or a checkpoint."),
+    "note": Entry(KEEP, "notes", "Write a note to a run or a checkpoint."),
+    "keep": Entry(KEEP, "notes", "Keep a checkpoint from being pruned."),
     "store": Entry(KEEP, "store", "Copy runs between stores; measure and migrate a store."),
-    "fsck": Entry(KEEP, "fsck", "Verify every run of a store, and repair what is damaged."),
+    "fsck": Entry(KEEP, "store", "Verify every run of a store, and repair what is damaged."),
     "doctor": Entry(KEEP, "doctor", "Check the installation and the store."),
-    "demo": Entry(KEEP, "demo_command", "Watch ten steps hit a rate limit and resume; needs no key."),
+    "demo": Entry(KEEP, "run", "Watch ten steps hit a rate limit and resume; needs no key."),
 }
 """Every command. Its module is imported when the command is used, so that the overview costs nothing."""
 
@@ -163,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; answer its exit code. Nothing ends in a traceback unless `--debug` is given."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if any("postgres" in word.lower() for word in words):
-        from holdfast.cli.process_list import hide_passwords
+        from holdfast.cli.store_option import hide_passwords
 
         hide_passwords(words)
     words, debug = _without_debug(words)

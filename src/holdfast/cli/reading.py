@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
+from holdfast.engine.time_travel.checkpoints import find_moment
+from holdfast.engine.time_travel.past import past_of
+from holdfast.errors import CannotReuse
+from holdfast.state.codec import Codec
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
-    from holdfast.stores.base import RunInfo
-    from holdfast.views import PauseView, RunLine, RunView
+    from holdfast.stores.base import RunInfo, Store
+    from holdfast.views.run_view import PauseView, RunLine, RunView
+    from holdfast.workflows.workflow import Flow
+
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -32,7 +40,7 @@ def reading(store: str | None, of_flow: str | None = None) -> Journal:
 def reading_run(store: str | None, run: str) -> tuple[Journal, str]:
     """The journals to read, and the run that is meant: `run`, or the workflow if that is a file."""
     if run.endswith((".yaml", ".yml")) and Path(run).is_file():
-        from holdfast.flows.flow import load_flow
+        from holdfast.workflows.workflow import load_flow
 
         flow = load_flow(Path(run))
         return reading(store, flow.store_url()), flow.name
@@ -41,8 +49,9 @@ def reading_run(store: str | None, run: str) -> tuple[Journal, str]:
 
 def view_of(journal: Journal, target: str) -> RunView:
     """The run that a run id, a checkpoint id or a workflow's name means, as it stands."""
-    from holdfast.engine.driver import liveness
-    from holdfast.views import find_run_info, run_view
+    from holdfast.engine.owner import liveness
+    from holdfast.views import run_view
+    from holdfast.views.runs import find_run_info
 
     return run_view(
         journal,
@@ -53,8 +62,8 @@ def view_of(journal: Journal, target: str) -> RunView:
 
 def line_of(journal: Journal, target: str) -> RunLine:
     """As `view_of`, no more than a line."""
-    from holdfast.engine.driver import liveness
-    from holdfast.views import find_run_info, run_line
+    from holdfast.engine.owner import liveness
+    from holdfast.views.runs import find_run_info, run_line
 
     return run_line(
         journal, find_run_info(journal, meant_run(journal.store, target)), liveness(journal.store)
@@ -79,7 +88,7 @@ def held_reason(journal: Journal, line: RunLine) -> str | None:
 
 def how_to_resume(journal: Journal, info: RunInfo, url: str) -> str:
     """How to go on with a run: a command, or, for one of a Python program that no worker takes up, a call."""
-    from holdfast.cli.stored import config_of
+    from holdfast.cli.targets import config_of
 
     is_of_program = not info.queue and "flow" not in config_of(journal, info)
     return resume_command(info.run, url, info.queue, is_of_program=is_of_program)
@@ -87,8 +96,8 @@ def how_to_resume(journal: Journal, info: RunInfo, url: str) -> str:
 
 def resume_command(run_id: str, url: str, queue: str, *, is_of_program: bool = False) -> str:
     """The command that goes on with a run; one of a queue is handed to the workers."""
-    from holdfast.cli.display.closing import command
-    from holdfast.views.pause_view import resume_call
+    from holdfast.cli.display.show import command
+    from holdfast.views.run_view import resume_call
 
     if is_of_program:
         return resume_call(run_id)
@@ -97,7 +106,7 @@ def resume_command(run_id: str, url: str, queue: str, *, is_of_program: bool = F
 
 def answer_command(pause: PauseView, url: str, queue: str = "") -> str:
     """The command that answers a pause, or passes a gate; it works when it is pasted."""
-    from holdfast.cli.display.closing import command
+    from holdfast.cli.display.show import command
 
     if pause.is_gate or pause.is_wait:
         return resume_command(pause.run_id, url, queue, is_of_program=pause.is_of_program)
@@ -107,3 +116,128 @@ def answer_command(pause: PauseView, url: str, queue: str = "") -> str:
 def pauses_as_json(pauses: Sequence[PauseView], url: str, queue: str = "") -> list[dict[str, Any]]:
     """Pauses as plain data, each with the command that answers it on its store."""
     return [{**pause.as_json(), "command": answer_command(pause, url, queue)} for pause in pauses]
+
+
+# Moments as people name them on the command line: what `find_moment` takes, and beginnings of ids and file.
+
+
+def reading_moments(store: str | None, *texts: str) -> tuple[Journal, list[str]]:
+    """The journals to read, and each moment as `find_moment` takes it. The first may say, as a file, which store."""
+    run, at, place = _parted(texts[0])
+    if _is_file(run):
+        journal, name = reading_run(store, run)
+        texts = (f"{name}{at}{place}", *texts[1:])
+    else:
+        journal = reading(store)
+    return journal, [meant_moment(journal.store, text) for text in texts]
+
+
+def viewing(store: str | None, text: str) -> tuple[Journal, RunView, str]:
+    """The journals to read, a run as it stands or stood at a moment, and, if it is a past one, the words for that."""
+    from holdfast.engine.owner import liveness
+    from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_moment
+    from holdfast.views import run_view
+    from holdfast.views.plain import CODEC
+    from holdfast.views.run_view import Driver
+    from holdfast.views.runs import find_run_info
+
+    journal, (meant,) = reading_moments(store, text)
+    if "@" not in meant or journal.store.runs(run=meant):
+        info = find_run_info(journal, meant)
+        return journal, run_view(journal, info.run, is_alive=liveness(journal.store)), ""
+    moment = find_moment(journal.store, meant)
+    view = run_view(journal, moment.info.run, upto=moment.seq)
+    status = RunStatus(journal.load(moment.info, CODEC, moment.seq).run.status)
+    point = checkpoint_at(journal.store, moment)
+    told = (
+        f"after wave {point.wave}, at checkpoint {point.id}"
+        if point is not None
+        else f"at entry {moment.seq}"
+    )
+    return journal, replace(view, line=replace(view.line, status=status, driver=Driver())), told
+
+
+def meant_moment(store: Store, text: str) -> str:
+    """A moment with the whole id of its run, or the name of its workflow."""
+    if store.runs(run=text):
+        return text
+    run, at, place = _parted(text)
+    if _is_file(run):
+        from holdfast.workflows.workflow import load_flow
+
+        run = load_flow(Path(run)).name
+    return f"{meant_run(store, run)}{at}{place}"
+
+
+def _parted(text: str) -> tuple[str, str, str]:
+    from holdfast.engine.time_travel.checkpoints import parted
+
+    run, at, place = parted(text)
+    return (run, at, place) if at else (text, "", "")
+
+
+def _is_file(text: str) -> bool:
+    return text.endswith((".yaml", ".yml")) and Path(text).is_file()
+
+
+# What the commands share that ask something of a run: which run, who asks, and why.
+
+
+run_argument = click.argument("run", metavar="RUN")
+reason_option = click.option("--reason", default="", metavar="TEXT", help="Say why.")
+by_option = click.option("--by", metavar="NAME", help="Who asks for it; by default you at this machine.")
+plain_json_option = click.option("--json", "json", is_flag=True, help="Print JSON.")
+
+
+@contextlib.contextmanager
+def found_run(run: str, store: str | None) -> Iterator[tuple[Journal, str, str]]:
+    """The journals of the store, the id of the run that is meant, and the store's URL."""
+    from holdfast.engine.resume import find_run
+
+    url = chosen_url(store)
+    opened: Any = open_existing(url)
+    try:
+        info, _ = find_run(opened, meant_run(opened, run))
+        yield open_journal(opened), info.run, url
+    finally:
+        opened.close()
+
+
+# The run that a new one takes finished steps over from, as the command line names it.
+
+
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """A run that is reused, or none; `saved` are the inputs that it began with."""
+
+    flow: Flow
+    moment: str | None = None
+    saved: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def find(cls, text: str | None, url: str, flow: Flow) -> Reused:
+        """The run that is meant, which is one of the same workflow."""
+        if text is None:
+            return cls(flow)
+        store = open_existing(url)
+        try:
+            moment = meant_moment(store, text)
+            found = find_moment(store, moment)
+            own = found.info.workflow
+            if own != flow.name:
+                raise CannotReuse(
+                    f"run {found.info.run!r} is of workflow {own!r}, and this file is of {flow.name!r}; "
+                    "only steps of the same workflow can be taken over"
+                )
+            begun = past_of(open_journal(store), Codec(), found.info, found.seq).begun
+        finally:
+            store.close()
+        ops = [op for op in begun.ops if op.key == "inputs"] if begun is not None else []
+        declared = flow.definition.workflow.inputs
+        saved = {name: value for op in ops for name, value in (op.value or {}).items() if name in declared}
+        return cls(flow, moment, saved)
+
+    def inputs(self, typed: Mapping[str, Any], text: Mapping[str, str]) -> dict[str, Any]:
+        """The inputs of the new run: those that are given, and else those of the reused one."""
+        saved = {name: value for name, value in self.saved.items() if name not in text}
+        return self.flow.read_inputs({**saved, **typed}, text)

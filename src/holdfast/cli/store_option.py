@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,14 +18,15 @@ from holdfast.stores.namespaces import (
     folder_of,
     in_namespace,
     namespace_in,
+    shown_url,
     split_namespace,
     wanted_namespace,
 )
-from holdfast.stores.showing import shown_url
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import Store
+
 
 DEFAULT_STORE = "sqlite:///.holdfast/runs.db"
 
@@ -105,7 +106,7 @@ def _discreet(url: str) -> str:
     if not url.lower().startswith(("postgres://", "postgresql://")):
         return url
     try:
-        from holdfast.stores.postgres.address import read_address
+        from holdfast.stores.postgres.connection import read_address
     except ImportError:
         return shown_url(url)  # It cannot be opened either, and whoever tries is told why.
     return read_address(url).url
@@ -133,7 +134,7 @@ def open_existing(url: str) -> Store:
 
 def exists(url: str) -> bool:
     """Whether a store is there already; nothing is created to find out."""
-    from holdfast.stores.migrating import SERVERS, schema_of
+    from holdfast.stores.maintenance import SERVERS, schema_of
 
     place = store_place(url)
     if place is not None and not place.exists():
@@ -218,7 +219,7 @@ def _bare(text: str) -> tuple[str, Path | None, str]:
 
 def close_store(store: Store) -> None:
     """Close a store that runs were driven on, once what retention asks for is done."""
-    from holdfast.engine.housekeeping import janitor
+    from holdfast.engine.retention import janitor
 
     janitor.wait(timeout=10)
     store.close()
@@ -226,7 +227,51 @@ def close_store(store: Store) -> None:
 
 def open_journal(store: Store, environ: Mapping[str, str] = os.environ) -> Journal:
     """The journals of a store, readable with the key that the environment holds."""
-    from holdfast.data.seal import Seal
     from holdfast.journal.journal import Journal
+    from holdfast.state.encryption import Seal
 
     return Journal(store, Seal.from_environment(environ))
+
+
+# What other people of a machine see of a command: its arguments, without the passwords in them.
+
+
+_IN_PLACE = re.compile(r"postgres(?:ql)?://[^:@/?]*:(.*)@", re.IGNORECASE | re.DOTALL)
+_IN_QUERY = re.compile(r"[?&][a-z_]*(?:password|secret|_key)=([^&]+)", re.IGNORECASE)
+_ARG_START, _ARG_END = 47, 48
+"""The fields of /proc/self/stat, from 0, with the addresses of a process's arguments."""
+
+
+def hide_passwords(words: Sequence[str]) -> None:
+    """Overwrite passwords of URLs among this process's arguments, where `ps` would show them.
+
+    They are visible from when the process starts until it has come here. Only Linux lets a process do this;
+    elsewhere nothing happens.
+    """
+    found = [password for word in words for password in _passwords(word)]
+    if found:
+        try:
+            _overwrite([password.encode("utf-8", "surrogateescape") for password in found])
+        except (OSError, ValueError, IndexError):
+            return
+
+
+def _passwords(word: str) -> Iterator[str]:
+    if "postgres" in word.lower():
+        for pattern in (_IN_PLACE, _IN_QUERY):
+            yield from (found[1] for found in pattern.finditer(word) if found[1])
+
+
+def _overwrite(passwords: Sequence[bytes]) -> None:
+    import ctypes
+
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = (int(fields[field - 2]) for field in (_ARG_START, _ARG_END))
+    if not 0 < start < end:
+        return
+    arguments = ctypes.string_at(start, end - start)
+    if arguments != Path("/proc/self/cmdline").read_bytes():
+        return
+    for password in passwords:
+        for place in re.finditer(re.escape(password), arguments):
+            ctypes.memset(start + place.start(), ord("*"), len(password))

@@ -2,28 +2,181 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.confirming import Gate, gate
-from holdfast.cli.loading import loading
+from holdfast.cli.confirmation import Gate, gate
+from holdfast.cli.display.progress import DONE, HELPERS, PENDING, place_of
+from holdfast.cli.main import loading
+from holdfast.cli.run_settings import Wishes
 from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
-from holdfast.cli.stored import config_in, config_of, stored_flow
-from holdfast.cli.wishes import Wishes
-from holdfast.errors import RunNotFound
+from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.values import RunStatus
+from holdfast.views.run_view import NOTHING, Counts, counted, statuses, steps_in
+from holdfast.views.usage import spent_by
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
     from holdfast.engine.confirmation import Disclosure
-    from holdfast.flows.flow import Flow
-    from holdfast.journal.journal import Journal
+    from holdfast.engine.settings import Settings
+    from holdfast.journal.journal import Journal, Loaded
     from holdfast.journal.run_state import RunState
     from holdfast.stores.base import RunInfo, Store
+    from holdfast.workflows.workflow import Flow
+
+
+# What a stored run has, for those who go on with it: what is kept, what failed, and its workflow.
+
+
+REPLANNED = "replanned"
+"""Where a run's config says when it was last given another version of its workflow file."""
+
+MANY_ENTRIES = 5000
+"""A journal with more entries is not read as a whole to tell how long the finished steps took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The finished steps of a stored run and what they cost; and the attempt that failed, if one did."""
+
+    counts: Counts = NOTHING
+    """The finished steps and items, those of open sub-workflows included."""
+    steps: int = 0
+    """The finished steps of the workflow itself."""
+    seconds: float = 0.0
+    cost: float = 0.0
+    spent: float = 0.0
+    """US dollars that the run has spent, in vain too."""
+    failed_step: str = ""
+    failed_attempt: int = 0
+    statuses: tuple[tuple[str, str], ...] = ()
+    """Each finished step of a workflow file with its status."""
+    items: tuple[tuple[str, str], ...] = ()
+    """The items of for-each steps under way, by the names of their steps: done, failed or pending."""
+    adopted: int = 0
+    """How many of the steps were given the results of another run."""
+
+
+def kept_of(app: App, run_id: str) -> Kept | None:
+    """What is kept of a run; `None` if nothing is, or the store does not say."""
+    from holdfast.engine.runner import state_of
+    from holdfast.journal.run_state import FAILED
+
+    settings = app.settings
+    try:
+        loaded = settings.journal.load(settings.journal.info(run_id), settings.codec)
+        state = state_of(loaded, settings)
+        failed = next((step for step in loaded.run.active() if step.status == FAILED), None)
+        spent = spent_by(loaded.run, settings.codec).cost
+        seconds, cost = _kept(settings, loaded, spent)
+        return Kept(
+            counts=counted(loaded.run),
+            steps=steps_in(state),
+            seconds=seconds,
+            cost=cost,
+            spent=spent,
+            failed_step="" if failed is None else place_of(failed.id, failed.node).label,
+            failed_attempt=0 if failed is None else failed.attempt,
+            statuses=tuple(statuses(state)),
+            items=_open_items(loaded.run),
+            adopted=_adopted(app, loaded) if loaded.run.reuse is not None else 0,
+        )
+    except HoldfastError:
+        return None
+
+
+def _open_items(run: RunState) -> tuple[tuple[str, str], ...]:
+    from holdfast.journal.run_state import DONE as FINISHED
+
+    items = (step for step in run.active() if step.key is not None)
+    return tuple((step.id, DONE if step.status == FINISHED else PENDING) for step in items)
+
+
+def _adopted(app: App, loaded: Loaded) -> int:
+    from holdfast.journal.records import StepFinished
+
+    settings = app.settings
+    _, history = settings.journal.history(loaded.info, settings.codec)
+    found = [record for _, records in history for record in records if isinstance(record, StepFinished)]
+    return adopted_steps(app, {record.step for record in found if record.origin}).steps
+
+
+def adopted_steps(app: App, ids: Iterable[str]) -> Counts:
+    """How many steps of the workflow itself, and items, are over by what was taken over, and not run."""
+    nodes = app.settings.graph.nodes
+    own = {place_of(name) for name in ids if "/" not in name}
+    whole = [place for place in own if place.role == "done" or f"{place.path[0]}:done" not in nodes]
+    steps = {place.path for place in whole if place.role not in HELPERS.values()}
+    return Counts(len(steps), sum(place.key is not None for place in own))
+
+
+def kept_at(app: App, info: RunInfo, seq: int | None) -> Kept | None:
+    """What of a run is kept that goes on from where it, or another, stood at an entry; `None` if nothing is."""
+    from holdfast.engine.runner import state_of
+
+    settings = app.settings
+    if not seq:
+        return None
+    try:
+        loaded = settings.journal.load(info, settings.codec, seq)
+    except HoldfastError:
+        return None
+    state, spent = state_of(loaded, settings), spent_by(loaded.run, settings.codec).cost
+    kept = Kept(counted(loaded.run), steps_in(state), loaded.run.seconds, spent, spent)
+    return replace(kept, statuses=tuple(statuses(state))) if kept.steps else None
+
+
+def counts_of(app: App, run_id: str) -> Counts:
+    """How many steps and items of a run are finished."""
+    settings = app.settings
+    return counted(settings.journal.load(settings.journal.info(run_id), settings.codec).run)
+
+
+def _kept(settings: Settings, loaded: Loaded, spent: float) -> tuple[float, float]:
+    """The time and the money that went into the finished steps; of a very long journal with what was in vain."""
+    from holdfast.views.usage import ledger
+
+    if loaded.seq > MANY_ENTRIES:
+        return loaded.run.seconds, spent
+    kept = ledger(settings.journal, loaded.info.run).kept
+    return min(kept.seconds, loaded.run.seconds), kept.cost
+
+
+def stored_flow(info: RunInfo, config: Mapping[str, Any], file: Path | None = None) -> Flow:
+    """The workflow of a stored run; of one from outside what came with it, whatever files are on this machine."""
+    from holdfast.workflows.reading.problems import FlowInvalid
+    from holdfast.workflows.workflow import flow_of_run
+
+    try:
+        return flow_of_run(config, file=file, prefer="saved" if info.origin else "file")
+    except FlowInvalid as error:
+        if file is not None or Path(error.problems[0].position.file).is_file():
+            raise
+        raise click.UsageError(
+            f"{error}\nthis is what run {info.run!r} has for its workflow file; go on with a file that can be used: "
+            f"holdfast resume {info.run} --workflow FILE"
+        ) from None
+
+
+def config_of(journal: Journal, info: RunInfo) -> dict[str, Any]:
+    """The config that a run was started with; it says which workflow file the run is of."""
+    from holdfast.state.codec import Codec
+
+    codec = Codec()
+    return config_in(journal.load(info, codec).run)
+
+
+def config_in(run: RunState) -> dict[str, Any]:
+    """The config of a run that was loaded."""
+    from holdfast.state.codec import Codec
+
+    found = Codec().decode(run.config, lenient=True) if run.config else {}
+    return dict(found) if isinstance(found, dict) else {}
+
 
 STOPPED = (RunStatus.PAUSED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 
@@ -79,8 +232,8 @@ def _found(
     admit: Gate,
 ) -> Target:
     with loading():
-        from holdfast.engine.saved_config import check_options
-        from holdfast.flows.flow import load_flow
+        from holdfast.engine.checkpoint_files import check_options
+        from holdfast.workflows.workflow import load_flow
 
     if target is not None and _is_workflow_file(target):
         workflow = workflow or Path(target)
@@ -117,10 +270,10 @@ def _found(
 
 def _standing(journal: Journal, info: RunInfo, what: str) -> tuple[RunInfo, RunState]:
     """A run as it stands, or as it stood at the checkpoint that is meant: what is confirmed is what will run."""
-    from holdfast.data.codec import Codec
     from holdfast.engine.resume import find_checkpoint
-    from holdfast.journal.checkpoints import is_checkpoint_id
     from holdfast.journal.provenance import set_back
+    from holdfast.journal.run_state import is_checkpoint_id
+    from holdfast.state.codec import Codec
 
     run = journal.load(info, Codec()).run
     if what == info.run or not is_checkpoint_id(what):
@@ -173,8 +326,8 @@ def _find(store: Store, target: str | None, checkpoint: str | None) -> tuple[Run
 
 def _at_moment(store: Store, target: str) -> tuple[RunInfo, str]:
     """The run, and the checkpoint that `RUN@3` and the like mean."""
-    from holdfast.cli.moments import meant_moment
-    from holdfast.engine.travel.moments import checkpoint_at, find_moment
+    from holdfast.cli.reading import meant_moment
+    from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_moment
 
     moment = find_moment(store, meant_moment(store, target))
     point = checkpoint_at(store, moment)
@@ -187,8 +340,8 @@ def _at_moment(store: Store, target: str) -> tuple[RunInfo, str]:
 
 def _find_any(store: Store, target: str) -> tuple[RunInfo, str]:
     """The run that is meant, completed or not, and the moment of it."""
-    from holdfast.cli.moments import meant_moment
-    from holdfast.engine.travel.moments import find_moment
+    from holdfast.cli.reading import meant_moment
+    from holdfast.engine.time_travel.checkpoints import find_moment
 
     text = meant_moment(store, target)
     moment = find_moment(store, text)
@@ -197,7 +350,7 @@ def _find_any(store: Store, target: str) -> tuple[RunInfo, str]:
 
 def latest_unfinished(store: Store) -> RunInfo:
     """The run that was touched last of those that are not over and that nobody drives."""
-    from holdfast.engine.driver import is_alive
+    from holdfast.engine.owner import is_alive
 
     stopped = store.runs(status=STOPPED, limit=1)
     for info in store.runs(status=[RunStatus.RUNNING]):
@@ -224,9 +377,9 @@ def _from_file(path: Path, store_url: str | None, workflow: Path | None, admit: 
 
     Of a file for which a workflow is given, neither the workflow that it names nor its options are taken.
     """
-    from holdfast.engine import files
-    from holdfast.flows.flow import flow_of_run, load_flow
+    from holdfast.engine import checkpoint_files as files
     from holdfast.stores import open_store
+    from holdfast.workflows.workflow import flow_of_run, load_flow
 
     found = files.read(path)
     config = found.content["config"]

@@ -8,30 +8,27 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.data.state import State
-from holdfast.engine import files
+from holdfast.engine import checkpoint_files as files
 from holdfast.engine.blocking import Blocking, StreamQueue, run_blocking
-from holdfast.engine.commands.steerable import Steerable
-from holdfast.engine.driving.drive import Drive
-from holdfast.engine.outcome import Outcome, Pause, public_pauses
-from holdfast.engine.policy import one_of
-from holdfast.engine.queueing import DEFAULT_QUEUE, Place, When, id_of_key, requeue
+from holdfast.engine.commands.app_methods import Steerable
+from holdfast.engine.loop import Drive
 from holdfast.engine.resume import ResumeOptions, find_checkpoint
 from holdfast.engine.runner import Caller, ObserverLike, Runner, state_of
-from holdfast.engine.settings import Settings
-from holdfast.engine.travel.accounting import Accounting
-from holdfast.engine.travel.running_again import RunningAgain
-from holdfast.engine.travel.travelling import Travelling
+from holdfast.engine.settings import Outcome, Pause, Settings, one_of, public_pauses
+from holdfast.engine.submission import DEFAULT_QUEUE, Place, When, id_of_key, requeue
+from holdfast.engine.time_travel.app_methods import Accounting, RunningAgain, Travelling
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event, MultiObserver, resolve_observer
-from holdfast.journal.checkpoints import Checkpoint, read_mark
-from holdfast.journal.pruning import delete_run
-from holdfast.plan.graph import Graph
+from holdfast.graph.graph import Graph
+from holdfast.journal.copying import delete_run
+from holdfast.journal.run_state import Checkpoint, read_mark
+from holdfast.state.state import State
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
     from holdfast.engine.resume_plan import ResumePlan
+
 
 Input = Mapping[str, Any] | Any | None
 
@@ -342,7 +339,7 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
 
     def draw(self) -> str:
         """The graph as Mermaid text."""
-        from holdfast.plan.draw import mermaid
+        from holdfast.graph.drawing import mermaid
 
         return mermaid(self.outline())
 

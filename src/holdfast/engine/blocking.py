@@ -12,13 +12,13 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from holdfast import clock
-from holdfast.engine.driving.context import Terminated
-from holdfast.engine.driving.drive import Drive
-from holdfast.engine.outcome import Outcome
+from holdfast.engine.context import Terminated
+from holdfast.engine.loop import Drive
+from holdfast.engine.settings import Outcome
 from holdfast.errors import ResourceExhausted
 from holdfast.events import Event
-from holdfast.journal.threads import start
 from holdfast.stores.base import in_memory_only
+from holdfast.threads import start
 from holdfast.values import RunStatus
 
 Main = Callable[[bool, Callable[[Drive], None]], Coroutine[Any, Any, Outcome]]

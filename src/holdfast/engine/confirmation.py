@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.data.codec import Codec, TolerantCodec
+from holdfast.engine.checkpoint_files import check_config
 from holdfast.engine.commands.inbox import Wish, open_message, write_message
-from holdfast.engine.saved_config import check_config
 from holdfast.errors import CodecError, ForeignRun
 from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import Provenance, definition_digest, me
 from holdfast.journal.records import Confirmed
 from holdfast.journal.run_state import RunState
+from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.stores.base import Message, RunInfo
-from holdfast.views.plain import CODEC
-from holdfast.views.tree import tree_lines
+from holdfast.views.plain import CODEC, tree_lines
 
 Trust = bool | str
 """Whether a caller confirms what a run from outside would run with; text is the digest of what was shown."""

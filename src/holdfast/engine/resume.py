@@ -8,10 +8,8 @@ from functools import partial
 from typing import Any
 
 from holdfast import clock
-from holdfast.data.codec import Codec
 from holdfast.engine.answers import misfit
-from holdfast.engine.policy import ON_CHANGE, Retention, one_of
-from holdfast.engine.settings import Settings
+from holdfast.engine.settings import ON_CHANGE, Retention, Settings, one_of
 from holdfast.errors import (
     AnswerRejected,
     CheckpointNotFound,
@@ -20,8 +18,8 @@ from holdfast.errors import (
     RunNotFound,
     StateInvalid,
 )
+from holdfast.graph.graph import IF_INTERRUPTED, Graph
 from holdfast.journal import records
-from holdfast.journal.checkpoints import is_checkpoint_id, locate_checkpoint
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.run_state import (
     ABOUT_DOUBTS,
@@ -34,8 +32,10 @@ from holdfast.journal.run_state import (
     Pause,
     RunState,
     Step,
+    is_checkpoint_id,
+    locate_checkpoint,
 )
-from holdfast.plan.graph import IF_INTERRUPTED, Graph
+from holdfast.state.codec import Codec
 from holdfast.stores.base import RunInfo, Store
 from holdfast.suggestions import suggestion
 from holdfast.values import RunStatus, moment

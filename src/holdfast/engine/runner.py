@@ -10,19 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import clock
-from holdfast.data.codec import Codec
-from holdfast.data.frozen import freeze
-from holdfast.data.ops import advance
-from holdfast.data.schema import as_mapping
-from holdfast.data.state import State, origin_of
-from holdfast.engine import files
-from holdfast.engine.driver import active_runs, describe, is_alive, is_driven, is_here, this_driver
-from holdfast.engine.driving.drive import Drive
-from holdfast.engine.driving.route import first_targets
-from holdfast.engine.housekeeping import has_kept, janitor
-from holdfast.engine.outcome import Figures, Outcome, public_pauses
-from holdfast.engine.queueing import Place
-from holdfast.engine.reconciling import Reconciled, reconcile
+from holdfast.engine import checkpoint_files as files
+from holdfast.engine.checkpoint_files import check_config
+from holdfast.engine.environment import Surroundings
+from holdfast.engine.graph_changes import Reconciled, reconcile
+from holdfast.engine.loop import Drive
+from holdfast.engine.owner import active_runs, describe, is_alive, is_driven, is_here, this_driver
 from holdfast.engine.resume import (
     ResumeOptions,
     answered_now,
@@ -31,9 +24,10 @@ from holdfast.engine.resume import (
     load_latest,
     refuse_finished,
 )
-from holdfast.engine.saved_config import check_config
-from holdfast.engine.settings import Settings
-from holdfast.engine.surroundings import Surroundings
+from holdfast.engine.retention import has_kept, janitor
+from holdfast.engine.routing import first_targets
+from holdfast.engine.settings import Figures, Outcome, Settings, public_pauses
+from holdfast.engine.submission import Place
 from holdfast.errors import (
     CodecError,
     ExecutionError,
@@ -46,19 +40,22 @@ from holdfast.errors import (
 )
 from holdfast.events import Event, Observer, tell
 from holdfast.journal import records
-from holdfast.journal.checkpoints import checkpoint_id, encode_mark, new_run_key
+from holdfast.journal.copying import delete_run, needed_by
 from holdfast.journal.journal import Loaded
 from holdfast.journal.provenance import Provenance
-from holdfast.journal.pruning import delete_run, needed_by
 from holdfast.journal.records import Target
-from holdfast.journal.run_state import DONE, RunState
-from holdfast.journal.threads import in_background
+from holdfast.journal.run_state import DONE, RunState, checkpoint_id, encode_mark, new_run_key
 from holdfast.journal.writer import Writer
+from holdfast.state.codec import Codec
+from holdfast.state.ops import advance, freeze
+from holdfast.state.schema import as_mapping
+from holdfast.state.state import State, origin_of
 from holdfast.stores.base import RunInfo
+from holdfast.threads import in_background
 from holdfast.values import END, RunStatus, readable_step
 
 if TYPE_CHECKING:  # What only some need is loaded by those who do.
-    from holdfast.engine.travel.repeating import Source
+    from holdfast.engine.time_travel.rerunner import Source
 
 logger = logging.getLogger("holdfast")
 
@@ -160,7 +157,7 @@ class Runner:
             return await self._fork(info, seq, options, caller)
         again = None
         if options.rerun_changed:
-            from holdfast.engine.travel.rerunner import Rerunner
+            from holdfast.engine.time_travel.rerunner import Rerunner
 
             again = Rerunner(self).changes(loaded, options)
         if again is None or not again.goes_back:
@@ -196,7 +193,7 @@ class Runner:
         return bool(self._store.inbox(name, run.inbox_seen))
 
     def _source(self, reuse: str) -> Source:
-        from holdfast.engine.travel.repeating import Source
+        from holdfast.engine.time_travel.rerunner import Source
 
         return Source.find(self.settings, reuse)
 
@@ -370,7 +367,7 @@ class Runner:
 
     async def _fork(self, info: RunInfo, seq: int, options: ResumeOptions, caller: Caller) -> Outcome:
         """A new run from an older checkpoint of a run; that run is left as it is."""
-        from holdfast.engine.travel.forking import begin_fork, forget_all, store_fork
+        from holdfast.engine.time_travel.fork import begin_fork, forget_all, store_fork
 
         options.refuse_answers("an older checkpoint, where nothing has been asked yet")
         driver, run = this_driver(self._store), str(uuid.uuid4())
@@ -403,7 +400,7 @@ class Runner:
         for record in reconciled.records:
             writer.record(record)
         if options.update:
-            from holdfast.engine.commands.ground import Ground, warn_of_decided_route
+            from holdfast.engine.commands.inbox import Ground, warn_of_decided_route
 
             warn_of_decided_route(Ground(info.run, writer.run, codec, settings.graph, driven=False))
         approve = options.approve and info.status == RunStatus.PAUSED
@@ -506,7 +503,7 @@ class Runner:
 
     def _see_to(self, drive: Drive) -> None:
         if self._store.inbox(drive.run_id, drive.run.inbox_seen):
-            from holdfast.engine.commands.wishing import see_to
+            from holdfast.engine.commands.posting import see_to
 
             see_to(self.journal, drive.run_id, self._codec, self.settings.graph)
 

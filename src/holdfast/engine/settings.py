@@ -2,17 +2,108 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.data.codec import Codec
-from holdfast.engine.driving.decide import Rules
-from holdfast.engine.policy import CheckpointPolicy, Retention
+from holdfast.engine.decide import Rules
+from holdfast.errors import HoldfastError
 from holdfast.events import Observer
+from holdfast.graph.graph import Graph
 from holdfast.journal.journal import Journal
-from holdfast.plan.graph import Graph
+from holdfast.journal.run_state import Pause as FoldedPause
+from holdfast.journal.run_state import RunState
+from holdfast.state.codec import Codec
+from holdfast.state.state import State
+from holdfast.values import RunStatus, moment
+
+# Policies: what is saved when, what happens on failure, and how long things are kept.
+
+
+DURABILITY = ("full", "process", "exit")
+ON_FAILURE = ("pause", "continue", "rollback")
+ON_SAVE_ERROR = ("fail", "continue")
+PRESERVE = ("last", "all", "none")
+ON_CHANGE = ("warn", "fail", "use_saved")
+
+
+def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    """Refuse a value that is not among the allowed."""
+    if value not in allowed:
+        raise HoldfastError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPolicy:
+    """When a run is saved, and what a failure means.
+
+    - `interval`: 1 saves every wave, n every n-th, 0 none; pauses and failures are always saved.
+    - `on_failure`: "pause" stops so that the run can be resumed; "continue" goes on without the failed
+      step's update; "rollback" deletes the run.
+    - `on_save_error`: "fail" stops the run; "continue" goes on, tells `checkpoint.fail`, and saves what
+      it owes with the next checkpoint; only that a resume took the run up has to be saved either way.
+    - `preserve`: what a completed run leaves. "last" leaves it to retention, which always keeps the last
+      successful run; "all" is never pruned; "none" deletes the run when it completes.
+    - `durability`: "full" survives a power loss, "process" survives kill -9, "exit" saves only at a pause,
+      a failure or the end.
+    """
+
+    interval: int = 1
+    on_failure: str = "pause"
+    on_save_error: str = "fail"
+    preserve: str = "last"
+    durability: str = "full"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.interval, int) or self.interval < 0:
+            raise HoldfastError(f"interval must be 0 (off), 1 (every wave) or more, not {self.interval!r}")
+        one_of("on_failure", self.on_failure, ON_FAILURE)
+        one_of("on_save_error", self.on_save_error, ON_SAVE_ERROR)
+        one_of("preserve", self.preserve, PRESERVE)
+        one_of("durability", self.durability, DURABILITY)
+
+    def saves_wave(self, wave: int) -> bool:
+        """Whether the run is saved after its `wave`-th wave."""
+        return self.durability != "exit" and self.interval > 0 and wave % self.interval == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long runs and their checkpoints are kept. `None` means without limit.
+
+    - `max_age`: a run untouched for longer is deleted.
+    - `max_checkpoints`: how many checkpoints are kept, oldest dropped first, `per` "workflow" or "run".
+      The newest checkpoint of a run that can still be resumed is never dropped by count.
+    - `keep_successful`: the last successful run of a workflow outlives both.
+    - `pause_ttl`: a pause unanswered for longer takes no answer any more.
+    """
+
+    max_age: dt.timedelta | None = dt.timedelta(days=7)
+    max_checkpoints: int | None = None
+    keep_successful: bool = True
+    pause_ttl: dt.timedelta | None = dt.timedelta(hours=24)
+    per: str = "workflow"
+
+    def __post_init__(self) -> None:
+        if self.max_checkpoints is not None and self.max_checkpoints < 1:
+            raise HoldfastError(f"max_checkpoints must be at least 1 or None, not {self.max_checkpoints!r}")
+        one_of("per", self.per, ("workflow", "run"))
+        for name in ("max_age", "pause_ttl"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, dt.timedelta) and value > dt.timedelta(0)):
+                raise HoldfastError(f"{name} must be a timedelta of more than zero, or None, not {value!r}")
+
+    @classmethod
+    def recent(cls, count: int = 5) -> Retention:
+        """Keep the `count` newest checkpoints of each workflow."""
+        return cls(max_checkpoints=count)
+
+    @classmethod
+    def latest_only(cls) -> Retention:
+        """Keep one checkpoint a run: each save replaces the one before."""
+        return cls(max_checkpoints=1, per="run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +128,89 @@ class Settings:
     """Whether runs are kept in memory because nobody named a store."""
     facts: Mapping[str, Any] | None = field(default_factory=dict)
     """What is noted of where runs are driven, beside what is found out; `None` if nothing is to be."""
+
+
+# What comes of driving a run.
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Something a run waits for.
+
+    `kind` is `ask` (an answer to `ctx.ask`), `before` or `after` (a gate; plain `resume` passes it),
+    `in_doubt` or `poison` (what to do with an interrupted step). Answer by `name`, or by `id` where
+    several pauses have one name.
+    """
+
+    id: str
+    kind: str
+    node: str
+    step: str
+    name: str
+    prompt: str
+    schema: dict[str, Any] | None
+    since: dt.datetime
+    expires_at: dt.datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a drive did and what it cost."""
+
+    steps_run: int = 0
+    """Attempts made by this drive."""
+    steps_kept: int = 0
+    """Steps that were finished before this drive and did not run again."""
+    waves: int = 0
+    """Waves completed, over all drives of the run."""
+    retries: int = 0
+    seconds: float = 0.0
+    """Time spent in steps, over all drives of the run."""
+    commits: int = 0
+    bytes_written: int = 0
+    save_errors: int = 0
+    cost: float = 0.0
+    """US dollars that the run is known to have spent, over all its drives."""
+    steps_adopted: int = 0
+    """Steps that this drive was given the results of, instead of running them."""
+    seconds_saved: float = 0.0
+    """How long they took where they ran."""
+    cost_saved: float = 0.0
+    """US dollars that they are known to have cost there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run stands now: completed, paused or cancelled. A failure is raised instead."""
+
+    status: RunStatus
+    state: State
+    run_id: str
+    checkpoint_id: str
+    pauses: tuple[Pause, ...] = ()
+    figures: Figures = field(default_factory=Figures)
+    warnings: tuple[str, ...] = ()
+    """What went wrong and was passed over: failed steps under on_failure="continue", unsaved checkpoints."""
+    adopted: tuple[str, ...] = ()
+    """The steps that this drive was given the results of, instead of running them, by their ids."""
+
+
+def public_pauses(run: RunState, codec: Codec) -> tuple[Pause, ...]:
+    """A run's pauses as people see them, in the order of the steps, not of who was first to ask."""
+    order = {step.id: index for index, step in enumerate(run.active())}
+    pauses = sorted(run.pauses.values(), key=lambda pause: order.get(pause.step, 0))
+    return tuple(_public(pause, codec) for pause in pauses)
+
+
+def _public(pause: FoldedPause, codec: Codec) -> Pause:
+    return Pause(
+        id=pause.id,
+        kind=pause.kind,
+        node=pause.node,
+        step=pause.step,
+        name=pause.name,
+        prompt=pause.prompt,
+        schema=codec.decode(pause.schema) if pause.schema else None,
+        since=moment(pause.since),
+        expires_at=None if pause.expires_at is None else moment(pause.expires_at),
+    )

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from holdfast.data.codec import TolerantCodec
-from holdfast.data.seal import Seal
 from holdfast.engine.app import App
 from holdfast.engine.confirmation import refuse_unconfirmed
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
+from holdfast.state.codec import TolerantCodec
+from holdfast.state.encryption import Seal
 from holdfast.stores.base import Store
 
 _KEPT = 64

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast import clock
-from holdfast.fleet.limits import Limit, Limits
-from holdfast.fleet.on_postgres import is_postgres
+from holdfast.fleet.postgres_claims import Limit, Limits, is_postgres
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus
 

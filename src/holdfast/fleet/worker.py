@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.app import App
 from holdfast.engine.blocking import new_loop
-from holdfast.engine.driving.drive import Drive
-from holdfast.engine.outcome import Outcome
+from holdfast.engine.loop import Drive
+from holdfast.engine.settings import Outcome
 from holdfast.errors import (
     CorruptJournal,
     ExecutionError,
@@ -30,13 +30,11 @@ from holdfast.errors import (
 )
 from holdfast.events import Observer
 from holdfast.fleet.catalog import Catalog, Known, UnknownWorkflow
-from holdfast.fleet.claims import Claim, Claims, Wanted
-from holdfast.fleet.local_claims import LocalClaims
-from holdfast.fleet.on_postgres import is_postgres
-from holdfast.fleet.postgres_claims import PostgresClaims
+from holdfast.fleet.claims import Claim, Claims, LocalClaims, Wanted
+from holdfast.fleet.postgres_claims import PostgresClaims, is_postgres
 from holdfast.fleet.schedules import Schedules, submitting
-from holdfast.journal.threads import in_background
 from holdfast.stores.base import Leases, Store
+from holdfast.threads import in_background
 from holdfast.values import RunStatus
 
 logger = logging.getLogger("holdfast.fleet")

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
 from holdfast import clock
-from holdfast.data.seal import Seal
-from holdfast.errors import CorruptJournal, StoreError
-from holdfast.journal.bodies import Bodies, is_sealed
-from holdfast.journal.journal import genesis, is_whole, link, misplaced, verified
+from holdfast.errors import CodecError, CommandRefused, CorruptJournal, HoldfastError, StoreError
+from holdfast.journal.journal import Journal, break_at, genesis, is_whole, link, misplaced, verified
 from holdfast.journal.records import Fault, RunEnded
-from holdfast.journal.resealed import Resealed
+from holdfast.journal.sealing import CHAIN_BYTES, Bodies, is_sealed
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import encode_records
+from holdfast.state.codec import TolerantCodec
+from holdfast.state.encryption import Seal
 from holdfast.stores.base import (
     PAGE_BYTES,
     PAGE_ENTRIES,
     Append,
     Entry,
+    Mark,
     Message,
     Readable,
     RunInfo,
@@ -33,6 +34,91 @@ from holdfast.stores.base import (
     namespace_of,
 )
 from holdfast.values import RunStatus
+
+# A run as it is in another namespace: what is sealed is sealed anew for that one.
+
+
+_REMEMBERED = 1000
+"""After so many entries each the chains are remembered, so that reading on does not begin anew."""
+
+
+class _Chains(NamedTuple):
+    """The chain of an entry, here and there, and whether the entry is sealed."""
+
+    here: bytes
+    there: bytes
+    sealed: bool
+
+
+class Resealed:
+    """Reads one run of a store as another namespace has it. Sealing anew gives the same bytes every time.
+
+    That takes the key; a run that is not sealed is the same everywhere.
+    """
+
+    def __init__(self, inner: Readable, info: RunInfo, namespace: str, seal: Seal | None) -> None:
+        self.url, self.namespace = inner.url, namespace
+        self._inner, self._info = inner, info
+        self._here = Bodies(seal, namespace_of(inner), info.run, info.key)
+        self._there = Bodies(seal, namespace, info.run, info.key)
+        self._known: dict[int, _Chains] = {}
+
+    def runs(self, *, run: str | None = None, key: bytes | None = None) -> list[RunInfo]:
+        """As the store."""
+        return self._inner.runs(run=run, key=key)
+
+    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+        """As the store."""
+        return self._inner.marks(run, before, limit)
+
+    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+        """The entries of the run, each checked against its predecessor."""
+        start = max(0, after) // _REMEMBERED * _REMEMBERED
+        chains = self._known.get(start)
+        for entry in self._inner.read(run, start if chains else 0, upto):
+            own = self._moved(entry, chains)
+            chains = _Chains(entry.chain, own.chain, is_sealed(entry.body))
+            if entry.seq % _REMEMBERED == 0:
+                self._known[entry.seq] = chains
+            if entry.seq > after:
+                yield own
+
+    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
+        """The newest snapshot with `seq <= upto`."""
+        found = self._inner.snapshot(run, upto)
+        return None if found is None else self.moved_snapshot(found)
+
+    def moved_snapshot(self, snapshot: Snapshot) -> Snapshot:
+        """A snapshot of the run, as it is there."""
+        run, seq = self._info.run, snapshot.seq
+        own = next(iter(self.read(run, seq - 1, seq)), None)
+        if own is None:
+            raise CorruptJournal(f"run {run!r}: entry {seq} is missing", run=run, seq=seq)
+        body = self._here.reseal_snapshot(snapshot, self._there, own.chain)
+        return dataclasses.replace(snapshot, chain=own.chain, body=body)
+
+    def inbox(self, run: str, after: int = 0) -> list[Message]:
+        """The messages with `number > after`, in order."""
+        return [
+            dataclasses.replace(each, body=self._here.reseal_message(each, self._there, each.number))
+            for each in self._inner.inbox(run, after)
+        ]
+
+    def _moved(self, entry: Entry, before: _Chains | None) -> Entry:
+        """An entry that follows one with these chains; the first of a pruned run follows none that is there."""
+        seq, at, _, body, mark = entry
+        if before is None:
+            if seq > 1 and not is_sealed(body):
+                return entry
+            start = genesis(self._info.run, self._info.key) if seq == 1 else body[1 : 1 + CHAIN_BYTES]
+            before = _Chains(start, start, sealed=False)
+        if broken := break_at(before.here, before.sealed, entry):
+            raise CorruptJournal(f"run {self._info.run!r}: {broken}", run=self._info.run, seq=seq)
+        if not is_sealed(body):
+            return entry
+        body = self._here.reseal_entry(entry, self._there, before.there, mark)
+        return Entry(seq, at, link(before.there, seq, at, mark, body), body, mark)
+
 
 COPIED = encode_records(
     [RunEnded(RunStatus.INTERRUPTED, Fault("Copied", "this is a copy of a run that was under way"))], Track()
@@ -292,3 +378,149 @@ def _commit(
     (conflict,) = store.commit([Append(run, after, page, facts, tuple(snapshots), link=chain)])
     if conflict is not None:
         raise conflict
+
+
+# Dropping the past of a journal, or all of it, so that the forks that are read through it stay whole.
+
+
+def prune_run(journal: Journal, info: RunInfo, horizon: int) -> int:
+    """Keep a run's journal from the checkpoint at `horizon` on; answer how many entries went.
+
+    It is kept from an earlier one on if there is a run that is to be given, instead of running them, steps that were
+    finished before.
+    """
+    codec, store = TolerantCodec(), journal.store
+    horizon = held_back(journal, info, horizon)
+    if not horizon:
+        return 0
+    snapshot = journal.make_snapshot(journal.load(info, codec, horizon), codec)
+    while True:
+        forks = free_forks(journal, info, horizon)
+        dropped = store.prune(info.run, snapshot, forks=forks)
+        if dropped or all(fork.key in forks for fork in store.runs(parent=info.key)):
+            return dropped
+
+
+def held_back(journal: Journal, info: RunInfo, horizon: int) -> int:
+    """The checkpoint, `horizon` or an earlier one, up to which nothing of a run is needed; 0 if there is none."""
+    needed = min(_needs(journal, info).values(), default=horizon)
+    if needed >= horizon:
+        return horizon
+    marks = journal.store.marks(info.run, needed + 1, 1)
+    return marks[0].seq if marks else 0
+
+
+def needed_by(journal: Journal, info: RunInfo) -> list[str]:
+    """The other runs, not finished, that are to be given steps that this one has finished."""
+    return [run for run in _needs(journal, info) if run != info.run]
+
+
+def _needs(journal: Journal, info: RunInfo) -> dict[str, int]:
+    """By unfinished run that goes on with what this one, or it itself, has finished: the entry after which that is."""
+    found, codec = dict[str, int](), TolerantCodec()
+    for other in _family(journal.store, info):
+        if other.status == RunStatus.COMPLETED:
+            continue
+        try:
+            reuse = journal.load(other, codec).run.reuse
+        except (CodecError, CorruptJournal):
+            continue
+        seqs = [seq for key, seq in reuse.needs if (key or other.key) == info.key] if reuse else []
+        if seqs:
+            found[other.run] = min(seqs)
+    return found
+
+
+def _family(store: Store, info: RunInfo) -> Iterator[RunInfo]:
+    """A run, those that it was forked from, directly or not, and all that were forked from these."""
+    first, climbed = info.key, {info.key}
+    above = info
+    while above.parent and above.parent not in climbed:
+        first = above.parent
+        climbed.add(first)
+        parents = store.runs(key=first)
+        if not parents:
+            break
+        above = parents[0]
+    else:
+        yield above
+    todo, seen = [first], {first}
+    while todo:
+        for other in store.runs(parent=todo.pop()):
+            if other.key not in seen:
+                seen.add(other.key)
+                todo.append(other.key)
+                yield other
+
+
+def delete_run(journal: Journal, run: str, *, going: Collection[str] | None = ()) -> bool:
+    """Remove a run and all that belongs to it; `False` if there was none.
+
+    It is refused as long as there is a run that is to be given steps that this one has finished, unless that is one of
+    those that are `going`, too. Without these it goes whatever needs it.
+    """
+    store = journal.store
+    for _ in range(_PATIENCE):
+        found = store.runs(run=run)
+        if not found:
+            return False
+        needing = (
+            [] if going is None else [name for name in needed_by(journal, found[0]) if name not in going]
+        )
+        if needing:
+            raise CommandRefused(
+                f"run {run!r} is still needed: run {needing[0]!r}, which is not finished, is to be given steps that "
+                "this one has finished; resume that one, or delete it first"
+            )
+        if store.delete(run, forks=free_forks(journal, found[0])):
+            return True
+    raise HoldfastError(f"run {run!r} is forked so fast that it cannot be deleted; try again")
+
+
+def free_forks(journal: Journal, parent: RunInfo, below: int | None = None) -> set[bytes]:
+    """Give every fork of a run, or those from before entry `below`, a snapshot of its own to begin with.
+
+    Answers the keys of all forks there were.
+    """
+    store, codec, keys = journal.store, TolerantCodec(), set[bytes]()
+    for info in store.runs(parent=parent.key):
+        keys.add(info.key)
+        try:
+            if not _is_bound(journal, info, parent, below):
+                continue
+            snapshot = journal.materialised(info, codec)
+        except CorruptJournal:
+            continue  # It could not be read before, either; there is nothing left to save.
+        if snapshot is not None:
+            add_snapshot(journal, info.run, snapshot)
+    return keys
+
+
+def _is_bound(journal: Journal, info: RunInfo, parent: RunInfo, below: int | None) -> bool:
+    """Whether a run is read through what goes of its parent: it has no snapshot, and refers to an entry below."""
+    first = next(iter(journal.store.read(info.run, 0, 1)), None)
+    if first is None or journal.store.snapshot(info.run, 1) is not None:
+        return False
+    try:
+        fork = journal.fork_of(info, first, TolerantCodec())
+    except CodecError as error:
+        raise CodecError(
+            f"run {parent.run!r} may be what its fork {info.run!r} is read through, and that one is encrypted: "
+            f"{error}; or delete the fork first"
+        ) from None
+    # What is kept of the parent may begin with a snapshot in the clear, through which a sealed fork is not read.
+    return fork is not None and (below is None or fork.seq < below or is_sealed(first.body))
+
+
+def add_snapshot(journal: Journal, run: str, snapshot: Snapshot) -> None:
+    """Store a snapshot beside a journal that others may be appending to."""
+    head = snapshot.seq
+    for _ in range(_PATIENCE):
+        (conflict,) = journal.store.commit([Append(run, head, (), snapshots=(snapshot,))])
+        if conflict is None or conflict.head is None:
+            return
+        head = conflict.head
+    raise HoldfastError(f"run {run!r} is written to so fast that it cannot be made independent; try again")
+
+
+_PATIENCE = 10_000

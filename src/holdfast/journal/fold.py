@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.data.ops import Op, advance
 from holdfast.journal.records import (
     Answered,
     Commanded,
@@ -72,6 +71,7 @@ from holdfast.journal.run_state import (
     renamed_path,
     step_id,
 )
+from holdfast.state.ops import Op, advance
 from holdfast.values import RunStatus
 
 

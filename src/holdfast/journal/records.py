@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from holdfast.data.ops import Op
+from holdfast.state.ops import Op
 
 Ops = tuple[Op, ...]
 

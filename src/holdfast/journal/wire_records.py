@@ -7,7 +7,6 @@ from typing import Any
 
 import ormsgpack
 
-from holdfast.data.codec import Codec
 from holdfast.errors import CodecError
 from holdfast.journal.records import (
     Answered,
@@ -43,6 +42,7 @@ from holdfast.journal.run_state import RunState, frame_of
 from holdfast.journal.wire import (
     HEAD,
     Track,
+    decode_run,
     read_fault,
     read_item,
     read_ops,
@@ -55,7 +55,7 @@ from holdfast.journal.wire import (
     write_ops,
     write_targets,
 )
-from holdfast.journal.wire_runs import decode_run
+from holdfast.state.codec import Codec
 
 
 def encode_records(records: Sequence[Record], track: Track) -> bytes:

@@ -8,18 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from holdfast import clock
-from holdfast.data.codec import Codec
 from holdfast.errors import RunConflict, RunExists
-from holdfast.journal.checkpoints import sealed_mark
 from holdfast.journal.fold import APPLY
 from holdfast.journal.journal import Journal, Loaded, genesis, link
 from holdfast.journal.records import Noted, Record
-from holdfast.journal.run_state import RunState
-from holdfast.journal.threads import in_background
+from holdfast.journal.run_state import RunState, sealed_mark
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import encode_records
-from holdfast.locks import locked
+from holdfast.state.codec import Codec
 from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
+from holdfast.threads import in_background, locked
 
 Result = TypeVar("Result")
 

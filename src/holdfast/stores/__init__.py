@@ -9,12 +9,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from holdfast.errors import StoreError
-from holdfast.locks import locked
 from holdfast.stores.base import Store, namespace_of
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.namespaces import check_namespace, namespace_in, split_namespace, wanted_namespace
-from holdfast.stores.showing import shown_url
+from holdfast.stores.namespaces import (
+    check_namespace,
+    namespace_in,
+    shown_url,
+    split_namespace,
+    wanted_namespace,
+)
 from holdfast.suggestions import closest
+from holdfast.threads import locked
 
 _SCHEMES = ("memory", "sqlite", "file")
 _SERVERS = ("postgres:", "postgresql:", "pg-embedded:")
@@ -216,11 +221,11 @@ def _open(scheme: str, path: str, namespace: str) -> Store:
     if scheme == "sqlite":
         if path == ":memory:":
             raise StoreError("SQLite in memory cannot be shared by threads and processes; use memory://")
-        from holdfast.stores.sqlite import SqliteStore
+        from holdfast.stores.sqlite.store import SqliteStore
 
         return SqliteStore(path, namespace=namespace)
     try:
-        from holdfast.stores.files import FileStore
+        from holdfast.stores.files.store import FileStore
     except ImportError as error:
         raise StoreError("the file store needs POSIX file locks; use sqlite:///PATH here") from error
     return FileStore(path, namespace=namespace)

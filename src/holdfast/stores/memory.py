@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from holdfast import clock
 from holdfast.errors import StoreError
-from holdfast.locks import locked
 from holdfast.stores.base import (
     DEFAULT_NAMESPACE,
     Append,
@@ -25,11 +24,12 @@ from holdfast.stores.base import (
     check_number,
     pruned_before,
 )
-from holdfast.stores.mending import Mender
+from holdfast.stores.integrity import Mender
 from holdfast.stores.namespaces import check_namespace, own_url
+from holdfast.threads import locked
 
 if TYPE_CHECKING:  # Few ask how much a store holds.
-    from holdfast.stores.usage import Footprint, RunSize
+    from holdfast.stores.maintenance import Footprint, RunSize
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _Run:
 
     def size(self) -> RunSize:
         """How much it holds."""
-        from holdfast.stores.usage import RunSize
+        from holdfast.stores.maintenance import RunSize
 
         kept = self.snapshots.values()
         return RunSize(
@@ -180,7 +180,7 @@ class MemoryStore:
 
     def footprint(self) -> Footprint:
         """The store as a whole."""
-        from holdfast.stores.usage import Footprint
+        from holdfast.stores.maintenance import Footprint
 
         return Footprint("memory", "this process")
 

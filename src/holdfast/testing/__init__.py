@@ -4,37 +4,54 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.testing.crashing_store import (
+    from holdfast.testing.everywhere.crashing import CrashFailure, CrashReport, crash_everywhere
+    from holdfast.testing.everywhere.effects import Effect, record_effect, recorded_effects
+    from holdfast.testing.everywhere.judging import RunSeen
+    from holdfast.testing.fakes import Answers, FakeModel, answering
+    from holdfast.testing.invariants import (
+        INVARIANTS,
+        FileLedger,
+        Invariant,
+        Ledger,
+        Violation,
+        WitnessedStore,
+        check_run,
+    )
+    from holdfast.testing.time_skipping import SkippedTime, skipping_time
+    from holdfast.testing.wrapped_store import (
         POINTS,
         Crash,
         CrashingStore,
         Point,
+        WrappedStore,
         kill_process,
         raise_crash,
     )
-    from holdfast.testing.everywhere.crashing import crash_everywhere
-    from holdfast.testing.everywhere.effects import Effect, record_effect, recorded_effects
-    from holdfast.testing.everywhere.judging import RunSeen
-    from holdfast.testing.everywhere.report import CrashFailure, CrashReport
-    from holdfast.testing.fakes import Answers, answering
-    from holdfast.testing.invariants import INVARIANTS, Invariant, Violation, check_run
-    from holdfast.testing.ledger import FileLedger, Ledger, WitnessedStore
-    from holdfast.testing.models import FakeModel
-    from holdfast.testing.time_skipping import SkippedTime, skipping_time
-    from holdfast.testing.wrapped_store import WrappedStore
 
 _NAMES = {
-    "crashing_store": ("POINTS", "Crash", "CrashingStore", "Point", "kill_process", "raise_crash"),
-    "everywhere.crashing": ("crash_everywhere",),
+    "everywhere.crashing": ("CrashFailure", "CrashReport", "crash_everywhere"),
     "everywhere.effects": ("Effect", "record_effect", "recorded_effects"),
     "everywhere.judging": ("RunSeen",),
-    "everywhere.report": ("CrashFailure", "CrashReport"),
-    "fakes": ("Answers", "answering"),
-    "invariants": ("INVARIANTS", "Invariant", "Violation", "check_run"),
-    "ledger": ("FileLedger", "Ledger", "WitnessedStore"),
-    "models": ("FakeModel",),
+    "fakes": ("Answers", "FakeModel", "answering"),
+    "invariants": (
+        "INVARIANTS",
+        "FileLedger",
+        "Invariant",
+        "Ledger",
+        "Violation",
+        "WitnessedStore",
+        "check_run",
+    ),
     "time_skipping": ("SkippedTime", "skipping_time"),
-    "wrapped_store": ("WrappedStore",),
+    "wrapped_store": (
+        "POINTS",
+        "Crash",
+        "CrashingStore",
+        "Point",
+        "WrappedStore",
+        "kill_process",
+        "raise_crash",
+    ),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 

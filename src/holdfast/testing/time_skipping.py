@@ -422,8 +422,8 @@ def skipping_time() -> Iterator[SkippedTime]:
     `asyncio.sleep` in async nodes that `invoke`, `resume` and `Worker.run` drive (for `ainvoke` use `clock.run`). What
     really takes time still does: `time.sleep` in a node, a program, a request. Runs of this process only.
     """
-    from holdfast.engine.elsewhere import executors
-    from holdfast.journal import threads
+    from holdfast import threads
+    from holdfast.engine.executors import executors
 
     if clock.loop_factory is not None:
         raise HoldfastError("time is skipped already; skipping_time() cannot be nested")

@@ -1,10 +1,8 @@
 """Frozen pictures of runs for every reader: read through the journal, with none of the workflow's code."""
 
-from holdfast.views.pause_view import PauseView
 from holdfast.views.plain import plain, preview
-from holdfast.views.run_view import Driver, Ledger, RunLine, RunView
+from holdfast.views.run_view import Driver, FaultView, Items, Ledger, PauseView, RunLine, RunView, StepView
 from holdfast.views.runs import find_checkpoint_info, find_run_info, run_line, run_list, run_pauses, run_view
-from holdfast.views.step_view import FaultView, Items, StepView
 from holdfast.views.timeline import Moment, Timeline, timeline
 
 __all__ = [

@@ -7,25 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.data.budget import Allowance
-from holdfast.data.ops import Op
 from holdfast.errors import CodecError, CorruptJournal
-from holdfast.journal.checkpoints import checkpoint_id, read_mark
+from holdfast.graph.graph import base_name
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Record, Reset, Spent, StateEdited, Steered, StepFailed, StepFinished
-from holdfast.journal.run_state import Spending
-from holdfast.plan.naming import base_name
+from holdfast.journal.run_state import Spending, checkpoint_id, read_mark
+from holdfast.state.ops import Op
+from holdfast.state.standard_types import Allowance
 from holdfast.stores.base import RunInfo
 from holdfast.values import START
-from holdfast.views.amounts import as_json as spending_as_json
-from holdfast.views.amounts import total
 from holdfast.views.diff.changes import Difference
-from holdfast.views.diff.differing import difference
+from holdfast.views.diff.difference import difference
 from holdfast.views.diff.states import PLAIN_CODEC, StateDifference, state_difference
-from holdfast.views.family import Branch
-from holdfast.views.happening import Happening
-from holdfast.views.lineage import Stretch, entries_of, lineage, parting
+from holdfast.views.family import Branch, Stretch, entries_of, lineage, parting
+from holdfast.views.history import Happening
 from holdfast.views.plain import plain, size_text
+from holdfast.views.usage import as_json as spending_as_json
+from holdfast.views.usage import total
 
 MOST_DIFFERENCES = 100
 """Of more steps whose results differ only the names are told."""

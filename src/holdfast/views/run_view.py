@@ -4,20 +4,458 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from holdfast.data.state import State, origin_of
+from holdfast.errors import CodecError
 from holdfast.journal.provenance import Provenance
-from holdfast.journal.run_state import Refusal, Spending
+from holdfast.journal.run_state import DONE, SLEEP, Refusal, Remark, RunState, Spending, Step, checkpoint_id
+from holdfast.state.codec import Codec
+from holdfast.state.ops import Op
+from holdfast.state.state import State, origin_of
+from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
-from holdfast.views.counts import Counts
-from holdfast.views.flow_values import members_of, step_output
-from holdfast.views.pause_view import PauseView
-from holdfast.views.plain import ViewCodec, iso, pairs_of, plain, read_or_told, when
-from holdfast.views.remarks import RemarkView
-from holdfast.views.step_view import FaultView, StepView
+from holdfast.views.plain import (
+    CODEC,
+    TOO_BIG_TO_PREVIEW,
+    Unread,
+    ViewCodec,
+    iso,
+    pairs_of,
+    plain,
+    preview,
+    read_or_told,
+    size_text,
+    when,
+)
+
+# What the steps of a workflow file resulted in, as its state keeps it.
+
+
+def step_output(state: Mapping[str, Any], name: str, members: tuple[str, ...] = ()) -> Any:
+    """The output of a step: its own, the list of its items', or those of its `members` by name; else `None`."""
+    record = state.get(name)
+    if not isinstance(record, Mapping):
+        return None
+    if "output" in record:
+        return record["output"]
+    items = state.get(f"{name}:items")
+    if isinstance(items, Mapping):
+        return _item_outputs(items, record.get("visits"))
+    found = {member: state.get(member) for member in members}
+    outputs = {
+        key: one["output"] for key, one in found.items() if isinstance(one, Mapping) and "output" in one
+    }
+    return outputs or None
+
+
+def _item_outputs(items: Mapping[str, Any], visit: Any) -> list[Any]:
+    current = [item for item in items.values() if isinstance(item, Mapping) and item.get("visit") == visit]
+    current.sort(key=lambda item: item.get("index") or 0)
+    return [item.get("output") for item in current if "error" not in item]
+
+
+def members_of(outline: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """The steps of a group; none if the step is no group."""
+    return groups_of(outline).get(name, ())
+
+
+def groups_of(outline: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The steps of every group, by its name."""
+    nodes = outline.get("nodes", {})
+    groups = {name for name in nodes if f"{name}:done" in nodes}
+    groups -= {name for name in groups if f"{name}:item" in nodes or f"{name}:flow" in nodes}
+    found: dict[str, list[str]] = {}
+    for name, targets in outline.get("routes", ()) if groups else ():
+        if name in groups:
+            found.setdefault(name, []).extend(target for target in targets if ":" not in target)
+    return {name: tuple(members) for name, members in found.items()}
+
+
+# What readers see of a step: how it stands, how long it took, what it left behind, why it failed.
+
+
+MANY_ITEMS = 1000
+"""The outputs of more items than this are not decoded for a preview."""
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """How far a for-each has come."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    running: int = 0
+
+    def as_json(self) -> dict[str, int]:
+        """Keys: total, completed, failed, skipped, running."""
+        names = ("total", "completed", "failed", "skipped", "running")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class FaultView:
+    """Why a step, or the run, failed."""
+
+    step: str
+    type: str
+    message: str
+    trace: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: step, type, message, trace."""
+        texts = {"step": self.step, "type": self.type, "message": self.message, "trace": self.trace}
+        return {name: plain(text) for name, text in texts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """A step of a run's workflow, over all its visits.
+
+    `status` is `pending` (not reached), `next`, `running`, `retrying`, `waiting` (for an answer or at a
+    gate), `interrupted`, `failed`, `skipped` or `completed`. In a sub-graph the name is `outer/inner`.
+    """
+
+    name: str
+    status: str
+    visits: int = 0
+    attempts: int = 0
+    seconds: float = 0.0
+    started_at: dt.datetime | None = None
+    ended_at: dt.datetime | None = None
+    retry_at: dt.datetime | None = None
+    items: Items | None = None
+    fault: FaultView | None = None
+    note: str = ""
+    """Why it was skipped."""
+    _ops: tuple[Op, ...] = field(default=(), repr=False, compare=False)
+    _state: State | None = field(default=None, repr=False, compare=False)
+    """Of a workflow file's step the state, in which for-each steps and groups keep their outputs."""
+    _members: tuple[str, ...] = field(default=(), repr=False)
+    _previews: Codec = field(default=CODEC, repr=False, compare=False)
+    """What reads values for previews, over all steps of the run; they are not kept."""
+
+    @property
+    def output(self) -> Any:
+        """What it left behind last: the output of a workflow file's step, the update of a Python node."""
+        return read_or_told(lambda: self._output(self.result))
+
+    def _output(self, result: Any) -> Any:
+        if isinstance(result, Mapping) and "output" in result:
+            return result["output"]
+        return result if self._state is None else step_output(self._state, self.name, self._members)
+
+    @property
+    def item_results(self) -> Mapping[str, Mapping[str, Any]]:
+        """What became of the finished items of a workflow file's for-each, by key."""
+        found = None if self._state is None else self._state.get(f"{self.name}:items")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def item_errors(self) -> dict[str, Any]:
+        """Why items failed, by key."""
+        results = read_or_told(lambda: self.item_results)
+        if isinstance(results, Unread):
+            return {"": results}
+        return {key: item["error"] for key, item in results.items() if "error" in item}
+
+    @property
+    def result(self) -> Any:
+        """All that it left behind last, decoded when it is first asked for; `None` if nothing."""
+        return self._result(lambda op: read_or_told(lambda: op.value))
+
+    def _result(self, read: Callable[[Op], Any]) -> Any:
+        for op in self._ops:
+            if op.key == self.name and op.kind == "set":
+                return read(op)
+        return {op.key: read(op) for op in self._ops if op.kind != "drop"} or None
+
+    def preview(self, width: int = 80) -> str:
+        """Its output on one line; of a very large one only its size, of many items only their number."""
+        size = sum(len(op.raw) for op in self._ops if op.kind != "drop")
+        if size > TOO_BIG_TO_PREVIEW:
+            return f"<{size_text(size)}>"
+        if self._state is not None and self.items is not None and self.items.total > MANY_ITEMS:
+            return f"<{self.items.completed} outputs>"
+        try:
+            output = self._output(self._result(lambda op: self._previews.decode(op.raw)))
+        except CodecError as error:
+            return f"<unreadable here: {error}>"[:width]
+        return "" if output is None else preview(output, width)
+
+    def as_json(self, *, full: bool = False) -> dict[str, Any]:
+        """Keys: name, status, visits, attempts, seconds, started_at, ended_at, retry_at, items, error, note,
+        preview; with `full` also output and result."""
+        facts: dict[str, Any] = {
+            "name": self.name,
+            "status": self.status,
+            "visits": self.visits,
+            "attempts": self.attempts,
+            "seconds": round(self.seconds, 6),
+            "started_at": iso(self.started_at),
+            "ended_at": iso(self.ended_at),
+            "retry_at": iso(self.retry_at),
+            "items": None if self.items is None else self.items.as_json(),
+            "error": None if self.fault is None else self.fault.as_json(),
+            "note": plain(self.note),
+            "preview": self.preview(),
+        }
+        if not full:
+            return facts
+        errors = {} if self.items is None else {"errors": plain(self.item_errors)}
+        return {**facts, "output": plain(self.output), "result": plain(self.result), **errors}
+
+
+# What readers see of a pause: what is asked, which answers it takes, and the command that gives one.
+
+
+_TYPED = {
+    "string": "<text>",
+    "integer": "<integer>",
+    "number": "<number>",
+    "boolean": "<true or false>",
+    "array": "<JSON list>",
+    "object": "<JSON object>",
+}
+PLACEHOLDERS = frozenset((*_TYPED.values(), "<value>"))
+"""What stands for an answer in commands that are shown. None of them is taken for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseView:
+    """Something a run waits for, and how to give it."""
+
+    run_id: str
+    id: str
+    kind: str
+    step: str
+    name: str
+    prompt: str
+    schema: Mapping[str, Any] | None
+    since: dt.datetime
+    until: dt.datetime | None = None
+    node: str = ""
+    is_alone: bool = True
+    """Whether no other open pause of the run has its name."""
+    is_of_program: bool = False
+    """Whether the run is one of a Python program, which alone can go on with it."""
+
+    @property
+    def handle(self) -> str:
+        """What it is answered by: its name, or its id where several have that name."""
+        return self.name if self.name and self.is_alone else self.id
+
+    @property
+    def choices(self) -> tuple[Any, ...] | None:
+        """The answers to choose from, or `None` if it takes others."""
+        found = (self.schema or {}).get("enum")
+        return tuple(found) if isinstance(found, (list, tuple)) else None
+
+    @property
+    def is_gate(self) -> bool:
+        """Whether it takes no answer: resuming the run passes it."""
+        return self.kind in ("before", "after")
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether it waits for nothing but its time."""
+        return self.kind == SLEEP
+
+    @property
+    def takes(self) -> str:
+        """Which answers it takes, in words."""
+        if self.is_gate:
+            return "no answer; resuming passes it"
+        if self.is_wait:
+            return "no answer; it goes on when its time has come"
+        if self.choices is not None:
+            return "one of " + ", ".join(preview(choice, 40) for choice in self.choices)
+        kind = (self.schema or {}).get("type")
+        if kind == "boolean":
+            return "true or false"
+        return "any value" if not isinstance(kind, str) else f"a value of type {kind}"
+
+    @property
+    def example(self) -> str:
+        """An answer that it takes, or what stands for one in a command, such as `<integer>`."""
+        if self.choices:
+            return str(self.choices[0])
+        return _TYPED.get(str((self.schema or {}).get("type")), "<value>" if self.schema else "<text>")
+
+    @property
+    def command(self) -> str:
+        """The command that answers it, something like `<text>` standing for the answer."""
+        run = shlex.quote(self.run_id)
+        if self.is_gate or self.is_wait:
+            return resume_call(self.run_id) if self.is_of_program else f"holdfast resume {run}"
+        return f"holdfast answer {run} {shlex.quote(f'{self.handle}={self.example}')}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: id, kind, step, node, name, prompt, choices, schema, takes, since, until, command."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "step": self.step,
+            "node": self.node,
+            "name": plain(self.name),
+            "prompt": plain(self.prompt),
+            "choices": None if self.choices is None else plain(list(self.choices)),
+            "schema": plain(self.schema),
+            "takes": self.takes,
+            "since": iso(self.since),
+            "until": iso(self.until),
+            "command": self.command,
+        }
+
+
+def resume_call(run_id: str) -> str:
+    """How a run of a Python program goes on, in words."""
+    return f"app.resume({run_id!r}) in its program"
+
+
+def told_apart(pauses: Sequence[PauseView]) -> tuple[PauseView, ...]:
+    """The pauses of a run, those that share a name marked as such."""
+    names = [pause.name for pause in pauses]
+    return tuple(replace(pause, is_alone=names.count(pause.name) == 1) for pause in pauses)
+
+
+# How much of a workflow file's run is finished, counted as people see it: steps and items, no helper nodes.
+
+
+NO_STEPS = ("inputs", "output", "ledger")
+"""Keys of a workflow file's state that are no steps."""
+
+
+class Counts(NamedTuple):
+    """Finished steps, each visit for itself, and finished items of for-each steps."""
+
+    steps: int = 0
+    items: int = 0
+
+    def __str__(self) -> str:
+        return self.told()
+
+    def told(self, word: str = "") -> str:
+        """`1 step`, `3 steps and 12 items`; with a word `3 finished steps and 12 items`."""
+        named = f"{word} step" if word else "step"
+        steps = f"{self.steps} {named}" if self.steps == 1 else f"{self.steps} {named}s"
+        items = "1 item" if self.items == 1 else f"{self.items} items"
+        return f"{steps} and {items}" if self.items else steps
+
+
+NOTHING = Counts()
+
+
+def counted(run: RunState) -> Counts:
+    """What is finished of a run, in its open sub-workflows too, saved or in a wave that is not over."""
+    steps = items = 0
+    for frame in run.frames.values():
+        state = State.view(frame.cells, CODEC, "", "", "", 0.0)
+        done = [step for step in frame.active.values() if step.status == DONE and not step.skipped]
+        steps += steps_in(state) + sum(_is_whole(step) for step in done)
+        items += _items_in(state) + sum(step.key is not None for step in done)
+    return Counts(steps, items)
+
+
+def steps_in(state: Mapping[str, Any]) -> int:
+    """How many times steps of a workflow file have come to an end, as its state tells."""
+    return sum(_ends(state[name]) for name, _ in statuses(state))
+
+
+def statuses(state: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Each step that a workflow file's state tells of, with its status."""
+    found = []
+    for name in state:
+        said: Any = state[name] if name not in NO_STEPS and ":" not in name else None
+        if isinstance(said, Mapping) and isinstance(said.get("status"), str):
+            found.append((name, said["status"]))
+    return found
+
+
+def _ends(record: Mapping[str, Any]) -> int:
+    visits = record.get("visits", 1)
+    number = visits if isinstance(visits, int) else 1
+    return number - (record["status"] in ("running", "skipped"))
+
+
+def _items_in(state: Mapping[str, Any]) -> int:
+    return sum("error" not in item for items in _item_maps(state) for item in items.values())
+
+
+def _item_maps(state: Mapping[str, Any]) -> Iterator[Mapping[str, Mapping[str, Any]]]:
+    for name in state:
+        found = state[name] if name.endswith(":items") else None
+        if isinstance(found, Mapping) and all(isinstance(item, Mapping) for item in found.values()):
+            yield found
+
+
+def _is_whole(step: Step) -> bool:
+    """Whether a finished step, whose wave is not over, is one that people see, and has come to its end."""
+    if step.key is not None or ":" in step.node or step.node in NO_STEPS:
+        return False
+    try:
+        said = [op.value for op in step.ops if op.kind == "set" and op.key == step.node]
+    except CodecError:
+        return False
+    return bool(said) and isinstance(said[0], Mapping) and said[0].get("status") in ("completed", "failed")
+
+
+# What people said of a run and of its checkpoints, as readers see it.
+
+
+@dataclass(frozen=True, slots=True)
+class NoteView:
+    """One note: when it was written, by whom, and what it says."""
+
+    at: dt.datetime
+    by: str
+    text: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: at, by, text."""
+        return {"at": iso(self.at), "by": plain(self.by), "text": plain(self.text)}
+
+
+@dataclass(frozen=True, slots=True)
+class RemarkView:
+    """What was said of one checkpoint, or, without one, of the run."""
+
+    seq: int
+    checkpoint_id: str
+    tags: tuple[str, ...]
+    keep: bool
+    """Whether retention leaves it alone."""
+    notes: tuple[NoteView, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: seq, checkpoint_id, tags, keep, notes."""
+        return {
+            "seq": self.seq,
+            "checkpoint_id": self.checkpoint_id or None,
+            "tags": [plain(tag) for tag in self.tags],
+            "keep": self.keep,
+            "notes": [note.as_json() for note in self.notes],
+        }
+
+
+def remark_views(info: RunInfo, run: RunState) -> tuple[RemarkView, ...]:
+    """What was said of a run, then of its checkpoints in their order."""
+    return tuple(remark_at(info, run, seq) for seq in sorted(run.remarks))
+
+
+def remark_at(info: RunInfo, run: RunState, seq: int) -> RemarkView:
+    """What was said of the checkpoint at an entry, or, with 0, of the run."""
+    remark = run.remarks.get(seq) or Remark()
+    notes = tuple(NoteView(when(at), by, text) for at, by, text in remark.notes)
+    ident = checkpoint_id(info.key, seq) if seq else ""
+    return RemarkView(seq, ident, remark.tags if seq else info.tags, remark.keep, notes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,34 +7,43 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.data.ops import Op, advance
-from holdfast.data.state import State
 from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, RunNotFound
-from holdfast.journal.checkpoints import (
+from holdfast.graph.graph import base_name
+from holdfast.journal.journal import Journal
+from holdfast.journal.provenance import Provenance
+from holdfast.journal.records import RunStarted
+from holdfast.journal.run_state import (
     Checkpoint,
+    Pause,
+    RunState,
+    Spending,
     checkpoint_id,
     is_checkpoint_id,
     locate_checkpoint,
     read_mark,
 )
-from holdfast.journal.journal import Journal
-from holdfast.journal.provenance import Provenance
-from holdfast.journal.records import RunStarted
-from holdfast.journal.run_state import Pause, RunState, Spending
-from holdfast.plan.naming import base_name
+from holdfast.state.ops import Op, advance
+from holdfast.state.state import State
 from holdfast.stores.base import Mark, RunInfo, newest_marks
 from holdfast.values import RunStatus
-from holdfast.views.amounts import total
-from holdfast.views.counts import Counts, counted
-from holdfast.views.facts import read_facts
-from holdfast.views.flow_values import groups_of
-from holdfast.views.pause_view import PauseView, told_apart
 from holdfast.views.plain import Unread, ViewCodec, read_or_told, when
-from holdfast.views.remarks import remark_views
-from holdfast.views.run_view import Driver, Ledger, RunLine, RunView
-from holdfast.views.state_ledger import spent_by
-from holdfast.views.step_view import FaultView, StepView
+from holdfast.views.run_view import (
+    Counts,
+    Driver,
+    FaultView,
+    Ledger,
+    PauseView,
+    RunLine,
+    RunView,
+    StepView,
+    counted,
+    groups_of,
+    remark_views,
+    told_apart,
+)
 from holdfast.views.tally import Tallies, step_views
+from holdfast.views.timeline import read_facts
+from holdfast.views.usage import spent_by, total
 
 IsAlive = Callable[[str], bool]
 """Tells whether the driver that a run's facts name may still be at work."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.data.ops import Op
+from holdfast.graph.graph import base_name, outline_names
 from holdfast.journal.fold import apply
 from holdfast.journal.records import (
     Fault,
@@ -32,10 +32,10 @@ from holdfast.journal.run_state import (
     RunState,
     Step,
 )
-from holdfast.plan.naming import base_name, outline_names
+from holdfast.state.ops import Op
 from holdfast.values import START
 from holdfast.views.plain import CODEC, when
-from holdfast.views.step_view import FaultView, Items, StepView
+from holdfast.views.run_view import FaultView, Items, StepView
 
 _SHOWN = {
     WAITING: "waiting",

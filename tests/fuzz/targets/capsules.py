@@ -10,16 +10,16 @@ from random import Random
 import ormsgpack
 
 from holdfast import check_store, export_run, import_run, inspect_capsule, open_store
-from holdfast.capsules.inspecting import CapsuleInfo
-from holdfast.capsules.lines import lines_of
-from holdfast.capsules.sections import Kind, Writer
-from holdfast.data.compress import zstd
+from holdfast.capsules.format import Kind, Writer, lines_of
+from holdfast.capsules.summary import CapsuleInfo
 from holdfast.engine.confirmation import confirm, disclose
 from holdfast.errors import CapsuleInvalid, CapsuleLocked, ForeignRun, HoldfastError
 from holdfast.journal.journal import Journal
+from holdfast.state.codec import zstd
 from holdfast.stores.base import Store
-from holdfast.views import run_list, run_view, timeline
+from holdfast.views import run_view, timeline
 from holdfast.views.plain import CODEC
+from holdfast.views.runs import run_list
 from tests.capsules.making import forged
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.mutating import Mutator
@@ -227,7 +227,7 @@ def odd_sections() -> Check:
 
 def sections_of(raw: bytes) -> list[tuple[Kind, bytes]]:
     """The sections of a capsule, but its end."""
-    from holdfast.capsules.sections import read_sections
+    from holdfast.capsules.format import read_sections
 
     class Bytes:
         size = len(raw)

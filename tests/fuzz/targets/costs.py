@@ -13,17 +13,17 @@ import numpy
 import ormsgpack
 
 from holdfast.cli.errors import worded
-from holdfast.data.budget import MOST_ALIKE, MOST_ROWS
-from holdfast.data.codec import Codec
-from holdfast.data.shapes import Handler
-from holdfast.data.types import Types
-from holdfast.engine.unpickling import Unpickler
+from holdfast.engine.checkpoint_files import Unpickler
 from holdfast.errors import CodecError
-from holdfast.flows.language.evaluation import Evaluation
-from holdfast.flows.language.functions import FUNCTIONS
-from holdfast.flows.language.plain import MAX_LENGTH, Misuse
+from holdfast.state.classes import Handler
+from holdfast.state.codec import Codec
+from holdfast.state.standard_types import MOST_ALIKE, MOST_ROWS
+from holdfast.state.types import Types
 from holdfast.suggestions import suggestion
 from holdfast.views.plain import MOST_PARTS, ViewCodec, plain
+from holdfast.workflows.language.evaluation import Evaluation
+from holdfast.workflows.language.functions import FUNCTIONS
+from holdfast.workflows.language.values import MAX_LENGTH, Misuse
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import MEGABYTE, Check, Target, Wrong
 

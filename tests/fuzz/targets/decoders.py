@@ -7,15 +7,10 @@ import enum
 import os
 from typing import Any
 
-from holdfast.capsules.bounds import unpacked_bytes
-from holdfast.capsules.shapes import check_record, check_run
-from holdfast.data.codec import Codec, TolerantCodec
-from holdfast.data.compress import DELTA, STORED, ZSTD, pack, unpack
-from holdfast.data.seal import Seal
-from holdfast.data.types import Types
+from holdfast.capsules.format import check_record, check_run, unpacked_bytes
 from holdfast.engine.commands.inbox import UNREADABLE, Wish, read_message, write_message
 from holdfast.errors import CapsuleInvalid, CheckpointNotFound, CodecError, CorruptJournal, StoreError
-from holdfast.journal.checkpoints import (
+from holdfast.journal.run_state import (
     checkpoint_id,
     encode_mark,
     is_checkpoint_id,
@@ -25,11 +20,13 @@ from holdfast.journal.checkpoints import (
     sealed_mark,
     times_reset,
 )
-from holdfast.journal.wire import Track
+from holdfast.journal.wire import Track, decode_run, encode_run
 from holdfast.journal.wire_records import decode_records, encode_records
-from holdfast.journal.wire_runs import decode_run, encode_run
-from holdfast.stores import frames
+from holdfast.state.codec import DELTA, STORED, ZSTD, Codec, TolerantCodec, pack, unpack
+from holdfast.state.encryption import Seal
+from holdfast.state.types import Types
 from holdfast.stores.base import Entry, Mark, RunInfo
+from holdfast.stores.files import frames
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.making import packed
 from tests.fuzz.target import MEGABYTE, Check, Target, Wrong

@@ -6,10 +6,9 @@ import json
 from random import Random
 from typing import Any
 
-from holdfast.data.codec import Unknown
-from holdfast.views.diff.applying import apply_difference
-from holdfast.views.diff.differing import difference
-from holdfast.views.diff.patching import PatchError, apply_patch, json_patch
+from holdfast.state.codec import Unknown
+from holdfast.views.diff.difference import difference
+from holdfast.views.diff.patch import PatchError, apply_difference, apply_patch, json_patch
 from holdfast.views.plain import plain, preview
 from tests.diff.values import edited
 from tests.fuzz.choices import Choices, random_choices

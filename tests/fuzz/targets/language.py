@@ -6,9 +6,9 @@ import math
 from random import Random
 from typing import Any
 
-from holdfast.flows.language.expressions import ExpressionError, compile_expression
-from holdfast.flows.language.functions import FUNCTIONS
-from holdfast.flows.language.templates import TemplateError, compile_template
+from holdfast.workflows.language.expressions import ExpressionError, compile_expression
+from holdfast.workflows.language.functions import FUNCTIONS
+from holdfast.workflows.language.templates import TemplateError, compile_template
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import Check, Target, Wrong
 

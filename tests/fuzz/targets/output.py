@@ -9,10 +9,10 @@ import re
 import shlex
 from urllib.parse import quote
 
-from holdfast.cli.display.closing import command
+from holdfast.cli.display.show import command
 from holdfast.cli.display.text import as_json, one_line
 from holdfast.cli.output import Gate
-from holdfast.flows.secrets import REDACTED, Scrubber, Secrets
+from holdfast.workflows.secrets import REDACTED, Scrubber, Secrets
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import Check, Target, Wrong
 

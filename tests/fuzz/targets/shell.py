@@ -8,8 +8,8 @@ import subprocess
 from random import Random
 
 from holdfast.errors import HoldfastError
-from holdfast.flows.language.templates import compile_template
-from holdfast.flows.shell.words import safe_script
+from holdfast.workflows.language.templates import compile_template
+from holdfast.workflows.shell import safe_script
 from tests.flows.test_shell_words import PIECES
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import Check, Target, Wrong, own_folder

@@ -11,10 +11,10 @@ from random import Random
 from typing import Any
 
 from holdfast import HoldfastError, check_store, copy_runs, open_store
-from holdfast.engine.travel.moments import checkpoint_at, find_moment
+from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_moment
 from holdfast.errors import StoreError
+from holdfast.integrity.repair import repair_store
 from holdfast.journal.journal import Journal
-from holdfast.repair.repairing import repair_store
 from holdfast.views import run_view
 from tests.crash.flips import MEDIA, _settle, _state, fill, seen, wrong
 from tests.fuzz.choices import Choices, random_choices

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.data.codec import Codec, TolerantCodec
 from holdfast.errors import CodecError
+from holdfast.state.codec import Codec, TolerantCodec
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.making import are_same, value
 from tests.fuzz.target import Check, Target, Wrong

@@ -7,10 +7,10 @@ from pathlib import Path
 from random import Random
 
 from holdfast.errors import HoldfastError
-from holdfast.flows.flow import load_flow
-from holdfast.flows.kinds.json_text import read_json
-from holdfast.flows.reading.problems import FlowInvalid
-from holdfast.flows.reading.source import read_source
+from holdfast.workflows.kinds.kind import read_json
+from holdfast.workflows.reading.problems import FlowInvalid
+from holdfast.workflows.reading.source import read_source
+from holdfast.workflows.workflow import load_flow
 from tests.fuzz.target import Check, Target, Wrong, own_folder
 
 ENV = {"HOME": "/nowhere", "NAME": "a: b"}

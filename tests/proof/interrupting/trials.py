@@ -14,8 +14,7 @@ from typing import Any
 from holdfast import CallbackObserver, HoldfastError, Outcome, RunNotFound, check_store, open_store
 from holdfast.stores.base import Store
 from holdfast.testing import Ledger, Violation, check_run
-from holdfast.testing.invariants import CORRUPTION, FINISHED_ONCE, NOT_STRANDED, RECOVERY, SAME_RESULT
-from holdfast.testing.ledger import STORED
+from holdfast.testing.invariants import CORRUPTION, FINISHED_ONCE, NOT_STRANDED, RECOVERY, SAME_RESULT, STORED
 from tests.proof.interrupting.injecting import LINE_KINDS, Counting, Place, Raising
 from tests.proof.interrupting.shapes import SHAPES, Shape
 

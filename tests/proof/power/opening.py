@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from holdfast import HoldfastError, check_store, open_store
-from holdfast.data.codec import TolerantCodec
 from holdfast.journal.journal import Journal
+from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import RunInfo, Store
-from holdfast.stores.mending import mending
+from holdfast.stores.integrity import mending
 from holdfast.testing import Violation
-from holdfast.testing.invariants import ACKNOWLEDGED, CORRUPTION, PRUNING
-from holdfast.testing.ledger import STORED, Line
+from holdfast.testing.invariants import ACKNOWLEDGED, CORRUPTION, PRUNING, STORED, Line
 from tests.proof.places import url_in
 from tests.proof.power.disk import Image
 from tests.proof.power.witness import BEING_PRUNED, DELETED, DELETING, POSTED, PRUNED, TRIED

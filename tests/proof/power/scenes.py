@@ -7,10 +7,10 @@ from pathlib import Path
 
 from holdfast import open_store
 from holdfast.journal import writer
+from holdfast.journal.copying import prune_run
 from holdfast.journal.journal import Journal
-from holdfast.journal.pruning import prune_run
-from holdfast.stores import run_folder
 from holdfast.stores.base import Store
+from holdfast.stores.files import run_folder
 from tests.crash.harness import RUN, Case, Driver
 from tests.proof.places import WORKFLOWS, Site
 from tests.proof.power.recording import Recording, record

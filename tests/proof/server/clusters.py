@@ -12,8 +12,8 @@ from typing import Any
 
 import psycopg
 
-from holdfast.stores.postgres.connecting import quoted
-from holdfast.stores.postgres.programs import Programs
+from holdfast.stores.postgres.connection import quoted
+from holdfast.stores.postgres.embedded import Programs
 from tests.postgres import PostgresServer
 from tests.proof.server.proxy import Backends
 

@@ -18,9 +18,8 @@ from typing import Any, cast
 import psycopg
 
 from holdfast import END, START, Context, ExecutionError, StateGraph, StoreError
-from holdfast.stores.postgres.programs import Programs
-from holdfast.testing.invariants import CORRUPTION, NOT_STRANDED, Violation
-from holdfast.testing.ledger import Ledger
+from holdfast.stores.postgres.embedded import Programs
+from holdfast.testing.invariants import CORRUPTION, NOT_STRANDED, Ledger, Violation
 from tests.crash.workflows import Ledger as WorkLedger
 from tests.crash.workflows import Work, Workflow
 from tests.postgres import PostgresServer, open_folder

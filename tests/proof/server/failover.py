@@ -21,9 +21,8 @@ from holdfast import (
     StateGraph,
     StoreError,
 )
-from holdfast.stores.postgres.programs import Programs
-from holdfast.testing.invariants import ACKNOWLEDGED, FENCE, Violation
-from holdfast.testing.ledger import STORED, Ledger
+from holdfast.stores.postgres.embedded import Programs
+from holdfast.testing.invariants import ACKNOWLEDGED, FENCE, STORED, Ledger, Violation
 from tests.crash.workflows import Ledger as WorkLedger
 from tests.crash.workflows import Work, Workflow
 from tests.postgres import open_folder

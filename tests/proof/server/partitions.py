@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from holdfast.engine.driving.overtaking import OLD_NEWS
+from holdfast.engine.owner import OLD_NEWS
 from holdfast.testing.invariants import NOT_STRANDED, Violation
 from tests.proof.server.scene import Scene
 from tests.proof.server.statements import finish

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.stores.postgres.programs import Programs
+from holdfast.stores.postgres.embedded import Programs
 from holdfast.stores.postgres.store import PostgresStore
 from tests.certificates import make_certificate
 from tests.postgres import PostgresServer, open_folder, running

@@ -33,14 +33,20 @@ from holdfast.stores.base import Append, Conflict
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import Crash
 from holdfast.testing.invariants import (
+    CONSUMED,
+    DUE,
+    FINISHED,
+    FIRED,
     NOT_STRANDED,
     RECOVERY,
     SAME_RESULT,
+    STORED,
+    Ledger,
+    Line,
     Violation,
     check_run,
     read_journal,
 )
-from holdfast.testing.ledger import CONSUMED, DUE, FINISHED, FIRED, STORED, Ledger, Line
 from tests.crash.workflows import WORKFLOWS, Work, Workflow
 from tests.crash.workflows import Ledger as WorkLedger
 

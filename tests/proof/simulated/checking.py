@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any
 
-from holdfast.data.codec import Codec
-from holdfast.data.state import State
-from holdfast.engine.commands.receipts import APPLIED, REFUSED
+from holdfast.engine.commands.posting import APPLIED, REFUSED
 from holdfast.journal.fold import fold
 from holdfast.journal.records import (
     Answered,
@@ -27,6 +25,8 @@ from holdfast.journal.records import (
 from holdfast.journal.run_state import EXPIRED, SLEEP, RunState
 from holdfast.journal.wire import Track
 from holdfast.journal.wire_records import decode_records
+from holdfast.state.codec import Codec
+from holdfast.state.state import State
 from holdfast.testing.invariants import (
     ACKNOWLEDGED,
     CORRUPTION,

@@ -8,13 +8,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast import App, Retention
-from holdfast.data.codec import Codec
 from holdfast.engine.commands import control
-from holdfast.engine.commands.receipts import Receipt
-from holdfast.engine.housekeeping import prune_workflow
-from holdfast.engine.queueing import Place, requeue
+from holdfast.engine.commands.posting import Receipt
 from holdfast.engine.resume import ResumeOptions
+from holdfast.engine.retention import prune_workflow
 from holdfast.engine.runner import Caller
+from holdfast.engine.submission import Place, requeue
 from holdfast.errors import (
     AnswerRejected,
     ExecutionError,
@@ -26,8 +25,9 @@ from holdfast.errors import (
     RunNotFound,
     StoreError,
 )
-from holdfast.fleet.local_claims import LocalClaims
+from holdfast.fleet.claims import LocalClaims
 from holdfast.fleet.worker import Worker, WorkerEvent
+from holdfast.state.codec import Codec
 from holdfast.stores.base import RunInfo
 from holdfast.testing.simulator import Crashed, Fault, Process, Simulation, faults
 from holdfast.values import RunStatus

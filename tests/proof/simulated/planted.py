@@ -8,8 +8,8 @@ from tests.proof.planting import Planted, planted, prove
 
 _PROOF = ("tests.proof.schedules", "--times", "12000")
 _TESTS = ("pytest", "-q", "-n0", "-p", "no:cacheprovider", "tests/proof/test_schedules.py", "-k")
-_DRIVE = "engine/driving/drive.py"
-_SAVING = "engine/driving/saving.py"
+_DRIVE = "engine/loop.py"
+_SAVING = "engine/saving.py"
 
 PLANTED = (
     Planted(
@@ -83,7 +83,7 @@ PLANTED = (
     Planted(
         "claims and take-ups ignore leases",
         "finished",
-        "engine/driver.py",
+        "engine/owner.py",
         "        return leases.is_live(lease) and (not is_here(driver) or _may_run(facts))\n",
         "        return False\n",
         _PROOF,
@@ -91,7 +91,7 @@ PLANTED = (
     Planted(
         "a driver that was thought dead does not look before its next step",
         "finished",
-        "engine/driving/overtaking.py",
+        "engine/owner.py",
         "        if lapses != self._seen:\n",
         "        if False:\n",
         _PROOF,
@@ -127,7 +127,7 @@ PLANTED = (
     Planted(
         "sleeps end one poll early",
         "timers",
-        "engine/driving/context.py",
+        "engine/context.py",
         "        while (left := self._host.time_left(until)) > 0:\n            if self.cancelled:\n",
         "        while (left := self._host.time_left(until)) > 0.25:\n            if self.cancelled:\n",
         _PROOF,
@@ -145,7 +145,7 @@ PLANTED = (
     Planted(
         "a clock that is set back prolongs a sleep",
         "timers",
-        "journal/deadlines.py",
+        "journal/journal.py",
         "        return min(by_wall, end - ticks)\n",
         "        return by_wall\n",
         _PROOF,
@@ -163,7 +163,7 @@ PLANTED = (
     Planted(
         "what was done once is forgotten by the next attempt",
         "effects, finished",
-        "engine/driving/context.py",
+        "engine/context.py",
         "        raw = self._step.notes.get(key)\n",
         "        raw = self._step.notes.get(key) if self.attempt == 1 else None\n",
         _PROOF,
@@ -171,7 +171,7 @@ PLANTED = (
     Planted(
         "calls of once at the same time all run its function",
         "effects",
-        "engine/driving/once.py",
+        "engine/once.py",
         "        if running is None:\n",
         "        if True:\n",
         _PROOF,
@@ -179,7 +179,7 @@ PLANTED = (
     Planted(
         "a function given to once runs before its intent is stored",
         "intent",
-        "engine/driving/once.py",
+        "engine/once.py",
         "                    context._note(OnceStarted(context.step, key, context.attempt, decision is not None))\n",
         "                    started = OnceStarted(context.step, key, context.attempt, decision is not None)\n"
         "                    context._host.record_of_step(started, context)\n",
@@ -198,7 +198,7 @@ PLANTED = (
     Planted(
         "a snapshot at the horizon is one entry old",
         "pruning",
-        "journal/pruning.py",
+        "journal/copying.py",
         "    snapshot = journal.make_snapshot(journal.load(info, codec, horizon), codec)\n",
         "    old = journal.load(info, codec, max(1, horizon - 1))\n"
         "    snapshot = journal.make_snapshot(old, codec)\n"
@@ -208,13 +208,13 @@ PLANTED = (
     Planted(
         "a step that was left begins in its thread all the same",
         "finished",
-        "journal/threads.py",
+        "threads.py",
         "            if future.cancelled():\n",
         "            if False:\n",
         (*_TESTS, "at_once"),
         (
             (
-                "engine/driving/context.py",
+                "engine/context.py",
                 "        if self.is_over or self._host.is_left or self._host.has_left_run:\n",
                 "        if False:\n",
             ),
@@ -224,15 +224,15 @@ PLANTED = (
     Planted(
         "an answer that was refused is said to be applied",
         "signals",
-        "engine/commands/receipts.py",
-        "        if refusal.number == number:\n",
-        "        if False:\n",
+        "engine/commands/posting.py",
+        "    for refusal in run.refusals:\n        if refusal.number == number:\n",
+        "    for refusal in run.refusals:\n        if False:\n",
         (*_TESTS, "two_people"),
     ),
     Planted(
         "a dropped run is never claimed again",
         "not-stranded",
-        "fleet/local_claims.py",
+        "fleet/claims.py",
         '            return "" if is_driven(self._store, info) else "orphaned"\n',
         '            return ""\n',
         _PROOF,
@@ -240,7 +240,7 @@ PLANTED = (
     Planted(
         "a paused run whose time has come is not claimed",
         "not-stranded",
-        "fleet/local_claims.py",
+        "fleet/claims.py",
         "        return self._deadlines.left(info.run, info.due_at) <= within\n",
         '        return self._deadlines.left(info.run, info.due_at) <= within and info.status != "paused"\n',
         _PROOF,

@@ -20,12 +20,13 @@ from holdfast.cli.store_option import chosen_url, lasting_url, meant_run, store_
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
-    from holdfast.capsules.exporting import ExportedRun
-    from holdfast.capsules.importing import ImportedRun
-    from holdfast.capsules.inspecting import CapsuleInfo
+    from holdfast.capsules.export import ExportedRun
+    from holdfast.capsules.import_run import ImportedRun
     from holdfast.capsules.signing import Trust
-    from holdfast.flows.foreign import Deed
+    from holdfast.capsules.summary import CapsuleInfo
     from holdfast.journal.journal import Journal
+    from holdfast.workflows.foreign import Deed
+
 
 FORMATS = ("capsule", "jsonl")
 MEGABYTE = 1_000_000
@@ -84,7 +85,7 @@ def export(
       holdfast export research -o research.holdfast --sign my.key --encrypt
       holdfast export research -o - --format jsonl | grep StepFailed
     """
-    from holdfast.views import find_run_info
+    from holdfast.views.runs import find_run_info
 
     if passphrase_file is not None and not encrypt:
         raise click.UsageError("--passphrase-file is for --encrypt, which is not given")
@@ -112,8 +113,8 @@ def _refuse_checkpoint(name: str, run: str, workflow: str) -> None:
 
 
 def _needed_passphrase(file: Path | None) -> str:
-    from holdfast.capsules.locking import VARIABLE
-    from holdfast.cli.passphrases import passphrase
+    from holdfast.capsules.signing import PASSPHRASE_VARIABLE as VARIABLE
+    from holdfast.cli.options import passphrase
 
     secret = passphrase(file, new=True)
     if secret is None:
@@ -126,7 +127,7 @@ def _needed_passphrase(file: Path | None) -> str:
 def _export(
     journal: Journal, run: str, output: str, force: bool, sign: Path | None, secret: str | None
 ) -> ExportedRun:
-    from holdfast.capsules.exporting import export_run, write_capsule
+    from holdfast.capsules.export import export_run, write_capsule
 
     if output != "-":
         _refuse_present(output, force)
@@ -147,8 +148,8 @@ def _refuse_present(output: str, force: bool) -> None:
 
 
 def _export_lines(journal: Journal, run: str, output: str, force: bool, as_json: bool) -> int:
-    from holdfast.capsules.exporting import fresh_file
-    from holdfast.capsules.lines import lines_of
+    from holdfast.capsules.export import fresh_file
+    from holdfast.capsules.format import lines_of
 
     if output == "-":
         for line in lines_of(journal, run):
@@ -234,7 +235,7 @@ def import_(
       holdfast import research.holdfast --trust colleagues/
       holdfast resume research
     """
-    from holdfast.capsules.inspecting import inspect_capsule
+    from holdfast.capsules.summary import inspect_capsule
 
     if look and run_id is not None:
         raise click.UsageError("--inspect writes nothing, so --as has no meaning with it")
@@ -261,9 +262,9 @@ def _trusted(given: tuple[str, ...]) -> Trust:
 
 def _passphrase_to_open(file: Path, passphrase_file: Path | None, look: bool) -> str | None:
     """The passphrase of an encrypted capsule. Looking at the outside of one takes none."""
-    from holdfast.capsules.locking import VARIABLE
-    from holdfast.capsules.opening import is_locked, told
-    from holdfast.cli.passphrases import passphrase
+    from holdfast.capsules.signing import PASSPHRASE_VARIABLE as VARIABLE
+    from holdfast.capsules.summary import is_locked, told
+    from holdfast.cli.options import passphrase
 
     with told(file):
         locked = is_locked(file)
@@ -284,7 +285,7 @@ def _passphrase_to_open(file: Path, passphrase_file: Path | None, look: bool) ->
 def _import(
     url: str, file: Path, run_id: str | None, secret: str | None, trusted: Trust, size: int
 ) -> ImportedRun:
-    from holdfast.capsules.importing import import_run
+    from holdfast.capsules.import_run import import_run
     from holdfast.stores import open_store
 
     with contextlib.closing(open_store(url)) as store:
@@ -292,8 +293,8 @@ def _import(
 
 
 def _show(info: CapsuleInfo, file: Path, as_json: bool) -> None:
-    from holdfast.cli.display.capsule_text import print_capsule
-    from holdfast.flows.foreign import deeds_of, reads_of
+    from holdfast.cli.display.capsule import print_capsule
+    from holdfast.workflows.foreign import deeds_of, reads_of
 
     deeds = [] if info.flow is None else deeds_of(info.flow)
     reads = [] if info.flow is None else reads_of(info.flow)
@@ -309,7 +310,7 @@ def _deeds_as_json(deeds: list[Deed]) -> list[dict[str, str]]:
 
 
 def _tell_import(imported: ImportedRun, url: str, as_json: bool) -> None:
-    from holdfast.flows.foreign import deeds_of, warning_of
+    from holdfast.workflows.foreign import deeds_of, warning_of
 
     deeds = [] if imported.flow is None else deeds_of(imported.flow)
     for note in imported.notes:

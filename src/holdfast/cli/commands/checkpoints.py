@@ -7,22 +7,28 @@ import itertools
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.display.tables import print_facts, print_json, print_table
 from holdfast.cli.display.text import count, moment, one_line
-from holdfast.cli.moments import reading_moments
-from holdfast.cli.reading import json_option, reading
+from holdfast.cli.reading import json_option, reading, reading_moments
 from holdfast.cli.store_option import chosen_url, meant_run, store_option
+from holdfast.engine.owner import is_driven
+from holdfast.engine.retention import kept_checkpoints, last_successful
 from holdfast.errors import CheckpointNotFound, RunNotFound
+from holdfast.journal.copying import delete_run, held_back, needed_by, prune_run
+from holdfast.journal.journal import Journal
+from holdfast.stores.base import Mark, RunInfo
+from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
-    from holdfast.cli.pruning import Removal
-    from holdfast.journal.checkpoints import Checkpoint
-    from holdfast.journal.journal import Journal
-    from holdfast.stores.base import RunInfo, Store
+    from holdfast.journal.run_state import Checkpoint
+    from holdfast.stores.base import Store
+
 
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
@@ -71,8 +77,8 @@ def list_(run: str | None, workflow: str | None, limit: int, store: str | None, 
 def _found(
     journal: Journal, run: str | None, workflow: str | None, limit: int
 ) -> list[tuple[str, Checkpoint]]:
-    from holdfast.journal.checkpoints import read_mark
-    from holdfast.views import find_run_info
+    from holdfast.journal.run_state import read_mark
+    from holdfast.views.runs import find_run_info
 
     if run is not None and workflow is not None:
         raise click.UsageError("give either a run or --workflow")
@@ -126,7 +132,7 @@ def _row(run_id: str, found: Checkpoint) -> list[str]:
 
 def _steps(nodes: tuple[str, ...]) -> str:
     """Nodes as the steps they belong to, items only counted."""
-    from holdfast.plan.naming import base_name
+    from holdfast.graph.graph import base_name
 
     counts = Counter(map(base_name, nodes))
     return ", ".join(name if times == 1 else f"{name} ({times})" for name, times in counts.items()) or "-"
@@ -146,13 +152,12 @@ def show(checkpoint: str, store: str | None, as_json: bool) -> int:
       holdfast checkpoints show 6eca4c13-89b6-47b8-9f78-4c0b03999354
       holdfast checkpoints show research@3
     """
-    from holdfast.cli.display.closing import command
-    from holdfast.cli.display.show_text import shortened
-    from holdfast.data.state import State
-    from holdfast.journal.checkpoints import read_mark
+    from holdfast.cli.display.show import command, shortened
+    from holdfast.journal.run_state import read_mark
+    from holdfast.state.state import State
     from holdfast.views import plain
     from holdfast.views.plain import CODEC, ViewCodec
-    from holdfast.views.remarks import remark_at
+    from holdfast.views.run_view import remark_at
 
     journal, (meant,) = reading_moments(store, checkpoint)
     info, seq = _meant(journal, meant)
@@ -188,8 +193,8 @@ def show(checkpoint: str, store: str | None, as_json: bool) -> int:
 
 def _meant(journal: Journal, text: str) -> tuple[RunInfo, int]:
     """The run and the position of the checkpoint that somebody means."""
-    from holdfast.engine.travel.moments import checkpoint_at, find_moment
-    from holdfast.views import find_checkpoint_info
+    from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_moment
+    from holdfast.views.runs import find_checkpoint_info
 
     if "@" not in text:
         return find_checkpoint_info(journal, text)
@@ -236,7 +241,6 @@ def prune(
       holdfast checkpoints prune --older-than 7d --dry-run
       holdfast checkpoints prune --keep 5 --workflow research --yes
     """
-    from holdfast.cli.pruning import planned
 
     if older_than is None and keep is None:
         raise click.UsageError("say what may go: --older-than TIME, --keep N, or both")
@@ -250,7 +254,7 @@ def prune(
 
 
 def _seconds(text: str) -> float:
-    from holdfast.flows.model import seconds
+    from holdfast.workflows.model import seconds
 
     try:
         return seconds(text)
@@ -270,7 +274,6 @@ def clear(workflow: str, yes: bool, store: str | None, as_json: bool) -> int:
     Example:
       holdfast checkpoints clear research --yes
     """
-    from holdfast.cli.pruning import whole_runs
 
     journal = reading(store)
     going, staying = whole_runs(journal, workflow)
@@ -282,7 +285,6 @@ def clear(workflow: str, yes: bool, store: str | None, as_json: bool) -> int:
 
 
 def _remove(journal: Journal, found: list[Removal], dry_run: bool, yes: bool, as_json: bool) -> int:
-    from holdfast.cli.pruning import carry_out
 
     if dry_run or not found:
         return _told(found, dry_run, as_json)
@@ -320,3 +322,117 @@ def _sum(found: list[Removal]) -> str:
         return "nothing"
     runs = count(sum(gone.whole for gone in found), "run")
     return f"{runs} and {count(sum(gone.checkpoints for gone in found), 'checkpoint')}"
+
+
+# Which runs and checkpoints may go, and removing them. A run that a live process drives is never touched.
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What goes of one run: so many of its oldest checkpoints, or the `whole` run with all of them."""
+
+    info: RunInfo
+    checkpoints: int
+    whole: bool
+    horizon: int = 0
+    """The entry of the oldest checkpoint that stays."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: run_id, workflow, status, checkpoints, whole."""
+        facts = {"run_id": self.info.run, "workflow": self.info.workflow, "status": self.info.status}
+        return {**facts, "checkpoints": self.checkpoints, "whole": self.whole}
+
+
+def planned(
+    journal: Journal, *, before: float | None = None, keep: int | None = None, workflow: str | None = None
+) -> list[Removal]:
+    """What goes if runs not touched since `before` are dropped and each workflow keeps `keep` checkpoints.
+
+    A workflow's last successful run stays, and so does the newest checkpoint of a run that can be resumed,
+    unless it is too old. Checkpoints that somebody wants kept stay in any case, and their runs with them, and so does
+    what an unfinished run that stays is to be given.
+    """
+    found: list[Removal] = []
+    runs = journal.store.runs(workflow=workflow, before=before if keep is None else None)
+    for name in dict.fromkeys(info.workflow for info in runs):
+        of_name = [info for info in runs if info.workflow == name]
+        marks = {info.run: _marks(journal, info) for info in of_name}
+        last_good = {info.run for info in last_successful(journal.store, name)}
+        kept = _newest(marks, keep)
+        for info in of_name:
+            if is_driven(journal.store, info):
+                continue
+            removal = _removal(info, marks[info.run], kept, before, info.run in last_good)
+            if removal is not None:
+                removal = _without_kept(journal, removal, marks[info.run])
+            found += [removal] if removal else []
+    going = {removal.info.run for removal in found if removal.whole}
+    return [
+        removal
+        for removal in found
+        if not removal.whole or going.issuperset(needed_by(journal, removal.info))
+    ]
+
+
+def _newest(marks: dict[str, list[Mark]], keep: int | None) -> set[tuple[str, int]] | None:
+    if keep is None:
+        return None
+    every = sorted(((mark.at, mark.seq, run) for run, found in marks.items() for mark in found), reverse=True)
+    return {(run, seq) for _, seq, run in every[:keep]}
+
+
+def _removal(
+    info: RunInfo, marks: list[Mark], kept: set[tuple[str, int]] | None, before: float | None, last_good: bool
+) -> Removal | None:
+    touched = max([info.updated_at, *(mark.at for mark in marks[:1])])
+    if before is not None and touched < before and not last_good:
+        return Removal(info, len(marks), True)
+    if kept is None or not marks:
+        return None
+    staying = [mark for mark in marks if (info.run, mark.seq) in kept]
+    if not staying and info.status == RunStatus.COMPLETED and not last_good:
+        return Removal(info, len(marks), True)
+    horizon = (staying or marks[:1])[-1].seq
+    older = sum(mark.seq < horizon for mark in marks)
+    return Removal(info, older, False, horizon) if older else None
+
+
+def _without_kept(journal: Journal, removal: Removal, marks: list[Mark]) -> Removal | None:
+    """What may go of a run of which somebody wants checkpoints kept for good."""
+    held = kept_checkpoints(journal, removal.info)
+    if not held and removal.whole:
+        return removal
+    horizon = min([*held, *([removal.horizon] if removal.horizon else [])])
+    horizon = held_back(journal, removal.info, horizon)
+    older = sum(mark.seq < horizon for mark in marks)
+    return Removal(removal.info, older, False, horizon) if older else None
+
+
+def whole_runs(journal: Journal, workflow: str) -> tuple[list[Removal], list[RunInfo]]:
+    """The removal of every run of a workflow, and the runs that stay because a live process drives them."""
+    runs = journal.store.runs(workflow=workflow)
+    going = [info for info in runs if not is_driven(journal.store, info)]
+    staying = [info for info in runs if is_driven(journal.store, info)]
+    return [Removal(info, len(_marks(journal, info)), True) for info in going], staying
+
+
+def _marks(journal: Journal, info: RunInfo) -> list[Mark]:
+    """The checkpoints of a run; those of one whose journal is damaged do not count."""
+    return [] if info.status == RunStatus.DAMAGED else journal.store.marks(info.run)
+
+
+def carry_out(journal: Journal, removals: Iterable[Removal]) -> list[Removal]:
+    """Remove what was planned; answer what went. A run that somebody took up meanwhile stays."""
+    gone, removals = [], list(removals)
+    going = {removal.info.run for removal in removals if removal.whole}
+    for removal in removals:
+        run = removal.info.run
+        now = journal.store.runs(run=run)
+        if not now or is_driven(journal.store, now[0]) or now[0].updated_at != removal.info.updated_at:
+            continue
+        if removal.whole:
+            delete_run(journal, run, going=going)
+        else:
+            prune_run(journal, now[0], removal.horizon)
+        gone.append(removal)
+    return gone

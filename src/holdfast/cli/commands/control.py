@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.asking.addressing import read_answers
 from holdfast.cli.display.text import as_json, one_line
-from holdfast.cli.speaking import by_option, found_run, json_option, me, reason_option, run_argument
+from holdfast.cli.questions import read_answers
+from holdfast.cli.reading import by_option, found_run, reason_option, run_argument
+from holdfast.cli.reading import plain_json_option as json_option
 from holdfast.cli.store_option import close_store, store_option
+from holdfast.journal.provenance import me
 
 if TYPE_CHECKING:
-    from holdfast.engine.commands.receipts import Receipt
+    from holdfast.engine.commands.posting import Receipt
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo
 
@@ -53,7 +55,7 @@ def answer(
     """
     from holdfast.cli.reading import how_to_resume
     from holdfast.engine.commands import control
-    from holdfast.engine.driver import is_driven
+    from holdfast.engine.owner import is_driven
     from holdfast.engine.resume import refuse_finished
     from holdfast.journal.run_state import NO_ANSWER
 
@@ -84,7 +86,7 @@ def answer(
 
 def _tell(receipt: Receipt, url: str, json: bool) -> int:
     """Print what became of an answer; the exit code."""
-    from holdfast.cli.display.closing import command
+    from holdfast.cli.display.show import command
 
     what = f"the answer to {', '.join(receipt.names)}" if receipt.names else "the answer"
     if json:
@@ -102,8 +104,8 @@ def _tell(receipt: Receipt, url: str, json: bool) -> int:
 
 
 def _status(handle: str, values: tuple[str, ...], store: str | None, json: bool) -> int:
-    from holdfast.data.codec import Codec
-    from holdfast.engine.commands import receipts
+    from holdfast.engine.commands import posting as receipts
+    from holdfast.state.codec import Codec
 
     if values:
         raise click.UsageError("--status takes the handle of an answer, and no values.")
@@ -125,8 +127,8 @@ def _how_to_go_on(resume: str, left: list[str], queue: str) -> str:
 
 def _later(journal: Journal, info: RunInfo) -> set[str]:
     """The names of all questions of the run's workflow file; none if it cannot be read."""
-    from holdfast.cli.display.wording import question_names
-    from holdfast.cli.stored import config_of, stored_flow
+    from holdfast.cli.targets import config_of, stored_flow
+    from holdfast.cli.values import question_names
     from holdfast.errors import HoldfastError
 
     try:
@@ -136,9 +138,9 @@ def _later(journal: Journal, info: RunInfo) -> set[str]:
 
 
 def _go_on(run_id: str, url: str, json: bool) -> int:
-    from holdfast.cli.commands.resume import resume_run
-    from holdfast.cli.display.watching import Display
-    from holdfast.cli.driving import Manners
+    from holdfast.cli.commands.run import resume_run
+    from holdfast.cli.display.lines import Display
+    from holdfast.cli.execution import Manners
     from holdfast.cli.targets import find_target
 
     found = find_target(run_id, None, url, None)

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import shutil
+import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.display.tables import print_json, print_table
+from holdfast.cli.display.text import count, one_line
 from holdfast.cli.errors import COMPLETED, CONFIGURATION
 from holdfast.cli.reading import json_option
-from holdfast.cli.store_option import chosen_url, store_option
-from holdfast.errors import HoldfastError
+from holdfast.cli.store_option import chosen_url, open_existing, open_journal, store_option, store_place
+from holdfast.errors import HoldfastError, RunNotFound
+from holdfast.fleet.postgres_claims import is_postgres
+from holdfast.views.plain import size_text
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal import Journal
+    from holdfast.stores.base import Store
+    from holdfast.stores.postgres.store import PostgresStore
+
 
 OK, WARNING, BROKEN = "ok", "warning", "broken"
 
@@ -60,7 +73,6 @@ def doctor(store: str | None, as_json: bool) -> int:
     Example:
       holdfast doctor --json
     """
-    from holdfast.cli.store_health import store_findings
 
     found = [*_installation(), *_environment(), *_clock()]
     found += [Finding(*facts) for facts in store_findings(chosen_url(store))]
@@ -100,7 +112,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _environment() -> Iterator[Finding]:
-    from holdfast.data.seal import VARIABLE, Seal
+    from holdfast.state.encryption import VARIABLE, Seal
 
     names = sorted(name for name in os.environ if name.startswith(("HOLDFAST_", "WORKFLOW_CHECKPOINT_")))
     yield Finding("environment", OK, ", ".join(names) or "no HOLDFAST_ variables are set")
@@ -121,3 +133,181 @@ def _clock() -> Iterator[Finding]:
         yield Finding("clock", BROKEN, f"{text}: the clock is wrong; times and pauses depend on it")
     else:
         yield Finding("clock", OK, text)
+
+
+# Whether a store is fit for work: where it is, room, speed, and what dead processes left behind.
+
+
+Facts = tuple[str, str, str]
+"""The name of a check, `ok`, `warning` or `broken`, and what was found."""
+
+LOW, NONE = 500_000_000, 20_000_000
+"""Bytes of free disk below which there is a warning, and below which work cannot go on."""
+
+SLOW_SYNC = 0.1
+LARGE_WAL = 100_000_000
+
+
+def store_findings(url: str) -> Iterator[Facts]:
+    """What is to be said of the store at `url`; one that is not there is not created."""
+    leftovers = list(_leftovers(url))
+    try:
+        store = open_existing(url)
+    except RunNotFound:
+        yield "store", "ok", f"{url}: not there yet; the first run creates it"
+        yield from _folder(_place_to_be(url))
+        return
+    except HoldfastError as error:
+        yield "store", "broken", str(error)
+        return
+    try:
+        yield from _store(store, url)
+        yield from leftovers
+        yield from _runs(open_journal(store))
+    except HoldfastError as error:
+        yield "store contents", "broken", str(error)
+    finally:
+        store.close()
+
+
+def _place_to_be(url: str) -> Path | None:
+    path = store_place(url)
+    while path is not None and not path.exists():
+        if path == path.parent:
+            return None
+        path = path.parent
+    return path
+
+
+def _store(store: Store, url: str) -> Iterator[Facts]:
+    if is_postgres(store):
+        yield from _server(store)
+        yield from _folder(store_place(url))
+        return
+    path = store_place(url)
+    if path is None:
+        yield "store", "ok", f"{url}: not on disk"
+        return
+    schema = _schema(path)
+    yield "store", "ok", f"{store.url}, {size_text(_size(path))}{schema}"
+    if not os.access(path, os.W_OK):
+        yield "store writable", "broken", f"{path} may only be read; make the file and its folder writable"
+    yield from _folder(path if path.is_dir() else path.parent)
+
+
+def _server(store: PostgresStore) -> Iterator[Facts]:
+    with store.transaction() as connection:
+        rows = connection.execute(
+            "SELECT current_setting('server_version'), current_setting('transaction_read_only')"
+        ).fetchall()
+    version, read_only = rows[0]
+    facts = store.footprint()
+    size = "" if facts.disk_bytes is None else f", {size_text(facts.disk_bytes)}"
+    yield "store", "ok", f"{store.url}{size}, schema {facts.schema}, PostgreSQL {version.split()[0]}"
+    if read_only == "on":
+        text = "the server may only be read, as a standby; name one that may be written in the URL"
+        yield "store writable", "broken", text
+        return
+    seconds = commit_seconds(store)
+    text = f"{seconds * 1000:.1f} ms to the server and back: what every saved step costs with durability full"
+    yield "commit time", "ok" if seconds < SLOW_SYNC else "warning", text
+
+
+def commit_seconds(store: PostgresStore, times: int = 5) -> float:
+    """How long it takes until a commit is safe on the server: the median of a few tries, the first left out.
+
+    What is committed is a message to nobody, which is written to the server's log like any change, and is no row.
+    """
+    taken = []
+    for _ in range(times + 1):
+        start = time.perf_counter()
+        with store.transaction() as connection:
+            connection.execute("SELECT pg_logical_emit_message(true, 'holdfast', '')")
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:])
+
+
+def _schema(path: Path) -> str:
+    if path.is_dir():
+        return ""
+    import apsw
+
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return f", schema {connection.pragma('user_version')}, SQLite {apsw.sqlite_lib_version()}"
+    finally:
+        connection.close()
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(file.stat().st_size for file in files)
+
+
+def _folder(folder: Path | None) -> Iterator[Facts]:
+    if folder is None:
+        return
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield "store folder", "broken", f"{folder} is not writable; choose another store with --store"
+        return
+    free = shutil.disk_usage(folder).free
+    state = "broken" if free < NONE else "warning" if free < LOW else "ok"
+    yield "free disk", state, f"{size_text(free)} at {folder}"
+    try:
+        seconds = sync_seconds(folder)
+    except OSError as error:
+        yield "sync time", "broken", f"a file in {folder} cannot be written: {error.strerror}"
+        return
+    text = f"{seconds * 1000:.1f} ms: what every saved step costs with durability full"
+    yield "sync time", "ok" if seconds < SLOW_SYNC else "warning", text
+
+
+def sync_seconds(folder: Path, times: int = 5) -> float:
+    """How long it takes until a small write is safe on disk: the median of a few tries."""
+    taken = []
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".holdfast-sync-") as file:
+        for _ in range(times):
+            start = time.perf_counter()
+            file.write(b"\0" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+            taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def _leftovers(url: str) -> Iterator[Facts]:
+    """Looked for before the store is opened, since opening it clears them up."""
+    path = store_place(url)
+    wal = Path(f"{path}-wal") if path is not None and path.is_file() else None
+    if wal is None or not wal.exists() or not wal.stat().st_size:
+        return
+    size = wal.stat().st_size
+    state = "warning" if size > LARGE_WAL else "ok"
+    text = f"{wal.name}, {size_text(size)}: in use, or left by a process that died; nothing in it is lost"
+    yield "write-ahead log", state, text
+
+
+def _runs(journal: Journal) -> Iterator[Facts]:
+    from holdfast.engine.owner import liveness
+    from holdfast.views.runs import run_list
+
+    infos = journal.store.runs()
+    yield "runs", "ok", count(len(infos), "run")
+    running = run_list(journal, status=["running"], limit=None, is_alive=liveness(journal.store))
+    dead = [line.run_id for line in running if line.is_dead and not line.is_orphaned]
+    if dead:
+        ways = "holdfast resume RUN, or app.resume(RUN) in its program"
+        text = f"{count(len(dead), 'run')} lost their process; {ways}: {_some(dead)}"
+        yield "dead runs", "warning", text
+    orphaned = [line.run_id for line in running if line.is_orphaned]
+    if orphaned:
+        text = f"{count(len(orphaned), 'run')} lost their worker; holdfast worker takes them up: {_some(orphaned)}"
+        yield "orphaned runs", "warning", text
+    ahead = [info.run for info in infos if info.updated_at > time.time() + 60]
+    if ahead:
+        text = f"{count(len(ahead), 'run')} were saved later than now: the clock was wrong then, or is now"
+        yield "clock and runs", "warning", text
+
+
+def _some(runs: list[str]) -> str:
+    return one_line(", ".join(runs[:5]) + (" …" if len(runs) > 5 else ""))

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.confirmation import gate, trust_option
 from holdfast.cli.display.tables import print_json
-from holdfast.cli.display.text import one_line
-from holdfast.cli.manners_options import manners, manners_options
-from holdfast.cli.reading import json_option
-from holdfast.cli.speaking import by_option, me, reason_option
+from holdfast.cli.display.text import as_json, one_line
+from holdfast.cli.options import manners, manners_options
+from holdfast.cli.reading import by_option, json_option, reason_option
 from holdfast.cli.store_option import close_store, store_option
+from holdfast.cli.values import read_inputs, value_of
+from holdfast.journal.provenance import me
 
 if TYPE_CHECKING:
-    from holdfast.cli.driving import Manners
-    from holdfast.engine.travel.editing import Hands
-    from holdfast.engine.travel.moments import Moment
+    from holdfast.cli.execution import Manners
+    from holdfast.cli.targets import Target
+    from holdfast.engine.app import App
+    from holdfast.engine.time_travel.checkpoints import Moment
+    from holdfast.engine.time_travel.fork import Hands
+    from holdfast.engine.time_travel.rerun import Rerun
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo
 
@@ -73,11 +80,10 @@ def fork(
       holdfast fork research@2 --set inputs.topic=tides --run
       holdfast fork research@draft --as-node draft --set 'steps.draft.output=@better.md'
     """
-    from holdfast.cli.display.watching import told_warnings
-    from holdfast.cli.moments import reading_moments
-    from holdfast.engine.travel.editing import Edit
-    from holdfast.engine.travel.forking import fork_run
-    from holdfast.engine.travel.moments import find_moment
+    from holdfast.cli.display.lines import told_warnings
+    from holdfast.cli.reading import reading_moments
+    from holdfast.engine.time_travel.checkpoints import find_moment
+    from holdfast.engine.time_travel.fork import Edit, fork_run
 
     polite, as_json = manners(**how), bool(how["as_json"])
     if not go_on:
@@ -107,12 +113,12 @@ def _prepared(
     journal: Journal, moment: Moment, told: str, pairs: tuple[str, ...], as_node: str | None, go_on: bool
 ) -> tuple[Hands, dict[tuple[str, ...], Any] | None]:
     """What it takes to change the run, and the changes; only a workflow file's graph can be had here."""
-    from holdfast.cli.steering import Speaker, Steering
-    from holdfast.cli.stored import config_of, stored_flow
-    from holdfast.cli.wishes import Wishes
-    from holdfast.data.codec import Codec, TolerantCodec
+    from holdfast.cli.commands.steer import Speaker, Steering
+    from holdfast.cli.run_settings import Wishes
+    from holdfast.cli.targets import config_of, stored_flow
     from holdfast.engine.confirmation import refuse_unconfirmed
-    from holdfast.engine.travel.editing import Hands
+    from holdfast.engine.time_travel.fork import Hands
+    from holdfast.state.codec import Codec, TolerantCodec
 
     info = moment.info
     config = config_of(journal, info)
@@ -140,7 +146,7 @@ def _prepared(
 
 def _as_result(update: dict[tuple[str, ...], Any], step: str, cells: Any) -> dict[tuple[str, ...], Any]:
     """Changes with the record of a step that is to have come to them: of a workflow file's step its output."""
-    from holdfast.data.frozen import thaw
+    from holdfast.state.ops import thaw
 
     before = dict(thaw(cells[step].get()) or {}) if step in cells else {}
     given = {path[1:]: value for path, value in update.items() if path[0] == step}
@@ -179,7 +185,7 @@ def _refuse_unused(how: dict[str, Any]) -> None:
 
 
 def _go_on(run_id: str, url: str, polite: Manners) -> int:
-    from holdfast.cli.commands.resume import resume_run
+    from holdfast.cli.commands.run import resume_run
     from holdfast.cli.targets import find_target
 
     found = find_target(run_id, None, url, None)
@@ -219,11 +225,11 @@ def adopt(fork: str, into: str | None, reason: str, by: str | None, store: str |
     Example:
       holdfast adopt 3f2a --reason "the shorter draft won"
     """
-    from holdfast.cli.moments import reading_moments
-    from holdfast.data.codec import TolerantCodec
-    from holdfast.engine.travel.adopting import adopt_fork
-    from holdfast.engine.travel.editing import Hands
-    from holdfast.engine.travel.moments import find_moment
+    from holdfast.cli.reading import reading_moments
+    from holdfast.engine.time_travel.checkpoints import find_moment
+    from holdfast.engine.time_travel.fork import Hands
+    from holdfast.engine.time_travel.promote import adopt_fork
+    from holdfast.state.codec import TolerantCodec
 
     journal, texts = reading_moments(store, fork, *([] if into is None else [into]))
     own, *target = [_whole_run(find_moment(journal.store, text), text) for text in texts]
@@ -260,11 +266,11 @@ def rollback(run: str, reason: str, by: str | None, store: str | None, as_json: 
     Example:
       holdfast rollback research@2 --reason "the source was wrong"
     """
-    from holdfast.cli.moments import reading_moments
-    from holdfast.data.codec import TolerantCodec
-    from holdfast.engine.travel.adopting import roll_back
-    from holdfast.engine.travel.editing import Hands
-    from holdfast.engine.travel.moments import find_moment
+    from holdfast.cli.reading import reading_moments
+    from holdfast.engine.time_travel.checkpoints import find_moment
+    from holdfast.engine.time_travel.fork import Hands
+    from holdfast.engine.time_travel.promote import roll_back
+    from holdfast.state.codec import TolerantCodec
 
     journal, (text,) = reading_moments(store, run)
     moment = find_moment(journal.store, text)
@@ -288,3 +294,135 @@ def _told(journal: Journal, info: RunInfo, ident: str, what: str, as_json: bool)
     if info.status != RunStatus.COMPLETED:
         click.echo(f"go on with: {how_to_resume(journal, info, url)}")
     return 0
+
+
+# `holdfast rerun`: run a step and what follows it again, and keep everything else.
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option("--from", "step", required=True, metavar="STEP", help="The step to begin with.")
+@click.option(
+    "-i",
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Let this step see another value, as `modify` does: inputs.NAME, steps.NAME.output, item. May be repeated.",
+)
+@click.option(
+    "--output", metavar="VALUE", help="Take this, JSON, text or @FILE, for the step's output; do not run it."
+)
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Change the state first, for all steps, as `edit` does. May be repeated.",
+)
+@click.option("--in-place", is_flag=True, help="Take the run itself back, instead of beginning a new one.")
+@click.option("--run-id", metavar="ID", help="Name the new run; by default it gets a random id.")
+@click.option("--plan", is_flag=True, help="Show what would be kept and what would run again; do nothing.")
+@click.option(
+    "--workflow",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Go on with this workflow file instead of the one that the run was started with.",
+)
+@trust_option
+@by_option
+@store_option
+@manners_options
+def rerun(
+    run: str,
+    step: str,
+    inputs: tuple[str, ...],
+    output: str | None,
+    changes: tuple[str, ...],
+    in_place: bool,
+    run_id: str | None,
+    plan: bool,
+    workflow: Path | None,
+    trust: bool,
+    by: str | None,
+    store: str | None,
+    **how: Any,
+) -> int:
+    """Run a step of a run, and all that comes after it, again; everything else that was finished is kept.
+
+    This is a new run, which begins at the checkpoint before the step; the old one stays as it is. RUN is a run id or
+    its beginning (4 characters or more), or a workflow's name or file, which means its latest run. STEP is a step's
+    name for its last visit, or its id: review#2 is the second visit, fetch[3] an item of the last visit, and
+    outer/inner is in a sub-workflow.
+
+    \b
+      holdfast rerun report --from draft --plan
+      holdfast rerun report --from draft --set inputs.tone=dry
+      holdfast rerun 3f2a --from draft --output @better.md
+    """
+    from holdfast.cli.targets import find_moment_of
+
+    polite = manners(**how)
+    found = find_moment_of(run, store, workflow, gate(trust, polite.asks))
+    try:
+        app = found.open(interactive=polite.asks)
+        back = app.plan_rerun(str(found.what), step)
+        if plan:
+            _show(back, polite.display.as_json)
+            return 0
+        options: dict[str, Any] = {
+            "input": _changes(app, found, inputs, step) or None,
+            "update": _changes(app, found, changes) or None,
+            "in_place": in_place,
+            "run_id": run_id,
+            "by": by or me(),
+            "trust": found.trust or False,
+            "config": found.config,
+        }
+        if output is not None:
+            options["output"] = _returned(app, back, step, output)
+        return _drive(app, found, back, step, polite, options)
+    finally:
+        close_store(found.store)
+
+
+def _drive(app: App, found: Target, back: Rerun, step: str, polite: Any, options: dict[str, Any]) -> int:
+    from holdfast.cli.execution import Driving
+    from holdfast.cli.targets import kept_at
+
+    if not options["in_place"] and options["run_id"] is None:
+        options["run_id"] = str(uuid.uuid4())
+    name = found.run_id if options["in_place"] else options["run_id"]
+    before = kept_at(app, back.base, back.seq)
+    return Driving(found.flow, app, found.url, polite, before).drive(
+        lambda observer: app.rerun(str(found.what), step, observer=observer, **options), name or found.run_id
+    )
+
+
+def _changes(app: App, found: Target, pairs: tuple[str, ...], step: str = "") -> dict[tuple[str, ...], Any]:
+    from holdfast.cli.commands.steer import Speaker, Steering
+    from holdfast.engine.commands.inbox import nodes_of
+    from holdfast.graph.graph import base_name
+
+    if not pairs:
+        return {}
+    settings = app.settings
+    run = settings.journal.load(settings.journal.info(found.run_id), settings.codec).run
+    speaker = Speaker("rerun", "", "", False, "", "")
+    steering = Steering(speaker, settings.journal, found.run_id, run, found.flow, True)
+    return steering.changes(pairs, base_name(nodes_of(step)) if step else "")
+
+
+def _returned(app: App, back: Rerun, step: str, text: str) -> Any:
+    from holdfast.workflows.workflow import returned
+
+    if not back.step:
+        raise click.UsageError(f"--output: {step!r} stands for several steps; name one by its id")
+    typed, raw = read_inputs(None, [f"output={text}"])
+    value = typed["output"] if typed else raw["output"]
+    return returned(app.graph, back.step, value if text.startswith("@") else value_of(value))
+
+
+def _show(back: Rerun, json: bool) -> None:
+    from holdfast.cli.display.plans import rerun_lines
+
+    click.echo(as_json(back.as_json()) if json else "\n".join(rerun_lines(back)))

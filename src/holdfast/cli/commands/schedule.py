@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.asking.given import read_inputs
 from holdfast.cli.display.tables import print_json, print_table
 from holdfast.cli.display.text import moment, one_line
-from holdfast.cli.loading import loading
-from holdfast.cli.place_options import priority_option, queue_option
+from holdfast.cli.main import loading
+from holdfast.cli.options import priority_option, queue_option
 from holdfast.cli.reading import json_option
-from holdfast.cli.speaking import me
 from holdfast.cli.store_option import chosen_url, store_option
+from holdfast.cli.values import read_inputs
+from holdfast.journal.provenance import me
 
 if TYPE_CHECKING:
     from holdfast.fleet.schedules import ScheduleLine, Schedules
@@ -98,11 +98,10 @@ def add(
       holdfast schedule add nightly report.yaml --cron "0 2 * * *" -i topic=tides --queue night
     """
     with loading():
-        from holdfast.cli.wishes import Wishes
-        from holdfast.engine.queueing import DEFAULT_QUEUE
-        from holdfast.fleet.cron import Cron
-        from holdfast.fleet.schedules import Schedule
-        from holdfast.flows.flow import load_flow
+        from holdfast.cli.run_settings import Wishes
+        from holdfast.engine.submission import DEFAULT_QUEUE
+        from holdfast.fleet.schedules import Cron, Schedule
+        from holdfast.workflows.workflow import load_flow
 
     when = Cron(cron, zone)
     loaded = load_flow(flow)
@@ -228,7 +227,7 @@ def next_(cron: str, zone: str, count: int, as_json: bool) -> int:
     """
     from zoneinfo import ZoneInfo
 
-    from holdfast.fleet.cron import Cron
+    from holdfast.fleet.schedules import Cron
 
     wanted, at = Cron(cron, zone), dt.datetime.now(dt.UTC)
     times = []
@@ -261,7 +260,7 @@ def _told(line: ScheduleLine, as_json: bool) -> int:
 
 @contextmanager
 def _opened(url: str) -> Iterator[Schedules]:
-    from holdfast.fleet.on_postgres import open_postgres
+    from holdfast.fleet.postgres_claims import open_postgres
     from holdfast.fleet.schedules import Schedules
 
     store = open_postgres(url, "schedules")

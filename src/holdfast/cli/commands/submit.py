@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.asking.given import read_inputs
 from holdfast.cli.display.tables import print_json
 from holdfast.cli.display.text import one_line
-from holdfast.cli.loading import loading
-from holdfast.cli.place_options import priority_option, queue_option, read_when, when_options
+from holdfast.cli.main import loading
+from holdfast.cli.options import (
+    flow_options,
+    priority_option,
+    queue_option,
+    read_when,
+    reuse_option,
+    when_options,
+    wish_options,
+)
 from holdfast.cli.reading import json_option
-from holdfast.cli.run_options import flow_options, reuse_option, wish_options
 from holdfast.cli.store_option import chosen_url, lasting_url, store_option
+from holdfast.cli.values import read_inputs
 
 if TYPE_CHECKING:
     pass
@@ -63,11 +70,11 @@ def submit(
       holdfast status $(holdfast submit report.yaml --key order-7) --wait
     """
     with loading():
-        from holdfast.cli.handing_over import queued_as_json
-        from holdfast.cli.reused import Reused
-        from holdfast.cli.wishes import Wishes
-        from holdfast.engine.queueing import DEFAULT_QUEUE, id_of_key
-        from holdfast.flows.flow import load_flow
+        from holdfast.cli.detach import queued_as_json
+        from holdfast.cli.reading import Reused
+        from holdfast.cli.run_settings import Wishes
+        from holdfast.engine.submission import DEFAULT_QUEUE, id_of_key
+        from holdfast.workflows.workflow import load_flow
 
     if run_id is not None and key is not None:
         raise click.UsageError("give either --run-id or --key")

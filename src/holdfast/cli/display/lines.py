@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
+import json
+import logging
+import os
+import re
+import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import IO, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
-from holdfast.cli.display.progress import ITEM, Place, place_of, step_of_pause
-from holdfast.cli.display.text import clock, duration, one_line
-from holdfast.cli.errors import worded
-from holdfast.events import Event
-from holdfast.starting import started
+import click
+
+from holdfast.cli.display.progress import ITEM, Place, Progress, place_of, step_of_pause
+from holdfast.cli.display.show import place_of_store
+from holdfast.cli.display.tables import json_text
+from holdfast.cli.display.text import clock, duration, moment, one_line, plain, visible
+from holdfast.cli.errors import placed, worded
+from holdfast.errors import StoreError
+from holdfast.events import Event, MultiObserver, Observer
+from holdfast.threads import started
+from holdfast.values import moment as time_of
+
+if TYPE_CHECKING:
+    from holdfast.fleet.worker import WorkerEvent
+
 
 DONE = "done"
 """The helper node that gathers what became of items or members."""
@@ -209,3 +228,299 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._stopped.wait(self._seconds):
             self._beat()
+
+
+# A run's events as NDJSON: one JSON object a line, appended to a file or written to stdout.
+
+
+STDOUT = "-"
+
+
+_ACCOMPANYING = frozenset(
+    {"wave.start", "state.update", "state.create", "edge.transition", "edge.evaluate", "checkpoint.save"}
+)
+"""Events that others follow at once, with which they are written."""
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain).encode
+
+
+class EventFile:
+    """An observer that writes every event, without secrets, in whole lines."""
+
+    def __init__(self, descriptor: int, scrub: Callable[[Any], Any] | None = None) -> None:
+        self._descriptor, self._scrub = descriptor, scrub or (lambda value: value)
+        self._lock = threading.Lock()
+        self._waiting = b""
+        self._gone = False
+
+    def on_event(self, event: Event) -> None:
+        """Write one event; once the reader is gone, nothing more."""
+        if self._gone:
+            return
+        line = self._text(event).encode("utf-8", "backslashreplace") + b"\n"
+        with self._lock:
+            self._waiting += line
+            if event.type not in _ACCOMPANYING:
+                self._write_waiting()
+
+    def close(self) -> None:
+        """Write what still waits."""
+        with self._lock:
+            self._write_waiting()
+
+    def _text(self, event: Event) -> str:
+        content = {
+            "type": event.type,
+            "timestamp": event.timestamp,
+            "run_id": event.run_id,
+            "node": event.node,
+            "data": {key: value for key, value in event.data.items() if key != "state"},
+        }
+        try:
+            text = _encode(content)
+        except (TypeError, ValueError):
+            text = json.dumps(plain(content), ensure_ascii=False)
+        if self._scrub(text) != text:
+            text = json.dumps(self._scrub(plain(content)), ensure_ascii=False)
+        return visible(text)
+
+    def _write_waiting(self) -> None:
+        lines, self._waiting = self._waiting, b""
+        try:
+            while lines:
+                lines = lines[os.write(self._descriptor, lines) :]
+        except OSError:
+            self._gone = True
+
+
+@contextlib.contextmanager
+def event_file(target: str, scrub: Callable[[Any], Any] | None = None) -> Iterator[EventFile]:
+    """An `EventFile` that appends to a file, whose folders are made, or that writes to stdout for `-`."""
+    if target == STDOUT:
+        sys.stdout.flush()
+        file = EventFile(sys.stdout.fileno(), scrub)
+        try:
+            yield file
+        finally:
+            file.close()
+        return
+    path = Path(target)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StoreError(
+            f"events cannot be written to {path}: {error.strerror}; choose another file"
+        ) from None
+    file = EventFile(descriptor, scrub)
+    try:
+        yield file
+    finally:
+        file.close()
+        os.close(descriptor)
+
+
+# Which observers a drive is watched by: the live view or plain lines, and the file of events.
+
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """How a drive is shown."""
+
+    quiet: bool = False
+    as_json: bool = False
+    events: str | None = None
+    heartbeat: float | None = None
+
+    @property
+    def is_talkative(self) -> bool:
+        """Whether people are told how it goes, on stdout."""
+        return not (self.quiet or self.as_json)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a terminal that can be drawn on."""
+        drawable = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+        return self.is_talkative and drawable and self.events != STDOUT
+
+    def check(self) -> Display:
+        """Itself, unless two things want stdout."""
+        if self.as_json and self.events == STDOUT:
+            raise click.UsageError("--json and --events - both want stdout; write the events to a file")
+        return self
+
+    @property
+    def out(self) -> IO[str]:
+        """Where people are talked to."""
+        return sys.stderr if self.events == STDOUT or self.as_json else sys.stdout
+
+
+class View(Protocol):
+    """Shows a drive from its events."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Watch:
+    """Runs drives while their views are shown."""
+
+    def __init__(self, views: Iterable[View], observers: Iterable[Observer], progress: Progress) -> None:
+        self._views, self.progress = tuple(views), progress
+        observers = tuple(observers)
+        self.observer: Observer | None = observers[0] if len(observers) == 1 else None
+        if len(observers) > 1:
+            self.observer = MultiObserver(*observers)
+
+    def during(self, drive: Callable[[Observer | None], Answer]) -> Answer:
+        """What a drive answers, shown while it goes on."""
+        for view in self._views:
+            view.start()
+        try:
+            return drive(self.observer)
+        finally:
+            for view in self._views:
+                view.stop()
+
+
+@contextlib.contextmanager
+def watching(
+    display: Display, progress: Progress, title: str, run_id: str, store: str, scrub: Callable[[Any], Any]
+) -> Iterator[Watch]:
+    """The watch that a display asks for. With nothing to show, nobody listens, and nothing is paid for it."""
+    views: list[Any] = []
+    with contextlib.ExitStack() as stack:
+        if display.is_live:
+            from holdfast.cli.display.live import LiveView, terminal_console
+
+            views.append(LiveView(progress, title, run_id, store, terminal_console()))
+        elif display.is_talkative:
+            questions = [row.name for row in progress.rows.values() if row.kind == "ask"]
+            views.append(Lines(display.out, scrub, display.heartbeat, questions))
+        observers = list(views)
+        if display.events is not None:
+            observers.append(stack.enter_context(event_file(display.events, scrub)))
+        told = bool(views) and not display.is_live
+        stack.enter_context(scrubbed_records(scrub))
+        stack.enter_context(told_warnings(scrub, logging.ERROR if told else logging.WARNING))
+        yield Watch(views, observers, progress)
+
+
+@contextlib.contextmanager
+def told_warnings(scrub: Callable[[Any], Any], level: int = logging.WARNING) -> Iterator[None]:
+    """Tell what is logged on stderr, without secrets; plain lines have told the warnings already."""
+    handler = _Teller(scrub, level)
+    log = logging.getLogger("holdfast")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def scrubbed_records(scrub: Callable[[Any], Any]) -> Iterator[None]:
+    """Keep secrets out of whatever is logged meanwhile, by the workflow's own functions too."""
+    before = logging.getLogRecordFactory()
+
+    def make(*args: Any, **facts: Any) -> logging.LogRecord:
+        record: logging.LogRecord = before(*args, **facts)
+        with contextlib.suppress(TypeError, ValueError, KeyError):
+            text = record.getMessage()
+            scrubbed = str(scrub(text))
+            if scrubbed != text:
+                record.msg, record.args = scrubbed, None
+        if record.exc_info and record.exc_info[0] is not None:
+            record.exc_text = str(scrub(logging.Formatter().formatException(record.exc_info)))
+        return record
+
+    logging.setLogRecordFactory(make)
+    try:
+        yield
+    finally:
+        logging.setLogRecordFactory(before)
+
+
+class _Teller(logging.Handler):
+    def __init__(self, scrub: Callable[[Any], Any], level: int) -> None:
+        super().__init__(level)
+        self._scrub = scrub
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"holdfast: {one_line(worded(str(self._scrub(record.getMessage()))), 1000)}\n")
+
+
+# What a worker does, told as lines on stderr or as NDJSON on stdout.
+
+
+class WorkerLines:
+    """Tells what a worker does; may be called from any thread."""
+
+    def __init__(self, name: str, as_json: bool, scrub: Callable[[Any], Any], url: str) -> None:
+        self._name, self._as_json, self._scrub = name, as_json, scrub
+        self._place = place_of_store(url)
+        self._lock = threading.Lock()
+
+    def begin(self, store: str, queues: tuple[str, ...], concurrency: int) -> None:
+        """The worker is at work."""
+        of = f"the queues {', '.join(queues)}" if queues else "every queue"
+        self._write(
+            f"worker {self._name} takes up runs of {of} in {store}, {concurrency} at once; Ctrl+C stops it",
+            {"kind": "started", "store": store, "queues": list(queues), "concurrency": concurrency},
+        )
+
+    def end(self) -> None:
+        """The worker is done."""
+        self._write(f"worker {self._name} has stopped", {"kind": "stopped"})
+
+    def tell(self, event: WorkerEvent) -> None:
+        """Something became of a run."""
+        text = placed(_to_workers(worded(str(self._scrub(event.text)))), self._place)
+        due = None if event.due_at is None else time_of(event.due_at)
+        facts = {"run_id": event.run, "workflow": event.workflow, "queue": event.queue}
+        when = None if due is None else due.isoformat(timespec="milliseconds")
+        self._write(
+            f"{event.run} {event.workflow}: {_what(event.kind, text, due)}",
+            {"kind": event.kind, **facts, "text": text, "due_at": when},
+        )
+
+    def _write(self, line: str, facts: dict[str, Any]) -> None:
+        at = time.time()
+        with self._lock:
+            if self._as_json:
+                when = dt.datetime.fromtimestamp(at, dt.UTC).isoformat(timespec="milliseconds")
+                print_to = sys.stdout
+                text = json_text({"at": when, "worker": self._name, **facts}, indent=None)
+            else:
+                print_to, text = sys.stderr, f"{clock(at)} {one_line(line, 1000)}"
+            print_to.write(text + "\n")
+            print_to.flush()
+
+
+def _to_workers(text: str) -> str:
+    """A message that tells how to resume a run here, changed to say how workers go on with it."""
+    return re.sub(r"(resume with: holdfast resume [^\s;,]+)", r"\1 --detach", text)
+
+
+def _what(kind: str, text: str, due: dt.datetime | None) -> str:
+    """What became of a run, in a few words."""
+    told = f": {text}" if text else ""
+    match kind:
+        case "taken":
+            return f"taken up ({text})"
+        case "conflict":
+            return f"left to another{told}"
+        case "refused":
+            return f"cannot be taken up{told}"
+        case "queued" | "paused" if due is not None:
+            return f"left until {moment(due)}"
+        case "queued":
+            return "handed over"
+        case "paused":
+            return f"paused, waits for {text}" if text else "paused"
+        case _:
+            return f"{kind}{told}"

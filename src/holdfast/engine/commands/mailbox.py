@@ -9,11 +9,11 @@ from typing import Protocol
 
 from holdfast import clock
 from holdfast.engine.commands.inbox import LATE, OF_WHAT_IS_NEXT, REMARK, STALE, STOPS, Wish, open_message
-from holdfast.engine.driving.saving import Saving
+from holdfast.engine.saving import Saving
 from holdfast.errors import StoreError
 from holdfast.journal.records import Commanded
-from holdfast.locks import locked
 from holdfast.stores.base import Message
+from holdfast.threads import locked
 
 logger = logging.getLogger("holdfast")
 

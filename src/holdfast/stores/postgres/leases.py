@@ -13,9 +13,8 @@ from contextlib import suppress
 import psycopg
 
 from holdfast.errors import ResourceExhausted, StoreError
-from holdfast.locks import locked
-from holdfast.starting import started
-from holdfast.stores.postgres.connecting import Connection, Connections, Server, abandon
+from holdfast.stores.postgres.connection import Connection, Connections, Server, abandon
+from holdfast.threads import locked, started
 
 logger = logging.getLogger("holdfast")
 

@@ -17,11 +17,14 @@ class TestMyStore(StoreContract):
 
 from __future__ import annotations
 
-from holdfast.testing.contract.appending import Appending
-from holdfast.testing.contract.extras import LeasesContract, NamespacesContract, WatchedContract
-from holdfast.testing.contract.keeping import Keeping
-from holdfast.testing.contract.reading import Reading
-from holdfast.testing.contract.sharing import Sharing
+from holdfast.testing.contract.reading import (
+    LeasesContract,
+    NamespacesContract,
+    Reading,
+    Sharing,
+    WatchedContract,
+)
+from holdfast.testing.contract.writing import Appending, Keeping
 
 __all__ = ["LeasesContract", "NamespacesContract", "StoreContract", "WatchedContract"]
 

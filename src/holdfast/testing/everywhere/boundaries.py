@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import asyncio
+import concurrent.futures
+import contextlib
+import json
+import linecache
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError
+from holdfast.journal.records import (
+    Answered,
+    MovedOn,
+    Noted,
+    OnceStarted,
+    Paused,
+    Record,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    StepFailed,
+    StepFinished,
+    StepStarted,
+)
+from holdfast.journal.wire import Track
+from holdfast.journal.wire_records import decode_records
+from holdfast.state.codec import Codec
+from holdfast.stores.base import Append, Conflict, Store
+from holdfast.testing.invariants import START, STORED, Ledger
+from holdfast.testing.wrapped_store import Crash, WrappedStore, when_caller_returns
 
 COMMIT_POINTS = ("before", "committed", "acknowledged")
 EVERY_POINT = (*COMMIT_POINTS, "effect", "ran")
@@ -63,3 +91,298 @@ def sampled(boundaries: Sequence[Boundary], limit: int | None) -> list[Boundary]
         )
         left, groups_left = left - share, groups_left - 1
     return [boundaries[index] for index in sorted(chosen)][:limit]
+
+
+# What a commit stores, in a few words.
+
+
+_MOST_RECORDS = 6
+
+
+def told(records: Iterable[Record]) -> str:
+    """The records in words, those that say nothing to people left out."""
+    words = list(dict.fromkeys(_words(records)))
+    more = f", and {len(words) - _MOST_RECORDS} more" if len(words) > _MOST_RECORDS else ""
+    return ", ".join(words[:_MOST_RECORDS]) + more or "bookkeeping"
+
+
+def _words(records: Iterable[Record]) -> Iterator[str]:
+    for record in records:
+        match record:
+            case RunStarted():
+                yield "the run begins"
+            case Resumed():
+                yield "the run is taken up"
+            case StepStarted(step=step):
+                yield f"step {step!r} begins"
+            case StepFinished(step=step, skipped=skipped):
+                yield f"step {step!r} is {'passed over' if skipped else 'finished'}"
+            case StepFailed(step=step):
+                yield f"step {step!r} failed"
+            case MovedOn(step=step, next=following):
+                yield f"step {step!r} is finished"
+                yield f"step {following!r} begins"
+            case Paused(step=step, kind=kind, name=name):
+                yield (
+                    f"step {step!r} asks {name!r}" if kind == "ask" else f"a pause ({kind}) at step {step!r}"
+                )
+            case Answered(pause=pause):
+                yield f"{pause!r} is answered"
+            case Noted(step=step, key=key):
+                kind, _, name = key.partition(":")
+                yield (
+                    f"ctx.{kind}({name!r}) of step {step!r}" if kind in ("once", "sleep") else f"note {key!r}"
+                )
+            case OnceStarted(step=step, key=key):
+                yield f"ctx.once({key!r}) of step {step!r} begins"
+            case RunEnded(status=status):
+                yield f"the run is {status}"
+            case _:
+                continue
+
+
+# Watching one life of a run: every boundary that it comes to, and the one where it is to die.
+
+
+DIED = "died"
+LIFE = "life"
+LEFT, FAILED, RETURNED = "left", "failed", "returned"
+"""How the body of a step ends; the key is the step."""
+LOOKS = "looks"
+"""The function that its node gives as `if_interrupted` looks what became of a step; the key is the step."""
+BEGINS = (START, LOOKS)
+"""How a pass of a step begins."""
+
+
+class Watch:
+    """Counts the boundaries that a life comes to, and ends it at the one that it is doomed to die at."""
+
+    def __init__(self, ledger: Ledger, doom: Boundary | None, crash: Callable[[], object]) -> None:
+        self.ledger, self._doom, self._crash = ledger, doom, crash
+        self.seen: list[Boundary] = []
+        self.dead = self.is_late = False
+        self._counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def reached(self, point: str, what: str) -> None:
+        """Die here, if this is the place; a life that is dead, as far as its threads go on, goes no further."""
+        self.refuse_if_dead()
+        with self._lock:
+            number = self._counts[point] = self._counts.get(point, 0) + 1
+            boundary = Boundary(point, number, what)
+            self.seen.append(boundary)
+            if not self._is_doom(point, number):
+                return
+            self.dead = True
+        self.ledger.write(DIED, f"{point}-{number}", json.dumps(str(boundary)))
+        self._crash()
+
+    def comes_next(self, point: str) -> bool:
+        """Whether the next boundary of this kind is the one to die at."""
+        return self._is_doom(point, self._counts.get(point, 0) + 1)
+
+    def refuse_if_dead(self) -> None:
+        """Raise `Crash` in what goes on although the life is over."""
+        if self.dead:
+            raise Crash("the process died before this")
+
+    def give_up(self) -> None:
+        """End this life, which takes too long: from now on whatever goes on in it is refused."""
+        self.dead = self.is_late = True
+
+    def _is_doom(self, point: str, number: int) -> bool:
+        return self._doom is not None and self._doom.place == (point, number)
+
+
+class Pass(NamedTuple):
+    """One run of the body of a step."""
+
+    step: str
+    context: Any
+    watch: Watch
+
+    def is_in_once(self) -> bool:
+        """Whether a function given to `ctx.once` is at work."""
+        return bool(getattr(self.context, "_once", 0))
+
+
+class WatchedStore(WrappedStore):
+    """A store whose commits are boundaries: before, committed, acknowledged."""
+
+    def __init__(self, inner: Store, watch: Watch, codec: Codec, readable: bool) -> None:
+        super().__init__(inner)
+        self._watch, self._codec, self._readable = watch, codec, readable
+        self._tracks: dict[str, Track] = {}
+        self._lock = threading.Lock()
+
+    def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        before, committed, acknowledged = COMMIT_POINTS
+        with self._lock:
+            what = "; ".join(self._told(append) for append in appends)
+            self._watch.reached(before, what)
+            answers = self.inner.commit(appends)
+            self._watch.reached(committed, what)
+            for append, conflict in zip(appends, answers, strict=True):
+                if conflict is None:
+                    for entry in append.entries:
+                        self._watch.ledger.write(STORED, f"{append.run}:{entry.seq}", entry.chain.hex())
+            if self._watch.comes_next(acknowledged):
+                when_caller_returns(lambda: self._watch.reached(acknowledged, what))
+            else:
+                self._watch.reached(acknowledged, what)
+        return answers
+
+    def _told(self, append: Append) -> str:
+        if not append.entries:
+            return "facts of the run"
+        track = self._track_of(append.run, append.after)
+        if track is None:
+            return f"entries {append.entries[0].seq} to {append.entries[-1].seq}"
+        records = []
+        for entry in append.entries:
+            records.extend(decode_records(entry.body, track, self._codec))
+        return told(records)
+
+    def _track_of(self, run: str, after: int) -> Track | None:
+        """What has to be known to read the next entry of a run, if it can be read at all."""
+        if not self._readable:
+            return None
+        if run not in self._tracks:
+            track = self._tracks[run] = Track()
+            try:
+                for entry in self.inner.read(run, 0, after):
+                    decode_records(entry.body, track, self._codec)
+            except HoldfastError:
+                self._readable = False
+                return None
+        return self._tracks[run]
+
+
+# An error as its author wants to see it: what was raised, why, and where in the author's own code.
+
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_NOT_OWN = tuple(
+    f"{folder}/"
+    for folder in (_PACKAGE, Path(asyncio.__file__).parent, Path(concurrent.futures.__file__).parent)
+)
+_NOT_OWN_FILES = (threading.__file__, contextlib.__file__)
+_MOST_FRAMES = 8
+
+
+def own_trace(error: BaseException) -> str:
+    """An error and what caused it, each with the frames that are neither Holdfast's nor the event loop's."""
+    return "\n".join(_traced(error, set()))
+
+
+def _traced(error: BaseException, seen: set[int]) -> Iterator[str]:
+    seen.add(id(error))
+    yield "".join(traceback.format_exception_only(error)).strip()
+    yield from _frames(error)
+    for part in error.exceptions[:3] if isinstance(error, BaseExceptionGroup) else ():
+        yield from _told(part, "one of them", seen)
+    cause = error.__cause__ or getattr(error, "cause", None)
+    if cause is None and not error.__suppress_context__:
+        yield from _told(error.__context__, "while handling", seen)
+    else:
+        yield from _told(cause, "caused by", seen)
+
+
+def _told(error: object, how: str, seen: set[int]) -> Iterator[str]:
+    if isinstance(error, BaseException) and id(error) not in seen:
+        first, *more = _traced(error, seen)
+        yield f"{how} {first}"
+        yield from more
+
+
+def _frames(error: BaseException) -> Iterator[str]:
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
+    if len(own) > _MOST_FRAMES:
+        yield f"  … {len(own) - _MOST_FRAMES} frames …"
+    for frame in own[-_MOST_FRAMES:]:
+        yield f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}'
+        line = frame.line or linecache.getline(frame.filename, frame.lineno or 0).strip()
+        if line:
+            yield f"    {line}"
+
+
+def _is_own(filename: str) -> bool:
+    return not filename.startswith(("<frozen", *_NOT_OWN)) and filename not in _NOT_OWN_FILES
+
+
+# Which node a step is a step of, and in which sub-graphs that is.
+
+
+def nodes_of(step: str) -> tuple[str, ...]:
+    """The nodes that a step lies in, from the outermost to its own."""
+    return tuple(part.partition("#")[0].partition("[")[0] for part in step.split("/"))
+
+
+def told_node(step: str) -> str:
+    """The node of a step, for people."""
+    *outer, own = nodes_of(step)
+    return f"node {own!r}" + (f" in the sub-graph {'/'.join(outer)!r}" if outer else "")
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """A number of things, in the right number."""
+    return f"{number} {one if number == 1 else several or one + 's'}"
+
+
+def often(times: int) -> str:
+    """How often, in words."""
+    return {0: "not at all", 1: "once", 2: "twice"}.get(times, f"{times} times")
+
+
+# Where two states differ, as paths into them.
+
+
+StatePath = tuple[str | int, ...]
+
+_MOST_PATHS = 200
+
+
+def differing_paths(
+    one: Any, other: Any, path: StatePath = (), *, unordered: bool = False
+) -> list[StatePath]:
+    """The innermost places at which two values differ; lists of different lengths differ as a whole.
+
+    With `unordered` lists that have the same items in another order do not differ.
+    """
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        found: list[StatePath] = []
+        for key in [*one, *(key for key in other if key not in one)]:
+            if key in one and key in other:
+                found += differing_paths(one[key], other[key], (*path, key), unordered=unordered)
+            else:
+                found.append((*path, key))
+        return found[:_MOST_PATHS]
+    both_lists = isinstance(one, (list, tuple)) and isinstance(other, (list, tuple))
+    if both_lists and type(one) is type(other) and len(one) == len(other):
+        if unordered and sorted(map(repr, one)) == sorted(map(repr, other)):
+            return []
+        return [
+            place
+            for index, (mine, theirs) in enumerate(zip(one, other, strict=True))
+            for place in differing_paths(mine, theirs, (*path, index), unordered=unordered)
+        ][:_MOST_PATHS]
+    return [] if _are_same(one, other) else [path]
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other) or (one != one and other != other)
+    except Exception:
+        return repr(one) == repr(other)  # Arrays and the like do not answer with a truth.
+
+
+def shown_at(state: Any, path: StatePath) -> str:
+    """What a state has at a path, for people."""
+    name = "".join(f"[{part!r}]" for part in path) or "the state"
+    for part in path:
+        try:
+            state = state[part]
+        except (KeyError, IndexError, TypeError):
+            return f"{name} is missing"
+    text = repr(state)
+    return f"{name} = {text if len(text) <= 160 else text[:157] + '…'}"

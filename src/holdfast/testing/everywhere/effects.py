@@ -5,18 +5,36 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import contextvars
+import dataclasses
 import functools
+import inspect
 import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from holdfast.engine.context import PauseSignal
 from holdfast.errors import HoldfastError
-from holdfast.testing.everywhere.watching import BEGINS, FAILED, LEFT, LIFE, RETURNED, Pass
-from holdfast.testing.ledger import EFFECT, FileLedger, Ledger, Line
+from holdfast.graph.fingerprint import Fingerprint
+from holdfast.graph.graph import Graph, Node
+from holdfast.graph.validation import choice_of
+from holdfast.testing.everywhere.boundaries import (
+    BEGINS,
+    FAILED,
+    LEFT,
+    LIFE,
+    LOOKS,
+    RETURNED,
+    Pass,
+    Watch,
+    nodes_of,
+)
+from holdfast.testing.invariants import EFFECT, START, FileLedger, Ledger, Line
+from holdfast.testing.wrapped_store import Crash
 
 UNKEYED = "effect-without-key"
 AGAIN = "effect-known"
@@ -283,3 +301,280 @@ def _owner(key: str | None, steps: Iterable[str], under_way: set[str]) -> str:
     if named:
         return max(named, key=len)
     return next(iter(under_way)) if len(under_way) == 1 else ""
+
+
+# What runs did to the world: what undisturbed ones agree on, and how another one differs from that.
+
+
+class Deed(NamedTuple):
+    """An effect as far as it is compared with those of other runs."""
+
+    name: str
+    step: str
+    facts: str
+    """As JSON."""
+
+
+Group = Callable[[str], str]
+"""Which steps are not told apart when deeds are counted."""
+
+
+def _by_step(step: str) -> str:
+    return step
+
+
+def _by_node(step: str) -> str:
+    return "/".join(nodes_of(step))
+
+
+def _altogether(step: str) -> str:
+    return ""
+
+
+def deeds_of(effects: Iterable[Effect]) -> list[Deed]:
+    """The deeds that effects are."""
+    return [Deed(effect.name, effect.step, json.dumps(effect.facts, sort_keys=True)) for effect in effects]
+
+
+def subject_of(name: str, group: str) -> str:
+    """What a finding about an effect is about."""
+    return json.dumps([name, group])
+
+
+class Other(NamedTuple):
+    """A fact of some effects that is not what it usually is: the values that were missed, those that came instead."""
+
+    fact: str
+    missed: tuple[Any, ...]
+    came: tuple[Any, ...]
+
+
+class Usual:
+    """What undisturbed runs did. What they do not agree on themselves, no other run is held to."""
+
+    def __init__(self, runs: Sequence[Sequence[Deed]]) -> None:
+        self._runs = runs
+
+    def names(self) -> list[str]:
+        """Everything that any of them did."""
+        return list(dict.fromkeys(deed.name for run in self._runs for deed in run))
+
+    def grouping(self, name: str, steps: Iterable[str]) -> Group | None:
+        """How finely the deeds of a name, by these steps, can be counted: by step, by node, together, or not at all."""
+        by_run = [[deed.step for deed in run if deed.name == name] for run in self._runs]
+        is_known = all(steps) and all(step for known in by_run for step in known)
+        for group in (_by_step, _by_node, _altogether) if is_known else (_altogether,):
+            first, *others = [Counter(map(group, known)) for known in by_run]
+            if all(other == first for other in others):
+                return group
+        return None
+
+    def counts(self, name: str, group: Group) -> Counter[str]:
+        """How often it was done, by what the steps are grouped by; they agree on that."""
+        return Counter(group(deed.step) for deed in self._runs[0] if deed.name == name)
+
+    def varying(self, name: str) -> frozenset[str]:
+        """The facts of an effect in which undisturbed runs differ: times, random numbers."""
+        first, *others = [_values(run, name, _altogether) for run in self._runs]
+        places = {place for run in (first, *others) for place in run}
+        return frozenset(
+            fact
+            for group, fact in places
+            if any(o.get((group, fact)) != first.get((group, fact)) for o in others)
+        )
+
+    def others(self, name: str, group: Group, effects: Iterable[Effect]) -> Iterator[tuple[str, Other]]:
+        """The facts that undisturbed runs agree on, and these effects, as many as usual, do not have."""
+        first, *further = [_values(run, name, group) for run in self._runs]
+        mine = _values(deeds_of(effects), name, group)
+        for place in dict.fromkeys([*first, *mine]):
+            usual, found = first.get(place, Counter()), mine.get(place, Counter())
+            if usual != found and all(run.get(place, Counter()) == usual for run in further):
+                yield place[0], Other(place[1], _listed(usual - found), _listed(found - usual))
+
+
+def _values(run: Iterable[Deed], name: str, group: Group) -> dict[tuple[str, str], Counter[str]]:
+    """The values of each fact, as JSON, with how often each occurs."""
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for deed in run:
+        if deed.name == name:
+            for fact, value in json.loads(deed.facts).items():
+                place = found.setdefault((group(deed.step), fact), Counter())
+                place[json.dumps(value, sort_keys=True)] += 1
+    return found
+
+
+def _listed(values: Counter[str]) -> tuple[Any, ...]:
+    return tuple(json.loads(value) for value in sorted(values.elements()))
+
+
+def repetition(
+    requests: Iterable[Effect], varying: Collection[str] = (), *, is_known: bool = False
+) -> tuple[Effect, Effect] | None:
+    """An effect of a step and its repetition by a later pass of that step, facts that vary anyway aside.
+
+    Requests that a service knew already count for which place an effect has in its pass. If it `is_known` that there
+    are too many, two passes of a step that both had an effect are enough.
+    """
+    met: dict[tuple[str, str, int], Effect] = {}
+    places: Counter[tuple[str, int, str]] = Counter()
+    first_of: dict[str, Effect] = {}
+    pair: tuple[Effect, Effect] | None = None
+    for effect in requests:
+        alike = _without(effect.facts, varying)
+        places[effect.step, effect.visit, alike] += 1
+        # What is remembered by the journal is not done again, however alike it is.
+        is_vague = effect.in_once and not is_known and any(fact in effect.facts for fact in varying)
+        if effect.again or is_vague:
+            continue
+        place = (effect.step, alike, places[effect.step, effect.visit, alike])
+        first = met.setdefault(place, effect)
+        if first.visit != effect.visit:
+            return first, effect
+        earlier = first_of.setdefault(effect.step, effect)
+        if is_known and pair is None and earlier.visit != effect.visit:
+            pair = earlier, effect
+    return pair
+
+
+def _without(facts: Mapping[str, Any], varying: Collection[str]) -> str:
+    return json.dumps({fact: value for fact, value in facts.items() if fact not in varying}, sort_keys=True)
+
+
+# Node functions that say when they begin and how they end; everything else about a graph stays what it was.
+
+
+def watched_graph(graph: Graph, outline: Mapping[str, Any], watch: Watch) -> Graph:
+    """A graph that does the same, watched: fingerprints (from its outline), names and edges are the original's."""
+    facts = outline.get("nodes", {})
+    nodes = {name: _watched_node(node, facts.get(name, {}), watch) for name, node in graph.nodes.items()}
+    return dataclasses.replace(graph, nodes=nodes)
+
+
+def _watched_node(node: Node, facts: Mapping[str, Any], watch: Watch) -> Node:
+    if node.graph is not None:
+        return dataclasses.replace(node, graph=watched_graph(node.graph, facts.get("graph", {}), watch))
+    if node.function is None:
+        return node
+    version = node.version
+    if version is None:
+        version = Fingerprint(facts.get("fingerprint") or node.fingerprint())
+    if runs_here(node):
+        function = (_watched_async if node.is_async else _watched)(node.function, watch)
+    elif isinstance(watch.ledger, (FileLedger, OpenLedger)):
+        function = Elsewhere(node.function, str(watch.ledger.path))
+    else:
+        return node
+    look = node.if_interrupted
+    return dataclasses.replace(
+        node,
+        function=function,
+        version=version,
+        wants=("ctx", *node.wants),
+        if_interrupted=look if isinstance(look, str) else _watched(look, watch, LOOKS),
+    )
+
+
+def runs_here(node: Node) -> bool:
+    """Whether its function runs in this process; another has nobody who watches it."""
+    return node.executor is None or choice_of(node.executor).in_threads
+
+
+@dataclasses.dataclass(frozen=True)
+class Elsewhere:
+    """A node's function that runs in another process: what it does there is written to the same ledger."""
+
+    function: Callable[..., Any]
+    path: str
+
+    def __call__(self, ctx: Any, *given: Any, **named: Any) -> Any:
+        with self._passing(ctx.step) as ledger:
+            value = self.function(*given, **named)
+            if not inspect.isawaitable(value):
+                ledger.write(RETURNED, ctx.step)
+                return value
+        return self._awaited(value, ctx.step)
+
+    async def _awaited(self, value: Any, step: str) -> Any:
+        with self._passing(step, begins=False) as ledger:
+            result = await value
+            ledger.write(RETURNED, step)
+            return result
+
+    @contextlib.contextmanager
+    def _passing(self, step: str, begins: bool = True) -> Iterator[FileLedger]:
+        ledger = FileLedger(self.path, sync=False)
+        if begins:
+            ledger.write(START, step)
+        try:
+            with effects_elsewhere(ledger, step):
+                yield ledger
+        except Exception as error:
+            ledger.write(FAILED, step, _told(error))
+            raise
+
+
+def _watched(function: Callable[..., Any], watch: Watch, begins: str = START) -> Callable[..., Any]:
+    gives_context = begins == LOOKS
+
+    @functools.wraps(function)
+    def body(ctx: Any, *given: Any, **named: Any) -> Any:
+        with _passing(Pass(ctx.step, ctx, watch), begins):
+            value = function(*((ctx,) if gives_context else ()), *given, **named)
+            if not inspect.isawaitable(value):
+                _returned(ctx.step, watch)
+                return value
+        return _awaited(value, Pass(ctx.step, ctx, watch))
+
+    return body
+
+
+def _watched_async(function: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def body(ctx: Any, *given: Any, **named: Any) -> Any:
+        with _passing(Pass(ctx.step, ctx, watch)):
+            value = await function(*given, **named)
+            _returned(ctx.step, watch)
+            return value
+
+    return body
+
+
+async def _awaited(value: Any, passing: Pass) -> Any:
+    with _passing(passing, ""):
+        result = await value
+        _returned(passing.step, passing.watch)
+        return result
+
+
+def _returned(step: str, watch: Watch) -> None:
+    watch.ledger.write(RETURNED, step)
+    watch.reached("ran", f"step {step!r}")
+
+
+@contextlib.contextmanager
+def _passing(passing: Pass, begins: str = START) -> Iterator[None]:
+    """Note in the ledger how a pass goes, and let effects know whose they are."""
+    watch, step = passing.watch, passing.step
+    watch.refuse_if_dead()
+    if begins:
+        watch.ledger.write(begins, step)
+    token = current_pass.set(passing)
+    try:
+        yield
+    except Crash:
+        raise
+    except PauseSignal as left:
+        if not watch.dead:
+            watch.ledger.write(LEFT, step, json.dumps([left.asked[0].kind, left.asked[0].name]))
+        raise
+    except Exception as error:
+        if not watch.dead:
+            watch.ledger.write(FAILED, step, _told(error))
+        raise
+    finally:
+        current_pass.reset(token)
+
+
+def _told(error: Exception) -> str:
+    return json.dumps(f"{type(error).__name__}: {error}")

@@ -2,22 +2,170 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from holdfast.data.codec import Codec
+from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
-from holdfast.testing.everywhere import advice
-from holdfast.testing.everywhere.deeds import Deed, Other, Usual, repetition, subject_of
-from holdfast.testing.everywhere.effects import Effect, effects_of
-from holdfast.testing.everywhere.frames import own_trace
-from holdfast.testing.everywhere.sameness import Path, differing_paths, shown_at
-from holdfast.testing.everywhere.step_names import nodes_of, often
-from holdfast.testing.everywhere.watching import BEGINS, FAILED, LEFT, RETURNED
-from holdfast.testing.invariants import check_run
-from holdfast.testing.ledger import START, Line
+from holdfast.testing.everywhere.boundaries import (
+    BEGINS,
+    FAILED,
+    LEFT,
+    RETURNED,
+    differing_paths,
+    nodes_of,
+    often,
+    own_trace,
+    shown_at,
+    told_node,
+)
+from holdfast.testing.everywhere.boundaries import StatePath as Path
+from holdfast.testing.everywhere.boundaries import often as how_often
+from holdfast.testing.everywhere.effects import Deed, Effect, Other, Usual, effects_of, repetition, subject_of
+from holdfast.testing.invariants import START, Line, check_run
 from holdfast.values import RunStatus
+
+# How to mend what was found: what to change in the workflow, and why that helps.
+
+
+OF_PROMISE = "Your workflow did nothing wrong: it is a fault of Holdfast or of the store. Please report it."
+OF_RESULT = (
+    "What a finished step returned is kept, but nothing else of the process that died is: a global variable, an "
+    "object that nodes share, a cache, a file that was half written. Return what later steps need as an update of "
+    "the state. If a body goes by the time, by random numbers or by what a service answered, and it may run again, "
+    'let the journal remember the value: `ctx.once("now", time.time)`. If the results differ in a way that does '
+    "not matter, give `same=`."
+)
+OF_LOSS = (
+    'A step was passed over or took an effect for granted that never happened. With if_interrupted="skip" a step '
+    'that died before its effect is passed over too: use "rerun" with a key that the service deduplicates by, or a '
+    "function as if_interrupted that looks whether it was done. If the effect is optional, name it in `repeatable=`."
+)
+OF_MORE = (
+    "A body counts or collects in something that is not the state, such as a global variable or a file: a new process "
+    "begins without it, and what one life began the next goes through once more. Keep what decides how often it is "
+    "done in the state. If the effect is optional, name it in `repeatable=`."
+)
+OF_OTHER = (
+    "What is done comes from something that dies with its process, or changes meanwhile: a global variable, an object "
+    "that nodes share, a cache, the time. Return what later steps need as an update of the state, and let the journal "
+    'remember what a body looks up and may look up again: `ctx.once("recipient", look_up)`.'
+)
+OF_SAME = "`same=` gets two states as plain mappings, the expected one first, and answers whether they are the same."
+OF_INVARIANT = (
+    "Look at the ledger above: what happened twice, or not at all, when the process died there? Effects that must not "
+    "be repeated need a key that the service deduplicates by (`ctx.idempotency_key`), or a function as "
+    "if_interrupted that looks whether they were done."
+)
+OF_INVARIANT_UNDISTURBED = (
+    "It does not hold although nobody disturbed the run: check the invariant. It gets a `RunSeen`: `.state`, "
+    "`.effects` (what `record_effect` was told), `.steps`, `.outcome`; a key of the state also as `run[key]`."
+)
+OF_CHANGED_REQUEST = (
+    "The body ran again and computed its request anew, from the time, a random number, or something that had changed "
+    "meanwhile; services refuse that, or keep the first. Let the journal remember what is asked for before asking: "
+    '`request = ctx.once("{name} request", make_request)`, or compute it in a node before this one.'
+)
+
+IN_A_FILE = (
+    "In a workflow file: the function of a `python` step may take `ctx`, a `shell` step finds the key in "
+    "$HOLDFAST_IDEMPOTENCY_KEY, and `if_interrupted: ask` lets a person decide."
+)
+
+_KEY = (
+    "send a key by which the service deduplicates: `{name}(…, idempotency_key=ctx.idempotency_key)`; it is the same "
+    "for every run of this step"
+)
+_LOOK = (
+    "if the service knows no keys, say what a resume does with a step that was interrupted, of {told}: "
+    "`add_node({node!r}, …, if_interrupted=look)`, where look(ctx) asks the service whether it was done, or "
+    'if_interrupted="ask" to let a person decide'
+)
+_ANYHOW = "If doing it twice is harmless, say so: crash_everywhere(…, repeatable=[{name!r}])."
+
+
+def of_repetition(first: Effect, again: Effect, ended: Line | None, times: int) -> tuple[str, str]:
+    """What happened when an effect happened more often than it should, and what to change."""
+    step, name = first.step or "?", first.name
+    key, look = _KEY.format(name=name), _LOOK.format(told=told_node(step), node=nodes_of(step)[-1])
+    anyhow = _ANYHOW.format(name=name)
+    often = how_often(times)
+    if first.key is not None and again.key is not None and first.key != again.key:
+        what = f"step {step!r} did {name!r} {often}, each time under another key"
+        fix = f"A key only helps if it is the same when the step runs again: {key}, or make it of the input."
+        return what, f"{fix}\n{anyhow}"
+    if ended is not None and ended.what == "left":
+        kind, asked = json.loads(ended.detail)
+        call = f"ctx.ask({asked!r})" if kind == "ask" else "ctx.sleep"
+        until = "when the answer comes" if kind == "ask" else "when its time has come"
+        what = (
+            f"step {step!r} did {name!r} {often}: once before `{call}`, and again {until}; no crash is needed"
+        )
+        fix = (
+            f"Side effect before `{call.partition('(')[0]}`: a node that waits is left, and {until} it runs again from "
+            f"its beginning. Move {name!r} into a node of its own before (or after) the one that waits, or wrap it: "
+            f"`ctx.once({name!r}, …)`, which runs it once and remembers its result. And since a process can die "
+            f"between the effect and the record of it, {key}."
+        )
+        return what, f"{fix}\n{anyhow}"
+    if ended is not None and ended.what == "failed":
+        what = f"step {step!r} did {name!r} {often}: its attempt failed ({json.loads(ended.detail)}) and was repeated"
+        fix = (
+            "A retry, and a resume after a failure, run the whole body again. Wrap what is done: "
+            f"`ctx.once({name!r}, …)`, or give it a node of its own; and {key}."
+        )
+        return what, f"{fix}\n{anyhow}"
+    died = "it ran, the process died before its outcome was stored, and the resume ran it again"
+    what = f"step {step!r} did {name!r} {often}: {died}"
+    if first.in_once:
+        fix = (
+            "`ctx.once` remembers a result only after the function has returned: nobody can tell from the journal "
+            "whether a process that died in between had done it. Close that gap at the service: "
+            f"{key}. Or, {look}."
+        )
+    else:
+        fix = (
+            "Nobody can tell from the journal whether a step that was interrupted had done it. Either "
+            f"{key}. Or, {look}. (`ctx.once({name!r}, …)` around it narrows the gap to this one call, so that the rest "
+            "of the body may run again, but does not close it.)"
+        )
+    return what, f"{fix}\n{anyhow}"
+
+
+def of_failure(error: str, undisturbed: bool = False, retries: bool = False) -> str:
+    """What to do about a run that does not come to its end, because of a node that `retries` if so."""
+    fix = _of_error(error, undisturbed, retries)
+    return f"It fails without any crash: mend that first. {fix}".strip() if undisturbed else fix
+
+
+def _of_error(error: str, undisturbed: bool, retries: bool) -> str:
+    if "has no answer" in error or "nobody answers" in error:
+        return "Give the answer: crash_everywhere(…, answers={name: value}), or a function of the pause."
+    if "CodecError" in error:
+        return "What a step returns has to be stored: return plain data, or register the type."
+    if "RunConflict" in error:
+        return "Somebody else drives the run too: does a node start or resume a run by itself?"
+    if "did not end" in error and undisturbed:
+        return "Does a body wait or loop for ever? If it just takes longer: give timeout=."
+    if "did not end" in error:
+        return (
+            "A body waits for something that the new process does not have: a thread, a lock, a server that the first "
+            "process started. Or it just takes longer: give timeout=."
+        )
+    if undisturbed:
+        return ""
+    if retries:
+        return (
+            "An attempt that a crash interrupts is one of the attempts that `Retry` allows: after it fewer are left. "
+            "Allow one more, if the service may fail as often as that; or resume once more, as the error says."
+        )
+    return (
+        "A resumed process begins with nothing but the journal: does a body rely on something that only the first "
+        "process had, such as a global variable, a temporary file or an open connection?"
+    )
+
 
 _MOST_SHOWN = 4
 RESULT = "result"
@@ -132,16 +280,14 @@ class Judge:
         else:
             happened = error or f"the run is {status}"
             kind = "resume" if wanted is not None else "run"
-            fix = advice.of_failure(happened, wanted is None, retries)
+            fix = of_failure(happened, wanted is None, retries)
             found.insert(0, Finding(kind, _FAILED[kind], fix, "", happened, kind))
         return found
 
     def of_journal(self, lines: Sequence[Line], store: Store, run: str, codec: Codec) -> list[Finding]:
         """What Holdfast itself promises, held against the ledger and the journal."""
         return [
-            Finding(
-                "promise", f"a promise of Holdfast is broken: {violation}", advice.OF_PROMISE, subject=name
-            )
+            Finding("promise", f"a promise of Holdfast is broken: {violation}", OF_PROMISE, subject=name)
             for violation in check_run(lines, store, run, codec)
             for name in [violation.invariant.name]
         ]
@@ -154,7 +300,7 @@ class Judge:
             held, error = (True, "") if () in wanted.volatile else _answer(self.same, expected, mine)
             if error:
                 what = "`same` raised an error when it compared the results"
-                yield Finding(SAME, what, advice.OF_SAME, "", error, SAME)
+                yield Finding(SAME, what, OF_SAME, "", error, SAME)
                 return
             paths: list[Path] = [] if held else [()]
         else:
@@ -166,7 +312,7 @@ class Judge:
         yield Finding(
             RESULT,
             "the resumed run came to another result than the undisturbed one",
-            advice.OF_RESULT,
+            OF_RESULT,
             "; ".join(shown_at(expected, path) for path in shown) + more,
             "; ".join(shown_at(state, path) for path in shown) + more,
             RESULT,
@@ -236,8 +382,8 @@ class Judge:
         self, first: Effect, again: Effect, times: int, usual: int | None, lines: Sequence[Line]
     ) -> Finding:
         ended = how_pass_ended(lines, first.step, first.visit)
-        what, fix = advice.of_repetition(first, again, ended, times)
-        fix += f"\n{advice.IN_A_FILE}" if self.of_file else ""
+        what, fix = of_repetition(first, again, ended, times)
+        fix += f"\n{IN_A_FILE}" if self.of_file else ""
         expected = f"{first.name!r} {often(usual or 1)} in step {first.step!r}"
         return Finding(TWICE, what, fix, expected, f"{often(times)}: {first}, and {again}", _subject(first))
 
@@ -249,7 +395,7 @@ class Judge:
                 yield Finding(
                     CHANGED_REQUEST,
                     f"step {effect.step!r} asked for {effect.name!r} again under the same key, for something else",
-                    advice.OF_CHANGED_REQUEST.format(name=effect.name),
+                    OF_CHANGED_REQUEST.format(name=effect.name),
                     str(first),
                     str(effect),
                     _subject(effect),
@@ -267,7 +413,7 @@ class Judge:
         yield Finding(
             "invariant",
             f"the invariant {name!r} does not hold",
-            advice.OF_INVARIANT_UNDISTURBED if undisturbed else advice.OF_INVARIANT,
+            OF_INVARIANT_UNDISTURBED if undisturbed else OF_INVARIANT,
             "the invariant holds however the run went",
             f"{happened}\neffects: {shown}",
             "invariant",
@@ -313,7 +459,7 @@ def _answer(question: Callable[..., object], *given: object) -> tuple[object, st
 
 def _not_as_often(name: str, place: str, done: int, usual: int) -> Finding:
     """An effect that happened less often than usual, or more often although nothing was repeated."""
-    kind, fix = (LOST, advice.OF_LOSS) if done < usual else (MORE, advice.OF_MORE)
+    kind, fix = (LOST, OF_LOSS) if done < usual else (MORE, OF_MORE)
     what = f"{_who(place)} did {name!r} {often(done)}, and {often(usual)} when nobody disturbed it"
     happened = f"{name!r} {often(done)}, and the run says it is completed"
     return Finding(kind, what, fix, f"{name!r} {often(usual)}", happened, subject_of(name, place))
@@ -324,7 +470,7 @@ def _something_else(name: str, place: str, other: Other) -> Finding:
     return Finding(
         OTHER,
         f"{_who(place)} did {name!r}, but not what it does when nobody disturbs it",
-        advice.OF_OTHER,
+        OF_OTHER,
         f"{name!r} with {missed or f'no {other.fact}'}",
         f"{name!r} with {came or f'no {other.fact}'}",
         subject_of(name, place),

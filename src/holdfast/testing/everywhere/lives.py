@@ -2,38 +2,276 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import contextvars
+import ctypes
+import dataclasses
 import functools
+import os
 import signal
+import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast import clock
-from holdfast.engine.driving.signals import StepInterrupted
-from holdfast.engine.outcome import Outcome, Pause
-from holdfast.errors import ExecutionError, RunNotFound
+from holdfast.engine.app import App
+from holdfast.engine.once import StepInterrupted
+from holdfast.engine.settings import Outcome, Pause
+from holdfast.errors import ExecutionError, HoldfastError, RunNotFound
+from holdfast.graph.builder import StateGraph
+from holdfast.graph.graph import Graph
+from holdfast.journal.journal import Journal
 from holdfast.journal.records import MovedOn, StepFinished
 from holdfast.journal.run_state import ABOUT_DOUBTS
-from holdfast.plan.graph import Graph
 from holdfast.stores.base import Store
-from holdfast.testing.crashing_store import Crash
-from holdfast.testing.everywhere.bodies import runs_here, watched_graph
-from holdfast.testing.everywhere.boundaries import Boundary
-from holdfast.testing.everywhere.deadline import within
-from holdfast.testing.everywhere.deeds import Deed, deeds_of
-from holdfast.testing.everywhere.effects import effects_go_to, effects_of
-from holdfast.testing.everywhere.frames import own_trace
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.everywhere import effects as bodies
+from holdfast.testing.everywhere.boundaries import LIFE, Boundary, Watch, WatchedStore, own_trace
+from holdfast.testing.everywhere.effects import (
+    Deed,
+    deeds_of,
+    effects_go_to,
+    effects_of,
+    runs_here,
+    watched_graph,
+)
 from holdfast.testing.everywhere.judging import Finding, Judge, Wanted
-from holdfast.testing.everywhere.subject import Subject, on_store
-from holdfast.testing.everywhere.watching import LIFE, Watch, WatchedStore
 from holdfast.testing.fakes import Answers
-from holdfast.testing.invariants import read_journal
-from holdfast.testing.ledger import FINISHED, Ledger
+from holdfast.testing.invariants import FINISHED, Ledger, read_journal
+from holdfast.testing.wrapped_store import Crash
 from holdfast.values import RunStatus
+
+# What is tested: a graph, an app, a function that makes one, or a workflow file; made ready for each life .
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A workflow that can be run: its app on a store, and what its run is given."""
+
+    app: App
+    inputs: Any
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was given to be tested, and how it is compiled."""
+
+    given: Any
+    inputs: Any
+    config: Mapping[str, Any] | None = None
+    durability: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def settled(self) -> Subject:
+        """The same, compiled once for all lives, where nobody is to make it anew."""
+        __tracebackhide__ = True
+        is_graph = isinstance(self.given, (StateGraph, App))
+        return dataclasses.replace(self, given=self.ready()) if is_graph else self
+
+    def ready(self) -> Ready:
+        """The workflow, made anew by whoever makes it; not yet on a store of its own."""
+        __tracebackhide__ = True
+        if isinstance(self.given, Ready):
+            return self.given
+        made = self._made()
+        config = dict(self.config or {})
+        if isinstance(made, App):
+            return Ready(self._of_app(made), self.inputs, config)
+        if isinstance(made, StateGraph):
+            options = {"durability": self.durability or _durability_of(self.options), **self.options}
+            try:
+                return Ready(made.compile(MemoryStore(), **options), self.inputs, config)
+            except HoldfastError as error:
+                # It is about the graph, not about where that is checked.
+                raise error.with_traceback(None) from error.__cause__
+        return self._of_flow(made, config)
+
+    def _made(self) -> Any:
+        __tracebackhide__ = True
+        given = self.given
+        if callable(given) and not _is_workflow(given):
+            given = given()
+        if isinstance(given, (str, os.PathLike)):
+            from holdfast.workflows.workflow import load_flow
+
+            return load_flow(Path(given))
+        if not _is_workflow(given):
+            raise HoldfastError(
+                "crash_everywhere takes a StateGraph, an App, a function that returns one, or the path of a "
+                f"workflow file, not {type(given).__name__}"
+            )
+        return given
+
+    def _of_app(self, app: App) -> App:
+        __tracebackhide__ = True
+        if self.options:
+            raise HoldfastError(
+                f"an app is compiled already: {', '.join(self.options)} cannot be given; give its graph instead"
+            )
+        if self.durability is None:
+            return app
+        policy = dataclasses.replace(app.settings.policy, durability=self.durability)
+        return App(dataclasses.replace(app.settings, policy=policy))
+
+    def _of_flow(self, flow: Any, config: dict[str, Any]) -> Ready:
+        app = flow.open(MemoryStore(), durability=self.durability, **self.options)
+        inputs = flow.begin(flow.read_inputs(dict(self.inputs or {})))
+        return Ready(app, inputs, {**flow.config(), **config})
+
+
+def _is_workflow(given: Any) -> bool:
+    """Whether it is a graph, an app or a `Flow`; workflow files need much that graphs do not, so it is not imported."""
+    return isinstance(given, (StateGraph, App)) or type(given).__module__ == "holdfast.workflows.workflow"
+
+
+def _durability_of(options: Mapping[str, Any]) -> str | None:
+    return None if "policy" in options else "full"
+
+
+def on_store(app: App, store: Store, changed: Callable[[Any, Any], Any]) -> App:
+    """The app on another store, its graph changed; nothing else of it is, but that it is not noted where it runs."""
+    settings = app.settings
+    journal = Journal(store, settings.journal.seal)
+    graph = changed(settings.graph, settings.outline)
+    return App(dataclasses.replace(settings, journal=journal, graph=graph, facts=None))
+
+
+# A call that may take so long and no longer, in this process.
+
+
+Result = TypeVar("Result")
+
+_AGAIN = 0.1
+"""Tried once more after so many seconds, if it was no good moment, or if somebody caught it and went on."""
+
+_PATIENCE = 20
+"""How often a good moment is waited for."""
+
+_TRACERS = ("coverage",)
+"""Whatever these do is soon done, and they hold locks that nobody would ever release."""
+
+
+class Late(Crash):
+    """It took too long; like a death, nothing that catches an `Exception` can swallow it."""
+
+
+def within(seconds: float, call: Callable[[], Result], give_up: Callable[[], object]) -> Result:
+    """What `call` returns; raise `Late` if that takes longer, `give_up` called first.
+
+    The body of a step is broken off by a `Late` wherever it is. An event loop is not: its tasks are cancelled, for what
+    is raised between any two instructions of it, or of Holdfast, leaves locks behind that nobody releases. Only what
+    heeds neither is broken off anywhere.
+
+    In the main thread an alarm does this; one that somebody else has set is kept, and goes off instead if it is due
+    earlier. Elsewhere the call is made in another thread, and left behind if it does nothing in Python for long.
+    """
+    if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
+        return _with_alarm(seconds, call, give_up)
+    return _in_thread(seconds, call, give_up)
+
+
+def _with_alarm(seconds: float, call: Callable[[], Result], give_up: Callable[[], object]) -> Result:
+    rings = 0
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        nonlocal rings
+        rings += 1
+        give_up()
+        if _may_be_broken_off(frame, anywhere=rings > _PATIENCE):
+            raise Late
+        _cancel_tasks(frame)
+
+    left, interval = signal.getitimer(signal.ITIMER_REAL)
+    if 0 < left <= seconds:
+        return call()
+    begun = time.monotonic()
+    earlier = signal.signal(signal.SIGALRM, ring)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+            return call()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, earlier)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - begun)), interval)
+
+
+def _in_thread(seconds: float, call: Callable[[], Result], give_up: Callable[[], object]) -> Result:
+    returned: list[Result] = []
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            returned.append(call())
+        except BaseException as error:
+            raised.append(error)
+
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(work,), name="holdfast-life", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if raised:
+        raise raised[0]
+    if returned:
+        return returned[0]
+    give_up()
+    for times in range(2 * _PATIENCE):
+        frame = sys._current_frames().get(thread.ident or 0)
+        if _may_be_broken_off(frame, anywhere=times > _PATIENCE):
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Late)
+            )
+        else:
+            _cancel_tasks(frame)
+        thread.join(_AGAIN)
+        if not thread.is_alive():
+            break
+    raise Late
+
+
+def _may_be_broken_off(frame: FrameType | None, anywhere: bool) -> bool:
+    """Whether something may be raised in this frame: if it belongs to a body, and not to what that calls of ours."""
+    if _package(frame) in _TRACERS:
+        return False
+    while frame is not None and not anywhere:
+        if frame.f_globals.get("__name__") == bodies.__name__:
+            return True
+        if _package(frame) in ("holdfast", "asyncio"):
+            return False
+        frame = frame.f_back
+    return anywhere
+
+
+def _package(frame: FrameType | None) -> str:
+    return "" if frame is None else str(frame.f_globals.get("__name__")).partition(".")[0]
+
+
+def _cancel_tasks(frame: FrameType | None) -> None:
+    """Cancel, soon, all that is done in the event loop that runs this frame, if there is one."""
+    while frame is not None and frame.f_code is not asyncio.BaseEventLoop.run_forever.__code__:
+        frame = frame.f_back
+    if frame is None:
+        return
+    loop: asyncio.AbstractEventLoop = frame.f_locals["self"]
+
+    def cancel() -> None:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+
+    with contextlib.suppress(RuntimeError):  # It is about to end anyway.
+        loop.call_soon_threadsafe(cancel)
+
 
 RUN = "run"
 ANSWERED, DECIDED = "answered", "decided"

@@ -23,17 +23,13 @@ from holdfast.errors import HoldfastError
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.crashing_store import Crash, kill_process, raise_crash
-from holdfast.testing.everywhere import advice
-from holdfast.testing.everywhere.boundaries import Boundary
-from holdfast.testing.everywhere.deeds import Deed
-from holdfast.testing.everywhere.effects import OpenLedger
-from holdfast.testing.everywhere.frames import own_trace
+from holdfast.testing.everywhere import judging as advice
+from holdfast.testing.everywhere.boundaries import Boundary, Watch, own_trace
+from holdfast.testing.everywhere.effects import Deed, OpenLedger
 from holdfast.testing.everywhere.judging import Finding, Wanted
 from holdfast.testing.everywhere.lives import End, Life, Trial
-from holdfast.testing.everywhere.watching import Watch
-from holdfast.testing.ledger import FileLedger, Line
-from holdfast.testing.wrapped_store import WrappedStore
+from holdfast.testing.invariants import FileLedger, Line
+from holdfast.testing.wrapped_store import Crash, WrappedStore, kill_process, raise_crash
 
 StoreMaker = Callable[[Path], "Store | str"]
 
@@ -41,7 +37,11 @@ _NOT_IN_MEMORY = 'what is kept in memory dies with its process; use mode="fast",
 _NAMED = {"sqlite": "sqlite:///{}/runs.db", "file": "file:///{}/runs"}
 
 
-_SOON_NEEDED = ("holdfast.stores.sqlite", "holdfast.stores.files", "holdfast.testing.time_skipping")
+_SOON_NEEDED = (
+    "holdfast.stores.sqlite.store",
+    "holdfast.stores.files.store",
+    "holdfast.testing.time_skipping",
+)
 """Imported once, not by every child."""
 
 

@@ -10,11 +10,11 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import clock
-from holdfast.engine import driver
-from holdfast.engine.driving import attempt
+from holdfast import clock, threads
+from holdfast.engine import attempt
+from holdfast.engine import owner as driver
 from holdfast.fleet import worker
-from holdfast.journal import checkpoints, threads
+from holdfast.journal import run_state as checkpoints
 from holdfast.testing.simulator.process import Process
 from holdfast.testing.simulator.world import World
 

@@ -7,19 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.data.budget import Allowance
-from holdfast.data.ops import Slot
-from holdfast.data.shapes import Handler
-from holdfast.data.types import Types
 from holdfast.errors import CodecError, StateInvalid
-from holdfast.journal.checkpoints import checkpoint_id
+from holdfast.graph.graph import base_name
 from holdfast.journal.journal import Journal, Loaded
-from holdfast.journal.run_state import DONE, RunState
-from holdfast.plan.naming import base_name
+from holdfast.journal.run_state import DONE, RunState, checkpoint_id
+from holdfast.state.classes import Handler
+from holdfast.state.ops import Slot
+from holdfast.state.standard_types import Allowance
+from holdfast.state.types import Types
 from holdfast.stores.base import RunInfo
 from holdfast.views.diff.changes import Change, Difference, MapEdited
-from holdfast.views.diff.differing import difference
-from holdfast.views.diff.patching import Operation, json_patch
+from holdfast.views.diff.difference import difference
+from holdfast.views.diff.patch import Operation, json_patch
 from holdfast.views.plain import LenientCodec, iso, plain, size_text, when
 
 FACTS = ("workflow", "status", "wave", "node", "next", "pauses")

@@ -1,0 +1,448 @@
+"""Driving a run from the command line: watch it, ask at its gates, go on, and tell how it ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli import errors
+from holdfast.cli.display.lines import Display, Watch, watching
+from holdfast.cli.display.progress import Progress
+from holdfast.cli.display.show import Ending, status_code
+from holdfast.cli.display.text import as_json, cost_of, count, one_line, place_in_code, visible
+from holdfast.cli.questions import (
+    GATES,
+    AnsweredElsewhere,
+    LeftPaused,
+    Lookout,
+    Reply,
+    Terminal,
+    Terminated,
+    ask,
+    sigterm_leaves,
+)
+from holdfast.cli.run_settings import Wishes
+from holdfast.cli.store_option import exists
+from holdfast.cli.targets import REPLANNED, Kept, adopted_steps, config_of, kept_of, stored_flow
+from holdfast.cli.values import all_steps, check_conditions, first_that_holds, members_of, rows_of, wording_of
+from holdfast.engine.blocking import RunInterrupted, RunTerminated
+from holdfast.engine.commands.control import answer
+from holdfast.engine.environment import settle
+from holdfast.engine.once import StepInterrupted
+from holdfast.errors import AnswerRejected, ExecutionError, HoldfastError, StateInvalid
+from holdfast.events import Observer
+from holdfast.graph.graph import base_name
+from holdfast.values import RunStatus
+from holdfast.views.run_view import PauseView, steps_in, told_apart
+
+if TYPE_CHECKING:
+    from holdfast.engine.app import App
+    from holdfast.engine.settings import Outcome, Pause
+    from holdfast.workflows.model import Definition, Step
+    from holdfast.workflows.workflow import Flow
+
+
+Begin = Callable[[Observer | None], "Outcome"]
+
+PATIENCE = 0.3
+"""How long, in seconds, git may take to say whether the working copy has changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How a command deals with people: how it shows a run, and whether it asks at gates."""
+
+    display: Display
+    interactive: bool | None = None
+    """`None`: if there is somebody at a terminal."""
+    auto_continue: bool = False
+    fail_on_state: tuple[str, ...] = ()
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is somebody to be asked."""
+        if self.interactive is not None:
+            return self.interactive
+        quiet_out = self.display.as_json or self.display.events == "-"
+        return sys.stdin.isatty() and sys.stdout.isatty() and not quiet_out
+
+
+class Driving:
+    """One command's work on one run."""
+
+    def __init__(self, flow: Flow, app: App, url: str, manners: Manners, before: Kept | None = None) -> None:
+        self._flow, self._app, self._url, self._manners, self._before = flow, app, url, manners, before
+        self._began = time.monotonic()
+        self._terminal = Terminal(manners.display.out)
+        self._replanned: Any = None
+        """When somebody last wanted the run to go on with another version of its file, as far as is known."""
+
+    def drive(self, begin: Begin, run_id: str = "") -> int:
+        """Begin, go on past every gate that somebody opens, tell how it ended; answer the exit code."""
+        check_conditions(self._manners.fail_on_state, self._flow.definition)
+        settle(PATIENCE)
+        progress = Progress(rows_of(self._flow.definition.steps), self._flow.scrub)
+        if self._before is not None:
+            progress.keep(dict(self._before.statuses))
+            progress.keep_items(dict(self._before.items))
+            progress.cost = self._before.spent
+        display = self._manners.display
+        self._replanned = self._config(run_id).get(REPLANNED)
+        with watching(display, progress, self._flow.name, run_id, self._url, self._flow.scrub) as watch:
+            announcer = self._flow.announcer()
+            announcer.started(run_id)
+            ending, code = self._ended(watch, begin)
+            if ending is not None:
+                announcer.ended(ending.run_id, str(ending.status), ending.error or "")
+        if ending is not None:
+            self._tell(ending)
+        return code
+
+    def _ended(self, watch: Watch, begin: Begin) -> tuple[Ending | None, int]:
+        try:
+            outcome = self._on_and_on(watch, begin)
+        except ExecutionError as error:
+            ending = self._failure(error)
+            if _is_misconfigured(error.cause):
+                return ending, errors.CONFIGURATION
+        except RunInterrupted as stop:
+            ending = self._stopped(stop.run_id, "Ctrl+C")
+        except RunTerminated as stop:
+            return self._stopped(stop.run_id, "SIGTERM"), errors.TERMINATED
+        except _Left as left:
+            return self._of(left.outcome), left.code
+        except _TakenUp as elsewhere:
+            return None, elsewhere.code
+        else:
+            ending = self._of(outcome)
+            if ending.status == RunStatus.COMPLETED and self._is_failed_by(outcome):
+                return ending, errors.FAILED
+        return ending, ending.exit_code
+
+    def _on_and_on(self, watch: Watch, begin: Begin) -> Outcome:
+        outcome = watch.during(begin)
+        while (reply := self._reply(outcome)) is not None:
+            try:
+                self._keep_to_its_file(outcome.run_id)
+                outcome = watch.during(partial(self._go_on, outcome.run_id, reply))
+            except (AnswerRejected, StateInvalid) as error:
+                if not self._manners.asks:
+                    raise
+                click.echo(f"Not taken: {visible(errors.worded(str(error)))}", file=self._manners.display.out)
+        return outcome
+
+    def _go_on(self, run_id: str, reply: Reply, observer: Observer | None) -> Outcome:
+        return self._app.resume(
+            run_id,
+            answers=dict(reply.answers) or None,
+            update=dict(reply.update) or None,
+            observer=observer,
+        )
+
+    def _keep_to_its_file(self, run_id: str) -> bool:
+        """Go on with the version of the workflow file that somebody wants the run to; whether there is another."""
+        config = self._config(run_id)
+        if config.get(REPLANNED) == self._replanned:
+            return False
+        self._replanned = config.get(REPLANNED)
+        self._flow = stored_flow(self._app.store.runs(run=run_id)[0], config)
+        self._app = Wishes.of(config).open(
+            self._flow, self._app.store, interactive=self._manners.asks, stored=True
+        )
+        click.echo(f"going on with {self._flow.path}", file=self._manners.display.out)
+        return True
+
+    def _config(self, run_id: str) -> dict[str, Any]:
+        """The config that is stored of a run; none if nothing is."""
+        journal = self._app.settings.journal
+        found = journal.store.runs(run=run_id) if run_id else []
+        return config_of(journal, found[0]) if found else {}
+
+    def _reply(self, outcome: Outcome) -> Reply | None:
+        """What to go on with; `None` if the run is not paused, or nobody is to be asked."""
+        if outcome.status == RunStatus.INTERRUPTED and self._keep_to_its_file(outcome.run_id):
+            return Reply()
+        if outcome.status != RunStatus.PAUSED:
+            return None
+        only_gates = all(pause.kind in GATES for pause in outcome.pauses)
+        if self._manners.auto_continue and only_gates:
+            return Reply()
+        return self._asked(outcome) if self._manners.asks and outcome.pauses else None
+
+    def _asked(self, outcome: Outcome) -> Reply:
+        lookout, terminal = Lookout(self._app, outcome), self._terminal
+        terminal.poll = lookout.look
+        definition, settings = self._flow.definition, self._app.settings
+
+        def commit(pause: Pause, value: Any) -> None:
+            given, codec = {pause.id: value}, settings.codec
+            answer(settings.journal, outcome.run_id, answers=given, codec=codec, retention=settings.retention)
+            lookout.forget(pause.id)
+
+        try:
+            with sigterm_leaves():
+                pauses = [replace(pause, prompt=self._scrubbed(pause.prompt)) for pause in outcome.pauses]
+                return ask(terminal, pauses, lambda pause: wording_of(definition, pause), commit)
+        except AnsweredElsewhere as elsewhere:
+            terminal.say(f"\n{elsewhere}")
+            if lookout.status != RunStatus.PAUSED:
+                raise _TakenUp(status_code(lookout.status)) from None
+            return Reply()
+        except LeftPaused:
+            raise _Left(outcome, errors.PAUSED) from None
+        except KeyboardInterrupt:
+            terminal.say()
+            raise _Left(outcome, errors.INTERRUPTED) from None
+        except Terminated:
+            raise _Left(outcome, errors.TERMINATED) from None
+
+    # How it ended.
+
+    def _of(self, outcome: Outcome) -> Ending:
+        state, adopted = outcome.state, adopted_steps(self._app, outcome.adopted)
+        completed = outcome.status == RunStatus.COMPLETED
+        return replace(
+            self._ending(outcome.status, outcome.run_id),
+            output=self._flow.scrub(self._flow.output(state)) if completed else None,
+            figures=outcome.figures,
+            steps_run=max(0, steps_in(state) - (self._before.steps if self._before else 0) - adopted.steps),
+            adopted=adopted,
+            cost=outcome.figures.cost + cost_of(state.get("ledger")),
+            pauses=self._pauses(outcome),
+            kept=None if completed else kept_of(self._app, outcome.run_id),
+            warnings=tuple(errors.worded(self._scrubbed(text)) for text in outcome.warnings),
+        )
+
+    def _pauses(self, outcome: Outcome) -> tuple[PauseView, ...]:
+        return told_apart(
+            [
+                PauseView(
+                    outcome.run_id,
+                    pause.id,
+                    pause.kind,
+                    base_name(pause.node),
+                    pause.name,
+                    self._scrubbed(pause.prompt),
+                    pause.schema,
+                    pause.since,
+                    pause.expires_at,
+                    pause.node,
+                )
+                for pause in outcome.pauses
+            ]
+        )
+
+    def _failure(self, error: ExecutionError) -> Ending:
+        kept = kept_of(self._app, error.run_id or "")
+        cause = error.cause if error.cause is not None else error.__cause__
+        text = str(error) if cause is None else _told(cause)
+        return replace(
+            self._ending(RunStatus.FAILED, error.run_id or ""),
+            error=errors.worded(self._scrubbed(text)),
+            is_in_doubt=isinstance(cause, StepInterrupted),
+            place=self._scrubbed(place_in_code(cause)) if not isinstance(cause, HoldfastError) else "",
+            trace=self._scrubbed("".join(traceback.format_exception(cause))) if cause and is_debug() else "",
+            node=(error.node or "").partition(":")[0],
+            cost=kept.spent if kept is not None else 0.0,
+            kept=kept,
+            steps_run=self._steps_run(kept),
+        )
+
+    def _stopped(self, run_id: str, reason: str) -> Ending:
+        kept = kept_of(self._app, run_id)
+        cost = kept.spent if kept is not None else 0.0
+        return replace(
+            self._ending(RunStatus.INTERRUPTED, run_id),
+            reason=reason,
+            kept=kept,
+            cost=cost,
+            steps_run=self._steps_run(kept),
+        )
+
+    def _steps_run(self, kept: Kept | None) -> int:
+        if kept is None:
+            return 0
+        before = kept.adopted if self._before is None else self._before.steps
+        return max(0, kept.steps - before)
+
+    def _ending(self, status: RunStatus, run_id: str) -> Ending:
+        seconds = time.monotonic() - self._began
+        before = self._before if status in (RunStatus.COMPLETED, RunStatus.PAUSED) else None
+        return Ending(status, run_id, self._flow.name, self._url, seconds, before=before)
+
+    def _scrubbed(self, text: str) -> str:
+        return str(self._flow.scrub(text))
+
+    def _tell(self, ending: Ending) -> None:
+        display = self._manners.display
+        if display.as_json:
+            click.echo(as_json(ending.as_json()))
+        elif ending.status == RunStatus.COMPLETED and display.quiet:
+            if ending.output is not None:
+                text = ending.output if isinstance(ending.output, str) else as_json(ending.output)
+                click.echo(visible(text), file=display.out)
+        elif ending.status in (RunStatus.COMPLETED, RunStatus.PAUSED):
+            click.echo("\n".join(ending.lines()), file=display.out)
+        else:
+            click.echo("\n".join(ending.lines()), err=True)
+
+    def _is_failed_by(self, outcome: Outcome) -> bool:
+        condition = first_that_holds(self._manners.fail_on_state, outcome.state)
+        if condition:
+            click.echo(f"holdfast: the final state has {condition}", err=True)
+        return bool(condition)
+
+
+def _told(cause: BaseException) -> str:
+    if isinstance(cause, StepInterrupted):
+        return "it was interrupted and may or may not have taken effect; it is not repeated unasked"
+    return str(cause) if isinstance(cause, HoldfastError) else f"{type(cause).__name__}: {cause}"
+
+
+def _is_misconfigured(cause: BaseException | None) -> bool:
+    """Whether a run failed because something is missing around it: a secret, a store."""
+    while isinstance(cause, HoldfastError):
+        if errors.exit_code(cause) == errors.CONFIGURATION:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def is_debug() -> bool:
+    """Whether `--debug` was given."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool((context.find_root().obj or {}).get("debug"))
+
+
+class _Left(Exception):
+    """The run stays paused; `code` is the exit code."""
+
+    def __init__(self, outcome: Outcome, code: int) -> None:
+        self.outcome, self.code = outcome, code
+        super().__init__()
+
+
+class _TakenUp(Exception):
+    """Somebody else drives the run, or has driven it to its end; `code` is the exit code."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__()
+
+
+# `holdfast run --dry-run`: what a run would do, without doing any of it.
+
+
+def show_plan(flow: Flow, inputs: Mapping[str, Any], url: str, skip_gates: bool, json: bool) -> None:
+    """Print what a run with these inputs would do."""
+    plan = plan_of(flow, inputs, url, skip_gates)
+    click.echo(as_json(plan) if json else "\n".join(_lines(plan)))
+
+
+def plan_of(flow: Flow, inputs: Mapping[str, Any], url: str, skip_gates: bool) -> dict[str, Any]:
+    """What a run would do, as plain data."""
+    definition = flow.definition
+    steps = list(all_steps(definition.steps))
+    return {
+        "workflow": flow.name,
+        "file": str(flow.path),
+        "inputs": dict(inputs),
+        "store": url,
+        "store_exists": exists(url),
+        "waves": [[_described(step) for step in wave] for wave in waves(definition)],
+        "asks": [] if skip_gates else [ask for step in steps for ask in _asks(step)],
+        "gates": _gates(definition, steps),
+        "agents": [{"step": s.name, "model": s.agent.model} for s in steps if s.agent is not None],
+    }
+
+
+def waves(definition: Definition) -> list[list[Step]]:
+    """The steps in the order they come in: one after the other, or with `after` as soon as they can.
+
+    Routes may lead elsewhere; they are told with their steps.
+    """
+    steps = definition.steps
+    if not any(step.after for step in steps):
+        return [[step] for step in steps]
+    levels: dict[str, int] = {}
+    waited = {step.name: waits_for(step) for step in steps}
+    for _ in steps:
+        for name, before in waited.items():
+            levels[name] = max((levels.get(other, 0) + 1 for other in before), default=0)
+    return [[step for step in steps if levels[step.name] == level] for level in sorted(set(levels.values()))]
+
+
+def waits_for(step: Step) -> list[str]:
+    """The names of the steps that a step waits for."""
+    after = step.after if isinstance(step.after, list) else [step.after] if step.after else []
+    return [entry if isinstance(entry, str) else entry.step for entry in after]
+
+
+def _described(step: Step) -> dict[str, Any]:
+    found: dict[str, Any] = {"step": step.name, "kind": step.kind, "notes": list(_notes(step))}
+    if inner := members_of(step):
+        found["steps"] = [_described(member) for member in inner]
+    return found
+
+
+def _notes(step: Step) -> Iterable[str]:
+    if before := waits_for(step):
+        yield f"after {', '.join(before)}"
+    if step.when is not None:
+        yield f"only if {step.when}"
+    if step.for_each is not None:
+        how = "one by one" if step.for_each.mode == "sequential" else f"{step.for_each.max_parallel} at once"
+        yield f"for each of {one_line(str(step.for_each.in_), 60)}, {how}"
+    if step.agent is not None:
+        yield f"model {step.agent.model}"
+    if step.retry is not None and step.retry.attempts > 1:
+        yield f"up to {step.retry.attempts} attempts"
+    for route in step.routes or ():
+        yield f"then {route.to}" + (f" if {route.when}" if route.when else "")
+
+
+def _asks(step: Step) -> Iterable[dict[str, Any]]:
+    ask = step.ask
+    if isinstance(ask, str):
+        yield {"step": step.name, "prompt": ask, "choices": None}
+    elif ask is not None:
+        for prompt, choices in [(q.prompt, q.choices) for q in ask.questions] or [(ask.prompt, ask.choices)]:
+            values = [c["value"] if isinstance(c, Mapping) and "value" in c else c for c in choices or ()]
+            yield {"step": step.name, "prompt": prompt, "choices": values or None}
+
+
+def _gates(definition: Definition, steps: Iterable[Step]) -> list[str]:
+    workflow = definition.workflow
+    own = [f"{step.interrupt} {step.name}" for step in steps if step.interrupt]
+    before = [f"before {name}" for name in workflow.interrupt_before]
+    return list(dict.fromkeys([*before, *(f"after {name}" for name in workflow.interrupt_after), *own]))
+
+
+def _lines(plan: dict[str, Any]) -> Iterable[str]:
+    number = sum(len(wave) for wave in plan["waves"])
+    yield f"workflow {plan['workflow']!r} ({plan['file']}) is valid; {count(number, 'step')}:"
+    for place, wave in enumerate(plan["waves"], 1):
+        for index, step in enumerate(wave):
+            yield from _step_lines(step, f"{place:>3}" if index == 0 else "   ")
+    yield f"inputs: {as_json(plan['inputs'], None)}"
+    for question in plan["asks"]:
+        choices = f" ({', '.join(map(str, question['choices']))})" if question["choices"] else ""
+        yield f"asks: {question['step']}: {one_line(question['prompt'])}{choices}"
+    yield from (f"pauses: {gate}" for gate in plan["gates"])
+    yield from (f"agent: {agent['step']} calls {agent['model']}" for agent in plan["agents"])
+    yield f"store: {plan['store']}" + ("" if plan["store_exists"] else " (would be created)")
+    yield "nothing was run or written"
+
+
+def _step_lines(step: dict[str, Any], mark: str, indent: str = "  ") -> Iterable[str]:
+    notes = f"  {'; '.join(step['notes'])}" if step["notes"] else ""
+    yield f"{mark}{indent}{step['step']:<16} {step['kind']:<10}{notes}".rstrip()
+    for member in step.get("steps", ()):
+        yield from _step_lines(member, "   ", f"{indent}  ")

@@ -1,0 +1,384 @@
+"""Where a run is driven: host, versions, the commit of the code. Read once a process, noted where it changes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.errors import CodecError, HoldfastError
+from holdfast.graph.graph import Graph
+from holdfast.journal.records import Described
+from holdfast.journal.writer import Writer
+from holdfast.state.codec import Codec
+from holdfast.threads import locked, started
+from holdfast.values import RunStatus
+
+# The commit that the code in a folder is at: read from git's files at once, whether it is changed from git.
+
+
+FRESH = 1.0
+"""How long, in seconds, what was read is taken to be so."""
+
+OFTEN = 60.0
+"""How often, in seconds, git is asked whether something is changed."""
+
+_PATIENCE = 60.0
+_MOST = 16 << 20
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+class Head(NamedTuple):
+    """Where a working copy stands. `dirty` is `None` as long as nobody knows."""
+
+    commit: str
+    branch: str = ""
+    dirty: bool | None = None
+
+
+def read_head(folder: Path) -> Head | None:
+    """The commit and the branch that a folder's working copy is at; `None` if it is none, or has no commit."""
+    own = _git_folder(folder)
+    text = "" if own is None else _read(own / "HEAD")
+    if own is None or not text.startswith("ref: "):
+        return Head(text) if _COMMIT.fullmatch(text) else None
+    ref = text.removeprefix("ref: ")
+    shared = own / (_read(own / "commondir") or ".")
+    branch = ref.removeprefix("refs/heads/")
+    for place in (own / ref, shared / ref):
+        if _COMMIT.fullmatch(commit := _read(place)):
+            return Head(commit, branch)
+    for line in _read(shared / "packed-refs").splitlines():
+        commit, _, name = line.partition(" ")
+        if name == ref and _COMMIT.fullmatch(commit):
+            return Head(commit, branch)
+    return None
+
+
+def _git_folder(folder: Path) -> Path | None:
+    """Where git keeps what belongs to the working copy that a folder is in; a worktree's is elsewhere."""
+    for place in (folder, *folder.parents):
+        found = place / ".git"
+        if found.is_dir():
+            return found
+        if found.is_file():
+            named = _read(found)
+            return place / named.removeprefix("gitdir: ") if named.startswith("gitdir: ") else None
+    return None
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST).decode("utf-8", "replace").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+class Repository:
+    """What this process knows of the working copy that it works in. Asking never waits."""
+
+    def __init__(self) -> None:
+        self.reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        """Begin anew, as a forked child does."""
+        self._lock = threading.Lock()
+        self._folder, self._head, self._read_at = "", None, float("-inf")
+        self._asked_at, self._thread = float("-inf"), None
+        self._is_asking = False
+        self._dirty: tuple[str, str, bool] | None = None
+        """Of which folder at which commit it is known whether it is changed."""
+        self._waiting: list[Callable[[], None]] = []
+
+    _head: Head | None
+    _thread: threading.Thread | None
+
+    def head(self) -> Head | None:
+        """Where the working copy stands, as far as it is known."""
+        return locked(self._lock, self._found, time.monotonic())
+
+    def _found(self, now: float) -> Head | None:
+        if now - self._read_at > FRESH:
+            self._look(now)
+        head = self._head
+        if head is None:
+            return None
+        known = self._dirty
+        if known is not None and known[:2] == (self._folder, head.commit):
+            return head._replace(dirty=known[2])
+        return head
+
+    def _look(self, now: float) -> None:
+        try:
+            here = Path.cwd()
+            folder, head = str(here), read_head(here)
+        except OSError:
+            folder, head = "", None
+        is_other = (folder, head) != (self._folder, self._head)
+        self._folder, self._head, self._read_at = folder, head, now
+        is_due = now - self._asked_at > OFTEN or (is_other and self._asked_at == float("-inf"))
+        if head is not None and is_due and not self._is_asking:
+            self._ask(folder, head.commit, now)
+
+    def _ask(self, folder: str, commit: str, now: float) -> None:
+        import shutil
+
+        git = shutil.which("git")
+        self._asked_at = now
+        if git is None:
+            return
+        asking = threading.Thread(
+            target=self._status, args=(git, folder, commit), name="holdfast-git", daemon=True
+        )
+        try:
+            started(asking)
+        except (RuntimeError, MemoryError):
+            return  # There can be no more threads, or the process is about to end.
+        self._is_asking, self._thread = True, asking
+
+    def _status(self, git: str, folder: str, commit: str) -> None:
+        dirty = _is_changed(git, folder)
+        if dirty is not None:
+            self._dirty = (folder, commit, dirty)
+        waiting = locked(self._lock, self._asked)
+        for call in waiting if dirty is not None else ():
+            call()
+
+    def _asked(self) -> list[Callable[[], None]]:
+        """Who waits to be told, now that there is an answer."""
+        waiting, self._waiting, self._is_asking = self._waiting, [], False
+        return waiting
+
+    def when_known(self, call: Callable[[], None]) -> bool:
+        """Have `call` called, from another thread, as soon as git has answered; `False` if it was not asked."""
+        return locked(self._lock, self._kept, call)
+
+    def _kept(self, call: Callable[[], None]) -> bool:
+        if not self._is_asking:
+            return False
+        self._waiting.append(call)
+        return True
+
+    def forget(self, call: Callable[[], None]) -> None:
+        """Have `call` called no more."""
+        locked(self._lock, self._forget, call)
+
+    def _forget(self, call: Callable[[], None]) -> None:
+        self._waiting = [other for other in self._waiting if other != call]
+
+    def settle(self, seconds: float) -> None:
+        """Wait for git's answer, and until those who wait for it are told, for so long at most."""
+        self.head()
+        thread = self._thread
+        if thread is not None:
+            thread.join(seconds)
+
+
+def _is_changed(git: str, folder: str) -> bool | None:
+    """Whether files of a working copy are changed or new; `None` if git cannot tell."""
+    # Neither locks that are in somebody's way nor programs that a working copy may name.
+    command = [git, "--no-optional-locks", "-c", "core.fsmonitor=false", "status", "--porcelain"]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return bool(done.stdout.strip()) if done.returncode == 0 else None
+
+
+repository = Repository()
+
+
+SWITCH = "HOLDFAST_FACTS"
+"""The environment variable that turns this off with `0`."""
+
+MATTERING = {
+    "pydantic": "pydantic",
+    "pydantic_ai": "pydantic-ai-slim",
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "google.genai": "google-genai",
+    "mistralai": "mistralai",
+    "groq": "groq",
+    "cohere": "cohere",
+    "litellm": "litellm",
+    "langchain_core": "langchain-core",
+    "llama_index": "llama-index",
+    "transformers": "transformers",
+    "torch": "torch",
+    "tensorflow": "tensorflow",
+    "jax": "jax",
+    "numpy": "numpy",
+    "pandas": "pandas",
+    "polars": "polars",
+    "pyarrow": "pyarrow",
+    "scipy": "scipy",
+    "sklearn": "scikit-learn",
+    "distributed": "distributed",
+    "psycopg": "psycopg",
+    "httpx": "httpx",
+}
+"""Libraries whose versions are noted, if they are loaded: by module, the distribution that it is of."""
+
+_MOST_OWN = 5
+_OURS = ("holdfast", "__main__", "builtins", "functools")
+
+
+def checked_facts(facts: bool | Mapping[str, Any], codec: Codec) -> dict[str, Any] | None:
+    """Facts of the caller's own to note with the others, or `None` if none are to be noted."""
+    if isinstance(facts, bool):
+        return {} if facts else None
+    if not isinstance(facts, Mapping) or not all(isinstance(name, str) for name in facts):
+        raise HoldfastError(f"facts must be True, False or a mapping with names, not {facts!r:.80}")
+    try:
+        codec.encode(dict(facts))
+    except CodecError as error:
+        raise CodecError(f"facts: {error}") from None
+    return dict(facts)
+
+
+@functools.cache
+def basics() -> dict[str, Any]:
+    """What stays the same for as long as the process lives. Nothing of the environment, the arguments or the user."""
+    system = os.uname() if hasattr(os, "uname") else platform.uname()
+    name, release = (getattr(system, one, "") for one in ("sysname", "release"))
+    return {
+        "host": socket.gethostname(),
+        "platform": f"{name or sys.platform} {release} {system.machine}".replace("  ", " "),
+        "python": platform.python_version(),
+        "holdfast": _version("holdfast") or "unknown",
+    }
+
+
+@functools.cache
+def _installed() -> dict[str, str]:
+    """The versions of all distributions, by the names of their folders: a hundred times faster than asking each."""
+    found: dict[str, str] = {}
+    for place in sys.path:
+        try:
+            with os.scandir(place or ".") as folders:
+                names = [folder.name for folder in folders]
+        except OSError:
+            continue
+        for name in names:
+            own, _, version = name.removesuffix(_FOLDER).partition("-")
+            if name.endswith(_FOLDER) and version:
+                found.setdefault(_plain(own), version)
+    return found
+
+
+_FOLDER = ".dist-info"
+
+
+def _plain(distribution: str) -> str:
+    return distribution.lower().replace("_", "-").replace(".", "-")
+
+
+def _version(distribution: str) -> str | None:
+    return _installed().get(_plain(distribution))
+
+
+class Surroundings:
+    """What the runs of one graph are told of where they are driven."""
+
+    def __init__(self, graph: Graph, codec: Codec, own: Mapping[str, Any] | None) -> None:
+        self._graph, self._codec, self._own = graph, codec, own
+        self._made: tuple[tuple[Any, ...], tuple[bytes, ...]] = ((), ())
+        """What was encoded last, and out of what."""
+
+    @functools.cached_property
+    def _packages(self) -> tuple[str, ...]:
+        """The packages that the graph's code is of."""
+        found = dict.fromkeys(module.partition(".")[0] for module in _modules(self._graph))
+        return tuple(name for name in found if name and name not in _OURS)[:_MOST_OWN]
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anything is to be noted."""
+        return self._own is not None and os.environ.get(SWITCH) != "0"
+
+    def facts(self) -> dict[str, Any]:
+        """What is known now."""
+        head = repository.head()
+        return self._facts(head, self._loaded())
+
+    def _loaded(self) -> tuple[str, ...]:
+        modules = sys.modules
+        return tuple(name for name in MATTERING if name in modules)
+
+    def _facts(self, head: Head | None, loaded: tuple[str, ...]) -> dict[str, Any]:
+        names = {**{name: MATTERING[name] for name in loaded}, **{name: name for name in self._packages}}
+        found = {name: version for name in names.values() if (version := _version(name)) is not None}
+        git = (
+            {} if head is None else {"git": {k: v for k, v in head._asdict().items() if v not in ("", None)}}
+        )
+        return {**basics(), "packages": dict(sorted(found.items())), **git, **(self._own or {})}
+
+    def note(self, writer: Writer) -> None:
+        """Record where a run is driven, unless its journal says so already."""
+        forms = self._forms()
+        locked(writer.lock, _note, writer, forms)
+
+    def _forms(self) -> tuple[bytes, ...]:
+        """What is known now, encoded, and what it would be if git had answered, where it still has to."""
+        head, loaded = repository.head(), self._loaded()
+        key, forms = self._made
+        if key != (head, loaded):
+            heads = [head]
+            if head is not None and head.dirty is None:
+                heads += [head._replace(dirty=True), head._replace(dirty=False)]
+            forms = tuple(self._codec.encode(self._facts(one, loaded)) for one in heads)
+            self._made = ((head, loaded), forms)
+        return forms
+
+    def follow(self, writer: Writer) -> Callable[[], None]:
+        """Record where a run is driven now, and what turns out later; until what is returned is called."""
+        self.note(writer)
+
+        def later() -> None:
+            self.note(writer)
+
+        if repository.when_known(later):
+            return functools.partial(repository.forget, later)
+        self.note(writer)  # Git may have answered since.
+        return _nothing
+
+
+def _note(writer: Writer, forms: tuple[bytes, ...]) -> None:
+    if writer.run.facts not in forms and writer.run.status == RunStatus.RUNNING:
+        writer.record(Described(forms[0]))
+
+
+def settle(seconds: float) -> None:
+    """Wait, for so long at most, until all is known that is noted of this place; for programs that end soon."""
+    if os.environ.get(SWITCH) != "0":
+        repository.settle(seconds)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _modules(graph: Graph) -> Iterator[str]:
+    for node in graph.nodes.values():
+        if node.graph is not None:
+            yield from _modules(node.graph)
+        function: Any = node.function
+        while isinstance(function, functools.partial):
+            function = function.func
+        module = getattr(function, "__module__", None) or type(function).__module__
+        if function is not None and isinstance(module, str):
+            yield module

@@ -1,0 +1,515 @@
+"""A node's work on its way to another process and back: what is sent, what is done there, what is brought back."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import copyreg
+import dataclasses
+import importlib
+import inspect
+import io
+import logging
+import os
+import pickle
+import sys
+import traceback
+import types
+import uuid
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from holdfast.engine.context import Context, ledger_line, logger
+from holdfast.errors import ExecutorLost, HoldfastError
+from holdfast.graph.graph import Command
+from holdfast.graph.validation import ExecutorChoice
+from holdfast.state.classes import Handler, handler_for
+from holdfast.state.codec import Codec
+from holdfast.state.ops import Op, ReadOnlyDict, ReadOnlyList, ReadOnlySet, Slot, frozen_dict, frozen_list
+from holdfast.state.state import State, origin_of
+from holdfast.state.types import Types
+from holdfast.threads import Escaped
+
+# What a node may ask while it runs in another process: who it is, and nothing that needs the engine.
+
+
+MOST_LINES = 1000
+"""How many log messages of one step are brought back, the last ones."""
+
+MOST_SPENT = 10_000
+"""How many lines of the ledger one step may bring back."""
+
+_ELSEWHERE = "put it into a node of its own without that executor"
+_WAYS_OUT = {
+    "ask": _ELSEWHERE,
+    "ask_all": _ELSEWHERE,
+    "once": "put what must not be repeated into a node of its own",
+    "recall": "put what must not be repeated into a node of its own",
+    "sleep": _ELSEWHERE,
+    "emit": "return what is to be told, or use ctx.log",
+    "heartbeat": "give the node a longer timeout",
+    "cancelled": "a run that stops does not wait for it",
+    "spent": "look at it in a node of its own without that executor",
+}
+
+
+class Unavailable(HoldfastError):
+    """A node asked something that cannot be asked from another process."""
+
+
+class Facts(NamedTuple):
+    """Which attempt of which step this is."""
+
+    run_id: str
+    step: str
+    node: str
+    visit: int
+    item_key: str | None
+    attempt: int
+    idempotency_key: str
+    config: Mapping[str, Any]
+    where: str
+    log_level: int
+
+    @classmethod
+    def of(cls, context: Context, where: str) -> Facts:
+        return cls(
+            context.run_id,
+            context.step,
+            context.node,
+            context.visit,
+            context.item_key,
+            context.attempt,
+            context.idempotency_key,
+            dict(context.config),
+            where,
+            logger.getEffectiveLevel(),
+        )
+
+
+class Kept(logging.Handler):
+    """Log messages, and lines of the ledger, that are brought back with the step's result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spent: list[tuple[Any, ...]] = []
+        self._lines: collections.deque[tuple[int, str]] = collections.deque(maxlen=MOST_LINES)
+        self._count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append((record.levelno, self.format(record)))
+        self._count += 1
+
+    def lines(self) -> list[tuple[int, str]]:
+        """What was logged; of too much the end, and how much is left out."""
+        left_out = self._count - len(self._lines)
+        told = [(logging.WARNING, f"{left_out} earlier messages of this step are left out")]
+        return [*(told if left_out else ()), *self._lines]
+
+
+class RemoteContext:
+    """One attempt of one step, as its node sees it from another process.
+
+    It knows what `Context` knows; whatever needs the engine raises `Unavailable`, which names the way out.
+    """
+
+    def __init__(self, facts: Facts, kept: Kept) -> None:
+        self._facts, self._kept = facts, kept
+        # Of its own: what is logged is told where the run is driven, not here.
+        self._logger = logging.Logger(logger.name, facts.log_level)
+        self._logger.addHandler(kept)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _WAYS_OUT:
+            return self._refuse(name)
+        if name in Facts._fields and not name.startswith("_"):
+            return getattr(self._facts, name)
+        raise AttributeError(name)
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger; its messages are told where the run is driven, when the step is over."""
+        return logging.LoggerAdapter(self._logger, {"run_id": self.run_id, "step": self.step})
+
+    def spend(
+        self,
+        model: str = "",
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cost: float | None = None,
+        calls: int = 1,
+    ) -> None:
+        """Write into the run's ledger what this attempt has used up; it is stored when the step is over.
+
+        If this process dies before that, nobody knows of it.
+        """
+        facts, spent = self._facts, self._kept.spent
+        line = ledger_line(facts.step, facts.attempt, model, input_tokens, output_tokens, cost, calls)
+        if len(spent) == MOST_SPENT:
+            raise Unavailable(
+                f"ctx.spend was called {MOST_SPENT} times in {facts.where}; add up what was spent, and say it at once"
+            )
+        spent.append(tuple(line))
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise Unavailable(
+            f"ctx.{name} does not work in {self._facts.where}, which has no way back to the run: {_WAYS_OUT[name]}"
+        )
+
+
+Loads = Callable[[bytes], Any]
+
+
+class NotSent(HoldfastError):
+    """Something cannot be taken to another process, or back."""
+
+
+class SentState(NamedTuple):
+    """A state on its way: its values stay encoded until somebody looks at them."""
+
+    cells: dict[str, bytes]
+    types: tuple[bytes, ...]
+    run: str
+    checkpoint: str
+    node: str
+    at: float
+
+    @classmethod
+    def of(cls, state: State, by_value: bool) -> SentState:
+        codec, cells = state._codec, state._cells
+        encoded = {key: slot.encoded(codec) for key, slot in cells.items()}
+        types = tuple(_packed_types(codec.types, by_value))
+        return cls(encoded, types, *origin_of(state))
+
+    def opened(self, loads: Loads) -> State:
+        """The state as the node would be given it where the run is driven."""
+        codec = Codec(Types.of_handlers(_unpacked_types(self.types, loads)))
+        cells = {key: Slot(Op("set", key, raw, codec=codec), None) for key, raw in self.cells.items()}
+        return State.view(cells, codec, self.run, self.checkpoint, self.node, self.at)
+
+
+def _packed_types(types: Types, by_value: bool) -> Iterator[bytes]:
+    """The types that can be found elsewhere; a value of any other cannot be looked at there."""
+    for handler in types.handlers():
+        for form in (handler, (handler.name, handler.cls)):
+            try:
+                yield _dumps(form, by_value)
+                break
+            except Exception:
+                continue
+
+
+def _unpacked_types(packed: Iterable[bytes], loads: Loads) -> Iterator[Handler]:
+    for raw in packed:
+        try:
+            found = loads(raw)
+            yield found if isinstance(found, Handler) else handler_for(found[1], found[0])
+        except Exception:
+            continue
+
+
+class Changed(NamedTuple):
+    """A state that was returned, as what it changes of the one that was given."""
+
+    values: dict[str, Any]
+    dropped: tuple[str, ...]
+
+    @classmethod
+    def between(cls, given: State, returned: State) -> Changed:
+        dropped = tuple(key for key in given if key not in returned)
+        return cls(dict(returned.changed_since(given)), dropped)
+
+    def applied(self, given: State) -> State:
+        left = {key: slot for key, slot in given._cells.items() if key not in self.dropped}
+        return given._with(left).merge(self.values)
+
+
+class Task(NamedTuple):
+    """A call for another process to make. States and facts among its arguments are opened there.
+
+    `what` and `where` are for messages. No two tasks are equal, whatever they do, so that nobody takes one for
+    another that was done already.
+    """
+
+    what: str
+    where: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    by_value: bool
+    ticket: str
+
+    @classmethod
+    def of(
+        cls,
+        what: str,
+        choice: ExecutorChoice,
+        function: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Task:
+        given, ticket = (tuple(args), dict(kwargs or {})), uuid.uuid4().hex
+        return cls(what, str(choice), function, *given, choice.by_value, ticket)
+
+    def packed(self) -> bytes:
+        """The task as bytes."""
+        try:
+            return _dumps(self, self.by_value)
+        except Exception as error:
+            trouble = error
+        parts = {"its function": self.function, "its arguments": (self.args, self.kwargs)}
+        culprit = next((name for name, part in parts.items() if not _can_be_sent(part, self.by_value)), "it")
+        raise NotSent(f"{self.what}: {culprit} cannot be sent to {self.where}: {trouble}") from trouble
+
+    def done(self, kept: Kept, loads: Loads) -> Any:
+        """What the call comes to, here."""
+        states: list[State] = []
+
+        def opened(given: Any) -> Any:
+            if isinstance(given, SentState):
+                states.append(given.opened(loads))
+                return states[-1]
+            return RemoteContext(given, kept) if isinstance(given, Facts) else given
+
+        args = [opened(given) for given in self.args]
+        kwargs = {name: opened(given) for name, given in self.kwargs.items()}
+        value = awaited(self.function(*args, **kwargs))
+        for state in states:
+            state.check_untouched()
+        return _outgoing(value, states[0]) if states else value
+
+
+class Reply(NamedTuple):
+    """What came of a task: its value, or its error with the traceback as text; what was logged, and what was spent."""
+
+    value: bytes
+    error: bytes
+    trace: str
+    log: list[tuple[int, str]]
+    spent: list[tuple[Any, ...]]
+
+    def settled(self, task: Task, given: State | None) -> Any:
+        """The value, or the error raised."""
+        try:
+            found = pickle.loads(self.error or self.value)
+        except Exception as trouble:
+            what = "its error" if self.error else "its result"
+            told = f"{task.what}: {what} cannot be brought back from {task.where}: {_told(trouble)}"
+            raise NotSent(f"{told}\n{self.trace}".rstrip()) from trouble
+        if isinstance(found, _NotLoaded):
+            raise NotSent(f"{task.what} cannot be loaded in {task.where}: {found}")
+        if self.error:
+            found.__cause__ = _There(self.trace)
+            # No coroutine can raise it itself.
+            raise Escaped(found) if isinstance(found, StopIteration) else found
+        return _incoming(found, given) if given is not None else found
+
+
+class _NotLoaded(Exception):
+    """A task cannot be understood where it was sent to."""
+
+
+class _There(Exception):
+    """The traceback of an error that happened elsewhere, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def perform(data: bytes, loads: Loads = pickle.loads) -> bytes:
+    """Do a task, wherever this is. It always answers a `Reply`, as bytes, and never raises."""
+    kept = Kept()
+    task: Task | None = None
+    try:
+        try:
+            task = loads(data)
+        except Exception as error:
+            raise _NotLoaded(_told(error)) from error
+        assert task is not None
+        value = _packed_value(task, task.done(kept, loads))
+        reply = Reply(value, b"", "", kept.lines(), kept.spent)
+    except BaseException as error:
+        trace = "".join(traceback.format_exception(error))
+        reply = Reply(b"", _packed_error(task, error), trace, kept.lines(), kept.spent)
+    return pickle.dumps(tuple(reply))
+
+
+def awaited(value: Any) -> Any:
+    """A value, or, if it is still to be awaited, what it comes to in an event loop of its own."""
+    return asyncio.run(_coming(value)) if inspect.isawaitable(value) else value
+
+
+async def _coming(value: Any) -> Any:
+    return await value
+
+
+def _dumps(value: Any, by_value: bool) -> bytes:
+    buffer = io.BytesIO()
+    pickler: Any
+    if by_value:
+        cloudpickle: Any = importlib.import_module("cloudpickle")
+        pickler = cloudpickle.Pickler(buffer)
+        pickler.dispatch_table = ChainMap(_KEPT_READ_ONLY, pickler.dispatch_table)
+    else:
+        pickler = pickle.Pickler(buffer)
+        pickler.dispatch_table = ChainMap(_KEPT_READ_ONLY, copyreg.dispatch_table)
+    pickler.dump(value)
+    return buffer.getvalue()
+
+
+# What is read-only here is so over there; elsewhere copies of it are plain and may be changed.
+_KEPT_READ_ONLY: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    ReadOnlyList: lambda value: (frozen_list, (list(value), value.care)),
+    ReadOnlyDict: lambda value: (frozen_dict, (dict(value), value.care)),
+    ReadOnlySet: lambda value: (ReadOnlySet, (set(value),)),
+}
+
+
+def _can_be_sent(part: Any, by_value: bool) -> bool:
+    try:
+        _dumps(part, by_value)
+    except Exception:
+        return False
+    return True
+
+
+def _packed_value(task: Task, value: Any) -> bytes:
+    try:
+        return _dumps(value, task.by_value)
+    except Exception as error:
+        raise NotSent(
+            f"{task.what} returned something that cannot be brought back from {task.where}: {_told(error)}"
+        ) from None
+
+
+def _packed_error(task: Task | None, error: BaseException) -> bytes:
+    """An error so that it can be raised here: itself if possible, else one that tells what it was."""
+    if isinstance(error, KeyboardInterrupt):
+        error = ExecutorLost(f"{task.what} was interrupted in {task.where}" if task else "interrupted")
+    for form in (error, _Remade(error)):
+        try:
+            raw = _dumps(form, task is not None and task.by_value)
+            if type(pickle.loads(raw)) is type(error):
+                return raw
+        except Exception:
+            continue
+    return pickle.dumps(NotSent(_told(error)))
+
+
+class _Remade:
+    """Pickles an error whose constructor does not take what it was made of."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_remade, (type(self.error), self.error.args, self.error.__dict__))
+
+
+def _remade(kind: type[BaseException], args: tuple[Any, ...], facts: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _outgoing(value: Any, given: State) -> Any:
+    if isinstance(value, State):
+        return Changed.between(given, value)
+    if isinstance(value, Command) and isinstance(value.update, State):
+        return dataclasses.replace(value, update=Changed.between(given, value.update))  # type: ignore[arg-type]
+    return value
+
+
+def _incoming(value: Any, given: State) -> Any:
+    if isinstance(value, Changed):
+        return value.applied(given)
+    if isinstance(value, Command) and isinstance(value.update, Changed):
+        return dataclasses.replace(value, update=value.update.applied(given))
+    return value
+
+
+# The main program as worker processes know it: where it is, and loading it for the functions that it defin.
+
+
+GUARD = (
+    'put what starts the run under `if __name__ == "__main__":`, or define the nodes\' functions in a module '
+    "of their own"
+)
+
+
+class Surroundings(NamedTuple):
+    """What of the main process a task may rely on."""
+
+    path: tuple[str, ...]
+    folder: str
+    main_name: str | None
+    """The main program's name, if it was started as a module."""
+    main_file: str | None
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def here(cls) -> Surroundings:
+        main = sys.modules.get("__main__")
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        try:
+            folder = os.getcwd()  # noqa: PTH109
+        except OSError:
+            folder = ""
+        return cls(tuple(sys.path), folder, spec.name if spec else None, file, tuple(sys.argv))
+
+    def enter(self) -> None:
+        """Make this process look the same."""
+        sys.path.extend(place for place in self.path if place not in sys.path)
+        with contextlib.suppress(OSError):
+            os.chdir(self.folder)
+
+
+class _Loading:
+    """Whether the main program is being loaded, which must start nothing meanwhile."""
+
+    is_under_way = False
+
+
+def refuse_while_loading() -> None:
+    """Stop a program that starts runs while it is only loaded for the functions that it defines."""
+    if _Loading.is_under_way:
+        raise HoldfastError(f"the program starts a run when it is loaded in a worker process; {GUARD}")
+
+
+class MainProgram:
+    """The main program, loaded once it is needed: for functions and types that it defines."""
+
+    def __init__(self) -> None:
+        self._loaded = False
+
+    def load(self, where: Surroundings) -> None:
+        if self._loaded:
+            return
+        import runpy
+
+        _Loading.is_under_way = True
+        sys.argv = list(where.arguments)
+        try:
+            # The name by which multiprocessing, too, knows the main program in its children.
+            if where.main_name is not None:
+                found = runpy.run_module(where.main_name, run_name="__mp_main__", alter_sys=True)
+            else:
+                found = runpy.run_path(where.main_file or "", run_name="__mp_main__")
+        except HoldfastError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise HoldfastError(f"the main program cannot be loaded: {error}; {GUARD}") from error
+        finally:
+            _Loading.is_under_way = False
+        main = types.ModuleType("__mp_main__")
+        main.__dict__.update(found)
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+        self._loaded = True

@@ -1,0 +1,562 @@
+"""How the graph at hand differs from the one that a run was saved with: node by node, and in words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from holdfast.engine.decide import qualified
+from holdfast.engine.resume import ResumeOptions, edits
+from holdfast.engine.settings import Settings
+from holdfast.errors import GraphChanged, HoldfastError, MigrationFailed
+from holdfast.graph.fingerprint import digest_of, same_code
+from holdfast.graph.graph import Edge, Graph, Join, Node, base_name, outline_at, outline_names, renamed
+from holdfast.journal import records
+from holdfast.journal.fold import apply
+from holdfast.journal.records import Migrated
+from holdfast.journal.run_state import DONE, Frame, RunState, copy_run, names_within, renamed_path
+from holdfast.state.codec import Codec
+from holdfast.state.ops import Cells, Op, advance, freeze, make_op, thaw
+from holdfast.state.schema import as_mapping
+from holdfast.suggestions import closest, suggestion
+from holdfast.values import START
+
+Outline = Mapping[str, Any]
+NEW_NODE = "new"
+OTHER_WAY = "what leads to it chooses otherwise"
+
+
+def changed_nodes(
+    saved: Outline, now: Outline, remap: Mapping[str, str] | None = None, prefix: str = ""
+) -> dict[str, str]:
+    """The nodes of a graph that are not as they were saved, with the reason in words; `outer/inner` in a sub-graph.
+
+    `remap` says what was renamed since. A node that is gone is none of them; those that it led to are.
+    """
+    renamed = own_names(remap or {}, prefix)
+    old = {renamed.get(name, name): node for name, node in saved.get("nodes", {}).items()}
+    before, after = _predecessors(saved, renamed), _predecessors(now, {})
+    turned = _turned(saved, now, renamed)
+    found: dict[str, str] = {}
+    for name, node in now.get("nodes", {}).items():
+        if name not in old:
+            found[prefix + name] = NEW_NODE
+            continue
+        inner = "graph" in old[name] and "graph" in node
+        reason = "" if inner else why_changed(old[name], node)
+        if not reason and before.get(name, set()) != after.get(name, set()):
+            reason = f"its predecessors changed ({_place(after.get(name, set()))})"
+        if name in turned:
+            reason = f"{reason}, and {OTHER_WAY}" if reason else OTHER_WAY
+        if reason:
+            found[prefix + name] = reason
+        if inner:
+            found |= changed_nodes(old[name]["graph"], node["graph"], remap, f"{prefix}{name}/")
+    return found
+
+
+def changes_between(
+    saved: Outline, now: Outline, remap: Mapping[str, str] | None = None, prefix: str = ""
+) -> list[str]:
+    """What differs between two outlines, in words."""
+    renamed = own_names(remap or {}, prefix)
+    old, new = {renamed.get(name, name): node for name, node in saved.get("nodes", {}).items()}, now["nodes"]
+    changes = [
+        f"node {prefix + name!r} was renamed to {prefix + to!r}"
+        for name, to in renamed.items()
+        if to in new and name != to
+    ]
+    changes += [f"node {prefix + name!r} was removed" for name in old if name not in new]
+    changes += [f"node {prefix + name!r} was added" for name in new if name not in old]
+    for name in old:
+        if name not in new:
+            continue
+        if "graph" in old[name] and "graph" in new[name]:
+            changes += changes_between(old[name]["graph"], new[name]["graph"], remap, f"{prefix}{name}/")
+        elif why_changed(old[name], new[name]):
+            changes.append(f"the code of node {prefix + name!r} changed")
+    where = f"of {prefix.rstrip('/')} " if prefix else ""
+    changes += [
+        f"the {part} {where}changed"
+        for part in ("edges", "routes", "joins", "exits", "last")
+        if _wired(part, saved.get(part), renamed) != now.get(part)
+    ]
+    changes += [
+        f"the way on from {'the beginning' if source == START else repr(prefix + source)} is chosen otherwise"
+        for source in sources_turned(saved, now, renamed)
+    ]
+    if (one := saved.get("version", "")) != (other := now.get("version", "")):
+        changes.append(f"the version {where}changed from {one!r} to {other!r}")
+    return changes
+
+
+def _wired(part: str, saved: Any, renamed: Mapping[str, str]) -> Any:
+    """A part of an outline in which nodes are called as they are now."""
+    if not renamed or saved is None:
+        return saved
+
+    def name(node: str) -> str:
+        return renamed.get(node, node)
+
+    match part:
+        case "edges":
+            return [[name(source), name(target), *rest] for source, target, *rest in saved]
+        case "routes":
+            return [[name(source), sorted(map(name, targets))] for source, targets in saved]
+        case "joins":
+            return [[list(map(name, sources)), name(target)] for sources, target in saved]
+        case "exits":
+            return sorted(map(name, saved))
+    return name(saved)
+
+
+def _turned(saved: Outline, now: Outline, renamed: Mapping[str, str]) -> set[str]:
+    """The nodes that may follow where the way on is chosen otherwise now; where that is not told, the node itself."""
+    found: set[str] = set()
+    for source in sources_turned(saved, now, renamed):
+        routes = [targets for start, targets in now.get("routes", ()) if start == source]
+        targets = {target for start, target, *_ in now.get("edges", ()) if start == source}
+        targets.update(target for each in routes for target in each)
+        is_open = source != START and not all(routes)
+        found |= {source} if is_open else targets if all(routes) else set(now.get("nodes", ()))
+    return found
+
+
+def sources_turned(saved: Outline, now: Outline, renamed: Mapping[str, str]) -> list[str]:
+    """The nodes after which the way is chosen otherwise now; of older outlines that is not known."""
+    before = {renamed.get(source, source): told for source, told in saved.get("choices", {}).items()}
+    found = []
+    for source, told in now.get("choices", {}).items():
+        known = [[renamed.get(target, target), code] for target, code in before.get(source, told)]
+        if len(known) != len(told) or not all(
+            one == other and same_code(code, present)
+            for (one, code), (other, present) in zip(known, told, strict=True)
+        ):
+            found.append(source)
+    return found
+
+
+def look_alike(saved: Outline, now: Outline, node: str) -> str:
+    """The only new node that does what a node which is gone did, if there is one; of two outlines' nodes."""
+    if node not in saved:
+        return ""
+    found = [name for name in now if name not in saved and not why_changed(saved[node], now[name])]
+    return found[0] if len(found) == 1 and "graph" not in now[found[0]] else ""
+
+
+def why_changed(saved: Outline, now: Outline) -> str:
+    """What changed of one node's own work, in words; empty if nothing did, as far as can be told."""
+    if ("graph" in saved) != ("graph" in now):
+        return "it is a sub-graph now" if "graph" in now else "it is no longer a sub-graph"
+    one, other = saved.get("version"), now.get("version")
+    if one is not None and other is not None:
+        return "" if one == other else f"version changed from {one!r} to {other!r}"
+    if "graph" in now or same_code(saved["fingerprint"], now["fingerprint"]):
+        return ""
+    return "code changed from {} to {}".format(*digest_of(saved["fingerprint"], now["fingerprint"]))
+
+
+def own_names(remap: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Of renamed nodes such as `outer/old` those of the (sub-)graph that has this prefix now, without it."""
+    found = {}
+    for old, new in remap.items():
+        place, _, name = old.rpartition("/")
+        if _moved(place, remap) == prefix:
+            found[name] = new.rpartition("/")[2]
+    return found
+
+
+def name_now(node: str, remap: Mapping[str, str]) -> str:
+    """What a node is called now that it, or a sub-graph that it is in, may have been renamed."""
+    return _moved(node, remap).rstrip("/") if remap else node
+
+
+def _moved(place: str, remap: Mapping[str, str]) -> str:
+    """The prefix that a sub-graph has now if its own node, or one around it, was renamed."""
+    parts = place.split("/") if place else []
+    moved: list[str] = []
+    for index, part in enumerate(parts):
+        new = remap.get("/".join(parts[: index + 1]))
+        moved.append(new.rpartition("/")[2] if new is not None else part)
+    return "".join(f"{part}/" for part in moved)
+
+
+def _predecessors(outline: Outline, renamed: Mapping[str, str]) -> dict[str, set[str]]:
+    """What may lead to each node."""
+    found: dict[str, set[str]] = {}
+
+    def note(sources: Iterable[str], target: str) -> None:
+        known = found.setdefault(renamed.get(target, target), set())
+        known.update(renamed.get(source, source) for source in sources)
+
+    for source, target, *_ in outline.get("edges", ()):
+        note([source], target)
+    for source, targets in outline.get("routes", ()):
+        for target in targets:
+            note([source], target)
+    for sources, target in outline.get("joins", ()):
+        note(sources, target)
+    return found
+
+
+def _place(sources: set[str]) -> str:
+    names = [repr(name) for name in sorted(sources - {START})]
+    if START in sources:
+        names.insert(0, "the beginning")
+    return f"now after {', '.join(names)}" if names else "now nothing leads to it"
+
+
+# Bringing the state of a run from the version that it was saved under to the one that the graph has now.
+
+
+Path = list[tuple[str, str]]
+
+
+def migrations(
+    name: str, run: RunState, graph: Graph, remap: Mapping[str, str], codec: Codec
+) -> list[Migrated]:
+    """What brings the state of a run, and of its open sub-graphs, to the versions that their graphs have now.
+
+    Nothing is changed here. What cannot be brought over, or comes to something that the schema refuses, raises
+    `MigrationFailed`.
+    """
+    found: list[Migrated] = []
+    for frame in run.frames.values():
+        path = renamed_path(frame.path, remap) if frame.path else ""
+        now = graph.at(path)
+        since = str(outline_at(run.outline, frame.path).get("version", ""))
+        if since != now.version and run.outline:
+            where = f"run {name!r}" if not path else f"run {name!r}, sub-graph {path!r}"
+            found += _migrated(where, frame, path, now, _path(where, now, since), codec)
+    return found
+
+
+def planned_migrations(run: RunState, graph: Graph, remap: Mapping[str, str]) -> list[str]:
+    """The migrations that a resume would apply, in words."""
+    told = []
+    for frame in run.frames.values():
+        path = renamed_path(frame.path, remap) if frame.path else ""
+        since = str(outline_at(run.outline, frame.path).get("version", ""))
+        for step in (
+            _path("", graph.at(path), since) if run.outline and since != graph.at(path).version else ()
+        ):
+            told.append(
+                "the state{} is brought from version {!r} to {!r}".format(
+                    f" of {path!r}" if path else "", *step
+                )
+            )
+    return told
+
+
+def _path(where: str, graph: Graph, since: str) -> Path:
+    """The fewest migrations that lead to the graph's version."""
+    ways: dict[str, Path] = {since: []}
+    todo = [since]
+    while todo:
+        version = todo.pop(0)
+        if version == graph.version:
+            return ways[version]
+        for start, end in graph.migrations:
+            if start == version and end not in ways:
+                ways[end] = [*ways[version], (start, end)]
+                todo.append(end)
+    known = ", ".join(f"{start!r} to {end!r}" for start, end in graph.migrations) or "none"
+    raise MigrationFailed(
+        f"{where} was saved under version {since!r} and the graph has version {graph.version!r}, but no migration "
+        f"leads there (there are: {known}); add one with @graph.migrate({since!r}, {graph.version!r})"
+    )
+
+
+def _migrated(
+    where: str, frame: Frame, path: str, graph: Graph, steps: Path, codec: Codec
+) -> Iterator[Migrated]:
+    finished = [op for step in frame.active.values() if step.status == DONE for op in step.ops]
+    cells = advance(frame.cells, finished)
+    if any(op.kind == "reduce" for op in finished):
+        cells = advance(cells, _reduced(where, graph, cells, finished, codec))
+    known = {key: slot.encoded(codec) for key, slot in cells.items()}
+    state = {key: thaw(slot.get()) for key, slot in cells.items()}
+    for start, end in steps:
+        what = f"{where}: the migration from version {start!r} to {end!r}"
+        state = _applied(what, graph, start, end, state)
+        ops = list(_changes(what, known, state, codec))
+        if (start, end) == steps[-1]:
+            ops = _fitted(what, graph, state, ops, known, codec)
+        yield Migrated(path, start, end, tuple(ops))
+        known = {key: raw for key, raw in known.items() if key in state}
+        known |= {op.key: op.raw for op in ops if op.kind == "set"}
+
+
+def _reduced(where: str, graph: Graph, cells: Cells, ops: list[Op], codec: Codec) -> list[Op]:
+    try:
+        return graph.schema.reduce(codec, cells, ops)
+    except HoldfastError as error:
+        raise MigrationFailed(
+            f"{where}: what its unfinished wave has done cannot be taken in: {error}"
+        ) from error
+
+
+def _applied(what: str, graph: Graph, start: str, end: str, state: dict[str, Any]) -> dict[str, Any]:
+    try:
+        made = graph.migrations[start, end](state)
+        return state if made is None else dict(as_mapping(made, "what it returns"))
+    except Exception as error:
+        raise MigrationFailed(
+            f"{what} failed, and nothing was changed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _changes(what: str, known: Mapping[str, bytes], state: Mapping[str, Any], codec: Codec) -> Iterator[Op]:
+    """What a migration changed; what it left as it was is not written again."""
+    for key in known:
+        if key not in state:
+            yield Op("drop", key, b"")
+    for key, value in state.items():
+        try:
+            op = make_op(codec, "set", key, freeze(value)[0])
+        except HoldfastError as error:
+            raise MigrationFailed(f"{what} leaves what cannot be stored: {error}") from error
+        if known.get(key) != op.raw:
+            yield op
+
+
+def _fitted(
+    what: str, graph: Graph, state: Mapping[str, Any], ops: list[Op], known: Mapping[str, bytes], codec: Codec
+) -> list[Op]:
+    """The changes of the last migration as the schema takes them; one that it refuses is an error."""
+    schema, changed = graph.schema, {op.key for op in ops if op.kind == "set"}
+    fitted = [op for op in ops if op.kind != "set"]
+    for key, value in state.items():
+        if key not in changed and not schema.is_open and key not in schema.channels:
+            continue  # What the schema no longer declares stays in the state of old runs.
+        try:
+            found = schema.replace(codec, {}, {key: value})
+        except HoldfastError as error:
+            raise MigrationFailed(
+                f"{what} comes to a state that does not fit: {error}; nothing was changed"
+            ) from error
+        fitted += [op for op in found if op.raw != known.get(key)]
+    return fitted
+
+
+# Going on with a graph that may not be the one a run was saved with: what fits, and what is recorded about.
+
+
+class Reconciled(NamedTuple):
+    """What to go on with, how it differs from what was saved, and what is recorded before anything runs."""
+
+    settings: Settings
+    changes: tuple[str, ...]
+    records: tuple[records.Record, ...]
+
+
+def reconcile(settings: Settings, run: RunState, name: str, options: ResumeOptions) -> Reconciled:
+    """Compare the graph with the one that a run was saved with, and make the run fit it; nothing is changed yet."""
+    on_change = options.on_change or settings.on_change
+    remap = options.remap or {}
+    differs = run.outline and run.outline != settings.outline
+    changes = changes_between(run.outline, settings.outline, remap) if differs else []
+    if changes and on_change == "fail":
+        raise GraphChanged(f"the graph changed since run {name!r} was saved: {'; '.join(changes)}")
+    if changes and on_change == "use_saved":
+        graph, outline = as_saved(settings.graph, run.outline), _at_version(run.outline, settings.graph)
+        settings = dataclasses.replace(settings, graph=graph, outline=outline)
+        changes = []
+    else:
+        check_nodes(name, run, settings.graph, remap)
+    return Reconciled(settings, tuple(changes), tuple(_preparations(settings, run, name, options)))
+
+
+def _preparations(
+    settings: Settings, run: RunState, name: str, options: ResumeOptions
+) -> Iterator[records.Record]:
+    """What is recorded before anything runs, each record as the ones before it leave the run."""
+    graph, codec, remap, known = settings.graph, settings.codec, options.remap or {}, bool(run.outline)
+    migrated, saved = migrations(name, run, graph, remap, codec), run
+
+    def made(record: records.Record) -> records.Record:
+        nonlocal run
+        if run is saved:
+            run = copy_run(saved)
+        apply(run, record, run.updated_at)
+        return record
+
+    if settings.outline != run.outline or remap:
+        yield made(records.GraphChanged(settings.outline, tuple(remap.items())))
+    for record in migrated:
+        yield made(record)
+    for renaming in list(_renamed_keys(graph, run, options.rename_keys or {}, codec)):
+        yield made(renaming)
+    if known and not run.root.cells.keys() >= graph.schema.begun_keys:
+        fresh = [op for op in graph.schema.initial(codec, {}) if op.key not in run.root.cells]
+        yield made(records.StateEdited("", tuple(fresh)))
+    for edit in edits(graph, run, options.update or {}, codec):
+        yield made(edit)
+
+
+def brought_over(name: str, run: RunState, graph: Graph, codec: Codec) -> list[records.Record]:
+    """What brings the state of a run to the version that the graph has, for whoever changes it by that graph's keys.
+
+    Else the run stays one of the graph that it was saved with.
+    """
+    if not all(graph_at(graph, path) is not None for path in run.frames):
+        return []
+    migrated = migrations(name, run, graph, {}, codec)
+    return [records.GraphChanged(_at_version(run.outline, graph)), *migrated] if migrated else []
+
+
+def _renamed_keys(
+    graph: Graph, run: RunState, names: Mapping[str, str], codec: Codec
+) -> Iterator[records.StateEdited]:
+    """What is under keys that are called otherwise now, under their new names, unfinished waves included."""
+    for frame in run.frames.values() if names else ():
+        schema = graph.at(frame.path).schema
+        finished = [op for step in frame.active.values() if step.status == DONE for op in step.ops]
+        cells = advance(frame.cells, finished)
+        ops = [
+            Op("set", new, cells[old].encoded(codec), codec=codec)
+            for old, new in renamed(names, cells).items()
+            if schema.is_open or new in schema.channels
+        ]
+        if ops:
+            yield records.StateEdited(frame.path, tuple(ops))
+
+
+def check_nodes(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, str]) -> None:
+    """Refuse a graph that lacks a node which the run is to run, or to follow the edges of, next."""
+    _check_names(run_id, run, graph, remap)
+    missing: dict[str, str] = {}
+    for frame in run.frames.values():
+        names, path = names_within(frame.path, remap), renamed_path(frame.path, remap) if frame.path else ""
+        inner = graph_at(graph, path)
+        for step in frame.active.values():
+            if step.node == START or (step.status == DONE and step.goto is not None):
+                continue
+            if inner is None or names.get(step.node, step.node) not in inner.nodes:
+                missing[qualified(step)] = _way_out(
+                    run, graph if inner is None else inner, frame.path, step.node
+                )
+        for join in frame.waiting if inner is not None else ():
+            _check_join(run_id, inner, join, names)
+    if missing:
+        told = ", ".join(f"{name!r}{hint}" for name, hint in missing.items())
+        raise GraphChanged(
+            f"run {run_id!r} is to go on with node {told}, which the graph no longer has; "
+            "put it back, or resume with remap={'old': 'new'}"
+        )
+
+
+def graph_at(graph: Graph, path: str) -> Graph | None:
+    """The (sub-)graph that the frame of a path runs, if there is one."""
+    try:
+        return graph.at(path)
+    except KeyError:
+        return None
+
+
+def _check_names(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, str]) -> None:
+    saved, now = list(outline_names(run.outline)), list(outline_names(graph.outline())) if remap else []
+    for old, new in remap.items():
+        if new not in now:
+            raise GraphChanged(
+                f"remap leads to {new!r}, which is not a node{suggestion(new, map(base_name, now))}"
+            )
+        if saved and old not in saved:
+            raise GraphChanged(
+                f"remap renames {old!r}, which run {run_id!r} has not{suggestion(old, map(base_name, saved))}"
+            )
+        if _home(old, remap) != new.rpartition("/")[0]:
+            raise GraphChanged(
+                f"remap leads from {old!r} to {new!r}, which is in another graph; nodes stay in theirs"
+            )
+
+
+def _home(node: str, remap: Mapping[str, str]) -> str:
+    """The sub-graph that a node is in, as it is called now."""
+    home = node.rpartition("/")[0]
+    if not home:
+        return ""
+    return (
+        remap[home]
+        if home in remap
+        else "/".join(filter(None, [_home(home, remap), home.rpartition("/")[2]]))
+    )
+
+
+def _way_out(run: RunState, graph: Graph, path: str, node: str) -> str:
+    """What a missing node may be called now."""
+    saved = outline_at(run.outline, path).get("nodes", {})
+    prefix = "".join(f"{part.rpartition('#')[0]}/" for part in path.split("/")) if path else ""
+    found, old = look_alike(saved, graph.outline()["nodes"], node), base_name(prefix + node)
+    if found:
+        new = base_name(prefix + found)
+        return f" (it looks like {old!r} was renamed to {new!r}: remap={{{old!r}: {new!r}}})"
+    close = closest(base_name(node), map(base_name, graph.nodes))
+    return "" if close is None else f" (did you mean {close!r}? then remap={{{old!r}: {prefix + close!r}}})"
+
+
+def _check_join(run_id: str, graph: Graph | None, join: str, names: Mapping[str, str]) -> None:
+    target, *sources = (names.get(node, node) for node in join.split("/"))
+    joins = () if graph is None else graph.joins
+    if not any(known.target == target and sorted(known.sources) == sorted(sources) for known in joins):
+        raise GraphChanged(
+            f"run {run_id!r} waits at the join of {', '.join(map(repr, sources))} before {target!r}, which the "
+            "graph no longer has; put it back, or resume with remap={'old': 'new'}"
+        )
+
+
+def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:
+    """The graph with the saved structure and the present functions."""
+    lost = [name for name in outline["nodes"] if name not in graph.nodes]
+    if lost:
+        raise GraphChanged(
+            f"the saved graph needs nodes {', '.join(map(repr, lost))} that the graph no longer has"
+        )
+    edges = []
+    for source, target, label, conditional in outline["edges"]:
+        when = None
+        if conditional:
+            matching = [
+                e for e in graph.edges if (e.source, e.target) == (source, target) and e.when is not None
+            ]
+            if not matching:
+                raise GraphChanged(
+                    f"the saved graph has a condition on {source!r} -> {target!r} that the graph no longer has"
+                )
+            when = matching[0].when
+        edges.append(Edge(source, target, when, label))
+    routes = []
+    for source, _ in outline["routes"]:
+        if source not in graph.route_from:
+            raise GraphChanged(
+                f"the saved graph has a routing function on {source!r} that the graph no longer has"
+            )
+        routes.append(graph.route_from[source])
+    return dataclasses.replace(
+        graph,
+        nodes={name: _node_as_saved(graph.nodes[name], saved) for name, saved in outline["nodes"].items()},
+        edges=tuple(edges),
+        routes=tuple(routes),
+        joins=tuple(Join(tuple(sources), target) for sources, target in outline["joins"]),
+        exits=frozenset(outline["exits"]),
+        last=outline.get("last"),
+    )
+
+
+def _node_as_saved(node: Node, saved: Mapping[str, Any]) -> Node:
+    if node.graph is None or "graph" not in saved:
+        return node
+    return dataclasses.replace(node, graph=as_saved(node.graph, saved["graph"]))
+
+
+def _at_version(outline: Mapping[str, Any], graph: Graph) -> dict[str, Any]:
+    """A saved outline of a graph whose state is brought to the version that it has now."""
+    nodes = {
+        name: {**node, "graph": _at_version(node["graph"], inner)}
+        if "graph" in node and name in graph.nodes and (inner := graph.nodes[name].graph) is not None
+        else node
+        for name, node in outline["nodes"].items()
+    }
+    own = {key: value for key, value in outline.items() if key != "version"}
+    return {**own, "nodes": nodes, **({"version": graph.version} if graph.version else {})}

@@ -1,0 +1,378 @@
+"""`ctx.once`: a function that runs once in a step, however often, and from wherever, it is called there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from holdfast import clock
+from holdfast.errors import HoldfastError, StateInvalid
+from holdfast.graph.graph import IF_INTERRUPTED
+from holdfast.journal.records import OnceFailed, OnceStarted, Paused
+from holdfast.journal.run_state import BEGUN, ONCE_IN_DOUBT, SLEEP, once_question
+from holdfast.threads import locked
+from holdfast.values import readable_step
+
+if TYPE_CHECKING:
+    from holdfast.engine.context import Context
+
+
+# What leaves a node without being its failure: signals that no `except Exception` can swallow.
+
+
+class PauseSignal(BaseException):
+    """Leaves a node that waits for an answer. No `except Exception` can swallow it."""
+
+    def __init__(self, *asked: Paused) -> None:
+        self.asked = asked
+        what = "its time" if asked[0].kind == SLEEP else f"an answer to {asked[0].prompt!r}"
+        super().__init__(f"waiting for {what}")
+
+
+class StopSignal(BaseException):
+    """Leaves a node because the run is to stop, or because this attempt was left: it timed out, or the run went on.
+
+    Every call of `ctx` that has an effect raises it in an attempt that was left, before the effect.
+    """
+
+
+class Terminated(SystemExit):
+    """SIGTERM arrived. Any other `SystemExit` is a node's own, and a failure like another."""
+
+
+class StepInterrupted(HoldfastError):
+    """An interrupted step, or a function given to `once`, may not be repeated unasked."""
+
+
+Policy = str | Callable[[Any], Any]
+"""What to do with a function that was interrupted: as `if_interrupted` of nodes."""
+
+_INTERRUPTIONS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, StopSignal, Terminated)
+"""What leaves a function in the middle, so that nobody knows how far it came."""
+
+_NOBODY: Any = object()
+"""What an execution comes to that was interrupted: whoever waits for it begins anew."""
+
+_GLANCE = 0.2
+"""How often, in seconds, a waiting thread looks whether its attempt was left."""
+
+_inside: ContextVar[tuple[Execution, ...]] = ContextVar("holdfast-once", default=())
+"""The executions that the code at hand is a part of, the innermost last."""
+
+
+class Execution:
+    """One run of a function given to `once`. Others who call it meanwhile wait for its outcome."""
+
+    __slots__ = ("guard", "is_awaited", "key", "loop", "outcome", "waits_for")
+
+    def __init__(self, key: str) -> None:
+        self.key, self.loop = key, asyncio._get_running_loop()
+        self.is_awaited = False
+        self.outcome: Future[Any] = Future()
+        self.outcome.set_running_or_notify_cancel()  # Nobody who stops waiting cancels it for the others.
+        self.waits_for: set[Execution] = set()
+        self.guard: weakref.ref[Any] | None = None
+
+
+class Onces:
+    """The functions that one attempt of a step runs once. May be used from any thread and task."""
+
+    __slots__ = ("_lock", "_running")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[str, Execution] = {}
+
+    def call(self, context: Context, key: str, function: Callable[[], Any], policy: Policy | None) -> Any:
+        """Return what a sync function comes to; if that is an awaitable, one that comes to its result."""
+        while True:
+            context._refuse_if_left()
+            known, value, is_awaited = context._recalled(key)
+            if known:
+                return _ready(value) if is_awaited else value
+            execution, is_own = self._begin(key)
+            if is_own:
+                return self._run(context, execution, function, policy)
+            if execution.is_awaited:
+                return self._after(context, execution, function, policy)
+            value = self._wait(context, execution)
+            if value is not _NOBODY:
+                return value
+
+    async def call_async(
+        self, context: Context, key: str, function: Callable[[], Any], policy: Policy | None
+    ) -> Any:
+        """As `call`, of a coroutine function."""
+        while True:
+            context._refuse_if_left()
+            known, value, _ = context._recalled(key)
+            if known:
+                return value
+            execution, is_own = self._begin(key)
+            if is_own:
+                return await self._run_async(context, execution, function, policy)
+            value = await self._wait_async(execution)
+            if value is not _NOBODY:
+                return value
+
+    # Running it.
+
+    def _run(
+        self, context: Context, execution: Execution, function: Callable[[], Any], policy: Policy | None
+    ) -> Any:
+        key = execution.key
+        with self._ending(execution):
+            known, value, is_awaited = context._recalled(key)  # It may have been finished a moment ago.
+            decision = None if known else _doubt(context, key, policy)
+            if callable(decision):
+                value = decision(context)
+                if inspect.isawaitable(value):
+                    getattr(value, "close", lambda: None)()
+                    raise StateInvalid(
+                        f"if_interrupted of once {key!r} must be a plain function, as {key!r} is"
+                    )
+                known, decision = _found(context, key, value)
+                value = None if value is True else value
+            known = known or decision == "skip"
+            if not known:
+                with _starting(context, key):
+                    context._note(OnceStarted(context.step, key, context.attempt, decision is not None))
+                    context._refuse_if_left()  # Storing may take long, and another attempt may be at work by now.
+                with _within(context, execution):
+                    value = function()
+                    if inspect.isawaitable(value):
+                        return self._hand_out(context, execution, value)
+                    noted = context._noted(f"once:{key}", value)
+                context._note(noted)
+            elif decision is not None:
+                context._note(context._noted(f"once:{key}", value))
+            context._refuse_if_over()
+            self._end(execution, value)
+            return _ready(value) if is_awaited else value
+
+    def _hand_out(self, context: Context, execution: Execution, awaitable: Any) -> Any:
+        """Return a coroutine that comes to the result of an awaitable, and lets the others know."""
+        finishing = self._finish(context, execution, awaitable)
+        execution.is_awaited = True
+        # If nobody ever awaits it, nothing ran, and nobody has to wait for it.
+        execution.guard = weakref.ref(finishing, lambda _: self._end(execution, _NOBODY))
+        return finishing
+
+    async def _finish(self, context: Context, execution: Execution, awaitable: Any) -> Any:
+        with self._ending(execution):
+            with _within(context, execution):
+                value = await awaitable
+                noted = context._noted(f"awaited:{execution.key}", value)
+            await context._note_async(noted)
+            context._refuse_if_over()
+            self._end(execution, value)
+            return value
+
+    async def _run_async(
+        self, context: Context, execution: Execution, function: Callable[[], Any], policy: Policy | None
+    ) -> Any:
+        key = execution.key
+        with self._ending(execution):
+            known, value, _ = context._recalled(key)
+            decision = None if known else _doubt(context, key, policy)
+            if callable(decision):
+                value = decision(context)
+                if inspect.isawaitable(value):
+                    value = await value
+                known, decision = _found(context, key, value)
+                value = None if value is True else value
+            known = known or decision == "skip"
+            if not known:
+                started = OnceStarted(context.step, key, context.attempt, decision is not None)
+                with _starting(context, key):
+                    await context._note_async(started)
+                    context._refuse_if_left()
+                with _within(context, execution):
+                    value = await function()
+                    noted = context._noted(f"once:{key}", value)
+                await context._note_async(noted)
+            elif decision is not None:
+                await context._note_async(context._noted(f"once:{key}", value))
+            context._refuse_if_over()
+            self._end(execution, value)
+            return value
+
+    async def _after(
+        self, context: Context, execution: Execution, function: Callable[[], Any], policy: Policy | None
+    ) -> Any:
+        """Wait for an awaitable that another call of the same key was given."""
+        value = await self._wait_async(execution)
+        if value is _NOBODY:
+            value = self.call(context, execution.key, function, policy)
+            value = await value if inspect.isawaitable(value) else value
+        return value
+
+    @contextlib.contextmanager
+    def _ending(self, execution: Execution) -> Iterator[None]:
+        """Whatever leaves this block, the others do not wait for ever: they get the error, or begin anew."""
+        try:
+            yield
+        except _INTERRUPTIONS:
+            self._end(execution, _NOBODY)
+            raise
+        except BaseException as error:
+            self._end(execution, None, error)
+            raise
+
+    # Waiting for it.
+
+    def _begin(self, key: str) -> tuple[Execution, bool]:
+        """Return the execution of a key, and whether it is the caller's to run."""
+        return locked(self._lock, self._found_or_begun, key, _inside.get())
+
+    def _found_or_begun(self, key: str, inside: Sequence[Execution]) -> tuple[Execution, bool]:
+        running = self._running.get(key)
+        if running is None:
+            running = self._running[key] = Execution(key)
+            return running, True
+        if _leads_to(running, inside):
+            raise StateInvalid(
+                f"once {key!r} is called from inside the function that it runs, and would wait for itself for "
+                "ever; give the inner call another key"
+            )
+        if inside:
+            inside[-1].waits_for.add(running)
+        return running, False
+
+    def _wait(self, context: Context, execution: Execution) -> Any:
+        if execution.loop is not None and execution.loop is asyncio._get_running_loop():
+            raise StateInvalid(
+                f"once {execution.key!r} runs a coroutine function in this event loop, which a plain function cannot "
+                "wait for: give both calls coroutine functions, or different keys"
+            )
+        try:
+            while True:
+                try:
+                    return execution.outcome.result(timeout=_GLANCE)
+                except TimeoutError:
+                    if execution.outcome.done():
+                        raise  # The function's own.
+                    context._refuse_if_left()
+        finally:
+            self._waited(execution)
+
+    async def _wait_async(self, execution: Execution) -> Any:
+        try:
+            return await asyncio.wrap_future(execution.outcome)
+        finally:
+            self._waited(execution)
+
+    def _waited(self, execution: Execution) -> None:
+        if inside := _inside.get():
+            locked(self._lock, inside[-1].waits_for.discard, execution)
+
+    def _end(self, execution: Execution, value: Any, error: BaseException | None = None) -> None:
+        if not locked(self._lock, self._forget, execution):
+            return
+        if error is not None:
+            execution.outcome.set_exception(error)
+        else:
+            execution.outcome.set_result(value)
+
+    def _forget(self, execution: Execution) -> bool:
+        """Remove an execution; return whether it was there still."""
+        if self._running.get(execution.key) is not execution:
+            return False
+        del self._running[execution.key]
+        return True
+
+
+def _leads_to(execution: Execution, ends: Collection[Execution]) -> bool:
+    """Return True if an execution is one of these, or waits for one of them."""
+    seen, left = set[Execution](), [execution]
+    while left:
+        at = left.pop()
+        if at in ends:
+            return True
+        if at not in seen:
+            seen.add(at)
+            left.extend(at.waits_for)
+    return False
+
+
+@contextlib.contextmanager
+def _starting(context: Context, key: str) -> Iterator[None]:
+    """The intent is stored in this block. If the step is to stop with that, its function is not in doubt."""
+    try:
+        yield
+    except StopSignal:
+        with contextlib.suppress(StopSignal):
+            context._record_failed(OnceFailed(context.step, key))
+        raise
+
+
+@contextlib.contextmanager
+def _within(context: Context, execution: Execution) -> Iterator[None]:
+    """The function of an execution runs in this block; if it raises, it is not in doubt."""
+    token = _inside.set((*_inside.get(), execution))
+    context._once_depth(+1)
+    try:
+        yield
+    except _INTERRUPTIONS:
+        raise
+    except BaseException:
+        with contextlib.suppress(StopSignal):
+            context._record_failed(OnceFailed(context.step, execution.key))
+        raise
+    finally:
+        context._once_depth(-1)
+        with contextlib.suppress(ValueError):  # A coroutine that is closed from elsewhere.
+            _inside.reset(token)
+
+
+async def _ready(value: Any) -> Any:
+    return value
+
+
+def check_policy(policy: Any) -> None:
+    """Refuse a policy that means nothing."""
+    if policy is not None and not callable(policy) and policy not in IF_INTERRUPTED:
+        raise StateInvalid(
+            f"if_interrupted of once is one of {', '.join(IF_INTERRUPTED)}, or a function of ctx, not {policy!r:.80}"
+        )
+
+
+def _doubt(context: Context, key: str, policy: Policy | None) -> Policy | None:
+    """Return what to do about a function that was interrupted; `None` if it was not. Asks, or refuses, right here."""
+    step, host = context._step, context._host
+    if f"{BEGUN}{key}" not in step.notes:
+        return None
+    answer = step.answers.get(once_question(key))
+    decision = answer.decode() if answer is not None else host.once_policy(step, policy)
+    context._tell_doubt(key, "look" if callable(decision) else decision)
+    what = f"once {key!r} of step {readable_step(step.id)!r} was interrupted and may or may not have taken effect"
+    if decision == "fail":
+        raise StepInterrupted(f"{what}, and may not be repeated unasked")
+    if decision == "ask":
+        raise context._leaving(_question(context, key, f"{what}; rerun, skip or fail it?"))
+    return decision
+
+
+def _question(context: Context, key: str, prompt: str) -> Paused:
+    step, codec, name = context._step, context._host.codec, once_question(key)
+    schema = codec.encode({"enum": ["rerun", "skip", "fail"]})
+    return Paused(
+        f"{step.id}:{name}", ONCE_IN_DOUBT, step.id, step.node, name, prompt, schema, since=clock.time()
+    )
+
+
+def _found(context: Context, key: str, value: Any) -> tuple[bool, str]:
+    """Return whether the world shows that it was done, and what is done about it."""
+    is_done = value is not None and value is not False
+    context._tell_doubt(key, "done" if is_done else "rerun")
+    return is_done, "done" if is_done else "rerun"
+
+
+__all__ = ["Onces", "Policy", "check_policy"]

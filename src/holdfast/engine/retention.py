@@ -1,0 +1,276 @@
+"""Keeping stores small: pruning checkpoints by count, deleting runs by age, off the critical path."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import threading
+
+from holdfast import clock
+from holdfast.engine.owner import is_driven
+from holdfast.engine.settings import Retention, Settings
+from holdfast.errors import CodecError, CorruptJournal, HoldfastError, ResourceExhausted
+from holdfast.journal.copying import delete_run, held_back, needed_by, prune_run
+from holdfast.journal.journal import Journal
+from holdfast.journal.run_state import RunState
+from holdfast.state.codec import TolerantCodec
+from holdfast.state.encryption import Seal
+from holdfast.stores.base import Mark, RunInfo, Store
+from holdfast.threads import locked, start
+from holdfast.values import RunStatus
+
+logger = logging.getLogger("holdfast")
+
+_HOUR = 3600.0
+
+
+def has_kept(run: RunState) -> bool:
+    """Whether somebody wants a checkpoint of a run kept for good."""
+    return any(remark.keep for remark in run.remarks.values()) if run.remarks else False
+
+
+def kept_checkpoints(journal: Journal, info: RunInfo) -> set[int]:
+    """The entries of a run's checkpoints that somebody wants kept for good; none of one that cannot be read."""
+    try:
+        return _kept(journal, info)
+    except CorruptJournal:
+        return set()
+
+
+def _kept(journal: Journal, info: RunInfo) -> set[int]:
+    run = journal.load(info, TolerantCodec()).run
+    return {seq for seq, remark in run.remarks.items() if remark.keep}
+
+
+def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int:
+    """Drop the checkpoints of a workflow that exceed the retention's count; answer how many went."""
+    keep = retention.max_checkpoints
+    if keep is None:
+        return 0
+    runs = [info for info in journal.store.runs(workflow=workflow) if info.status != RunStatus.DAMAGED]
+    marks = {info.run: journal.store.marks(info.run) for info in runs}
+    if retention.per == "run":
+        kept = {run: found[:keep] for run, found in marks.items()}
+    else:
+        newest = sorted(
+            ((mark.at, mark.seq, run) for run, found in marks.items() for mark in found), reverse=True
+        )[:keep]
+        chosen = {(run, seq) for _, seq, run in newest}
+        kept = {run: [mark for mark in found if (run, mark.seq) in chosen] for run, found in marks.items()}
+    good = last_successful(journal.store, workflow) if retention.keep_successful else []
+    staying = {info.run for info in good}
+    dropped = 0
+    for info in runs:
+        found = marks[info.run]
+        resumable = info.status != RunStatus.COMPLETED
+        wanted = kept[info.run] or (found[:1] if resumable or info.run in staying else [])
+        if wanted and wanted[-1] is found[-1]:
+            continue
+        try:
+            held = _kept(journal, info) if found else set[int]()
+        except CorruptJournal as error:
+            logger.warning("run %s is left alone: %s", info.run, error)
+            continue
+        if held:
+            staying_seqs = held.union(mark.seq for mark in wanted)
+            wanted = [mark for mark in found if mark.seq in staying_seqs]
+        if wanted:
+            dropped += _prune_run(journal, info, found, wanted[-1].seq)
+        elif not resumable and found and not needed_by(journal, info):
+            delete_run(journal, info.run)
+            dropped += len(found)
+    return dropped
+
+
+def _prune_run(journal: Journal, info: RunInfo, marks: list[Mark], horizon: int) -> int:
+    """Keep a run's journal from the checkpoint at `horizon` on."""
+    horizon = held_back(journal, info, horizon)
+    older = sum(mark.seq < horizon for mark in marks)
+    if older:
+        prune_run(journal, info, horizon)
+    return older
+
+
+def last_successful(store: Store, workflow: str) -> list[RunInfo]:
+    """The run of a workflow that was completed last, if there is one."""
+    return store.runs(workflow=workflow, status=[RunStatus.COMPLETED], limit=1)
+
+
+def expire_runs(
+    store: Store, max_age: dt.timedelta, *, keep_successful: bool = True, workflow: str | None = None
+) -> int:
+    """Delete the runs that were not touched for `max_age`; answer how many went.
+
+    A run that is being driven, or waits for a worker or its time, or has a checkpoint that somebody wants kept, or
+    has finished steps that an unfinished run is to be given, is never deleted, nor, with `keep_successful`, a
+    workflow's last successful run, nor one that cannot be read.
+    """
+    horizon = clock.time() - max_age.total_seconds()
+    runs = store.runs(workflow=workflow, before=horizon)
+    kept: set[str] = set()
+    if keep_successful:
+        for name in {info.workflow for info in runs}:
+            kept |= {info.run for info in last_successful(store, name)}
+    expired, journal = 0, Journal(store, Seal.from_environment(os.environ))
+    for info in runs:
+        if info.run in kept or _has_yet_to_run(info) or _last_touched(store, info) >= horizon:
+            continue
+        if not is_driven(store, info) and not _is_held(journal, info) and not needed_by(journal, info):
+            expired += delete_run(journal, info.run)
+    return expired
+
+
+def _is_held(journal: Journal, info: RunInfo) -> bool:
+    """Whether a run has a checkpoint to keep, or is damaged, or sealed with a key that is not here: nobody knows."""
+    try:
+        return bool(_kept(journal, info))
+    except (CodecError, CorruptJournal) as error:
+        logger.warning("run %s is left alone: %s", info.run, error)
+        return True
+
+
+def _has_yet_to_run(info: RunInfo) -> bool:
+    """Whether workers will go on with a run by themselves, however long it has rested."""
+    waits = info.due_at is not None and info.due_at > clock.time()
+    return info.status == RunStatus.QUEUED or (info.status == RunStatus.PAUSED and bool(info.queue) and waits)
+
+
+def _last_touched(store: Store, info: RunInfo) -> float:
+    """When a run last advanced. The facts of one whose driver died are as old as its start."""
+    newest = store.marks(info.run, limit=1) if info.status == RunStatus.RUNNING else []
+    return max([info.updated_at, *(mark.at for mark in newest)])
+
+
+def apply_retention(journal: Journal, workflow: str, retention: Retention) -> int:
+    """Apply a retention to one workflow now; answer how many runs and checkpoints went."""
+    gone = prune_workflow(journal, workflow, retention)
+    if retention.max_age is not None:
+        gone += expire_runs(
+            journal.store, retention.max_age, keep_successful=retention.keep_successful, workflow=workflow
+        )
+    return gone
+
+
+class Cleaner:
+    """A background thread that deletes expired runs every so often, whatever goes wrong meanwhile."""
+
+    def __init__(
+        self, store: Store, interval_minutes: float, max_age: dt.timedelta, keep_successful: bool
+    ) -> None:
+        self._store, self._interval = store, interval_minutes * 60.0
+        self._max_age, self._keep = max_age, keep_successful
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="holdfast-cleaner", daemon=True)
+        start(self._thread, "a periodic clean-up")
+
+    def stop(self) -> None:
+        """Stop cleaning and wait for a cleaning that is under way."""
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                expired = expire_runs(self._store, self._max_age, keep_successful=self._keep)
+                if expired:
+                    logger.info("cleaned up %d expired runs", expired)
+            except Exception as error:
+                logger.error("checkpoint cleanup failed: %s", error)
+            if self._stop.wait(self._interval):
+                return
+
+
+def periodic_cleanup(
+    store: Store,
+    interval_minutes: float = 60,
+    *,
+    max_age: dt.timedelta = dt.timedelta(hours=24),
+    keep_successful: bool = False,
+) -> Cleaner:
+    """Delete expired runs of a store now and every `interval_minutes`, until `stop()` of what is returned.
+
+    Errors are logged and survived; a count is logged when something was deleted.
+    """
+    return Cleaner(store, interval_minutes, max_age, keep_successful)
+
+
+class Janitor:
+    """Applies the retention of finished drives in one background thread; its failures are only logged."""
+
+    def __init__(self) -> None:
+        self.reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        """Begin anew: a forked child leaves cleaning up after the parent's runs to the parent."""
+        self._lock = threading.Lock()
+        self._todo: dict[tuple[int, str], tuple[Settings, str]] = {}
+        self._aged: dict[str, float] = {}
+        self._busy = False
+        self._idle = threading.Condition(self._lock)
+        self._thread: threading.Thread | None = None
+
+    def ran(self, settings: Settings, workflow: str) -> None:
+        """Say that a workflow has new checkpoints. Returns at once."""
+        retention = settings.retention
+        if retention is None or settings.policy.preserve == "all":
+            return
+        if locked(self._lock, self._take_on, settings, workflow):
+            thread = threading.Thread(target=self._work, name="holdfast-janitor", daemon=True)
+            try:
+                start(thread, "pruning")
+            except ResourceExhausted as error:
+                self._busy = False  # Whoever runs next tries again.
+                logger.warning("nothing is pruned for now: %s", error)
+            else:
+                self._thread = thread
+
+    def _take_on(self, settings: Settings, workflow: str) -> bool:
+        """Note what is to be done; whether a thread is needed that does it."""
+        self._todo[(id(settings.journal.store), workflow)] = (settings, workflow)
+        is_idle = not self._busy or (self._thread is not None and not self._thread.is_alive())
+        self._busy = True
+        return is_idle
+
+    def wait(self, timeout: float = 60.0) -> bool:
+        """Wait until there is nothing left to do."""
+        return locked(self._lock, self._idle.wait_for, lambda: not self._busy, timeout)
+
+    def _work(self) -> None:
+        while True:
+            todo = locked(self._lock, self._next)
+            if todo is None:
+                return
+            settings, workflow = todo
+            try:
+                self._clean(settings, workflow)
+            except HoldfastError as error:
+                logger.warning("pruning %r failed: %s", workflow, error)
+            except Exception:
+                logger.exception("pruning %r failed", workflow)
+
+    def _next(self) -> tuple[Settings, str] | None:
+        if self._todo:
+            return self._todo.popitem()[1]
+        self._busy = False
+        self._idle.notify_all()
+        return None
+
+    def _clean(self, settings: Settings, workflow: str) -> None:
+        retention = settings.retention
+        assert retention is not None
+        prune_workflow(settings.journal, workflow, retention)
+        place = f"{settings.journal.store.url}:{workflow}"
+        if retention.max_age is not None and clock.monotonic() - self._aged.get(place, -_HOUR) >= _HOUR:
+            self._aged[place] = clock.monotonic()
+            expire_runs(
+                settings.journal.store,
+                retention.max_age,
+                keep_successful=retention.keep_successful,
+                workflow=workflow,
+            )
+
+
+janitor = Janitor()

@@ -1,0 +1,348 @@
+"""Naming a moment of a run: a run, a checkpoint, `RUN@3`, `RUN@-1`, `RUN@NODE`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from holdfast.engine.resume import find_checkpoint, find_run
+from holdfast.engine.time_travel.past import Finish, Past
+from holdfast.errors import CannotRerun, CheckpointNotFound, RunFinished, StateInvalid
+from holdfast.graph.graph import base_name
+from holdfast.journal.journal import Journal
+from holdfast.journal.run_state import Checkpoint, RunState, is_checkpoint_id, node_of, read_mark, times_reset
+from holdfast.state.encryption import Seal
+from holdfast.stores.base import Mark, RunInfo, Store
+from holdfast.suggestions import suggestion
+from holdfast.values import readable_step
+from holdfast.views.family import Family, family
+from holdfast.views.history import History, history
+
+_PAGE = 500
+_SHOWN = 20
+_MOST_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point of a run: after its entry `seq`, or, without one, as it stands now."""
+
+    info: RunInfo
+    seq: int | None = None
+
+
+def find_moment(store: Store, target: str) -> Moment:
+    """The moment that somebody means.
+
+    A run id, or a workflow's name for its latest run, is that run as it stands; a checkpoint id is that checkpoint.
+    `RUN@3` is after wave 3, and in a run that was taken back after the last time that it came there; `RUN@0` is
+    before the first; `RUN@-1` is one checkpoint before the newest; `RUN@NODE` is after the last finish of a node,
+    `RUN@NODE#2` after its second.
+    """
+    if store.runs(run=target) or "@" not in target:
+        return Moment(*_run(store, target))
+    run, _, place = parted(target)
+    info, _ = _run(store, run)
+    return Moment(info, _place(store, info, place))
+
+
+def parted(target: str) -> tuple[str, str, str]:
+    """Return the run, the `@` and the place of a moment's name; the key of an item may have an `@` of its own."""
+    name, bracket, key = target.partition("[") if target.endswith("]") else (target, "", "")
+    run, at, place = name.rpartition("@")
+    return (run, at, f"{place}{bracket}{key}") if at else target.rpartition("@")
+
+
+def checkpoint_at(store: Store, moment: Moment) -> Checkpoint | None:
+    """The checkpoint at a moment, or the newest before it; `None` where there is none."""
+    before = None if moment.seq is None else moment.seq + 1
+    found = store.marks(moment.info.run, before, 1)
+    return read_mark(moment.info.key, found[0], moment.info.run) if found else None
+
+
+def checkpoints_back(store: Store, info: RunInfo, before: int | None = None) -> Iterator[Checkpoint]:
+    """The checkpoints of a run, newest first, read page by page."""
+    return (_read(info, mark) for mark in _marks_back(store, info, before))
+
+
+def _run(store: Store, target: str) -> tuple[RunInfo, int | None]:
+    try:
+        return find_run(store, target)
+    except RunFinished:
+        return store.runs(workflow=target, limit=1)[0], None
+
+
+def _place(store: Store, info: RunInfo, place: str) -> int:
+    if place.isdecimal():
+        return _after_wave(store, info, _number(place))
+    if place.startswith("-") and place[1:].isdecimal():
+        back = _number(place[1:])
+        found = store.marks(info.run, None, back + 1)
+        if len(found) <= back:
+            raise CheckpointNotFound(
+                f"run {info.run!r} has no checkpoint {back} before its newest; it has {len(found)}"
+            )
+        return found[back].seq
+    return _after_node(store, info, place)
+
+
+def _number(digits: str) -> int:
+    """A number of waves or checkpoints; more than any run can have is as good as the most that stores count to."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else 10**_MOST_DIGITS
+
+
+def _after_wave(store: Store, info: RunInfo, wave: int) -> int:
+    newest = store.marks(info.run, None, 1)
+    found = _searched(store, info, wave, newest[0]) if newest else None
+    found = found or _walked(store, info, wave)
+    if found is not None:
+        return found
+    first = next(iter(store.read(info.run, 0, 1)), None)
+    if wave == 0 and first is not None and first.mark is None:
+        return first.seq
+    waves = (point.run_wave for point in checkpoints_back(store, info))
+    last = next((found for found in waves if found is not None), 0)
+    raise CheckpointNotFound(
+        f"run {info.run!r} has no checkpoint after wave {wave}: it was pruned, not saved, or never came; "
+        f"its newest is after wave {last}"
+    )
+
+
+def _is_wave(point: Checkpoint, wave: int) -> bool:
+    return point.wave == wave and not point.frame
+
+
+def _searched(store: Store, info: RunInfo, wave: int, newest: Mark) -> int | None:
+    """The checkpoint that a wave ended with, found by halving; `None` where the waves do not simply count up."""
+    if _read(info, newest).wave < wave or times_reset(newest.mark):
+        return None
+    low, high = 0, newest.seq
+    # Where each step is alone in its wave, and each wave is saved, nothing has to be searched for.
+    for guess in (wave, wave + 1):
+        if low < guess < high:
+            low, high = _halved(store, info, wave, guess, low, high)
+    while high - low > 1:
+        low, high = _halved(store, info, wave, (low + high) // 2, low, high)
+    before, found = store.marks(info.run, low + 1, 1), store.marks(info.run, high + 1, 1)
+    if not found or (before and _read(info, before[0]).frame):
+        return None
+    return found[0].seq if _is_wave(_read(info, found[0]), wave) else None
+
+
+def _halved(store: Store, info: RunInfo, wave: int, middle: int, low: int, high: int) -> tuple[int, int]:
+    """Entries between which a wave ended, as the checkpoint at or before the one in the middle tells."""
+    found = store.marks(info.run, middle + 1, 1)
+    if found and _read(info, found[0]).wave >= wave:
+        return low, found[0].seq
+    return middle, high
+
+
+def _walked(store: Store, info: RunInfo, wave: int) -> int | None:
+    """The checkpoint that a wave ended with, the last time that the run came to its end."""
+    found: Mark | None = None
+    for mark in _marks_back(store, info):
+        point = _read(info, mark)
+        if point.frame:
+            continue
+        if found is not None and (point.wave != wave or times_reset(mark.mark) != times_reset(found.mark)):
+            break
+        if point.wave == wave:
+            found = mark
+    return None if found is None else found.seq
+
+
+def _marks_back(store: Store, info: RunInfo, before: int | None = None) -> Iterator[Mark]:
+    while page := store.marks(info.run, before, _PAGE):
+        yield from page
+        before = page[-1].seq
+
+
+def _read(info: RunInfo, mark: Mark) -> Checkpoint:
+    return read_mark(info.key, mark, info.run)
+
+
+def _after_node(store: Store, info: RunInfo, place: str) -> int:
+    node, _, visit = place.rpartition("#")
+    if not node or not visit.isdecimal():
+        node, visit = place, ""
+    seen: dict[str, None] = {}
+    finishes = []
+    for point in checkpoints_back(store, info):
+        prefix = (
+            "/".join(part.rpartition("#")[0] for part in point.frame.split("/")) + "/" if point.frame else ""
+        )
+        names = [prefix + name for name in point.nodes]
+        seen |= dict.fromkeys(names)
+        if node in names:
+            if not visit:
+                return point.seq
+            finishes.append(point.seq)
+    if visit and 0 < (times := _number(visit)) <= len(finishes):
+        return finishes[-times]
+    _refuse_item(info, place, seen)
+    which = f"{node!r} for the {visit:.{_MOST_DIGITS}}. time" if visit else repr(node)
+    told = list(dict.fromkeys(map(base_name, seen)))
+    known = f"; the last to finish were {', '.join(told[:_SHOWN])}" if told else ""
+    raise CheckpointNotFound(
+        f"run {info.run!r} has no checkpoint after {which}{suggestion(node, told)}{known}"
+    )
+
+
+def _refuse_item(info: RunInfo, place: str, seen: Iterable[str]) -> None:
+    """Refuse the name of an item of a step that finished: the step's items have one checkpoint together."""
+    step, bracket, _ = place.partition("[")
+    node = step.partition("#")[0]
+    if bracket and place.endswith("]") and node in set(map(base_name, seen)):
+        raise CheckpointNotFound(
+            f"run {info.run!r} has no checkpoint after {place!r}: the items of a step have one together; "
+            f"app.fork({f'{info.run}@{step}'!r}) begins after all of them, and app.rerun({info.run!r}, {place!r}) runs "
+            "this one again"
+        )
+
+
+# Which finished steps of a run somebody means by a name.
+
+
+def meant_finishes(past: Past, run: RunState, name: str) -> list[Finish]:
+    """The finished steps that a step's id, or a node's name for its last visit, means; the first one first."""
+    found = list(past.finishes.values())
+    for written in (str, readable_step, _numbered):
+        if exact := [each for each in found if written(each.step) == name]:
+            return exact
+    if inner := [each for each in found if each.step.startswith(f"{name}/")]:
+        return inner
+    if "[" in name:
+        named = [each for each in found if _said(each.step) == name]
+        named = named or [each for each in found if _said(each.step).startswith(f"{name}/")]
+        return _last_visit(named, name.count("/"))
+    named = [each for each in found if name in (each.node, base_name(each.node))]
+    named = named or [each for each in found if _is_inside(each.node, name)]
+    own = [each for each in named if each.node == name]
+    if not own:
+        return _last_visit(named, name.count("/"))
+    first = _last_visit(own, name.count("/"))[0]
+    return named[named.index(first) :]
+
+
+def _last_visit(found: list[Finish], level: int) -> list[Finish]:
+    """Of some steps those of the last visit, as far as the outermost nodes are concerned."""
+    return [each for each in found if _visit(each.step, level) == _visit(found[-1].step, level)]
+
+
+def _said(step: str) -> str:
+    """A step as people name it who leave the visits out: `outer[key]/inner`."""
+    return "/".join(node + bracket + key for node, _, bracket, key in _parts(step))
+
+
+def _numbered(step: str) -> str:
+    """A step as people name it who give the visits: `each#1[key]` for an item of a workflow file's `each`."""
+    return "/".join(f"{node}#{visit}{bracket}{key}" for node, visit, bracket, key in _parts(step))
+
+
+def _parts(step: str) -> Iterator[tuple[str, str, str, str]]:
+    """The step's own node and those that it is nested in, as they are named, with visit and key."""
+    for part in step.split("/"):
+        node, _, rest = part.partition("#")
+        visit, bracket, key = rest.partition("[")
+        yield base_name(node), visit, bracket, unquote(key)
+
+
+def _is_inside(node: str, name: str) -> bool:
+    return node.startswith(f"{name}/") or base_name(node).startswith(f"{name}/")
+
+
+def _visit(step: str, level: int) -> tuple[str, ...]:
+    """Which time each of the outermost nodes of a step's place is visited."""
+    parts = [part.partition("[")[0] for part in step.split("/")[: level + 1]]
+    return tuple(part.rpartition("#")[2] for part in parts)
+
+
+def seed_of(meant: list[Finish], name: str) -> str:
+    """The node that is to run again: that of the first step, or the sub-graph that all of them are in."""
+    node, level = meant[0].node, name.partition("[")[0].count("/")
+    if meant[0].step == name:
+        return node
+    return "/".join(node.split("/")[: level + 1])
+
+
+def unknown_step(past: Past, name: str) -> CannotRerun:
+    """Says what ran instead of a step that did not, or that nothing more is known of it."""
+    node, run = node_of(name) if "#" in name else name.partition("[")[0], past.info.run
+    of_node = [each for each in past.finishes.values() if node in (each.node, base_name(each.node))]
+    if of_node and name != node:
+        steps = ", ".join(readable_step(each.step) for each in of_node[-_FEW:])
+        more = f"{len(of_node)} steps, the last of them " if len(of_node) > _FEW else ""
+        return CannotRerun(f"run {run!r} never came to {name!r}; of {node!r} it ran {more}{steps}")
+    if node in past.forgotten or node in map(base_name, past.forgotten):
+        return CannotRerun(
+            f"{past.lost}, so that run {run!r} cannot be taken back to before {node!r}; "
+            f"start a new run that reuses what is still the same: reuse={run!r}"
+        )
+    shown = [step for step in past.finishes if base_name(step) == step]
+    ran = dict.fromkeys(map(base_name, (*past.forgotten, *(each.node for each in past.finishes.values()))))
+    known = [*shown, *ran]
+    return CannotRerun(
+        f"run {run!r} has no step {name!r} that ran{suggestion(name, known)}; it ran {', '.join(ran) or 'nothing'}"
+    )
+
+
+_FEW = 3
+"""How many steps of a node are listed."""
+
+
+# What is recorded.
+
+
+# Looking at the past of a run: its checkpoints page by page, and the runs that it is related to.
+
+
+Place = str | int
+"""A checkpoint of a run: its id, the number of a wave, or what follows the `@` of a moment."""
+
+
+def find_place(store: Store, run: str, place: Place | None) -> Moment:
+    """The moment of a run that a place means; without one, what `run` says itself."""
+    if place is None:
+        return find_moment(store, run)
+    if isinstance(place, bool) or not isinstance(place, (str, int)):
+        raise StateInvalid(
+            f"a checkpoint is named by its id, the number of a wave, or '@…', not {place!r:.80}"
+        )
+    info = find_moment(store, run).info
+    text = str(place).removeprefix("@")
+    if is_checkpoint_id(text):
+        found, seq = find_checkpoint(store, text)
+        if found.key != info.key:
+            raise CheckpointNotFound(f"checkpoint not found: {text} (it is one of run {found.run!r})")
+        return Moment(info, seq)
+    return find_moment(store, f"{info.run}@{text}")
+
+
+def history_page(journal: Journal, run: str, limit: int | None = None, before: str | None = None) -> History:
+    """As `run_history`, through journals that may have a key of their own."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise StateInvalid(f"limit must be a whole number of 1 or more, not {limit!r}")
+    end = None if before is None else find_place(journal.store, run, before)
+    moment = find_moment(journal.store, run)
+    seq = moment.seq + 1 if moment.seq is not None else None
+    return history(journal, moment.info, limit, end.seq if end is not None else seq)
+
+
+def run_history(store: Store, run: str, *, limit: int | None = None, before: str | None = None) -> History:
+    """A run's checkpoints, newest first, each with what happened since the one before; see `App.history`.
+
+    None of the workflow's code has to be at hand.
+    """
+    return history_page(Journal(store, Seal.from_environment(os.environ)), run, limit, before)
+
+
+def family_of(journal: Journal, run: str) -> Family:
+    """As `run_forks`, through journals that may have a key of their own."""
+    return family(journal, find_moment(journal.store, run).info)
+
+
+def run_forks(store: Store, run: str) -> Family:
+    """The runs that a run comes from and those that come from it; none of the workflow's code has to be at hand."""
+    return family_of(Journal(store, Seal.from_environment(os.environ)), run)

@@ -1,0 +1,240 @@
+"""Adoption: steps that another run, or this one earlier, has finished are given that result instead of being run."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.engine.decide import qualified
+from holdfast.engine.time_travel.past import Finish, Past, available, node_outline, past_of
+from holdfast.errors import HoldfastError
+from holdfast.graph.fingerprint import same_code
+from holdfast.graph.graph import Graph, Node
+from holdfast.journal.journal import Journal
+from holdfast.journal.records import StepFinished
+from holdfast.journal.run_state import READY, Frame, RunState, Step, node_of, step_id
+from holdfast.state.codec import Codec
+from holdfast.state.ops import Cells, Op, Slot, make_op, thaw
+from holdfast.state.schema import Reducer, Schema
+
+logger = logging.getLogger("holdfast")
+
+_OF_A_FILE = ("flow", "run", "replanned")
+"""What the config of a run of a workflow file holds for whoever goes on with it, and not for its steps."""
+
+
+class Adoption:
+    """The finished steps that a run may be given, and how many it was given."""
+
+    def __init__(self, graph: Graph, codec: Codec, run: RunState, run_id: str, past: Past | None) -> None:
+        assert run.reuse is not None
+        self._graph, self._codec, self._run, self._run_id = graph, codec, run, run_id
+        self._rerun = run.reuse.rerun
+        self._again = frozenset(self._rerun or ())
+        self._known = available(past, run.reuse.after, dict(run.reuse.remap)) if past is not None else {}
+        self._outline = graph.outline()
+        self._equality = _Equality(codec)
+        self.steps: dict[str, None] = {}
+        """The steps that this drive was given."""
+        self.seconds = 0.0
+        """How long they took when they ran."""
+        self.cost = 0.0
+
+    @classmethod
+    def of(cls, journal: Journal, graph: Graph, codec: Codec, run: RunState, run_id: str) -> Adoption | None:
+        """What a run may be given; `None` if nothing. A source that is gone, or cannot be read, has nothing to give."""
+        reuse = run.reuse
+        if reuse is None:
+            return None
+        past = None
+        try:
+            for info in journal.store.runs(key=reuse.key) if reuse.source else [journal.info(run_id)]:
+                past = past_of(journal, codec, info, reuse.upto, inputs=reuse.rerun is None)
+        except HoldfastError as error:
+            logger.warning("run %s: nothing is taken over from %s: %s", run_id, reuse.source, error)
+        return cls(graph, codec, run, run_id, past) if past is not None else None
+
+    def taken(self, step: Step) -> StepFinished | None:
+        """The end of a step that is about to begin, if it need not run."""
+        if step.status != READY or not self._known:
+            return None
+        name = step_id(
+            step.frame, step.node, step.visit, step.key
+        )  # Its own id may be of before it was renamed.
+        found = self._known.get(name)
+        if found is None or not self._may_take(step, found):
+            return None
+        del self._known[name]
+        self.steps[step.id] = None
+        record = found.record
+        self.seconds += record.seconds
+        self.cost += found.cost
+        origin = record.origin or found.info.run
+        return StepFinished(step.id, record.ops, record.goto, skipped=record.skipped, origin=origin)
+
+    def promised(self) -> dict[str, Finish]:
+        """What the run is given when it comes to it, whatever it looks like then."""
+        if self._rerun is None:
+            return {}
+        return {name: each for name, each in self._known.items() if not {name, node_of(name)} & self._again}
+
+    def _may_take(self, step: Step, found: Finish) -> bool:
+        node = self._node(step)
+        if node is None or node.graph is not None:
+            return False
+        graph = self._graph.at(step.frame)
+        if any(target.node not in graph.nodes for target in found.record.goto or ()):
+            return False
+        if not graph.schema.is_open and any(op.key not in graph.schema.channels for op in found.record.ops):
+            return False
+        if self._rerun is not None:
+            return not {step.id, qualified(step)} & self._again
+        return not found.record.skipped and self._is_same(step, node, found)
+
+    def _node(self, step: Step) -> Node | None:
+        try:
+            return self._graph.at(step.frame).nodes.get(step.node)
+        except KeyError:
+            return None
+
+    # By content.
+
+    def _is_same(self, step: Step, node: Node, found: Finish) -> bool:
+        seen, now = found.seen, node_outline(self._outline, qualified(step))
+        if seen is None or not node.reusable or not _is_same_code(seen.outline, now):
+            return False
+        schema, cells = self._graph.at(step.frame).schema, self._run.frames[step.frame].cells
+        if step.item != found.item or not _fits(schema, found.record.ops):
+            return False
+        if not all(self._is_valid(schema, op, cells) for op in found.record.ops):
+            return False
+        if {"config", "ctx"} & {*node.wants, *node.named} and not self._is_same_config(seen.config):
+            return False
+        frame, wanted = self._run.frames[step.frame], {*node.wants, *node.named}
+        # Whoever answered may have looked at anything.
+        told = found.asked or (bool(found.record.origin) and "ctx" in wanted)
+        return all(
+            self._equality.holds((frame.path, key), frame.cells.get(key), seen.cells.get(key))
+            for key in _inputs({} if told else seen.outline, now, frame, seen.cells, step.item)
+        )
+
+    def _is_valid(self, schema: Schema, op: Op, cells: Cells) -> bool:
+        """Whether a step of this schema that returned what this change holds would leave it as it is."""
+        channel = schema.channels.get(op.key)
+        if channel is None or channel.validate is None or op.kind == "drop":
+            return True
+        value, slot = thaw(op.value), cells.get(op.key)
+        grows = op.kind == "append" and channel.reducer is None and slot is not None
+        if grows and slot is not None:
+            value = [*thaw(slot.get()), *value]  # It was the whole list that the step returned.
+        try:
+            checked = channel.validate(value)
+            kept = self._codec.encode(value) if grows else op.raw
+            return make_op(self._codec, op.kind, op.key, checked).raw == kept
+        except HoldfastError:
+            return False
+
+    def _is_same_config(self, saved: bytes) -> bool:
+        if saved == self._run.config:
+            return True
+        one, other = (
+            self._codec.decode(raw, lenient=True) if raw else {} for raw in (saved, self._run.config)
+        )
+        encoded = [self._codec.encode(_without_places(config)) for config in (one, other)]
+        return encoded[0] == encoded[1]
+
+
+def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's config its steps may go by: not its tags, by which people find it, nor where its file is."""
+    flow = config.get("flow")
+    of_file = _OF_A_FILE if isinstance(flow, Mapping) and "path" in flow else ()
+    return {key: value for key, value in config.items() if key != "tags" and key not in of_file}
+
+
+def _is_same_code(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    if not saved or not now or "graph" in saved:
+        return False
+    if "version" in saved and "version" in now:
+        return bool(saved["version"] == now["version"])
+    return same_code(saved["fingerprint"], now["fingerprint"])
+
+
+def _inputs(
+    saved: Mapping[str, Any], now: Mapping[str, Any], frame: Frame, seen: Cells, item: Iterable[Op]
+) -> set[str]:
+    """The keys that a step may look at: those that its node declares to read, or all; not what its item lays over."""
+    declared = (saved.get("reads"), now.get("reads"))
+    keys = {*frame.cells, *seen} if None in declared else {key for reads in declared for key in reads or ()}
+    return keys - {op.key for op in item}
+
+
+def _fits(schema: Schema, ops: Iterable[Op]) -> bool:
+    """Whether changes are such as steps of this schema make."""
+    for op in ops:
+        channel = schema.channels.get(op.key)
+        reducer = channel.reducer if channel is not None else None
+        if reducer is None:
+            fits = op.kind in ("set", "append", "drop")
+        elif isinstance(reducer, Reducer):
+            fits = op.kind == "drop" or (op.kind == reducer.kind and op.limit == reducer.limit)
+        else:
+            fits = op.kind in ("reduce", "drop")
+        if not fits:
+            return False
+    return True
+
+
+class _Equality:
+    """Tells whether a key holds the same in two runs, without putting together what is made of many changes."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._digests: dict[int, tuple[Slot, bytes]] = {}
+        self._apart: set[tuple[str, str]] = set()
+        """The places that are known to have gone different ways."""
+
+    def holds(self, place: tuple[str, str], own: Slot | None, other: Slot | None) -> bool:
+        """Whether two slots hold the same value; `place` is the frame and the key."""
+        if own is None or other is None:
+            return own is other
+        wanted = self._digest(other)
+        if self._digest(own) == wanted:
+            self._apart.discard(place)
+            return True
+        grows = own._prev is not None and other._prev is not None
+        if grows and place in self._apart:
+            return False  # What grows on different ground stays different, as good as always.
+        if own.encoded(self._codec) != other.encoded(self._codec):
+            self._apart.add(place)
+            return False
+        self._digests[id(own)] = own, wanted
+        return True
+
+    def _digest(self, slot: Slot) -> bytes:
+        """The digest of a value, or, where it is made of changes, of all of them."""
+        chain: list[tuple[Slot, Op]] = []
+        found: bytes | None = None
+        current: Slot | None = slot
+        while current is not None:
+            known = self._digests.get(id(current))
+            if known is not None:
+                found = known[1]
+                break
+            prev, op = current._prev, current._op
+            if op is None or op.kind == "set":
+                found = _hashed(b"value", current.encoded(self._codec))
+                self._digests[id(current)] = current, found
+                break
+            chain.append((current, op))
+            current = prev
+        digest = found or b""
+        for each, op in reversed(chain):
+            digest = _hashed(f"{op.kind} {op.limit}".encode(), digest, op.raw)
+            self._digests[id(each)] = each, digest
+        return digest
+
+
+def _hashed(*parts: bytes) -> bytes:
+    return hashlib.blake2b(b"\n".join(parts), digest_size=16).digest()

@@ -1,0 +1,591 @@
+"""`StateGraph`: writing a graph in Python."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoints.interactive import GraphConfig
+from holdfast.checkpoints.store import CheckpointData, CheckpointStore
+from holdfast.engine.app import App
+from holdfast.engine.decide import Rules
+from holdfast.engine.environment import checked_facts
+from holdfast.engine.routing import RouteFailed
+from holdfast.engine.settings import ON_CHANGE, CheckpointPolicy, Outcome, Retention, Settings, one_of
+from holdfast.errors import (
+    CheckpointNotFound,
+    ExecutionError,
+    GraphInvalid,
+    HoldfastError,
+    RunFinished,
+    StoreError,
+)
+from holdfast.events import Event, Observer, get_observer, resolve_observer
+from holdfast.graph.graph import Edge, Graph, Join, Migration, Node, Reconcile, Route
+from holdfast.graph.retry import Retry
+from holdfast.graph.validation import check
+from holdfast.journal.journal import Journal
+from holdfast.state.codec import Codec
+from holdfast.state.encryption import Seal
+from holdfast.state.schema import Schema
+from holdfast.state.state import State, origin_of
+from holdfast.state.types import BUILTIN
+from holdfast.stores import open_store
+from holdfast.stores.base import Store, is_in_memory
+from holdfast.suggestions import suggestion
+from holdfast.values import START, RunStatus
+
+_GIVEN = ("state", "ctx", "config")
+
+
+class StateGraph:
+    """A graph of nodes over one state. Add nodes and edges, then `compile`.
+
+    `schema` is a TypedDict, a dataclass, a pydantic model, a mapping of annotations, or `dict` for any
+    keys. Problems are collected and reported together by `compile`. `version` names the shape of the state;
+    `migrate` says how a run that was saved under another version comes to it.
+    """
+
+    def __init__(
+        self,
+        schema: Any = None,
+        *,
+        name: str = "graph",
+        max_iterations: int = 1000,
+        checkpoint_dir: str | Path | None = None,
+        version: str = "",
+    ) -> None:
+        self.name, self.max_iterations, self.version = name, max_iterations, version
+        self._migrations: dict[tuple[str, str], Migration] = {}
+        self._schema = Schema.of(schema)
+        self._nodes: dict[str, Node] = {}
+        self._edges: list[Edge] = []
+        self._plain_edges: set[tuple[str, str]] = set()
+        self._routes: dict[str, Route] = {}
+        self._joins: list[Join] = []
+        self._exits: set[str] = set()
+        self._problems: list[str] = []
+        self._is_dag = False
+        self._last: str | None = None
+        self._checkpoint_dir = checkpoint_dir
+
+    def add_node(
+        self,
+        name: str | Callable[..., Any],
+        function: Callable[..., Any] | StateGraph | App | None = None,
+        *,
+        after: str | Iterable[str] | None = None,
+        retry: Retry | None = None,
+        timeout: float | dt.timedelta | None = None,
+        if_interrupted: str | Reconcile | None = None,
+        idempotent: bool = True,
+        version: str | None = None,
+        goto: Iterable[str] = (),
+        on_error: Callable[[Any, BaseException], Any] | None = None,
+        on_skip: Callable[[Any, str], Any] | None = None,
+        max_parallel: int | None = None,
+        executor: str | Executor | None = None,
+        reads: Iterable[str] | None = None,
+        reusable: bool = True,
+    ) -> StateGraph:
+        """Add a node: a function, sync or async, or another graph.
+
+        A function receives what it names of `state`, `ctx` and `config`, and returns an update of the
+        state, a `Command`, a whole `State`, or nothing.
+
+        - `after`: the nodes it waits for (DAG style); with several it runs when all have finished.
+        - `retry`, `timeout` (seconds): how often and how long it is tried.
+        - `if_interrupted`: what a resume does if the node was running when the process died: "rerun",
+          "skip", "ask", "fail", or a function `(ctx)` that looks and answers `None` (not done), `True`
+          or an update (done). The default is "rerun", and "fail" for a node with `idempotent=False`. For
+          another graph it is said of the nodes in it.
+        - `version`: names the node's code in place of its fingerprint.
+        - `goto`: the nodes that its `Command`s may lead to, where no edge does.
+        - `on_error`: a function of the state and the error of a failure that is final; what it returns
+          stands in for the node's own result, the failure becomes a warning, and the run goes on. Raising
+          the error again declines.
+        - `on_skip`: a function of the state and a reason, called when somebody has a step passed over; what it
+          returns stands in for the node's own result. Raising an error refuses.
+        - `max_parallel`: how many steps of this node (items of a for-each) run at once.
+        - `executor`: where its function is run: "threads", "processes" (as many as there are processors, or
+          "processes:4"), "dask:tcp://host:port", or a `concurrent.futures.Executor`, which is yours to shut
+          down. By default a sync function runs in the caller's thread, or in another beside siblings.
+        - `reads`: the keys of the state that it looks at. It is given no others (asking for one raises
+          `KeyError`), so that a change of any other key is known not to concern it.
+        - `reusable`: `False` says that other runs do not take over what it returned (`reuse=`), but run it: it goes by
+          more than its state, such as the time, or the id of its run.
+        """
+        if callable(name) and not isinstance(name, str):
+            function = name
+            name = str(getattr(function, "__name__", type(function).__name__))
+        if name in self._nodes:
+            self._problems.append(f"node {name!r} is added twice; names must be unique")
+            return self
+        seconds = timeout.total_seconds() if isinstance(timeout, dt.timedelta) else timeout
+        wish = if_interrupted if if_interrupted is not None else ("rerun" if idempotent else "fail")
+        options: dict[str, Any] = {
+            "retry": retry,
+            "timeout": seconds,
+            "if_interrupted": wish,
+            "version": version,
+            "goto": tuple(goto),
+            "on_error": on_error,
+            "on_skip": on_skip,
+            "max_parallel": max_parallel,
+            "executor": executor,
+            "reads": None if reads is None else self._reads(name, reads),
+            "reusable": reusable,
+        }
+        if isinstance(function, (StateGraph, App)):
+            graph = function.graph if isinstance(function, App) else function.build()
+            self._nodes[name] = Node(name, graph=graph, **options)
+            for option in ("retry", "timeout", "on_error", "executor", "reads"):
+                if options[option] is not None:
+                    self._problems.append(
+                        f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes"
+                    )
+            plain = {"if_interrupted": if_interrupted is None, "idempotent": idempotent, "reusable": reusable}
+            self._problems += [
+                f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes"
+                for option, is_default in plain.items()
+                if not is_default
+            ]
+        elif callable(function):
+            wants, named = self._wants(name, function)
+            self._nodes[name] = Node(
+                name, function, wants=wants, named=named, is_async=_is_async(function), **options
+            )
+        else:
+            self._problems.append(f"node {name!r} needs a function or a graph, not {function!r}")
+            self._nodes[name] = Node(name, _nothing, **options)
+        if after is not None:
+            self._is_dag = True
+            self._add_after(name, [after] if isinstance(after, str) else list(after))
+        return self
+
+    def _reads(self, name: str, reads: Iterable[str]) -> tuple[str, ...]:
+        is_one = isinstance(reads, str) or not isinstance(reads, Iterable)
+        keys: tuple[Any, ...] = (reads,) if is_one else tuple(reads)
+        known = self._schema.channels
+        strange = [key for key in keys if not isinstance(key, str)]
+        if strange:
+            self._problems.append(f"node {name!r}: reads= names keys of the state, not {strange[0]!r:.80}")
+            return ()
+        keys = tuple(dict.fromkeys(keys))
+        for key in keys:
+            if not self._schema.is_open and key not in known:
+                self._problems.append(
+                    f"node {name!r} reads {key!r}, which is no key of the state{suggestion(key, known)}"
+                )
+        return keys
+
+    def migrate(self, since: str, until: str) -> Callable[[Migration], Migration]:
+        """A decorator: this function brings a state of version `since` to version `until`.
+
+        It gets the state as a plain `dict` of its own, and returns the new state, or changes the one that it was
+        given. A run that was saved under another `version` than the graph has now is brought to it, by as few
+        migrations as lead there, when it is resumed; runs of graphs without a version have the version `""`.
+        """
+
+        def taken(function: Migration) -> Migration:
+            if (since, until) in self._migrations:
+                self._problems.append(f"there are two migrations from version {since!r} to {until!r}")
+            elif since == until:
+                self._problems.append(f"a migration leads from version {since!r} to itself")
+            elif not self.version:
+                self._problems.append(
+                    f"there is a migration to version {until!r}, and the graph has none: StateGraph(…, version=…)"
+                )
+            self._migrations[since, until] = function
+            return function
+
+        return taken
+
+    def _add_after(self, name: str, sources: list[str]) -> None:
+        if not sources:
+            sources = [START]
+        if len(sources) == 1:
+            self._plain_edges.add((sources[0], name))
+            self._edges.append(Edge(sources[0], name))
+        else:
+            self._joins.append(Join(tuple(dict.fromkeys(sources)), name))
+
+    def add_edge(
+        self,
+        source: str | Iterable[str],
+        target: str,
+        when: Callable[..., Any] | None = None,
+        *,
+        label: str = "",
+    ) -> StateGraph:
+        """Let `target` follow `source`.
+
+        Several plain edges from one node fan out. Edges with `when` (a function of the state) are an
+        ordered choice: the first that is true is taken, and an edge without `when` is the fallback.
+        With a list of sources, `target` waits until all have finished.
+        """
+        if not isinstance(source, str):
+            sources = tuple(dict.fromkeys(source))
+            if when is not None:
+                self._problems.append(
+                    f"the join before {target!r} cannot have a condition; put it on an edge"
+                )
+            if len(sources) > 1:
+                self._joins.append(Join(sources, target))
+                return self
+            if not sources:
+                self._problems.append(f"the join before {target!r} has no sources")
+                return self
+            source = sources[0]
+        if when is not None and not callable(when):
+            self._problems.append(
+                f"edge {source!r} -> {target!r}: when is a function of the state, not {when!r:.80}, such as "
+                "when=lambda state: state['n'] > 0"
+            )
+        edge = Edge(source, target, when, label or getattr(when, "__name__", "").replace("<lambda>", ""))
+        if when is None:
+            if (source, target) in self._plain_edges:
+                self._problems.append(f"edge {source!r} -> {target!r} is added twice")
+                return self
+            self._plain_edges.add((source, target))
+        self._edges.append(edge)
+        return self
+
+    def add_conditional_edges(
+        self,
+        source: str,
+        route: Callable[..., Any],
+        mapping: Mapping[Any, str] | Iterable[str] | None = None,
+    ) -> StateGraph:
+        """Let a function of the state choose what follows `source`.
+
+        It returns a node's name, `END`, a `Send`, or a list of them. `mapping` translates what it returns
+        (or lists the possible nodes), so that the graph can be checked and drawn.
+        """
+        if not callable(route):
+            self._problems.append(
+                f"the routes of {source!r}: what chooses is a function of the state that returns a node's name, not "
+                f"{route!r:.80}"
+            )
+        if mapping is not None and not isinstance(mapping, Mapping):
+            mapping = {name: name for name in mapping}
+        return self.add_route(Route(source, route, mapping))
+
+    def add_route(self, route: Route) -> StateGraph:
+        """Add a routing function as a value; `add_conditional_edges` makes one of what it is given."""
+        if route.source in self._routes:
+            self._problems.append(f"node {route.source!r} has two routing functions; use one")
+            return self
+        self._routes[route.source] = route
+        return self
+
+    def set_entry_point(self, name: str) -> StateGraph:
+        """Begin with this node: `add_edge(START, name)`."""
+        return self.add_edge(START, name)
+
+    def set_exit_point(self, name: str) -> StateGraph:
+        """End the run after this node, whatever edges lead on from it. There may be several."""
+        self._exits.add(name)
+        return self
+
+    set_finish_point = set_exit_point
+
+    def set_last_node(self, name: str) -> StateGraph:
+        """Run this node when nothing else is left to run, whichever way the run came to its end."""
+        self._last = name
+        return self
+
+    def build(self) -> Graph:
+        """The frozen graph, not yet checked."""
+        edges = list(self._edges)
+        if self._is_dag:
+            entered = {edge.target for edge in edges} | {join.target for join in self._joins}
+            routed = any(route.mapping is None for route in self._routes.values())
+            entered |= {
+                target for route in self._routes.values() for target in (route.mapping or {}).values()
+            }
+            entered |= {self._last} if self._last else set()
+            if not routed:
+                edges += [Edge(START, name) for name in self._nodes if name not in entered]
+        return Graph(
+            name=self.name,
+            schema=self._schema,
+            nodes=dict(self._nodes),
+            edges=tuple(edges),
+            routes=tuple(self._routes.values()),
+            joins=tuple(self._joins),
+            exits=frozenset(self._exits),
+            max_iterations=self.max_iterations,
+            last=self._last,
+            version=self.version,
+            migrations=dict(self._migrations),
+        )
+
+    def problems(self) -> list[str]:
+        """Everything that keeps this graph from being compiled; empty if nothing does."""
+        return [*self._problems, *check(self.build())]
+
+    def compile(
+        self,
+        store: Store | str | os.PathLike[str] | None = None,
+        *,
+        interrupt_before: Iterable[str] = (),
+        interrupt_after: Iterable[str] = (),
+        interrupt: str = "stop",
+        durability: str | None = None,
+        policy: CheckpointPolicy | None = None,
+        retention: Retention | None = None,
+        barrier: bool = True,
+        max_parallel: int = 256,
+        on_change: str = "warn",
+        checkpoint_dir: str | Path | None = None,
+        time_limit: float | dt.timedelta | None = None,
+        observer: Observer | str | Callable[[Event], object] | None = None,
+        encryption_key: str | bytes | None = None,
+        encryption: str | None = None,
+        facts: bool | Mapping[str, Any] = True,
+    ) -> App:
+        """Check the graph and bind it to a store. Every problem is reported in one `GraphInvalid`.
+
+        - `store`: a store or its URL; without one, `HOLDFAST_STORE` says, else runs are kept in memory.
+        - `interrupt_before`, `interrupt_after`: nodes to pause at; `interrupt="notify"` only tells.
+        - `durability`: short for `policy=CheckpointPolicy(durability=…)`.
+        - `retention`: how long runs are kept; without one nothing is ever deleted.
+        - `barrier=False`: a node starts as soon as its own predecessors are done, not with its wave.
+        - `max_parallel`: how many steps run at once.
+        - `on_change`: what a resume does when the graph changed: "warn", "fail" or "use_saved".
+        - `checkpoint_dir`: where a checkpoint file is written at every interrupt.
+        - `time_limit`: seconds that one drive of a run may take; then it fails, and a resume has them anew.
+        - `encryption_key`: encrypts everything but ids, kinds, names and times; by default `HOLDFAST_KEY`.
+        - `encryption="require"`: nothing unencrypted is written or read; without a key it is an error. So does
+          `HOLDFAST_ENCRYPTION=require`.
+        - `facts`: what a run's journal says of where it is driven: by default host, versions and git commit; a mapping
+          is added to these; `False`, like `HOLDFAST_FACTS=0`, notes nothing.
+        """
+        graph = self.build()
+        problems = [*self._problems, *check(graph)]
+        problems += _interrupt_problems(graph, [*interrupt_before, *interrupt_after])
+        if problems:
+            raise GraphInvalid(self.name, list(dict.fromkeys(problems)))
+        one_of("interrupt", interrupt, ("stop", "notify"))
+        one_of("on_change", on_change, ON_CHANGE)
+        if max_parallel < 1:
+            raise HoldfastError(f"max_parallel must be at least 1, not {max_parallel!r}")
+        limit = time_limit.total_seconds() if isinstance(time_limit, dt.timedelta) else time_limit
+        if limit is not None and not limit > 0:
+            raise HoldfastError(f"time_limit must be more than 0 seconds, not {limit!r}")
+        if policy is None:
+            policy = CheckpointPolicy(durability=durability or "full")
+        elif durability is not None and durability != policy.durability:
+            raise HoldfastError("durability is given twice, and differently: as itself and in policy")
+        directory = checkpoint_dir if checkpoint_dir is not None else self._checkpoint_dir
+        seal = Seal.chosen(encryption_key, encryption, os.environ)
+        if seal is not None and directory is not None:
+            raise HoldfastError(
+                "checkpoint files are not encrypted: give either an encryption key or checkpoint_dir"
+            )
+        codec = Codec(_types(graph))
+        noted = checked_facts(facts, codec)
+        opened = open_store(store)
+        return App(
+            Settings(
+                graph=graph,
+                journal=Journal(opened, seal),
+                codec=codec,
+                policy=policy,
+                retention=retention,
+                rules=Rules(frozenset(interrupt_before), barrier, max_parallel),
+                interrupt_after=frozenset(interrupt_after),
+                notify=interrupt == "notify",
+                checkpoint_dir=None if directory is None else Path(directory),
+                observer=resolve_observer(observer),
+                on_change=on_change,
+                time_limit=limit,
+                outline=graph.outline(),
+                is_memory_default=store is None and is_in_memory(opened),
+                facts=noted,
+            )
+        )
+
+    def _wants(self, name: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Which of state, ctx and config a node's function takes, by position and by name."""
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            return ("state",), ()
+        wants: list[str] = []
+        named: list[str] = []
+        by_name = False
+        for index, parameter in enumerate(parameters):
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            if parameter.name in _GIVEN:
+                is_named = by_name or parameter.kind == parameter.KEYWORD_ONLY
+                (named if is_named else wants).append(parameter.name)
+            elif index == 0 and parameter.kind != parameter.KEYWORD_ONLY:
+                wants.append("state")
+            elif parameter.default is parameter.empty:
+                self._problems.append(
+                    f"node {name!r}: its parameter {parameter.name!r} is none of {', '.join(_GIVEN)} and has no default"
+                )
+            else:
+                by_name = True
+        return tuple(wants), tuple(named)
+
+
+def _nothing(state: Any) -> None:
+    return None
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _interrupt_problems(graph: Graph, names: list[str]) -> list[str]:
+    problems = []
+    for name in names:
+        inner: Graph | None = graph
+        *outer, last = name.split("/")
+        for part in outer:
+            node = inner.nodes.get(part) if inner is not None else None
+            inner = node.graph if node is not None else None
+        if inner is None or last not in inner.nodes:
+            problems.append(f"interrupts: there is no node {name!r}{suggestion(name, graph.nodes)}")
+    return problems
+
+
+def _types(graph: Graph) -> Any:
+    types = graph.schema.types(BUILTIN)
+    for node in graph.nodes.values():
+        if node.graph is not None:
+            types = types.including(_types(node.graph).classes())
+    return types
+
+
+# `ConfiguredGraph`: a state graph made from a `GraphConfig`, which executes and resumes by itself.
+
+
+_NEXT = "failed to find next node after checkpoint: "
+
+
+class ConfiguredGraph(StateGraph):
+    """A `StateGraph` whose store, observer and limits come from a config.
+
+    It goes from node to node: of a node's edges, in the order they were added, the first whose predicate
+    is true is taken, and an edge without one is always true. Names in the config are resolved here, once.
+    """
+
+    def __init__(self, config: GraphConfig, schema: Any = None) -> None:
+        super().__init__(schema, name=config.name, max_iterations=config.max_iterations)
+        self.config = config
+        try:
+            self._observer = get_observer(config.observer)
+        except HoldfastError as error:
+            raise HoldfastError(f"failed to resolve observer: {error}") from error
+        try:
+            self._store = open_store(config.checkpoint.store if self.saves else "memory://")
+        except StoreError as error:
+            raise StoreError(f"failed to resolve checkpoint store: {error}") from error
+        self._app: App | None = None
+
+    @property
+    def saves(self) -> bool:
+        """Whether checkpoints are saved at all."""
+        return self.config.checkpoint.interval > 0
+
+    def add_edge(
+        self,
+        source: str | Iterable[str],
+        target: str,
+        when: Callable[..., Any] | None = None,
+        *,
+        label: str = "",
+    ) -> ConfiguredGraph:
+        """Let `target` follow `source` if `when`, a predicate on the state, is true or not given."""
+        if when is None and isinstance(source, str) and source != START:
+            when, label = _always, label or "always"
+        self._app = None
+        super().add_edge(source, target, when, label=label)
+        return self
+
+    def app(self) -> App:
+        """The graph, checked and compiled."""
+        if self._app is None:
+            policy = self.config.checkpoint.policy()
+            self._app = self.compile(self._store, policy=policy, observer=self._observer)
+        return self._app
+
+    def execute(self, state: Mapping[str, Any]) -> State:
+        """Run the graph from its entry point to an exit point, as the run `state.run_id`; the state there."""
+        run_id = origin_of(state).run_id if isinstance(state, State) else None
+        return _finished(self.app().invoke(state, run_id=run_id))
+
+    def resume(self, run_id: str) -> State:
+        """Go on with a run at the node after its last checkpoint; the state at an exit point."""
+        if not self.saves:
+            raise HoldfastError("checkpointing not enabled for this graph")
+        app = self.app()
+        saved = self._load(app, run_id)
+        self._refuse_dead_end(saved)
+        try:
+            return _finished(app.resume(run_id))
+        except ExecutionError as error:
+            if isinstance(error.cause, RouteFailed) and self._load(app, run_id).completed == saved.completed:
+                found = str(error.cause).replace("from node:", "from checkpoint node:")
+                raise ExecutionError(
+                    _NEXT + found,
+                    node=error.node,
+                    state=error.state,
+                    path=error.path,
+                    run_id=run_id,
+                    cause=error,
+                ) from error
+            raise
+
+    def _load(self, app: App, run_id: str) -> CheckpointData:
+        try:
+            found = CheckpointStore(app).load(run_id)
+        except StoreError as error:
+            raise type(error)(f"failed to load checkpoint: {error}") from error
+        if found is None:
+            raise CheckpointNotFound(f"failed to load checkpoint: checkpoint not found: {run_id}")
+        return found
+
+    def _refuse_dead_end(self, saved: CheckpointData) -> None:
+        node = origin_of(saved.state).checkpoint_node
+        if saved.current:
+            return
+        if saved.status == RunStatus.COMPLETED or node in self._exits:
+            raise RunFinished(f"{_NEXT}checkpoint was at exit point, execution already complete")
+        if node and not any(edge.source == node for edge in self._edges):
+            raise ExecutionError(
+                f"{_NEXT}no outgoing edges from checkpoint node: {node}",
+                node=node,
+                state=saved.state,
+                run_id=saved.run_id,
+            )
+
+
+def _always(state: Any) -> bool:
+    return True
+
+
+def _finished(outcome: Outcome) -> State:
+    if outcome.status in (RunStatus.CANCELLED, RunStatus.INTERRUPTED):
+        raise ExecutionError(
+            f"run {outcome.run_id!r}: context cancelled",
+            node=origin_of(outcome.state).checkpoint_node,
+            state=outcome.state,
+            run_id=outcome.run_id,
+            resume_hint=f"resume it with resume({outcome.run_id!r})",
+        )
+    return outcome.state

@@ -1,0 +1,316 @@
+"""What a graph is: frozen values, no I/O. However it was written, this is what runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from holdfast.graph.fingerprint import Fingerprint, fingerprint
+from holdfast.graph.retry import Retry
+from holdfast.state.schema import Schema
+from holdfast.values import END, START
+
+Reconcile = Callable[..., Any]
+Migration = Callable[[dict[str, Any]], Mapping[str, Any] | None]
+IF_INTERRUPTED = ("rerun", "skip", "ask", "fail")
+_SHORT = 60
+"""Versions of more letters than this are not told, only compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One item of a for-each: run `node` with the state overlaid by `item`.
+
+    `key` names the item and must be unique among the items sent to that node at once; without one the
+    item's index is taken. Items are journalled one by one, so a resume runs only the unfinished.
+    """
+
+    node: str
+    item: Mapping[str, Any]
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A node's return value that both updates the state and chooses what runs next."""
+
+    update: Mapping[str, Any] | None = None
+    goto: str | Send | tuple[str | Send, ...] | list[str | Send] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A named piece of work: a function, or a sub-graph."""
+
+    name: str
+    function: Callable[..., Any] | None = None
+    graph: Graph | None = None
+    retry: Retry | None = None
+    timeout: float | None = None
+    if_interrupted: str | Reconcile = "rerun"
+    version: str | None = None
+    goto: tuple[str, ...] = ()
+    wants: tuple[str, ...] = ("state",)
+    """What its function is given by position."""
+    named: tuple[str, ...] = ()
+    """What its function is given by name."""
+    is_async: bool = False
+    on_error: Callable[..., Any] | None = None
+    """Given the state and the error of a final failure; what it returns stands in for the node's own result."""
+    on_skip: Callable[..., Any] | None = None
+    """Given the state and the reason when a step is passed over; what it returns stands in for its result."""
+    max_parallel: int | None = None
+    """How many of its steps run at once."""
+    executor: str | Executor | None = None
+    """Where its function is run; that is no part of what it does."""
+    reads: tuple[str, ...] | None = None
+    """The keys of the state that it looks at, if that is declared; it is given no others."""
+    reusable: bool = True
+    """Whether other runs may take over what it returned."""
+    wants_state_only: bool = field(init=False, default=False)
+    wants_context: bool = field(init=False, default=False)
+    runs_inline: bool = field(init=False, default=False)
+    """Whether a drive may run it in its own thread."""
+
+    def __post_init__(self) -> None:
+        wanted = {*self.wants, *self.named}
+        object.__setattr__(self, "wants_state_only", self.wants == ("state",) and not self.named)
+        object.__setattr__(self, "wants_context", "ctx" in wanted or self.timeout is not None)
+        inline = not self.is_async and self.timeout is None and self.executor is None
+        object.__setattr__(self, "runs_inline", inline)
+
+    def fingerprint(self) -> str:
+        """Changes when what the node does changes, as far as can be told."""
+        return fingerprint(self.version if self.version is not None else self.function)
+
+    def facts(self) -> dict[str, Any]:
+        """The node as plain data."""
+        if self.graph is not None:
+            inner = self.graph.outline()
+            facts: dict[str, Any] = {"fingerprint": fingerprint(inner), "graph": inner}
+        else:
+            facts = {"fingerprint": self.fingerprint()}
+            version = self.version
+            if version is not None and not isinstance(version, Fingerprint) and len(version) <= _SHORT:
+                facts["version"] = version
+        if self.on_skip is not None:
+            facts["on_skip"] = True
+        if self.reads is not None:
+            facts["reads"] = list(self.reads)
+        if not self.reusable:
+            facts["reusable"] = False
+        return facts
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """From one node to the next. Edges with a condition are an ordered choice; one without is the fallback."""
+
+    source: str
+    target: str
+    when: Callable[..., Any] | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A function that chooses what runs after a node; `mapping`, if any, translates what it returns."""
+
+    source: str
+    choose: Callable[..., Any]
+    mapping: Mapping[Any, str] | None = None
+    choices: tuple[tuple[str, str], ...] | None = None
+    """What it chooses from, in order: each node with the fingerprint of its condition. Else the function tells."""
+
+    def told(self) -> list[list[str]]:
+        """What changes when it chooses otherwise: pairs of a node, or nothing, and a fingerprint."""
+        if self.choices is not None:
+            return [list(choice) for choice in self.choices]
+        translated = [
+            [node, fingerprint(repr(key))]
+            for key, node in (self.mapping or {}).items()
+            if key != node and isinstance(key, (str, int, Enum, type(None)))
+        ]
+        return [["", fingerprint(self.choose)], *sorted(translated)]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A node that waits until all of several nodes have finished."""
+
+    sources: tuple[str, ...]
+    target: str
+
+    @property
+    def id(self) -> str:
+        return "/".join([self.target, *sorted(self.sources)])
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes and edges, frozen."""
+
+    name: str
+    schema: Schema
+    nodes: Mapping[str, Node]
+    edges: tuple[Edge, ...] = ()
+    routes: tuple[Route, ...] = ()
+    joins: tuple[Join, ...] = ()
+    exits: frozenset[str] = frozenset()
+    max_iterations: int = 1000
+    last: str | None = None
+    """The node that runs when nothing else is left to run."""
+    version: str = ""
+    """Names the shape of its state."""
+    migrations: Mapping[tuple[str, str], Migration] = field(default_factory=dict)
+    """How a state of one version becomes one of another."""
+    order: Mapping[str, int] = field(init=False, default_factory=dict)
+    edges_from: Mapping[str, tuple[Edge, ...]] = field(init=False, default_factory=dict)
+    route_from: Mapping[str, Route] = field(init=False, default_factory=dict)
+    joins_from: Mapping[str, tuple[Join, ...]] = field(init=False, default_factory=dict)
+    only_next: Mapping[str, str] = field(init=False, default_factory=dict)
+    """The next node, `END` included, of each node after which there is no choice to make."""
+    parallel_limits: Mapping[str, int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        edges: dict[str, list[Edge]] = {}
+        joins: dict[str, list[Join]] = {}
+        for edge in self.edges:
+            edges.setdefault(edge.source, []).append(edge)
+        for join in self.joins:
+            for source in join.sources:
+                joins.setdefault(source, []).append(join)
+        object.__setattr__(self, "order", {name: index for index, name in enumerate(self.nodes)})
+        object.__setattr__(self, "edges_from", {source: tuple(found) for source, found in edges.items()})
+        object.__setattr__(self, "route_from", {route.source: route for route in self.routes})
+        object.__setattr__(self, "joins_from", {source: tuple(found) for source, found in joins.items()})
+        limits = {name: node.max_parallel for name, node in self.nodes.items() if node.max_parallel}
+        object.__setattr__(self, "parallel_limits", limits)
+        simple = {name: self._simple_next(name) for name in self.nodes}
+        object.__setattr__(self, "only_next", {name: after for name, after in simple.items() if after})
+
+    def is_sink(self, name: str) -> bool:
+        """Whether a branch ends after this node because nothing leads on."""
+        return name not in self.edges_from and name not in self.route_from and name not in self.joins_from
+
+    def _simple_next(self, name: str) -> str | None:
+        if name in self.exits:
+            return END
+        edges = self.edges_from.get(name)
+        if edges is None or len(edges) != 1 or edges[0].when is not None:
+            return None
+        if name in self.route_from or name in self.joins_from:
+            return None
+        return edges[0].target
+
+    def at(self, path: str) -> Graph:
+        """The (sub-)graph that the frame of that path runs: `outer#1/inner#2` is `outer` then `inner`."""
+        graph = self
+        for part in path.split("/") if path else ():
+            inner = graph.nodes[part.rpartition("#")[0]].graph
+            if inner is None:
+                raise KeyError(part)
+            graph = inner
+        return graph
+
+    def outline(self) -> dict[str, Any]:
+        """The graph as plain data: what a run needs to be drawn and compared where its code is not installed.
+
+        It is made once: what functions hold may change as they run.
+        """
+        return self._outline
+
+    @functools.cached_property
+    def _outline(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "nodes": {name: node.facts() for name, node in self.nodes.items()},
+            **({"choices": choices} if (choices := self._choices()) else {}),
+            "edges": [[edge.source, edge.target, edge.label, edge.when is not None] for edge in self.edges],
+            "routes": [[route.source, sorted(set((route.mapping or {}).values()))] for route in self.routes],
+            "joins": [[list(join.sources), join.target] for join in self.joins],
+            "exits": sorted(self.exits),
+            "max_iterations": self.max_iterations,
+            **({"last": self.last} if self.last else {}),
+            **({"version": self.version} if self.version else {}),
+        }
+
+    def _choices(self) -> dict[str, list[list[str]]]:
+        """By node, what changes when the way on from it is chosen otherwise."""
+        found: dict[str, list[list[str]]] = {}
+        for route in self.routes:
+            if told := route.told():
+                found[route.source] = told
+        for edge in self.edges:
+            if edge.when is not None:
+                found.setdefault(edge.source, []).append([edge.target, fingerprint(edge.when)])
+        return found
+
+
+__all__ = ["END", "IF_INTERRUPTED", "START", "Command", "Edge", "Graph", "Join", "Node", "Route", "Send"]
+
+
+# How the names of nodes belong together: `fetch:item` is a part of `fetch`, `outer/inner` is inside `outer.
+
+
+def base_name(name: str) -> str:
+    """The step that a node belongs to: `outer/publish` for its helper `outer:flow/publish:item`."""
+    if ":" not in name:
+        return name
+    return "/".join(part.partition(":")[0] or part for part in name.split("/"))
+
+
+def whole_of(node: str, nodes: Collection[str]) -> str:
+    """The node that a node is only a part of: `fetch` for `fetch:item`; empty if it stands for itself."""
+    base = node.partition(":")[0]
+    return base if base != node and base in nodes else ""
+
+
+def has_parts(node: str, nodes: Iterable[str]) -> bool:
+    """Whether other nodes are parts of this one, so that it is not over when its own step is."""
+    return any(name.startswith(f"{node}:") for name in nodes)
+
+
+def renamed(names: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
+    """The new names, by the old ones, of what is called as something that was renamed, or is a part of it."""
+    return {
+        name: f"{new}{name.removeprefix(old)}"
+        for name in known
+        for old, new in names.items()
+        if name == old or name.startswith((f"{old}:", f"{old}/"))
+    }
+
+
+def renamed_nodes(names: Mapping[str, str], outline: Mapping[str, Any]) -> dict[str, str]:
+    """The new names of all nodes of steps that were renamed, those in sub-graphs included; steps are `outer/inner`."""
+    found: dict[str, str] = {}
+    for node in outline_names(outline):
+        home, _, own = node.rpartition("/")
+        step, new_home = base_name(node), found.get(home, home)
+        if step in names:
+            part = own.removeprefix(step.rpartition("/")[2])
+            own = names[step].rpartition("/")[2] + part
+        new = f"{new_home}/{own}" if new_home else own
+        if new != node:
+            found[node] = new
+    return found
+
+
+def outline_names(outline: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The names of all nodes of an outline, those of sub-graphs after their own."""
+    for name, node in outline.get("nodes", {}).items():
+        yield prefix + name
+        if "graph" in node:
+            yield from outline_names(node["graph"], f"{prefix}{name}/")
+
+
+def outline_at(outline: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """The outline of the (sub-)graph that the frame of a path runs; empty if there is none."""
+    for part in path.split("/") if path else ():
+        node = outline.get("nodes", {}).get(part.rpartition("#")[0], {})
+        outline = node.get("graph", {})
+    return outline

@@ -1,1 +1,0 @@
-"""Checking stores and repairing runs."""

@@ -1,0 +1,341 @@
+"""`State`: the immutable mapping that nodes receive, and that a checkpoint is."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+from holdfast import clock
+from holdfast.errors import CodecError
+from holdfast.events import Event, Observer, tell
+from holdfast.state.codec import Codec
+from holdfast.state.ops import GUARDED, ReadOnly, Slot, freeze, thaw
+from holdfast.suggestions import suggestion
+
+# The part of a state that a node has declared to read.
+
+
+class LimitedCells(dict[str, Slot]):
+    """Some keys of a state. Asking for another that the state has is refused, so that no declaration is wrong."""
+
+    __slots__ = ("_all", "_owner", "_reads")
+
+    def __init__(
+        self, cells: Mapping[str, Slot], reads: Collection[str], owner: str, extra: Collection[str] = ()
+    ) -> None:
+        super().__init__({key: cells[key] for key in (*reads, *extra) if key in cells})
+        self._all, self._reads, self._owner = cells, reads, owner
+
+    def why_hidden(self, key: object) -> str:
+        """Why a key of the state is not seen; empty if the state has none such either."""
+        if key not in self._all or dict.__contains__(self, key):
+            return ""
+        declared = ", ".join(map(repr, self._reads)) or "nothing"
+        return f"node {self._owner!r} declares that it reads {declared}, and not {key!r}; add it to reads="
+
+    def __contains__(self, key: object) -> bool:
+        if dict.__contains__(self, key):
+            return True
+        if reason := self.why_hidden(key):
+            raise KeyError(reason)
+        return False
+
+
+_DEFAULT_CODEC = Codec()
+
+
+class SavesState(Protocol):
+    """Something that keeps states: `holdfast.CheckpointStore`."""
+
+    def save(self, state: State) -> str: ...
+
+
+class _Core:
+    """The fields of a state. Made first and turned into a `State`, whose `__setattr__` refuses."""
+
+    __slots__ = ("_cells", "_codec", "_handed", "_ident", "_node", "_observer", "_run", "_time")
+    _cells: Mapping[str, Slot]
+    _codec: Codec
+    _handed: dict[str, tuple[bytes, Any]] | None
+    _ident: Any
+    _node: str
+    _observer: Observer | None
+    _run: str
+    _time: float
+
+
+class State(_Core, Mapping[str, Any]):
+    """An immutable mapping of state keys to read-only values, with the place it was taken at.
+
+    `set`, `merge` and `clone` give new states and keep the run, the node and the time. Keys can be
+    read as attributes: `state.n` is `state["n"]`. A key with the name of a fact about the state (`run_id`,
+    `checkpoint_id`, `checkpoint_node`, `timestamp`) comes before the fact. A key with the name of a method
+    (`items`, `keys`, `get` …) is read as `state["items"]`: `state.items()` stays the method, and whoever uses
+    `state.items` as a value gets an error that says so.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        data: Mapping[str, Any] | None = None,
+        *,
+        observer: Observer | None = None,
+        run_id: str | None = None,
+        checkpoint_id: str = "",
+        checkpoint_node: str = "",
+        timestamp: float | None = None,
+    ) -> None:
+        cells = {}
+        for key, value in (data or {}).items():
+            frozen, care = freeze(value)
+            cells[key] = Slot(None, None, frozen, care)
+        self._cells = cells
+        self._codec = _DEFAULT_CODEC
+        self._observer = observer
+        self._run = run_id or str(uuid.uuid4())
+        self._ident = checkpoint_id
+        self._node = checkpoint_node
+        self._time = clock.time() if timestamp is None else timestamp
+        self._handed = None
+        if not cells.keys().isdisjoint(_NAMES):
+            object.__setattr__(self, "__class__", _NamesakeState)
+        if observer is not None:
+            tell(observer, Event("state.create", self._run, timestamp=self._time))
+
+    @classmethod
+    def view(
+        cls, cells: Mapping[str, Slot], codec: Codec, run: str, ident: Any, node: str, at: float
+    ) -> State:
+        """A state over cells that are known not to change. `ident` is a checkpoint id, or makes one when called."""
+        self = _Core()
+        self._cells, self._codec, self._observer = cells, codec, None
+        self._run, self._ident, self._node, self._time = run, ident, node, at
+        self._handed = None
+        self.__class__ = State if cells.keys().isdisjoint(_NAMES) else _NamesakeState
+        return self  # type: ignore[return-value]
+
+    @property
+    def run_id(self) -> str:
+        """The run this state belongs to."""
+        return self._run
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The checkpoint this state was taken at; empty before the first."""
+        return origin_of(self).checkpoint_id
+
+    @property
+    def checkpoint_node(self) -> str:
+        """The node that produced this state; empty before the first."""
+        return self._node
+
+    @property
+    def timestamp(self) -> dt.datetime:
+        """When this state was produced, in UTC."""
+        return dt.datetime.fromtimestamp(self._time, dt.UTC)
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            slot = self._cells[key]
+        except KeyError:
+            raise KeyError(self._lacks(key)) from None
+        value = slot.get()
+        return value if slot.care != GUARDED else self._private(key, value)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, or `default`; what is missing is not searched for similar names."""
+        return self[key] if key in self._cells else default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._cells
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(self._lacks(name)) from None
+
+    def _lacks(self, key: object) -> str:
+        hidden = self._cells.why_hidden(key) if isinstance(self._cells, LimitedCells) else ""
+        if hidden:
+            return hidden
+        return f"the state has no key {key!r}{suggestion(key, self._cells) if isinstance(key, str) else ''}"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _Core.__slots__:
+            raise ReadOnly(f"state is read-only: return {{{name!r}: …}} instead of setting state.{name}")
+        object.__setattr__(self, name, value)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise ReadOnly(f"state is read-only: return {{{key!r}: …}} instead of setting state[{key!r}]")
+
+    def __delitem__(self, key: str) -> None:
+        self[key] = None
+
+    __delattr__ = __delitem__
+
+    def __repr__(self) -> str:
+        return f"State({{{', '.join(f'{key!r}: {self._shown(key)}' for key in self._cells)}}})"
+
+    def _shown(self, key: str) -> str:
+        try:
+            return repr(self[key])
+        except CodecError:
+            return "<unreadable here>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        origin = origin_of(self)
+        return (_rebuild, (self.to_dict(), self._run, origin.checkpoint_id, self._node, self._time))
+
+    def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self, **other}
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain copy that may be changed: ordinary lists, dicts and sets all the way down."""
+        return {key: thaw(self[key]) for key in self._cells}
+
+    def set(self, key: str, value: Any) -> State:
+        """A new state in which `key` is `value`."""
+        return self.merge({key: value})
+
+    def merge(self, other: Mapping[str, Any]) -> State:
+        """A new state with the items of `other` put over these."""
+        cells = dict(self._cells)
+        for key, value in other.items():
+            frozen, care = freeze(value)
+            cells[key] = Slot(None, None, frozen, care)
+        return self._with(cells)
+
+    def clone(self) -> State:
+        """An equal state. The observer, if there is one, hears `state.clone`."""
+        if self._observer is not None:
+            tell(self._observer, Event("state.clone", self._run, data={"keys": len(self._cells)}))
+        return self._with(self._cells)
+
+    def set_checkpoint_node(self, node: str) -> State:
+        """A new state as of now, produced by `node`."""
+        state = self._with(self._cells)
+        state._node, state._time = node, clock.time()
+        return state
+
+    def checkpoint(self, store: SavesState) -> State:
+        """Save this state in a checkpoint store: `store.save(state)`. The same state, with its `checkpoint_id`."""
+        state = self._with(self._cells)
+        state._ident = store.save(self)
+        return state
+
+    def overlaid(self, item: Mapping[str, Slot]) -> State:
+        """A new state with an item's cells over these."""
+        return self._with({**self._cells, **item})
+
+    def limited(self, reads: Collection[str], node: str, extra: Collection[str] = ()) -> State:
+        """The same state, of which `node` sees the keys that it has declared to read, and `extra` ones."""
+        return self._with(LimitedCells(self._cells, reads, node, extra))
+
+    def changed_since(self, other: State) -> dict[str, Any]:
+        """The keys and values that are not the very same in `other`."""
+        before = other._cells
+        return {key: self[key] for key, slot in self._cells.items() if before.get(key) is not slot}
+
+    def with_observer(self, observer: Observer | None) -> State:
+        """A new state that tells `observer`."""
+        state = self._with(self._cells)
+        state._observer = observer
+        return state
+
+    @property
+    def was_handed_out(self) -> bool:
+        """Whether a reader got a private copy of something, which it may have changed."""
+        return self._handed is not None
+
+    def check_untouched(self) -> None:
+        """Refuse the changes that a reader made in place to a value that could not be made read-only."""
+        if not self._handed:
+            return
+        for key, (raw, value) in self._handed.items():
+            if self._codec.encode(value) != raw:
+                raise ReadOnly(
+                    f"state[{key!r}] was changed in place: return {{{key!r}: new_value}} with a changed copy instead"
+                )
+
+    def _private(self, key: str, value: Any) -> Any:
+        if self._handed is None:
+            self._handed = {}
+        if key not in self._handed:
+            raw = self._codec.encode(value)
+            self._handed[key] = (raw, freeze(self._codec.decode(raw))[0])
+        return self._handed[key][1]
+
+    def _with(self, cells: Mapping[str, Slot]) -> State:
+        state = State.view(cells, self._codec, self._run, self._ident, self._node, self._time)
+        state._observer = self._observer
+        return state
+
+
+class Origin(NamedTuple):
+    """Where a state was taken: the facts that its attributes of these names give, whatever its keys are called."""
+
+    run_id: str
+    checkpoint_id: str
+    checkpoint_node: str
+    timestamp: float
+
+
+def origin_of(state: State) -> Origin:
+    """Return where a state was taken."""
+    if callable(state._ident):
+        state._ident = state._ident()
+    return Origin(state._run, state._ident, state._node, state._time)
+
+
+class _NamesakeState(State):
+    """A state with keys that are called like attributes of `State`: no such attribute is taken for the key."""
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _NAMES and name in object.__getattribute__(self, "_cells"):
+            return self[name] if name in _FACTS else _Namesake(name, object.__getattribute__(self, name))
+        return object.__getattribute__(self, name)
+
+
+class _Namesake:
+    """A method of a state that has a key of the same name: it can be called, and nothing else."""
+
+    def __init__(self, name: str, method: Callable[..., Any]) -> None:
+        self._name, self._method = name, method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._method(*args, **kwargs)
+
+    def _refuse(self, *args: Any) -> NoReturn:
+        raise TypeError(
+            f"state.{self._name} is a method of every state; the key of that name is state[{self._name!r}]"
+        )
+
+    __iter__ = __len__ = __bool__ = __getitem__ = __contains__ = __str__ = __format__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = _refuse
+    __int__ = __float__ = __index__ = __enter__ = _refuse
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        self._refuse()
+
+
+_FACTS = frozenset(Origin._fields)
+_NAMES = frozenset(name for name in dir(State) if not name.startswith("_")) - {"was_handed_out"}
+
+
+def _rebuild(data: dict[str, Any], run: str, ident: str, node: str, at: float) -> State:
+    return State(data, run_id=run, checkpoint_id=ident, checkpoint_node=node, timestamp=at)

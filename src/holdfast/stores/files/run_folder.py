@@ -1,0 +1,509 @@
+"""One run of the file store: what its folder holds, and in which order that is written."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import struct
+import uuid
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from io import FileIO
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
+
+from holdfast.errors import CorruptJournal, HoldfastError
+from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot, pruned_before
+from holdfast.stores.files import frames
+from holdfast.stores.files.frames import (
+    Frame,
+    lock_file,
+    open_file,
+    replacing,
+    sync,
+    sync_folder,
+    with_files,
+    write_at,
+    write_whole,
+)
+from holdfast.stores.maintenance import RunSize
+
+# What was last seen of a journal, kept beside it, so that a store opened anew need not read it all.
+
+
+NAME = "landmarks"
+_CHECK = 8
+
+
+class Landmarks(NamedTuple):
+    """The last frame that was there, the first seq, the facts, and where some frames begin: (seq before it, byte)."""
+
+    last: Frame
+    first: int
+    info: RunInfo
+    places: list[tuple[int, int]]
+
+
+def keep(folder: Path, seen: Landmarks) -> None:
+    """Write them down; a disk that refuses is passed over."""
+    told = {
+        "start": seen.last.start,
+        "header": seen.last.header.hex(),
+        "first": seen.first,
+        "facts": json.loads(frames.facts_json(seen.info)),
+        "places": seen.places,
+    }
+    body = json.dumps(told, separators=(",", ":")).encode()
+    with suppress(OSError):
+        write_whole(folder / NAME, f"{crc32(body):0{_CHECK}x}".encode() + body, durable=False)
+
+
+def recall(folder: Path) -> Landmarks | None:
+    """What was written down, if it is whole."""
+    try:
+        raw = (folder / NAME).read_bytes()
+        if int(raw[:_CHECK], 16) != crc32(raw[_CHECK:]):
+            return None
+        told: dict[str, Any] = json.loads(raw[_CHECK:])
+        last = frames.parse(bytes.fromhex(told["header"]), told["start"], folder.name)
+        info = frames.parse_facts(json.dumps(told["facts"]).encode())
+        return Landmarks(last, told["first"], info, [(after, start) for after, start in told["places"]])
+    except (OSError, ValueError, KeyError, TypeError, struct.error, HoldfastError):
+        return None
+
+
+def forget(folder: Path) -> None:
+    """Remove them: the journal is about to be written anew."""
+    with suppress(FileNotFoundError):
+        os.unlink(folder / NAME)  # noqa: PTH108
+
+
+Answer = TypeVar("Answer")
+
+_SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
+_IN_NAMES = _SAFE | frozenset(b"%~")
+_LONGEST_NAME = 120
+_COPY_BYTES = 1 << 20
+_APART = 16
+"""How many entries lie between two frames whose place is remembered."""
+_WORTHWHILE = 32
+"""How many places are worth to be written down."""
+
+
+def folder_name(run: str) -> str:
+    """A run id as a file name on any system; different ids never share one.
+
+    Everything but `a-z 0-9 - _ .` is percent-encoded, as is a leading dot; a long id ends in a hash.
+    """
+    encoded = "".join(
+        chr(byte) if byte in _SAFE else f"%{byte:02x}" for byte in run.encode("utf-8", "surrogatepass")
+    )
+    if encoded.startswith("."):
+        encoded = "%2e" + encoded[1:]
+    if len(encoded) > _LONGEST_NAME:
+        encoded = f"{encoded[:48]}~{hashlib.sha256(run.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return encoded
+
+
+def is_folder_name(name: bytes) -> bool:
+    """Whether that may be the name of a run's folder."""
+    return bool(name) and not name.startswith(b".") and _IN_NAMES.issuperset(name)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a journal says as a whole: its first and last seq, and the newest facts."""
+
+    inode: int
+    last: Frame
+    first: int
+    info: RunInfo
+    places: Places = field(default_factory=lambda: Places(), compare=False)
+    is_anchored: bool = field(default=False, compare=False)
+    """Whether this process knows that the names that lead to the journal survive a power loss."""
+
+    @property
+    def head(self) -> int:
+        return self.last.head
+
+
+class Places:
+    """Where some of the frames of a journal begin, so that one in the middle is found without reading all before.
+
+    What it says may be outdated: a frame's own header tells whether it is there.
+    """
+
+    def __init__(self, known: Sequence[tuple[int, int]] = ()) -> None:
+        self.known = list(known)
+        self.kept = len(self.known)
+        """How many of them are written down."""
+
+    @property
+    def are_many(self) -> bool:
+        """Whether enough came since they were written down to do it again."""
+        return len(self.known) - self.kept >= max(_WORTHWHILE, self.kept // 4)
+
+    def note(self, frame: Frame) -> None:
+        """Remember a frame, if none was for a while."""
+        if not self.known or frame.after - self.known[-1][0] >= _APART:
+            self.known.append((frame.after, frame.start))
+
+    def before(self, seq: int) -> tuple[int, int]:
+        """The last frame known that begins at or before an entry: the seq that it follows, and where it is."""
+        index = bisect_left(self.known, (max(1, seq), 0)) - 1
+        return self.known[index] if index >= 0 else (0, 0)
+
+
+States = MutableMapping[str, State]
+"""What was last seen of each folder, so that only what was added since need be read."""
+
+
+class Access(Enum):
+    """How a folder is opened. `LOOK` takes no lock: what is seen may change or end meanwhile."""
+
+    LOOK = "look"
+    WRITE = "write"
+    CREATE = "create"
+
+
+def in_folder(
+    root: Path, name: str, access: Access, states: States, action: Callable[[RunFolder | None], Answer]
+) -> Answer:
+    """Return what `action` makes of the folder `name`, which is open, and locked as `access` says, meanwhile."""
+    return with_files(lambda files: action(open_folder(root, name, access, states, files)))
+
+
+def open_folder(
+    root: Path, name: str, access: Access, states: States, files: list[FileIO]
+) -> RunFolder | None:
+    """The folder `name`, for the caller alone unless it is only looked at, as long as `files` are open.
+
+    `None` if there is no such run and it is not to be created.
+    """
+    if access is not Access.LOOK and not _lock(root / name, files, create=access is Access.CREATE):
+        return None
+    try:
+        journal = open_file(
+            root / name / "journal", writing=access is not Access.LOOK, create=access is Access.CREATE
+        )
+    except FileNotFoundError:
+        return None
+    files.append(journal)
+    folder = RunFolder(root / name, journal.fileno(), states)
+    return folder if access is Access.CREATE or folder.state is not None else None
+
+
+def _lock(folder: Path, files: list[FileIO], *, create: bool) -> bool:
+    """Wait for a folder's lock. A power loss may have taken its name, which is not synced for itself."""
+    if lock_file(folder / "lock", files, create=create):
+        return True
+    if not (folder / "journal").exists():
+        return False
+    with suppress(FileNotFoundError):
+        os.close(os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600))
+    return lock_file(folder / "lock", files, create=False)
+
+
+def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
+    """What the open journal says, reading only what follows `seen`; `None` if it says nothing yet."""
+    stat = os.fstat(fd)
+    last, first, info, inode, places = None, 0, None, stat.st_ino, Places()
+    is_anchored = False
+    if (
+        seen is not None
+        and seen.inode == inode
+        and seen.last.end <= stat.st_size
+        and os.pread(fd, frames.HEADER_SIZE, seen.last.start) == seen.last.header
+    ):
+        if seen.last.end == stat.st_size:
+            return seen
+        last, first, info, places = seen.last, seen.first, seen.info, seen.places
+        is_anchored = seen.is_anchored
+    for frame in frames.scan_whole(fd, last.end if last else 0, stat.st_size, name):
+        facts = frames.read_facts(fd, frame, name) if frame.facts_size else None
+        info = facts or info
+        is_foreign = info is None or (facts is not None and folder_name(facts.run) != name)
+        if is_foreign or (last and last.head != frame.after):
+            raise frames.corrupt(name, frame.start, frame.after + 1)
+        last, first = frame, first or frame.after + 1
+        places.note(frame)
+    return State(inode, last, first, info, places, is_anchored) if last and info else None
+
+
+def intact_facts(path: Path) -> RunInfo | None:
+    """The newest facts that the journal of a folder tells before it is damaged."""
+    found = None
+    with suppress(OSError, CorruptJournal), (path / "journal").open("rb") as journal:
+        fd = journal.fileno()
+        for frame in frames.scan_whole(fd, 0, os.fstat(fd).st_size, path.name):
+            facts = frames.read_facts(fd, frame, path.name)
+            if facts is not None and folder_name(facts.run) != path.name:
+                break
+            found = facts or found
+    return found
+
+
+class RunFolder:
+    """A run's folder while it is open. Only who holds its lock may change it.
+
+    Appends are written by `append`, then either `finish`ed or taken back with `undo`. The journal
+    comes first and holds the facts too, so a crash leaves at worst an old `run.json` or a snapshot
+    too few. `run.json` is for people, and for listing a run whose journal is damaged.
+    """
+
+    def __init__(self, path: Path, journal: int, states: States) -> None:
+        self.path, self.name = path, path.name
+        self._journal, self._states = journal, states
+        seen = states.get(self.name) or _recalled(path, journal)
+        self.state = self._before = load_state(journal, self.name, seen)
+        if self.state is not None:
+            states[self.name] = self.state
+        self._snapshots: list[Snapshot] = []
+        self._new_snapshots: list[Path] = []
+        self._has_new_facts = False
+
+    def frames(self) -> list[Frame]:
+        """The complete frames of the journal, in order."""
+        return list(frames.scan(self._journal, 0, self.state.last.end if self.state else 0, self.name))
+
+    def frames_from(self, seq: int) -> Iterator[Frame]:
+        """The frames from the one with entry `seq` on."""
+        if self.state is None:
+            return
+        _, start = self._known_place(seq)
+        for frame in frames.scan(self._journal, start, self.state.last.end, self.name):
+            if frame.head >= seq:
+                yield frame
+
+    def frames_back(self, seq: int) -> Iterator[Frame]:
+        """The frames that begin at or before entry `seq`, the last one first."""
+        end = self.state.last.end if self.state else 0
+        while end:
+            after, start = self._known_place(seq)
+            yield from reversed(list(self._upto(seq, frames.scan(self._journal, start, end, self.name))))
+            end, seq = start, after
+
+    def _upto(self, seq: int, scanned: Iterator[Frame]) -> Iterator[Frame]:
+        """The frames among these that begin at or before entry `seq`."""
+        return itertools.takewhile(lambda frame: frame.after < seq, scanned)
+
+    def _known_place(self, seq: int) -> tuple[int, int]:
+        """As `Places.before`; the beginning of the journal, if there is no such frame any more."""
+        assert self.state is not None
+        after, start = self.state.places.before(seq)
+        with suppress(CorruptJournal):
+            header = os.pread(self._journal, frames.HEADER_SIZE, start)
+            if len(header) == frames.HEADER_SIZE and frames.parse(header, start, self.name).after == after:
+                return after, start
+        return 0, 0
+
+    def entries(self, frame: Frame) -> list[Entry]:
+        return frames.read_entries(self._journal, frame, self.name)
+
+    def append(self, append: Append) -> Conflict | None:
+        state = self.state
+        if (state.head if state else 0) != append.after:
+            return Conflict(append.run, append.after, state.head if state else None)
+        info = append.info
+        if state is not None and info is not None:
+            info = replace(info, key=state.info.key)
+        start = state.last.end if state else 0
+        before = append.after or pruned_before(append)
+        data = frames.encode(before, append.entries, info)
+        if os.fstat(self._journal).st_size > start:
+            os.ftruncate(self._journal, start)
+        write_at(self._journal, data, start)
+        frame = frames.parse(data[: frames.HEADER_SIZE], start, self.name)
+        if state is not None:
+            state.places.note(frame)
+            self.state = replace(state, last=frame, info=info or state.info)
+        elif info is not None:
+            self.state = State(os.fstat(self._journal).st_ino, frame, before + 1, info)
+        self._snapshots += append.snapshots
+        self._has_new_facts |= info is not None
+        return None
+
+    def finish(self, durable: bool) -> None:
+        """Make what was appended last as long as asked, and show it to others."""
+        if self.state is None or self.state is self._before:
+            return
+        if durable:
+            sync(self._journal)
+            if not self.state.is_anchored:
+                # Also of a run that is there: whoever created it may not have asked for that.
+                sync_folder(self.path)
+                sync_folder(self.path.parent)
+                self.state = replace(self.state, is_anchored=True)
+        for snapshot in self._snapshots:
+            self._keep(snapshot)
+        if self._has_new_facts:
+            facts = frames.facts_json(self.state.info, self.state.head)
+            write_whole(self.path / "run.json", facts, durable=durable)
+        self._states[self.name] = self.state
+        self._keep_landmarks(self.state)
+
+    def _keep_landmarks(self, state: State) -> None:
+        places = state.places
+        if places.are_many:
+            keep(self.path, Landmarks(state.last, state.first, state.info, places.known))
+            places.kept = len(places.known)
+
+    def undo(self) -> None:
+        """Take back what was appended, as far as a failing disk lets us."""
+        if self.state is self._before:
+            return
+        self._states.pop(self.name, None)
+        with suppress(OSError):
+            os.ftruncate(self._journal, self._before.last.end if self._before else 0)
+            for path in self._new_snapshots:
+                path.unlink(missing_ok=True)
+            if self._before is None:
+                self.remove()
+            else:
+                facts = frames.facts_json(self._before.info, self._before.head)
+                write_whole(self.path / "run.json", facts, durable=False)
+
+    def snapshot(self, upto: int | None) -> Snapshot | None:
+        first = self.state.first if self.state else 0
+        fitting = [
+            seq for seq in self._numbers("snapshots") if seq >= first and (upto is None or seq <= upto)
+        ]
+        if not fitting:
+            return None
+        entry = self._read_alone("snapshots", max(fitting))
+        return Snapshot(entry.seq, entry.at, entry.chain, entry.body)
+
+    def prune(self, horizon: Snapshot) -> int:
+        state = self.state
+        if state is None or not state.first <= horizon.seq <= state.head:
+            return 0
+        self._keep(horizon)
+        if horizon.seq > state.first:
+            self._rewrite(horizon.seq, state)
+        for seq in self._numbers("snapshots"):
+            if seq < horizon.seq:
+                (self.path / "snapshots" / f"{seq:010}").unlink()
+        return horizon.seq - state.first
+
+    def last_message(self) -> int:
+        """The number of the newest message; 0 if there is none."""
+        return max(self._numbers("inbox"), default=0)
+
+    def post(self, at: float, body: bytes) -> int:
+        number = self.last_message() + 1
+        self._write_alone("inbox", Entry(number, at, b"", body))
+        return number
+
+    def inbox(self, after: int) -> list[Entry]:
+        return [self._read_alone("inbox", number) for number in self._numbers("inbox") if number > after]
+
+    def size(self) -> RunSize | None:
+        """How much it holds, by the headers of frames and entries."""
+        if self.state is None:
+            return None
+        found = self.frames()
+        entries = [frames.read_sizes(self._journal, frame, self.name) for frame in found]
+        return RunSize(
+            self.state.info.run,
+            sum(frame.count for frame in found),
+            sum(marks for marks, _ in entries),
+            sum(size for _, size in entries),
+            *self._size_alone("snapshots"),
+            *self._size_alone("inbox"),
+        )
+
+    def remove(self) -> None:
+        """Remove the folder; it is out of sight at once and for good.
+
+        What cannot be removed now is swept away when the store is next opened.
+        """
+        _remove(self.path, self._states)
+
+    def _rewrite(self, first: int, state: State) -> None:
+        kept = [frame for frame in self.frames() if frame.head >= first]
+        remaining = [entry for entry in self.entries(kept[0]) if entry.seq >= first]
+        forget(self.path)
+        with replacing(self.path / "journal", durable=True) as fd:
+            beginning = frames.encode(first - 1, remaining, state.info)
+            write_at(fd, beginning, 0)
+            shift = len(beginning) - kept[0].end
+            for position in range(kept[0].end, state.last.end, _COPY_BYTES):
+                size = min(_COPY_BYTES, state.last.end - position)
+                write_at(fd, os.pread(self._journal, size, position), position + shift)
+        self._states.pop(self.name, None)
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        self._write_alone("snapshots", Entry(snapshot.seq, snapshot.at, snapshot.chain, snapshot.body))
+
+    def _numbers(self, kind: str) -> list[int]:
+        try:
+            return sorted(int(name) for name in os.listdir(self.path / kind) if name.isdigit())  # noqa: PTH208
+        except FileNotFoundError:
+            return []
+
+    def _write_alone(self, kind: str, entry: Entry) -> None:
+        folder = self.path / kind
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700)
+            sync_folder(self.path)
+        path = folder / f"{entry.seq:010}"
+        if kind == "snapshots" and not path.exists():
+            self._new_snapshots.append(path)
+        write_whole(path, frames.encode(entry.seq - 1, [entry]), durable=True)
+
+    def _size_alone(self, kind: str) -> tuple[int, int]:
+        """How many files of that kind there are, and the size of their bodies."""
+        count = size = 0
+        for number in self._numbers(kind):
+            label, path = f"{self.name}/{kind}/{number:010}", self.path / kind / f"{number:010}"
+            with path.open("rb", buffering=0) as file:
+                for frame in frames.scan(file.fileno(), 0, path.stat().st_size, label):
+                    count, size = count + 1, size + frames.read_sizes(file.fileno(), frame, label)[1]
+        return count, size
+
+    def _read_alone(self, kind: str, number: int) -> Entry:
+        fd = os.open(self.path / kind / f"{number:010}", os.O_RDONLY)
+        label = f"{self.name}/{kind}/{number:010}"
+        try:
+            for frame in frames.scan(fd, 0, os.fstat(fd).st_size, label):
+                for entry in frames.read_entries(fd, frame, label):
+                    return entry
+        finally:
+            os.close(fd)
+        raise frames.corrupt(label, 0, number)
+
+
+def _recalled(path: Path, journal: int) -> State | None:
+    """What the landmarks say; whether they hold is seen when they are used."""
+    seen = recall(path)
+    if seen is None or folder_name(seen.info.run) != path.name or frames.is_torn(journal, seen.last):
+        return None
+    inode, places = os.fstat(journal).st_ino, Places(seen.places)
+    return State(inode, seen.last, seen.first, seen.info, places)
+
+
+def remove_folder(path: Path, states: States) -> bool:
+    """Remove the folder of a run whose journal is damaged; `False` if there is none."""
+
+    def remove(files: list[FileIO]) -> bool:
+        is_there = lock_file(path / "lock", files, create=False)
+        if is_there:
+            _remove(path, states)
+        return is_there
+
+    return with_files(remove)
+
+
+def _remove(path: Path, states: States) -> None:
+    trash = path.parent / f".trash-{uuid.uuid4().hex}"
+    path.rename(trash)
+    sync_folder(trash.parent)
+    states.pop(path.name, None)
+    shutil.rmtree(trash, ignore_errors=True)

@@ -1,0 +1,377 @@
+"""A store of plain files: one folder per run, good for looking at, copying and version control.
+
+`DIRECTORY/RUN/` holds `journal` (frames, append-only), `run.json` (the facts), `snapshots/`, `inbox/`,
+`lock` and, of a long run, `landmarks`; `DIRECTORY/.keys/` says which folder has which key, and
+`DIRECTORY/@NAME/` is a namespace.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from io import FileIO
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast import clock
+from holdfast.errors import CorruptJournal, StoreError
+from holdfast.stores.base import (
+    DEFAULT_NAMESPACE,
+    PAGE_BYTES,
+    PAGE_ENTRIES,
+    Append,
+    Conflict,
+    Entry,
+    Mark,
+    Message,
+    RunInfo,
+    Snapshot,
+    check,
+    check_number,
+    paged,
+)
+from holdfast.stores.files import frames
+from holdfast.stores.files.frames import in_plain_words, make_folders, sync_folder, with_files, write_whole
+from holdfast.stores.files.run_folder import (
+    Access,
+    RunFolder,
+    State,
+    folder_name,
+    in_folder,
+    intact_facts,
+    is_folder_name,
+    load_state,
+    open_folder,
+    remove_folder,
+)
+from holdfast.stores.integrity import Mender
+from holdfast.stores.maintenance import Footprint, RunSize
+from holdfast.stores.memory import select
+from holdfast.stores.namespaces import check_namespace, folder_of, own_url
+from holdfast.values import RunStatus
+
+logger = logging.getLogger("holdfast")
+
+Answer = TypeVar("Answer")
+
+
+class FileStore:
+    """Keeps journals in `directory`, which is created, for its owner only, if missing.
+
+    Any number of processes may share it, on one machine: each run's folder has a lock. Each further
+    namespace is a folder `@NAME` in it, with the folders of its own runs.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, namespace: str = DEFAULT_NAMESPACE) -> None:
+        place = Path(directory).expanduser().resolve()
+        self.namespace = check_namespace(namespace)
+        self.directory = folder_of(place, namespace)
+        self.url = own_url(f"file://{place}", namespace)
+        self._states: dict[str, State] = {}
+        self._closed = False
+        with in_plain_words(self.directory):
+            for folder in dict.fromkeys((place, self.directory)):
+                make_folders(folder, 0o700)
+                folder.mkdir(mode=0o700, exist_ok=True)
+            for trash in self.directory.glob(".trash-*"):
+                shutil.rmtree(trash, ignore_errors=True)
+
+    def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        for append in appends:
+            check(append)
+        durable = any(append.durable for append in appends)
+        creating = {append.run for append in appends if append.after == 0}
+        names = {folder_name(append.run): append.run in creating for append in appends}
+        for append in appends:
+            if append.after == 0 and append.info is not None and append.info.parent:
+                # Whoever deletes or prunes the parent meanwhile waits, and then sees the fork.
+                names.setdefault(self._owner(append.info.parent) or folder_name(append.run), False)
+        with self._usable():
+            return with_files(partial(self._commit, appends, names, durable))
+
+    def _commit(
+        self, appends: Sequence[Append], names: Mapping[str, bool], durable: bool, files: list[FileIO]
+    ) -> list[Conflict | None]:
+        folders: dict[str, RunFolder | None] = {}
+        for name, create in sorted(names.items()):
+            access = Access.CREATE if create else Access.WRITE
+            folders[name] = open_folder(self.directory, name, access, self._states, files)
+        opened = [folder for folder in folders.values() if folder is not None]
+        try:
+            answers = [self._apply(append, folders[folder_name(append.run)]) for append in appends]
+            for folder in opened:
+                folder.finish(durable)
+        except BaseException:
+            for folder in opened:
+                folder.undo()
+            raise
+        return answers
+
+    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+        def fetch(after: int) -> tuple[list[Entry], bool]:
+            return self._ask(run, lambda folder: _page(folder, after, upto)) or ([], False)
+
+        return paged(fetch, run, after, upto)
+
+    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+        return self._ask(run, lambda folder: list(islice(_marks(folder, before), limit))) or []
+
+    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
+        return self._ask(run, lambda folder: folder.snapshot(upto))
+
+    def runs(
+        self,
+        *,
+        run: str | None = None,
+        key: bytes | None = None,
+        workflow: str | None = None,
+        status: Sequence[str] | None = None,
+        limit: int | None = None,
+        prefix: str | None = None,
+        before: float | None = None,
+        parent: bytes | None = None,
+    ) -> list[RunInfo]:
+        with self._usable():
+            owner = None if key is None else self._owner(key)
+            if run is not None:
+                names = [folder_name(run)]
+            elif owner is not None:
+                names = [owner]
+            else:
+                names = self._names()
+            look = self._facts if run is not None else self._facts_if_any
+            infos = [info for info in map(look, names) if info is not None]
+            if owner is not None and run is None and all(info.key != key for info in infos):
+                infos = [info for info in map(look, self._names()) if info is not None]
+        return select(
+            infos,
+            run=run,
+            key=key,
+            workflow=workflow,
+            status=status,
+            limit=limit,
+            prefix=prefix,
+            before=before,
+            parent=parent,
+        )
+
+    def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
+        return self._change(
+            run,
+            lambda folder: (
+                folder.prune(horizon) if folder and not self._has_other_forks(folder, forks) else 0
+            ),
+        )
+
+    def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
+        try:
+            return self._change(run, lambda folder: self._delete(run, folder, forks))
+        except CorruptJournal:
+            with self._usable():
+                return remove_folder(self.directory / folder_name(run), self._states)
+
+    def _delete(self, run: str, folder: RunFolder | None, forks: Collection[bytes] | None) -> bool:
+        if folder is None and self._given_up(folder_name(run)) is not None:
+            raise CorruptJournal(f"run {run!r} has no entries", run=run, seq=1)
+        if folder is None or folder.state is None or self._has_other_forks(folder, forks):
+            return False
+        key = folder.state.info.key
+        # First the folder: as long as it is there, its key leads whoever forks the run to its lock.
+        folder.remove()
+        if self._owner(key) == folder.name:
+            self._key_path(key).unlink(missing_ok=True)
+        return True
+
+    def post(self, run: str, body: bytes, number: int | None = None) -> int:
+        return self._change(run, lambda folder: self._post(run, folder, body, number))
+
+    def _post(self, run: str, folder: RunFolder | None, body: bytes, number: int | None) -> int:
+        if folder is None:
+            raise StoreError(f"no run {run!r} is stored, so it has no inbox")
+        check_number(run, number, folder.last_message())
+        return folder.post(clock.time(), body)
+
+    def inbox(self, run: str, after: int = 0) -> list[Message]:
+        entries = self._ask(run, lambda folder: folder.inbox(after)) or []
+        return [Message(entry.seq, entry.at, entry.body) for entry in entries]
+
+    def footprint(self) -> Footprint:
+        """The store as a whole; without those of other namespaces, which are in its folder too."""
+        with self._usable():
+            own = [self.directory / ".keys", *(self.directory / name for name in self._names())]
+            files = (file for folder in own for file in folder.rglob("*"))
+            disk = sum(file.stat().st_size for file in files if file.is_file())
+        return Footprint("file", str(self.directory), frames.VERSION, disk)
+
+    def sizes(self) -> list[RunSize]:
+        """How much each run holds, by the headers of its entries; damaged runs are left out."""
+        found = []
+        with self._usable():
+            for name in self._names():
+                with suppress(CorruptJournal):
+                    found.append(self._ask_folder(name, RunFolder.size))
+        return [size for size in found if size is not None]
+
+    def mender(self) -> Mender:
+        """What looks at the folders whatever is damaged in them."""
+        from holdfast.stores.files.integrity import FileMender
+
+        with self._usable():
+            return FileMender(self)
+
+    def forget(self, run: str) -> None:
+        """Read a run's journal anew when it is next asked for."""
+        self._states.pop(folder_name(run), None)
+
+    def _names(self) -> list[str]:
+        """The folders of the runs."""
+        return [path.name for path in self.directory.iterdir() if not path.name.startswith((".", "@"))]
+
+    def close(self) -> None:
+        self._closed = True
+        self._states.clear()
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        if self._closed:
+            raise StoreError(f"the store {self.url} is closed; open it again")
+        with in_plain_words(self.directory):
+            yield
+
+    def _change(self, run: str, action: Callable[[RunFolder | None], Answer]) -> Answer:
+        with self._usable():
+            return in_folder(self.directory, folder_name(run), Access.WRITE, self._states, action)
+
+    def _ask(self, run: str, question: Callable[[RunFolder], Answer]) -> Answer | None:
+        with self._usable():
+            return self._ask_folder(folder_name(run), question)
+
+    def _ask_folder(self, name: str, question: Callable[[RunFolder], Answer]) -> Answer | None:
+        """Ask without making writers wait; what looks damaged meanwhile is looked at again in peace."""
+
+        def ask(folder: RunFolder | None) -> Answer | None:
+            return question(folder) if folder else None
+
+        try:
+            return in_folder(self.directory, name, Access.LOOK, self._states, ask)
+        except (CorruptJournal, FileNotFoundError):
+            return in_folder(self.directory, name, Access.WRITE, self._states, ask)
+
+    def _apply(self, append: Append, folder: RunFolder | None) -> Conflict | None:
+        if folder is None:
+            return Conflict(append.run, append.after, None)
+        new = append.after == 0 and folder.state is None
+        if new and append.info is not None and not self._claim(append.info.key, folder.name):
+            return Conflict(append.run, 0, None)
+        return folder.append(append)
+
+    def _has_other_forks(self, parent: RunFolder, forks: Collection[bytes] | None) -> bool:
+        """Whether others than those with these keys were forked from a run, whose lock keeps further ones away."""
+        if forks is None or parent.state is None:
+            return False
+        key, others = parent.state.info.key, (name for name in self._names() if name != parent.name)
+        found = (info for info in map(self._glance, others) if info is not None)
+        return any(info.parent == key and info.key not in forks for info in found)
+
+    def _glance(self, name: str) -> RunInfo | None:
+        """The facts of a run as they are, without waiting for anybody's lock."""
+
+        def facts(folder: RunFolder | None) -> RunInfo | None:
+            return folder.state.info if folder and folder.state else None
+
+        with suppress(CorruptJournal, FileNotFoundError):
+            return in_folder(self.directory, name, Access.LOOK, self._states, facts)
+        return self._shown(name)
+
+    def _facts(self, name: str) -> RunInfo | None:
+        """What the journal says; of a run whose journal is damaged, what `run.json` does, or what is intact of it."""
+        try:
+            info = self._ask_folder(name, lambda folder: folder.state.info if folder.state else None)
+            return info or self._given_up(name)
+        except CorruptJournal:
+            if (known := self._shown(name) or intact_facts(self.directory / name)) is not None:
+                return known
+            raise
+
+    def _facts_if_any(self, name: str) -> RunInfo | None:
+        """As `_facts`, where other runs are asked for, too: they are not kept back because of this one."""
+        try:
+            return self._facts(name)
+        except CorruptJournal as error:
+            logger.warning("%s: %s; `holdfast fsck` tells more, the other runs are intact", self.url, error)
+            return None
+
+    def _given_up(self, name: str) -> RunInfo | None:
+        """The facts of a run of which nothing is left but that it was found damaged."""
+        shown = self._shown(name)
+        return shown if shown is not None and shown.status == RunStatus.DAMAGED else None
+
+    def _shown(self, name: str) -> RunInfo | None:
+        try:
+            return frames.parse_facts((self.directory / name / "run.json").read_bytes())
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def _key_path(self, key: bytes) -> Path:
+        return self.directory / ".keys" / key.hex()
+
+    def _owner(self, key: bytes) -> str | None:
+        """The folder that claimed `key`; whether it became a run is another question."""
+        try:
+            name = self._key_path(key).read_bytes()
+        except FileNotFoundError:
+            return None
+        return name.decode() if is_folder_name(name) else None
+
+    def _claim(self, key: bytes, name: str) -> bool:
+        """Whether `name` may have `key`: nobody else does, or not any more."""
+        owner = self._owner(key)
+        if owner not in (None, name) and self._is_run(str(owner)):
+            return False
+        path = self._key_path(key)
+        if not path.parent.is_dir():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            sync_folder(self.directory)
+        if owner != name:
+            write_whole(path, name.encode(), durable=True)
+        return True
+
+    def _is_run(self, name: str) -> bool:
+        """Whether the folder holds a run. Takes no lock: the caller may hold some."""
+        try:
+            fd = os.open(self.directory / name / "journal", os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            return load_state(fd, name) is not None
+        finally:
+            os.close(fd)
+
+
+def _page(folder: RunFolder, after: int, upto: int | None) -> tuple[list[Entry], bool]:
+    entries: list[Entry] = []
+    size = 0
+    for frame in folder.frames_from(after + 1):
+        if upto is not None and frame.after >= upto:
+            break
+        if size >= PAGE_BYTES or len(entries) >= PAGE_ENTRIES:
+            return entries, True
+        for entry in folder.entries(frame):
+            if after < entry.seq and (upto is None or entry.seq <= upto):
+                entries.append(entry)
+                size += len(entry.body)
+    return entries, False
+
+
+def _marks(folder: RunFolder, before: int | None) -> Iterator[Mark]:
+    head = folder.state.head if folder.state else 0
+    last = head if before is None else min(before - 1, head)
+    for frame in folder.frames_back(last):
+        for entry in reversed(folder.entries(frame)):
+            if entry.mark is not None and entry.seq <= last:
+                yield Mark(entry.seq, entry.at, entry.mark, len(entry.body))

@@ -1,0 +1,382 @@
+"""The default store: one SQLite file in WAL mode, shared by any number of threads and processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import apsw
+
+from holdfast import clock
+from holdfast.errors import CorruptJournal, StoreError
+from holdfast.stores.base import (
+    DEFAULT_NAMESPACE,
+    PAGE_BYTES,
+    PAGE_ENTRIES,
+    Append,
+    Conflict,
+    Entry,
+    Mark,
+    Message,
+    RunInfo,
+    Snapshot,
+    check,
+    end_of_prefix,
+    paged,
+)
+from holdfast.stores.integrity import Mender
+from holdfast.stores.namespaces import check_namespace, file_of, own_url
+from holdfast.stores.sqlite.connection import Hold, StepLimit, connect, connect_held, failure, is_lost
+from holdfast.stores.sqlite.writing import FACTS, Writer, entry_of, facts_of, mark_of, message_of, snapshot_of
+from holdfast.threads import locked
+
+if TYPE_CHECKING:
+    from holdfast.stores.maintenance import Footprint, RunSize
+
+
+Result = TypeVar("Result")
+
+_SEQ = (1 << 32) - 1
+
+_OF_RUN = f"BETWEEN runs.no << 32 AND runs.no << 32 | {_SEQ}"
+_SIZES = (
+    "WITH e AS (SELECT no, count(id) AS n, count(mark) AS marks, coalesce(sum(length(body)), 0) AS size "
+    f"FROM runs LEFT JOIN entries ON id {_OF_RUN} GROUP BY no), "
+    "s AS (SELECT no, count(id) AS n, coalesce(sum(length(body)), 0) AS size "
+    f"FROM runs LEFT JOIN snapshots ON id {_OF_RUN} GROUP BY no), "
+    "i AS (SELECT no, count(id) AS n, coalesce(sum(length(body)), 0) AS size "
+    f"FROM runs LEFT JOIN inbox ON id {_OF_RUN} GROUP BY no) "
+    "SELECT run, e.n, e.marks, e.size, s.n, s.size, i.n, i.size "
+    "FROM runs JOIN e USING (no) JOIN s USING (no) JOIN i USING (no)"
+)
+
+
+class SqliteStore:
+    """Keeps journals in the SQLite file at `path`, which is created with its folder if missing.
+
+    Any number of processes may share the file; who comes second waits, up to `patience` seconds.
+    Survives `os.fork`: connections are closed before it and opened again on the next use. Each further
+    namespace is a file of its own, `runs@NAME.db` beside `runs.db`.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, patience: float = 60.0, namespace: str = DEFAULT_NAMESPACE
+    ) -> None:
+        place = Path(path).expanduser().resolve()
+        self.namespace = check_namespace(namespace)
+        self.path = file_of(place, namespace)
+        self.url = own_url(f"sqlite:///{place}", namespace)
+        self._patience = patience
+        self._closed = False
+        self._pid = os.getpid()
+        self._abandoned: list[object] = []
+        self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
+        self._writer: Writer | None = None
+        self._hold: Hold | None = None
+        self._reader: apsw.Connection | None = None
+        self._limit: StepLimit
+        self._is_reading = False
+        """Whether the reader is being used; whoever finds it so, with the lock held, knows that it was interrupted."""
+        locked(self._write_lock, self._open_writer)
+        locked(_stores_lock, _stores.add, self)
+
+    def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        for append in appends:
+            check(append)
+        with self._write_lock: return self._commit(appends)  # fmt: skip  # noqa: E701
+
+    def _commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        writer = self._writer
+        if writer is None or self._closed or self._pid != os.getpid():
+            writer = self._open_writer()
+        try:
+            answers = writer.commit(appends)
+        except (apsw.Error, UnicodeError) as error:
+            raise failure(error, self.path, self._patience) from error
+        self._check_hold()
+        return answers
+
+    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+        last = _SEQ if upto is None else _within(upto)
+
+        def fetch(after: int) -> tuple[list[Entry], bool]:
+            return self._ask(lambda connection: _page(connection, run, after, last))
+
+        return paged(fetch, run, _within(after), upto)
+
+    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+        rows = self._rows(
+            "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
+            f"SELECT id & {_SEQ}, at, mark, length(body) FROM entries "
+            "WHERE id > (SELECT base FROM r) AND id < (SELECT base FROM r) + ? AND mark IS NOT NULL "
+            "ORDER BY id DESC LIMIT ?",
+            (run, _SEQ if before is None else _within(before), -1 if limit is None else _within(limit)),
+        )
+        return [mark_of(row, run) for row in rows]
+
+    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
+        rows = self._rows(
+            "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
+            f"SELECT id & {_SEQ}, at, chain, body FROM snapshots "
+            "WHERE id > (SELECT base FROM r) AND id <= (SELECT base FROM r) + ? ORDER BY id DESC LIMIT 1",
+            (run, _SEQ if upto is None else _within(upto)),
+        )
+        return snapshot_of(rows[0], run) if rows else None
+
+    def runs(
+        self,
+        *,
+        run: str | None = None,
+        key: bytes | None = None,
+        workflow: str | None = None,
+        status: Sequence[str] | None = None,
+        limit: int | None = None,
+        prefix: str | None = None,
+        before: float | None = None,
+        parent: bytes | None = None,
+    ) -> list[RunInfo]:
+        given = {
+            "run = ?": run,
+            "key = ?": key,
+            "workflow = ?": workflow,
+            "run >= ?": prefix,
+            "run < ?": None if prefix is None else end_of_prefix(prefix),
+            "updated_at < ?": before,
+            "parent = ?": parent,
+        }
+        filters = {sql: value for sql, value in given.items() if value is not None}
+        where, values = list(filters), list(filters.values())
+        if status is not None:
+            where.append(f"status IN ({', '.join('?' * len(status))})")
+            values.extend(status)
+        # The plus keeps SQLite from walking through all runs in the order of time to find a few.
+        latest = "updated_at" if prefix is None and parent is None else "+updated_at"
+        rows = self._rows(
+            f"SELECT {', '.join(FACTS)}, head, sum FROM runs "
+            f"{'WHERE ' if where else ''}{' AND '.join(where)} ORDER BY {latest} DESC, run LIMIT ?",
+            (*values, -1 if limit is None else _within(limit)),
+        )
+        return [facts_of(row) for row in rows]
+
+    def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
+        return self.change(
+            lambda writer: 0 if writer.has_other_forks(run, forks) else writer.prune(run, horizon)
+        )
+
+    def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
+        return self.change(lambda writer: not writer.has_other_forks(run, forks) and writer.delete(run))
+
+    def post(self, run: str, body: bytes, number: int | None = None) -> int:
+        posted = self.change(lambda writer: writer.post(run, clock.time(), body, number))
+        if posted is None:
+            raise StoreError(f"no run {run!r} is stored, so it has no inbox")
+        return posted
+
+    def inbox(self, run: str, after: int = 0) -> list[Message]:
+        rows = self._rows(
+            "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
+            f"SELECT id & {_SEQ}, at, body FROM inbox "
+            f"WHERE id > (SELECT base FROM r) + ? AND id <= (SELECT base FROM r) + {_SEQ} ORDER BY id",
+            (run, _within(after)),
+        )
+        return [message_of(row, run) for row in rows]
+
+    def footprint(self) -> Footprint:
+        """The store as a whole."""
+        from holdfast.stores.maintenance import Footprint
+
+        files = [Path(f"{self.path}{suffix}") for suffix in ("", "-wal", "-shm")]
+        size = sum(file.stat().st_size for file in files if file.exists())
+        return Footprint("sqlite", str(self.path), self._rows("PRAGMA user_version", ())[0][0], size)
+
+    def sizes(self) -> list[RunSize]:
+        """How much each run holds. `length` of a body does not read it."""
+        from holdfast.stores.maintenance import RunSize
+
+        return [RunSize(*row) for row in self._rows(_SIZES, ())]
+
+    def mender(self) -> Mender:
+        """What looks at the file whatever is damaged in it."""
+        from holdfast.stores.sqlite.integrity import SqliteMender
+
+        self._check_open()
+        return SqliteMender(self, self._patience)
+
+    def change(self, action: Callable[[Writer], Result]) -> Result:
+        """Return what `action` makes of the writer, in a transaction that is durable, all or nothing."""
+        return locked(self._write_lock, self._changed, action)
+
+    def _changed(self, action: Callable[[Writer], Result]) -> Result:
+        writer = self._open_writer()
+        try:
+            answer = writer.transact(True, lambda: action(writer))
+        except (apsw.Error, UnicodeError) as error:
+            raise failure(error, self.path, self._patience) from error
+        self._check_hold()
+        return answer
+
+    def close(self) -> None:
+        locked(self._write_lock, locked, self._read_lock, self._close)
+
+    def _close(self) -> None:
+        self._closed = True
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        """Close what this process opened; what a parent process opened is never touched."""
+        if self._pid != os.getpid():
+            self._abandoned += [self._writer, self._reader, self._hold]
+            self._pid = os.getpid()
+        else:
+            hold = self._hold
+            is_outdated = hold is not None and hold.is_replaced()
+            if hold is not None:
+                hold.release()
+            for connection in (self._writer.connection if self._writer else None, self._reader):
+                if connection is not None:
+                    if is_outdated:  # What was written to the old files is no part of the new ones.
+                        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                    connection.close(True)
+            if hold is not None:
+                hold.close()
+        self._writer = self._reader = self._hold = None
+
+    def _check_hold(self) -> None:
+        """Acknowledge nothing that went to a file which nobody will find; the next use opens those that are there."""
+        if self._hold is not None and not self._hold.is_intact():
+            locked(self._read_lock, self._disconnect)
+            raise _replaced(self.path)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"the store {self.url} is closed; open it again")
+        if self._pid != os.getpid():
+            self._disconnect()
+
+    def _open_writer(self) -> Writer:
+        self._check_open()
+        if self._writer is None:
+            if is_lost(self.path):  # SQLite shares its memory among all that have a file open.
+                raise _replaced(self.path)
+            connection, self._hold = connect_held(self.path, self._patience)
+            self._writer = Writer(connection)
+        return self._writer
+
+    def _ask(self, question: Callable[[apsw.Connection], Result]) -> Result:
+        return locked(self._read_lock, self._asked, question)
+
+    def _asked(self, question: Callable[[apsw.Connection], Result]) -> Result:
+        self._check_open()
+        if self._is_reading and self._reader is not None:
+            # A statement that is still open would show the database as it was then.
+            self._reader.close(True)
+            self._reader = None
+        if self._reader is None:
+            reader = connect(self.path, self._patience)
+            self._limit = StepLimit(reader, self.path)
+            self._reader = reader
+        self._limit.begin()
+        self._is_reading = True
+        try:
+            answer = question(self._reader)
+        except (apsw.Error, UnicodeError) as error:
+            raise failure(error, self.path, self._patience) from error
+        self._is_reading = False
+        return answer
+
+    def _rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return self._ask(lambda connection: connection.execute(sql, values).fetchall())
+
+    def _before_fork(self) -> None:
+        self._write_lock.acquire()
+        self._read_lock.acquire()
+        self._disconnect()
+
+    def _after_fork(self) -> None:
+        self._pid = os.getpid()
+        self._read_lock.release()
+        self._write_lock.release()
+
+
+def _replaced(path: Path) -> StoreError:
+    return StoreError(
+        f"{path} or its -wal file was removed or replaced while this process had it open: by hand, or by another "
+        "SQLite library in this process, such as Python's sqlite3 module; nothing was acknowledged. Use sqlite3 on it "
+        "in another process, or open_store in this one; then resume"
+    )
+
+
+def _within(number: int) -> int:
+    """A number of an entry that can be one of a run: behind its last possible number the next run begins."""
+    return max(0, min(number, _SEQ))
+
+
+def _page(connection: apsw.Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
+    entries, is_full = _rows_of_page(connection, run, after, last)
+    if is_full:
+        return entries, True
+    newest = _newest(connection, run, last)
+    if not entries and newest > after:
+        # Somebody may have appended, or deleted the run, between the two looks.
+        entries, _ = _rows_of_page(connection, run, after, last)
+        newest = _newest(connection, run, last)
+        if not entries and newest > after:
+            raise CorruptJournal(f"run {run!r}: entry {after + 1} is missing", run=run, seq=after + 1)
+    return entries, newest > (entries[-1].seq if entries else after)
+
+
+def _rows_of_page(connection: apsw.Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
+    cursor = connection.execute(
+        "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
+        f"SELECT id & {_SEQ}, at, chain, body, mark FROM entries "
+        "WHERE id > (SELECT base FROM r) + ? AND id <= (SELECT base FROM r) + ? ORDER BY id LIMIT ?",
+        (run, after, last, PAGE_ENTRIES),
+    )
+    entries: list[Entry] = []
+    size = 0
+    for row in cursor:
+        entry = entry_of(row, run)
+        entries.append(entry)
+        size += len(entry.body)
+        if size >= PAGE_BYTES:
+            break
+    cursor.close(True)
+    return entries, size >= PAGE_BYTES or len(entries) == PAGE_ENTRIES
+
+
+def _newest(connection: apsw.Connection, run: str, last: int) -> int:
+    """The last entry up to `last` that a run is known to have: a page that lost some does not end its journal."""
+    rows = connection.execute(
+        "SELECT head, (SELECT id & ?2 FROM entries WHERE id > no << 32 AND id <= (no << 32) + ?3 "
+        "ORDER BY id DESC LIMIT 1) FROM runs WHERE run = ?1",
+        (run, _SEQ, last),
+    ).fetchall()
+    # Up to a `last` before the head there may be nothing: the run was pruned.
+    return max([0, *(seq for seq in rows[0] if isinstance(seq, int) and seq <= last)]) if rows else 0
+
+
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_stores_lock = threading.Lock()
+_forking: list[SqliteStore] = []
+
+
+def _before_fork() -> None:
+    """SQLite's locks do not survive a fork, not even for a file opened anew: let go of all first."""
+    _stores_lock.acquire()
+    _forking.extend(_stores)
+    for store in _forking:
+        store._before_fork()
+
+
+def _after_fork() -> None:
+    while _forking:
+        _forking.pop()._after_fork()
+    _stores_lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

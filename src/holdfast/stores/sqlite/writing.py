@@ -1,0 +1,311 @@
+"""The one writing connection of a SQLite store: the fence, and every change to the tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar, cast
+
+import apsw
+
+from holdfast.errors import CorruptJournal
+from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, check_number
+from holdfast.stores.sqlite.connection import roll_back
+
+# Rows of a SQLite file as the values of stores, each looked at before it is believed.
+
+
+FACTS = tuple(field.name for field in fields(RunInfo))
+"""The columns of a run's facts, its id and its key first."""
+
+Row = Sequence[Any]
+
+
+def entry_of(row: Row, run: str) -> Entry:
+    """An entry of a row with seq, at, chain, body and mark."""
+    seq, at, chain, body, mark = row
+    if type(at) is float and type(chain) is type(body) is bytes and (mark is None or type(mark) is bytes):
+        return Entry(seq, at, chain, body, mark)
+    raise _damaged(f"entry {seq}", run, seq)
+
+
+def mark_of(row: Row, run: str) -> Mark:
+    """A mark of a row with seq, at, mark and size."""
+    seq, at, mark, size = row
+    if type(at) is float and type(mark) is bytes and type(size) is int:
+        return Mark(seq, at, mark, size)
+    raise _damaged(f"the checkpoint at {seq}", run, seq)
+
+
+def snapshot_of(row: Row, run: str) -> Snapshot:
+    """A snapshot of a row with seq, at, chain and body."""
+    seq, at, chain, body = row
+    if type(at) is float and type(chain) is type(body) is bytes:
+        return Snapshot(seq, at, chain, body)
+    raise _damaged(f"the snapshot at {seq}", run, seq)
+
+
+def message_of(row: Row, run: str) -> Message:
+    """A message of a row with number, at and body."""
+    number, at, body = row
+    if type(at) is float and type(body) is bytes:
+        return Message(number, at, body)
+    raise _damaged(f"message {number}", run, None)
+
+
+def facts_of(row: Row) -> RunInfo:
+    """The facts of a row with the columns `FACTS`, the head and a checksum, which earlier versions did not write."""
+    *values, head, sum_ = row
+    facts = dict(zip(FACTS, values, strict=True))
+    run = facts["run"]
+    if not all(isinstance(value, kinds) for value, kinds in zip(values, _KINDS, strict=True)):
+        raise _unlike(run)
+    if sum_ is not None and sum_ != sum_of(run, values[2:], head):
+        raise _unlike(run)
+    try:
+        return RunInfo(**{**facts, "tags": tuple(json.loads(facts["tags"])) if facts["tags"] else ()})
+    except (ValueError, TypeError):
+        raise _unlike(run) from None
+
+
+_KINDS: tuple[Any, ...] = (
+    str,
+    bytes,
+    str,
+    str,
+    float,
+    float,
+    str,
+    str,
+    str,
+    int,
+    (float, type(None)),
+    bytes,
+    str,
+)
+
+
+def sum_of(run: str, values: Sequence[Any], head: int) -> bytes:
+    """The checksum of a run's facts, which are in the order of `FACTS`, without its id and its key, and its head."""
+    plain = [
+        float(value) if name in _TIMES and value is not None else value
+        for name, value in zip(FACTS[2:], values, strict=True)
+    ]
+    text = repr((run, *plain, head)).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=8).digest()
+
+
+_TIMES = ("created_at", "updated_at", "due_at")
+
+
+def _damaged(what: str, run: str, seq: int | None) -> CorruptJournal:
+    return CorruptJournal(f"run {run!r}: {what} is damaged (its row holds other types)", run=run, seq=seq)
+
+
+def _unlike(run: object) -> CorruptJournal:
+    return CorruptJournal(
+        f"the facts of run {run!r} are damaged; `holdfast fsck --repair` rights them by its journal",
+        run=run if isinstance(run, str) else None,
+    )
+
+
+Result = TypeVar("Result")
+
+_SEQ = (1 << 32) - 1
+_REMEMBERED_RUNS = 10_000
+
+# Where the head (?6) is missing, `at` becomes NULL and the row is ignored. Cheaper than a WHERE on
+# the table being written, for which SQLite would first copy the row to a temporary table.
+_FENCED_ENTRY = (
+    "INSERT OR IGNORE INTO entries (id, at, chain, mark, body) "
+    "VALUES (?1, (SELECT ?2 FROM entries WHERE id = ?6), ?3, ?4, ?5)"
+)
+_ENTRY = "INSERT INTO entries (id, at, chain, mark, body) VALUES (?, ?, ?, ?, ?)"
+_IS_HEAD = (
+    "SELECT EXISTS (SELECT 1 FROM entries WHERE id = ?1) "
+    "AND NOT EXISTS (SELECT 1 FROM entries WHERE id = ?1 + 1)"
+)
+_NEW_RUN = (
+    "INSERT INTO runs (run, key, workflow, status, created_at, updated_at, driver, tags, queue, priority, due_at, "
+    "parent, origin, head, sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+_FACTS = (
+    "UPDATE runs SET workflow = ?, status = ?, created_at = ?, updated_at = ?, driver = ?, tags = ?, queue = ?, "
+    "priority = ?, due_at = ?, parent = ?, origin = ?, head = ?, sum = ? WHERE no = ?"
+)
+_FORKS = "SELECT key FROM runs WHERE parent <> x'' AND parent = (SELECT key FROM runs WHERE run = ?)"
+_SNAPSHOT = "INSERT OR REPLACE INTO snapshots (id, at, chain, body) VALUES (?, ?, ?, ?)"
+
+
+class Writer:
+    """Changes a database through one connection. Not thread-safe: its owner holds a lock.
+
+    Every method leaves the connection outside any transaction, also when it raises.
+    """
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self._execute, self._changes = connection.cursor().execute, connection.changes
+        self._numbers: dict[str, int] = {}
+        self._durable: bool | None = None
+
+    def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+        """Write the appends in one transaction; answer for each as `Store.commit` promises."""
+        if len(appends) == 1 and self._written_alone(appends[0]):
+            return [None]
+        durable = any(append.durable for append in appends)
+        return self.transact(durable, lambda: [self._apply(append) for append in appends])
+
+    def transact(self, durable: bool, action: Callable[[], Result]) -> Result:
+        """Return what `action` returns in a transaction, which is committed, or undone if anything is raised."""
+        try:
+            self._sync(durable)
+            self._execute("BEGIN IMMEDIATE")
+            result = action()
+            self._execute("COMMIT")
+            return result
+        except BaseException:
+            self._numbers.clear()
+            roll_back(self.connection)
+            raise
+
+    def prune(self, run: str, horizon: Snapshot) -> int:
+        number = self._look_up(run)
+        if number is None or not self._first(
+            "SELECT 1 FROM entries WHERE id = ?", number << 32 | horizon.seq
+        ):
+            return 0
+        bounds = (number << 32, number << 32 | horizon.seq)
+        self._execute("DELETE FROM snapshots WHERE id > ? AND id < ?", bounds)
+        self._execute("DELETE FROM entries WHERE id > ? AND id < ?", bounds)
+        dropped = self._changes()
+        self._keep_snapshot(number, horizon)
+        return dropped
+
+    def has_other_forks(self, run: str, forks: Collection[bytes] | None) -> bool:
+        """Whether others than those with these keys were forked from a run; of `None` nobody asks."""
+        if forks is None:
+            return False
+        children = self._execute(_FORKS, (run,)).fetchall()
+        return any(bytes(cast(bytes, row[0])) not in forks for row in children)
+
+    def delete(self, run: str) -> bool:
+        number = self._look_up(run)
+        if number is None:
+            return False
+        self._numbers.pop(run, None)
+        bounds = (number << 32, number << 32 | _SEQ)
+        for table in ("entries", "snapshots", "inbox"):
+            self._execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", bounds)
+        self._execute("DELETE FROM runs WHERE no = ?", (number,))
+        return True
+
+    def post(self, run: str, at: float, body: bytes, number: int | None) -> int | None:
+        """The number of the new message, or `None` if there is no such run."""
+        no = self._look_up(run)
+        if no is None:
+            return None
+        last = self._last("inbox", no) or 0
+        check_number(run, number, last)
+        self._execute("INSERT INTO inbox (id, at, body) VALUES (?, ?, ?)", (no << 32 | last + 1, at, body))
+        return last + 1
+
+    def _written_alone(self, append: Append) -> bool:
+        """Whether `append` was one entry and stands now. One statement is its own transaction."""
+        run, after, entries, info, snapshots, durable, _ = append
+        number = self._numbers.get(run)
+        if number is None or info is not None or len(entries) != 1 or snapshots:
+            return False
+        if durable is not self._durable:
+            self._sync(durable)
+        return self._fenced(number, after, entries[0])
+
+    def _apply(self, append: Append) -> Conflict | None:
+        head = append.entries[-1].seq if append.entries else append.after
+        if append.after == 0:
+            assert append.info is not None
+            number = self._create(append.info, head)
+            entries = append.entries
+        else:
+            number = self._numbers.get(append.run)
+            if number is None or not self._begins(number, append):
+                number = self._look_up(append.run)
+                if number is not None and not self._begins(number, append):
+                    number = None
+            entries = append.entries[1:]
+        if number is None:
+            return Conflict(append.run, append.after, self._head(append.run))
+        for entry in entries:
+            self._execute(_ENTRY, _row(number, entry))
+        if append.after and (info := append.info) is not None:
+            self._execute(_FACTS, (*facts_row(info, head), number))
+        for snapshot in append.snapshots:
+            self._keep_snapshot(number, snapshot)
+        return None
+
+    def _begins(self, number: int, append: Append) -> bool:
+        """Whether `after` is the head; if so the first entry, if any, is written."""
+        if append.entries:
+            return self._fenced(number, append.after, append.entries[0])
+        return bool(self._first(_IS_HEAD, number << 32 | append.after))
+
+    def _fenced(self, number: int, after: int, entry: Entry) -> bool:
+        """Write `entry` if, and only if, `after` is the head: it exists and `entry` does not."""
+        seq, at, chain, body, mark = entry
+        base = number << 32
+        self._execute(_FENCED_ENTRY, (base | seq, at, chain, mark, body, base | after))
+        return self._changes() == 1
+
+    def _create(self, info: RunInfo, head: int) -> int | None:
+        self._execute(_NEW_RUN, (info.run, info.key, *facts_row(info, head)))
+        return self._look_up(info.run) if self._changes() else None
+
+    def _keep_snapshot(self, number: int, snapshot: Snapshot) -> None:
+        row = (number << 32 | snapshot.seq, snapshot.at, snapshot.chain, snapshot.body)
+        self._execute(_SNAPSHOT, row)
+
+    def _look_up(self, run: str) -> int | None:
+        number: int | None = self._first("SELECT no FROM runs WHERE run = ?", run)
+        if number is None:
+            self._numbers.pop(run, None)
+        else:
+            if len(self._numbers) >= _REMEMBERED_RUNS:
+                self._numbers.clear()
+            self._numbers[run] = number
+        return number
+
+    def _head(self, run: str) -> int | None:
+        number = self._look_up(run)
+        return None if number is None else self._last("entries", number)
+
+    def _last(self, table: str, number: int) -> int | None:
+        bounds = (number << 32, number << 32 | _SEQ)
+        query = f"SELECT max(id) & {_SEQ} FROM {table} WHERE id BETWEEN ? AND ?"
+        last: list[Any] = self._execute(query, bounds).fetchall()
+        return cast(int | None, last[0][0])
+
+    def _first(self, sql: str, value: str | int) -> Any:
+        rows = self._execute(sql, (value,)).fetchall()
+        return rows[0][0] if rows else None
+
+    def _sync(self, durable: bool) -> None:
+        """Choose what the next commit survives: power loss, or the death of the process."""
+        if durable is not self._durable:
+            self._durable = None
+            self._execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+
+
+def facts_row(info: RunInfo, head: int) -> tuple[Any, ...]:
+    """The values of all of `FACTS` but the id and the key, the last entry that there is, and their checksum."""
+    tags = json.dumps(info.tags, ensure_ascii=False) if info.tags else ""
+    times = (info.created_at, info.updated_at)
+    place = (info.queue, info.priority, info.due_at)
+    values = (info.workflow, info.status, *times, info.driver, tags, *place, info.parent, info.origin)
+    return (*values, head, sum_of(info.run, values, head))
+
+
+def _row(number: int, entry: Entry) -> tuple[int, float, bytes, bytes | None, bytes]:
+    return (number << 32 | entry.seq, entry.at, entry.chain, entry.mark, entry.body)

@@ -1,0 +1,293 @@
+"""Threads beside event loops, for steps and for stores. They are daemons: one that hangs keeps no process alive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from typing import Any, ParamSpec, TypeVar
+
+from holdfast.errors import HoldfastError, ResourceExhausted
+
+# Starting threads so that the start succeeds or fails, and never hangs.
+
+
+_LOOK_EVERY = 0.05
+
+
+def started(thread: threading.Thread) -> Callable[[], bool]:
+    """Start a thread; returns a function that tells whether the thread is over.
+
+    Raises `RuntimeError` or `MemoryError` if it cannot be started. Without memory a new thread may end before it has
+    said that it runs; `Thread.start` alone would then wait for ever.
+    """
+    life = _Life(thread)
+    # CPython gives these two to the new thread, and waits for the second.
+    thread._bootstrap = life.first  # type: ignore[attr-defined]
+    thread._started = _Started(life)  # type: ignore[attr-defined]
+    thread.start()
+    return life.is_over
+
+
+class _Life:
+    """Knows whether a thread lives: the first function that it calls is then referred to by it, and by nobody else."""
+
+    def __init__(self, thread: threading.Thread) -> None:
+        self.thread = weakref.ref(thread)
+        self.first: functools.partial[None] | None = functools.partial(thread._bootstrap)  # type: ignore[attr-defined]
+        self._seen = weakref.ref(self.first)
+
+    def begin(self) -> None:
+        """Leave the function to the thread."""
+        thread = self.thread()
+        if thread is not None and self.first is not None:
+            del thread._bootstrap  # type: ignore[attr-defined]
+        self.first = None
+
+    def is_over(self) -> bool:
+        """Whether nobody refers to it any more."""
+        return self._seen() is None
+
+
+class _Started(threading.Event):
+    """What is waited for when a thread is started: that it runs, or that it was lost."""
+
+    def __init__(self, life: _Life) -> None:
+        super().__init__()
+        self._life = life
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._life.begin()
+        while not self.is_set():
+            if self._life.is_over() and not self.is_set():
+                raise RuntimeError("the new thread was lost before it could begin")
+            try:
+                super().wait(_LOOK_EVERY)
+            except MemoryError:  # The thread may run all the same.
+                time.sleep(_LOOK_EVERY)
+        return True
+
+
+logger = logging.getLogger("holdfast")
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+_IDLE_SECONDS = 5.0
+
+
+Job = tuple[contextvars.Context, Callable[[], None]]
+
+
+def start(thread: threading.Thread, what: str) -> Callable[[], bool]:
+    """Start a thread that `what` needs; raise `ResourceExhausted` if the system gives no more of them.
+
+    Returns a function that tells whether the thread is over.
+    """
+    try:
+        return started(thread)
+    except (RuntimeError, MemoryError) as error:
+        why = str(error) or "no memory is left"
+        raise ResourceExhausted(
+            f"{what} needs a thread, and no more can be started ({why}); end other work of this process or raise "
+            "its limits of threads and memory (ulimit -u, a container's pids and memory limits), then resume"
+        ) from error
+
+
+class _Worker:
+    """A thread that waits for its next job."""
+
+    def __init__(self) -> None:
+        self.thread, self.jobs = threading.current_thread(), queue.SimpleQueue[Job]()
+
+
+class Workers:
+    """Runs functions in threads, reusing idle ones. How many run at once is the caller's business."""
+
+    def __init__(self) -> None:
+        self.reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        """Begin anew: a forked child has none of its parent's threads."""
+        self._idle: list[_Worker] = []
+
+    def submit(self, function: Callable[[], None]) -> None:
+        """Run `function` soon. It must not raise."""
+        job = (contextvars.copy_context(), function)
+        while self._idle:
+            with suppress(IndexError):
+                worker = self._idle.pop()
+                if worker.thread.is_alive():
+                    worker.jobs.put(job)
+                    return
+        thread = threading.Thread(target=self._work, args=(job,), name="holdfast-step", daemon=True)
+        start(thread, "a step that is not async, or not alone,")
+
+    def _work(self, job: Job | None) -> None:
+        worker = _Worker()
+        while job is not None:
+            context, function = job
+            context.run(function)
+            del context, function, job  # Nothing that it was given is kept while it waits.
+            job = self._next(worker)
+
+    def _next(self, worker: _Worker) -> Job | None:
+        self._idle.append(worker)
+        while True:
+            try:
+                return worker.jobs.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                with suppress(ValueError):  # Whoever has taken it out is about to give it a job.
+                    self._idle.remove(worker)
+                    return None
+
+
+workers = Workers()
+
+
+class Escaped(Exception):
+    """Carries any exception through a future, `StopIteration` and `BaseException`s included."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _Answer(asyncio.Future[Result]):
+    """What a worker thread comes to. The thread leaves it in `told` before it wakes the event loop."""
+
+    told: tuple[Any, BaseException | None] | None = None
+
+    def settle(self) -> None:
+        """Take what the thread has told, if it has; an interrupted call may be made again."""
+        if self.told is None or self.done():
+            return
+        value, error = self.told
+        if error is not None:
+            self.set_exception(Escaped(error))
+        else:
+            self.set_result(value)
+
+
+def in_thread(function: Callable[[], Result]) -> asyncio.Future[Result]:
+    """What `function` returns in a worker thread; what it raises comes as an `Escaped`."""
+    loop = asyncio.get_running_loop()
+    future: _Answer[Result] = _Answer(loop=loop)
+
+    def tell(value: Any, error: BaseException | None) -> None:
+        future.told = value, error
+        with suppress(RuntimeError):  # The run was left and its loop closed; nobody waits for this any more.
+            loop.call_soon_threadsafe(future.settle)
+
+    def work(job: _Job) -> None:
+        try:
+            value, failure = None, None
+            if future.cancelled():
+                return  # The run was left before the thread began; whoever drives it now does this.
+            try:
+                value = function()
+            except BaseException as error:
+                failure = error
+            tell(value, failure)
+        except BaseException as error:
+            tell(None, error)
+        job.is_told = True
+
+    try:
+        workers.submit(_Job(work, lambda: tell(None, ThreadLost("a worker thread was ended from outside"))))
+    except BaseException:
+        future.cancel()  # Nobody is given it.
+        raise
+    return future
+
+
+class ThreadLost(HoldfastError):
+    """The thread of a step was ended from outside before it could say what came of the step."""
+
+
+class _Job:
+    """What a worker thread is to do. If it is gone and nothing was told, the thread is, too: then that is told."""
+
+    def __init__(self, work: Callable[[_Job], None], lost: Callable[[], None]) -> None:
+        self._work, self._lost, self.is_told = work, lost, False
+
+    def __call__(self) -> None:
+        self._work(self)
+
+    def __del__(self) -> None:
+        if not self.is_told:
+            self._lost()
+
+
+async def in_background(
+    function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
+) -> Result:
+    """Call a blocking function of a store in a thread; in this one, if none can be started.
+
+    Whoever is cancelled meanwhile is so once the function has returned: nothing is then still under way.
+    """
+    call = functools.partial(function, *args, **kwargs)
+    try:
+        working = in_thread(call)
+    except ResourceExhausted as error:
+        warn_of_blocking(error)
+        return call()
+    try:
+        return await settled(working)
+    except Escaped as escaped:
+        raise escaped.error from None
+
+
+def warn_of_blocking(error: Exception) -> None:
+    """Say, once for each reason, that the event loop is blocked by what should not block it."""
+    _warn(str(error.__cause__ or error))
+
+
+@functools.lru_cache(maxsize=8)
+def _warn(reason: str) -> None:
+    logger.warning("no thread can be started (%s): the event loop waits for the store meanwhile", reason)
+
+
+async def settled(future: asyncio.Future[Result]) -> Result:
+    """Return what a future comes to. A task that is cancelled meanwhile is cancelled once the future is done."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+            if isinstance(future, _Answer):
+                future.settle()  # A signal's exception may have come in its way, and ended the loop.
+    if cancelled is None:
+        return future.result()
+    if not future.cancelled():
+        future.exception()  # Nobody else looks at it.
+    raise cancelled
+
+
+# Holding locks so that they are free again whatever is raised where.
+
+
+Args = ParamSpec("Args")
+
+
+def locked(
+    lock: AbstractContextManager[Any], action: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs
+) -> Result:
+    """Return what `action` returns while `lock`, one of the interpreter's own, is held.
+
+    A signal handler, another thread or a debugger may raise an exception between any two lines. Between taking a lock
+    and `try`, or in a `finally` before it is released, such an exception leaves the lock taken for ever. The
+    interpreter itself takes and releases the lock of a `with` statement with nothing in between; and on one line
+    the end of the block is no line of its own.
+    """
+    with lock: return action(*args, **kwargs)  # fmt: skip  # noqa: E701

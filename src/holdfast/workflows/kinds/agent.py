@@ -1,0 +1,153 @@
+"""`agent`: a call of a language model, paid for once and written into the run's ledger."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from holdfast.agents.provider import (
+    AgentError,
+    AgentReply,
+    AgentRequest,
+    Tool,
+    TransientAgentError,
+    Usage,
+    cost,
+    provider_for,
+)
+from holdfast.engine.context import Context
+from holdfast.state.state import State
+from holdfast.workflows.errors import StepFailed
+from holdfast.workflows.kinds.kind import Plain, Result
+from holdfast.workflows.kinds.python import find_function
+from holdfast.workflows.model import Step
+from holdfast.workflows.scope import World, count_earlier_lines
+
+logger = logging.getLogger("holdfast")
+
+
+class CallAgent(Plain):
+    """Asks a model. A reply is remembered as soon as it is there, so that no resume pays for it again."""
+
+    transient_only: ClassVar[bool] = True
+
+    def __init__(self, step: Step, world: World) -> None:
+        super().__init__()
+        assert step.agent is not None
+        self._agent, self._world, self._timeout, self._name = step.agent, world, step.timeout, step.name
+        agent, text = step.agent, self.texts.text
+        self._prompt, self._system = text("agent.prompt", agent.prompt), text("agent.system", agent.system)
+        self._model = text("agent.model", agent.model)
+        self._base_url = None if agent.base_url is None else text("agent.base_url", agent.base_url)
+        self._api_key = None if agent.api_key is None else text("agent.api_key", agent.api_key)
+        self._tools = tuple(_tool(target, world) for target in agent.tools)
+        self._price = None if agent.price is None else agent.price.model_dump()
+
+    def functions(self) -> Sequence[Callable[..., Any]]:
+        return [tool.function for tool in self._tools]
+
+    def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
+        begun = time.monotonic()
+        count_earlier_lines(ctx)
+        try:
+            reply = ctx.recall("reply") or self._paid(scope, ctx)
+        except AgentError as error:
+            raise self._failure(error, scope, ctx, begun) from error.__cause__
+        usage = reply["usage"] if "usage" in reply else {key: reply["entry"][key] for key in _USAGE}
+        return {"output": reply["output"], "usage": usage}
+
+    def _paid(self, scope: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
+        """A reply that is paid for now, if there is money left."""
+        request = self._request(scope)
+        self._world.purse.refuse_if_empty(ctx)
+        self._check_price(request.model)
+        return ctx.once("reply", self._call, request, ctx)  # type: ignore[no-any-return]
+
+    def _check_price(self, model: str) -> None:
+        """A budget can only be kept if it is known what a call costs."""
+        purse = self._world.purse
+        if purse.budget is None or cost(model, Usage(1, 1, 1), self._price) is not None:
+            return
+        told = f"what {model} costs is not known, so limits.budget cannot be kept; give agent.price"
+        if purse.enforced:
+            raise StepFailed(f"agent.price: {told}")
+        logger.warning("step %s: %s", self._name, told)
+
+    def _call(self, request: AgentRequest, ctx: Context) -> dict[str, Any]:
+        told = _Telling(self._world, ctx.emit)
+        reply = provider_for(request.model).complete(request, told.piece)
+        told.rest()
+        usage = self._spend(ctx, request.model, reply.usage, reply)
+        return self._world.hide({"output": reply.output, "usage": usage})  # type: ignore[no-any-return]
+
+    def _failure(self, error: AgentError, scope: Mapping[str, Any], ctx: Context, begun: float) -> AgentError:
+        """The error with what is known of it: whether another attempt may help. What was spent in vain counts."""
+        if error.usage.requests or error.usage.input_tokens:
+            self._spend(ctx, self._model.render(scope), error.usage)
+        facts = {
+            "transient": isinstance(error, TransientAgentError),
+            "timed_out": self._timeout is not None and time.monotonic() - begun >= self._timeout,
+        }
+        error.__dict__.update(facts)
+        error.args = (self._world.hide_cut(str(error)),)
+        return error
+
+    def _request(self, scope: Mapping[str, Any]) -> AgentRequest:
+        agent = self._agent
+        return AgentRequest(
+            model=self._model.render(scope),
+            prompt=self._prompt.render(scope),
+            system=self._system.render(scope),
+            output_schema=agent.output,
+            tools=self._tools,
+            temperature=agent.temperature,
+            max_tokens=agent.max_tokens,
+            base_url=None if self._base_url is None else self._base_url.render(scope),
+            api_key=None if self._api_key is None else self._api_key.render(scope),
+            timeout=self._timeout,
+            max_turns=agent.max_turns,
+        )
+
+    def _spend(
+        self, ctx: Context, model: str, usage: Usage, reply: AgentReply | None = None
+    ) -> dict[str, Any]:
+        """Write a call into the ledger; what it used."""
+        price = cost(model, usage, self._price)
+        if price is None and reply is not None:
+            price = reply.cost
+        model = str(self._world.hide(model if reply is None else reply.model))
+        tokens = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+        ctx.spend(model, **tokens, cost=price, calls=max(1, usage.requests))
+        return {"model": model, **tokens, "cost": price}
+
+
+_USAGE = ("model", "input_tokens", "output_tokens", "cost")
+
+
+class _Telling:
+    """Hands on what a model says as it comes. Where there are secrets it is whole lines, lest one comes in pieces."""
+
+    def __init__(self, world: World, emit: Callable[[str], None]) -> None:
+        self._world, self._emit = world, emit
+        self._waits = bool(world.secrets.remembered())
+        self._line = ""
+
+    def piece(self, text: str) -> None:
+        if not self._waits:
+            self._emit(text)
+            return
+        *lines, self._line = f"{self._line}{text}".split("\n")
+        for line in lines:
+            self._emit(f"{self._world.hide(line)}\n")
+
+    def rest(self) -> None:
+        if self._line:
+            self._emit(self._world.hide(self._line))
+
+
+def _tool(target: str, world: World) -> Tool:
+    function = find_function(target, world.base)
+    return Tool(target.rpartition(":")[2], function, inspect.getdoc(function) or "")

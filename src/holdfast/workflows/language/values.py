@@ -1,0 +1,380 @@
+"""Plain data as expressions and templates see it: what may be done with it, and how much of it.
+
+Only null, booleans, numbers, texts, lists, tuples and mappings are ever looked into, and always by the
+methods of the built-in types. Any other object may be handed on, but nothing of it is called or read.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.suggestions import MOST_LOOKED_AT, suggestion
+
+MAX_STEPS = 1_000_000
+"""What one evaluation may cost. Reading a value costs 1; handling many, or long texts, in proportion."""
+MAX_LENGTH = 1_000_000
+"""How many characters or items anything that is made may have."""
+MAX_PARTS_MADE = 1_000_000
+"""How many parts (items, keys and values, at any depth) the values of one field of a step may come to together."""
+MAX_CHARACTERS_MADE = 32_000_000
+"""How many characters and bytes their texts may have together."""
+MAX_BITS = 256
+"""The size of the largest whole number."""
+MAX_DEPTH = 100
+"""How deeply expressions, and values that are written as JSON, may be nested."""
+
+_ITEMS_PER_STEP, _CHARACTERS_PER_STEP = 8, 64
+_SHOWN_KEYS, _SHOWN_CHARACTERS = 12, 40
+
+
+class Misuse(HoldfastError):
+    """Values do not allow what was asked; `where` is the part of the source it was asked by."""
+
+    where: tuple[str, int] | None = None
+
+
+class Missing(Misuse):
+    """There is nothing of that name, key or index.
+
+    The message may be a function that words it when it is shown: a template may ask for thousands of missing keys
+    that have defaults.
+    """
+
+    def __init__(self, message: str | Callable[[], str]) -> None:
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        message = self.args[0]
+        return str(message() if callable(message) else message)
+
+
+class Budget:
+    """How much one evaluation may still do. It depends on the data alone, so every replay agrees."""
+
+    def __init__(self, steps: int = MAX_STEPS) -> None:
+        self.left = steps
+
+    def charge(self, steps: int) -> None:
+        """Pay for work before it is done."""
+        self.left -= steps
+        if self.left < 0:
+            raise Misuse("this takes too many steps; do it in a python or shell step instead")
+
+    def items(self, count: int) -> None:
+        """Pay for handling so many items at once."""
+        self.charge(1 + count // _ITEMS_PER_STEP)
+
+    def characters(self, count: int) -> None:
+        """Pay for handling so many characters at once."""
+        self.charge(1 + count // _CHARACTERS_PER_STEP)
+
+    def new_text(self, length: int) -> None:
+        """Pay for making a text of that length, or refuse it."""
+        if length > MAX_LENGTH:
+            raise Misuse(f"the text would have {length:,} characters; the limit is {MAX_LENGTH:,}")
+        self.characters(length)
+
+    def new_list(self, length: int) -> None:
+        """Pay for making a list of that length, or refuse it."""
+        if length > MAX_LENGTH:
+            raise Misuse(f"the list would have {length:,} items; the limit is {MAX_LENGTH:,}")
+        self.items(length)
+
+
+class Extent:
+    """How much the values of one field may still come to; what is referred to twice counts twice, as it is stored."""
+
+    def __init__(self) -> None:
+        self._parts, self._characters = MAX_PARTS_MADE, MAX_CHARACTERS_MADE
+
+    def take(self, value: Any) -> Any:
+        """Return the value, or refuse it if all of them come to too much."""
+        coming = [value]
+        while coming:
+            one = coming.pop()
+            found = kind(one)
+            if found in ("list", "mapping"):
+                self._count(size(one), 0)
+                coming.extend(elements(one))
+                if found == "mapping":
+                    coming.extend(item for _, item in entries(one))
+            elif found == "text" or isinstance(one, (bytes, bytearray)):
+                self._count(0, len(one))
+        return value
+
+    def _count(self, parts: int, characters: int) -> None:
+        self._parts -= parts
+        self._characters -= characters
+        if self._parts < 0 or self._characters < 0:
+            raise Misuse(
+                f"the values come to more than {MAX_PARTS_MADE:,} parts or {MAX_CHARACTERS_MADE:,} characters; "
+                "hand on only what is needed of them, or keep them in a file and hand on its path"
+            )
+
+
+def kind(value: Any) -> str:
+    """`null`, `boolean`, `number`, `text`, `list`, `mapping`, `lookup` (by key only) or `other`."""
+    found: type = type(value)
+    return _kind_of(found)
+
+
+_KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("null", (type(None),)),
+    ("boolean", (bool,)),
+    ("number", (int, float)),
+    ("text", (str,)),
+    ("list", (list, tuple)),
+    ("mapping", (dict,)),
+    ("lookup", (Mapping,)),
+)
+_ARTICLES = {
+    "null": "nothing (null)",
+    "boolean": "true or false",
+    "number": "a number",
+    "text": "a text",
+    "list": "a list",
+    "mapping": "a mapping",
+    "lookup": "a mapping that cannot be listed",
+}
+SCALARS = frozenset({"null", "boolean", "number", "text"})
+NUMBERS = frozenset({"number", "boolean"})
+
+
+@functools.lru_cache(maxsize=512)
+def _kind_of(type_: type) -> str:
+    return next((name for name, bases in _KINDS if issubclass(type_, bases)), "other")
+
+
+def exact(value: Any) -> Any:
+    """The value as one of the built-in scalars if it is of a type derived from one, else the value."""
+    type_ = type(value)
+    if type_ in (str, int, float, bool, list, dict) or value is None:
+        return value
+    for base, convert in ((str, str.__str__), (int, int.__int__), (float, float.__float__)):
+        if issubclass(type_, base):
+            return convert(value)
+    return value
+
+
+def describe(value: Any) -> str:
+    """What a value is, in a few words that never run any of its code."""
+    found, value = kind(value), exact(value)
+    if found in ("null", "boolean"):
+        return {None: "nothing (null)", True: "true", False: "false"}[value]
+    if found == "number":
+        return f"the number {value}" if fits(value) else "a very large number"
+    if found == "text":
+        # All of it or nothing: a part of a secret could not be recognised and scrubbed.
+        return f"the text {value!r}" if len(value) <= _SHOWN_CHARACTERS else f"a text of {len(value):,}"
+    if found in ("list", "mapping"):
+        return f"a {found} of {size(value)}"
+    return _ARTICLES.get(found) or f"an object of type {type(value).__name__}, which is not plain data"
+
+
+def a(found: str) -> str:
+    """A kind of value with its article."""
+    return _ARTICLES.get(found, "an object that is not plain data")
+
+
+def fits(value: Any) -> bool:
+    """Whether a number is small enough to be worked with."""
+    return not isinstance(value, int) or value.bit_length() <= MAX_BITS
+
+
+def size(value: Any) -> int:
+    """The length of a text, list or mapping, whatever its type says of it."""
+    for base in (str, list, tuple, dict):
+        if issubclass(type(value), base):
+            return int(base.__len__(value))
+    raise Misuse(f"{describe(value)} has no length; only texts, lists and mappings have one")
+
+
+def entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    """The keys and values of a mapping."""
+    if kind(value) != "mapping":
+        raise Misuse(f"a mapping is needed here, not {describe(value)}")
+    return dict.items(value)
+
+
+def elements(value: Any) -> Iterable[Any]:
+    """The items of a list, or the keys of a mapping. A text has no items: it would be a surprise."""
+    found = kind(value)
+    if found == "list":
+        return base_of(value).__iter__(value)  # type: ignore[no-any-return]
+    if found == "mapping":
+        return dict.__iter__(value)
+    hint = "; split(…) makes a list of a text" if found == "text" else ""
+    raise Misuse(f"a list is needed here, not {describe(value)}{hint}")
+
+
+def truth(value: Any) -> bool:
+    """Whether a value counts as true: not null, false, zero or empty."""
+    found = kind(value)
+    if found in SCALARS:
+        return bool(exact(value))
+    if found in ("list", "mapping"):
+        return size(value) > 0
+    raise Misuse(f"{describe(value)} is neither true nor false")
+
+
+def text(value: Any) -> str:
+    """The value, which must be a text."""
+    if kind(value) != "text":
+        raise Misuse(f"a text is needed here, not {describe(value)}; str(…) makes one")
+    return str.__str__(value)
+
+
+def whole(value: Any) -> int:
+    """The value, which must be a whole number of ordinary size."""
+    value = exact(value)
+    if type(value) is not int or not fits(value):
+        raise Misuse(f"a whole number is needed here, not {describe(value)}")
+    return value
+
+
+def look_up(value: Any, key: Any, name: str) -> Any:
+    """The item of a mapping or list; `name` is what the value is called in the source."""
+    found, key = kind(value), exact(key)
+    if found in ("mapping", "lookup"):
+        return _by_key(value, key, name, found)
+    if found in ("list", "text") and type(key) is int:
+        if not -size(value) <= key < size(value):
+            raise Missing(lambda: f"{name} has {size(value)} item(s), so there is no [{_shown(key)}]")
+        return exact(base_of(value).__getitem__(value, key))
+    if found == "other":
+        raise Misuse(f"{name} is {describe(value)}; let the step return mappings, lists, texts and numbers")
+    if found == "list" and type(key) is str:
+        raise Missing(
+            lambda: f"{name} is {describe(value)}; {_shown(key)} needs an item of it first, such as {name}[0]"
+        )
+    raise Missing(lambda: f"{name} is {describe(value)}; it has no {_shown(key)}")
+
+
+def base_of(value: Any) -> Any:
+    """The built-in sequence type that a value is or is derived from."""
+    return next(base for base in (str, list, tuple) if issubclass(type(value), base))
+
+
+def _by_key(value: Any, key: Any, name: str, found: str) -> Any:
+    if kind(key) not in SCALARS:
+        raise Misuse(f"{describe(key)} cannot be a key of {name}; use a text or a number")
+    if found == "lookup":
+        return exact(value[key])
+    if not dict.__contains__(value, key):
+        raise Missing(lambda: missing_text(key, dict.__iter__(value), name))
+    return exact(dict.__getitem__(value, key))
+
+
+def missing_text(key: Any, known: Iterable[Any], name: str | None) -> str:
+    """That there is no such key (or no such name), what there is, and what may have been meant."""
+    every = (str.__str__(other) for other in known if kind(other) == "text")
+    short = (other for other in every if len(other) <= _SHOWN_CHARACTERS)
+    texts = list(itertools.islice(short, MOST_LOOKED_AT))
+    shown = ", ".join(map(repr, texts[:_SHOWN_KEYS])) + (", …" if len(texts) > _SHOWN_KEYS else "")
+    meant = suggestion(key, texts) if type(key) is str else ""
+    if name is None:
+        return f"there is no {_shown(key)} here; there is {shown or 'nothing'}{meant}"
+    return f"there is no {_shown(key)} in {name}; {f'it has {shown}' if texts else 'it is empty'}{meant}"
+
+
+def _shown(key: Any) -> str:
+    found = kind(key)
+    whole_key = (found == "text" and size(key) <= 2 * _SHOWN_CHARACTERS) or (found == "number" and fits(key))
+    return repr(exact(key)) if whole_key else describe(key)
+
+
+def equal(budget: Budget, one: Any, other: Any) -> bool:
+    """Whether two values are equal, item by item; a list and a tuple of the same items are."""
+    pairs = [(one, other)]
+    while pairs:
+        left, right = pairs.pop()
+        budget.charge(1)
+        kinds = {kind(left), kind(right)}
+        if kinds & {"other", "lookup"}:
+            culprit = left if kind(left) in ("other", "lookup") else right
+            raise Misuse(f"{describe(culprit)} cannot be compared")
+        if kinds & SCALARS:
+            if kinds == {"text"}:
+                budget.characters(min(size(left), size(right)))
+            if (len(kinds) > 1 and not kinds <= NUMBERS) or exact(left) != exact(right):
+                return False
+        elif len(kinds) > 1 or not _pair_up(budget, left, right, pairs):
+            return False
+    return True
+
+
+def _pair_up(budget: Budget, left: Any, right: Any, pairs: list[tuple[Any, Any]]) -> bool:
+    """Queue the items of two lists or two mappings; `False` if their lengths or keys differ."""
+    if size(left) != size(right):
+        return False
+    if left is right:
+        return True
+    budget.new_list(size(left) + len(pairs))
+    if kind(left) == "list":
+        pairs.extend(zip(elements(left), elements(right), strict=True))
+        return True
+    for key, value in entries(left):
+        if kind(key) not in SCALARS or not dict.__contains__(right, key):
+            return False
+        pairs.append((value, dict.__getitem__(right, key)))
+    return True
+
+
+# How values are written: in texts, and as JSON. The size is known before anything is written.
+
+
+def as_text(budget: Budget, value: Any) -> str:
+    """How a value looks in a text: null as nothing, `true`, numbers, lists and mappings as JSON."""
+    found, value = kind(value), exact(value)
+    if found == "text":
+        return str(value)
+    if found == "null":
+        return ""
+    if found == "boolean":
+        return "true" if value else "false"
+    if found == "number":
+        if not fits(value):
+            raise Misuse(f"the number has more than {MAX_BITS} bits and cannot be written")
+        return str(value)
+    return as_json(budget, value)
+
+
+def as_json(budget: Budget, value: Any, indent: int | None = None) -> str:
+    """A value as JSON, if it is plain data of reasonable size and depth."""
+    copied = _copy(budget, value, [0], MAX_DEPTH)
+    try:
+        written = json.dumps(copied, ensure_ascii=False, indent=indent, allow_nan=False)
+    except ValueError:
+        raise Misuse("JSON has no way to write infinity or 'not a number'") from None
+    budget.new_text(len(written))
+    return written
+
+
+def _copy(budget: Budget, value: Any, written: list[int], depth: int) -> Any:
+    """A copy of built-in types only, made while counting, since shared parts are written each time."""
+    found, value = kind(value), exact(value)
+    written[0] += 2 + (len(value) if found == "text" else 0)
+    budget.items(1)
+    if written[0] > MAX_LENGTH or depth < 0:
+        raise Misuse("the value is too large or too deeply nested to be written as text")
+    if found == "list":
+        return [_copy(budget, item, written, depth - 1) for item in elements(value)]
+    if found == "mapping":
+        return {_key(key, written): _copy(budget, item, written, depth - 1) for key, item in entries(value)}
+    if found not in SCALARS:
+        raise Misuse(f"{describe(value)} cannot be written as text; let the step return plain data")
+    if found == "number" and not fits(value):
+        raise Misuse(f"a number has more than {MAX_BITS} bits and cannot be written")
+    return value
+
+
+def _key(key: Any, written: list[int]) -> Any:
+    if kind(key) not in SCALARS or not fits(exact(key)):
+        raise Misuse(f"a mapping with {describe(key)} as a key cannot be written as text")
+    written[0] += size(key) if kind(key) == "text" else 4
+    return exact(key)

@@ -1,0 +1,394 @@
+"""What templates and expressions of a workflow see of a run's state."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.engine.context import Context
+from holdfast.errors import CommandRefused
+from holdfast.state.state import State, origin_of
+from holdfast.stores.namespaces import shown_url
+from holdfast.suggestions import suggestion
+from holdfast.views.usage import COUNTED
+from holdfast.workflows.errors import BudgetExceeded
+from holdfast.workflows.model import Definition, Limits, Parallel, Step, Workflow
+from holdfast.workflows.secrets import REDACTED, Scrubber, SecretError, Secrets
+
+Names = Collection[str] | None
+"""Which steps are looked at; `None` means all."""
+
+
+class Layout:
+    """Where a workflow keeps what in the state, and which steps it has, members of groups included.
+
+    A sub-workflow keeps its own things under a `prefix`, and what it shares with its parent under the parent's
+    step: `shared` is that step's key.
+    """
+
+    def __init__(
+        self, definition: Definition, prefix: str = "", shared: str = "", is_item: bool = False
+    ) -> None:
+        self.definition, self.prefix, self.shared, self.is_item = definition, prefix, shared, is_item
+        self.steps: dict[str, Step] = {}
+        for step in definition.steps:
+            self.steps[step.name] = step
+            for member in members(step):
+                self.steps[member.name] = member
+
+    def key(self, name: str) -> str:
+        """The state key of a step."""
+        return f"{self.prefix}{name}"
+
+    def items_key(self, name: str) -> str:
+        """The state key of what the items of a for-each step result in."""
+        return f"{self.prefix}{name}:items"
+
+    def each_key(self, name: str) -> str:
+        """The state key under which one item of a for-each step finds itself."""
+        return f"{self.prefix}{name}:each"
+
+    @property
+    def failure_key(self) -> str:
+        """The state key under which a sub-workflow that ends early notes that it failed."""
+        return f"{self.prefix}:failed"
+
+    def has_failed(self, state: Mapping[str, Any]) -> bool:
+        """Whether this is a sub-workflow that has failed and only finishes what was under way."""
+        return bool(self.shared) and bool(state.get(self.failure_key))
+
+    def inputs(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The inputs of this workflow."""
+        if not self.shared:
+            return state.get("inputs") or {}
+        holder = state[f"{self.shared}:each"] if self.is_item else state[self.shared]
+        return holder.get("inputs") or {}
+
+    @property
+    def inputs_key(self) -> str:
+        """The state key that the inputs of this workflow are under."""
+        if not self.shared:
+            return "inputs"
+        return f"{self.shared}:each" if self.is_item else self.shared
+
+    def keys_of(self, name: str) -> Iterator[str]:
+        """The state keys that a step as templates see it is made of."""
+        step = self.steps[name]
+        yield self.key(name)
+        if step.for_each is not None:
+            yield self.items_key(name)
+        for member in members(step):
+            yield from self.keys_of(member.name)
+
+    def record(self, state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        """What a step has left in the state."""
+        return state.get(self.key(name)) or {}
+
+    def status(self, state: Mapping[str, Any], name: str) -> str:
+        """How far a step has come: pending, running, completed, failed or skipped."""
+        return str(self.record(state, name).get("status", "pending"))
+
+    def visits(self, state: Mapping[str, Any], name: str) -> int:
+        """How often the run has come to a step."""
+        return int(self.record(state, name).get("visits", 0))
+
+    def visits_over(self, state: Mapping[str, Any], name: str) -> int:
+        """How often the run has come to a step and is through with it: what the step's own templates see."""
+        return self.visits(state, name) - (self.status(state, name) == "running")
+
+    def view(self, state: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """A step as templates see it."""
+        step, seen = self.steps[name], {"status": "pending", **self.record(state, name)}
+        if step.for_each is not None:
+            results = self.results(state, name, self.visits_over(state, name))
+            seen["outputs"] = [result.get("output") for result in results.values() if "error" not in result]
+            seen["errors"] = {key: result["error"] for key, result in results.items() if "error" in result}
+            seen["output"] = seen["outputs"]
+        elif step.parallel is not None:
+            records = self.results_of_members(state, name, self.visits_over(state, name))
+            seen["outputs"] = {key: found["output"] for key, found in records.items() if "output" in found}
+            seen["errors"] = {key: found["error"] for key, found in records.items() if "error" in found}
+            seen["output"] = seen["outputs"]
+        return seen
+
+    def results(self, state: Mapping[str, Any], name: str, visit: int) -> dict[str, Any]:
+        """What the items of one visit of a for-each step resulted in, by item key, in the items' order."""
+        found = state.get(self.items_key(name)) or {}
+        current = [(key, value) for key, value in found.items() if value["visit"] == visit]
+        return dict(sorted(current, key=lambda pair: pair[1]["index"]))
+
+    def results_of_members(
+        self, state: Mapping[str, Any], name: str, visit: int
+    ) -> dict[str, dict[str, Any]]:
+        """The members of a group that took part in one of its visits, as templates see them."""
+        seen = {member.name: self.view(state, member.name) for member in members(self.steps[name])}
+        return {member: found for member, found in seen.items() if found.get("round") == visit}
+
+
+class Scope(Mapping[str, Any]):
+    """The names that one step, or one route, may use. Nothing is looked at before it is asked for."""
+
+    __slots__ = ("_layout", "_names", "_state", "_values")
+
+    def __init__(self, layout: Layout, state: State, names: Names = None, **more: Any) -> None:
+        self._layout, self._state, self._names, self._values = layout, state, names, more
+
+    def __getitem__(self, name: str) -> Any:
+        values = self._values
+        if name not in values:
+            values[name] = _FOUND[name](self)
+        return values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values or name in _FOUND
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*_FOUND, *self._values]))
+
+    def __len__(self) -> int:
+        return len(dict.fromkeys([*_FOUND, *self._values]))
+
+    def _known(self) -> Collection[str]:
+        steps = self._layout.steps
+        return steps if self._names is None else [name for name in self._names if name in steps]
+
+    def _steps(self) -> dict[str, Any]:
+        return {name: self._layout.view(self._state, name) for name in self._known()}
+
+    def _visits(self) -> dict[str, int]:
+        return {name: self._layout.visits_over(self._state, name) for name in self._known()}
+
+    def _workflow(self) -> dict[str, str]:
+        return {"name": self._layout.definition.workflow.name, "run_id": origin_of(self._state).run_id}
+
+
+_FOUND: dict[str, Callable[[Scope], Any]] = {
+    "inputs": lambda scope: scope._layout.inputs(scope._state),
+    "steps": Scope._steps,
+    "visits": Scope._visits,
+    "vars": lambda scope: scope._layout.definition.workflow.vars,
+    "workflow": Scope._workflow,
+}
+
+
+def members(step: Step) -> list[Step]:
+    """The steps of a group; none for any other step."""
+    if step.parallel is None:
+        return []
+    return step.parallel.steps if isinstance(step.parallel, Parallel) else step.parallel
+
+
+def values_named(paths: Collection[tuple[str, ...]], workflow: Workflow) -> list[tuple[str, Any]]:
+    """What paths find in the file and not in the state: variables, and the workflow's name."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        if path[0] == "vars":
+            known = workflow.vars
+            found |= {f"vars.{name}": known.get(name) for name in (path[1:2] or known)}
+        elif path == ("workflow",) or path[:2] == ("workflow", "name"):
+            found["workflow.name"] = workflow.name
+    return sorted(found.items())
+
+
+def names_run(paths: Collection[tuple[str, ...]]) -> bool:
+    """Whether paths lead to what is another in every run: its id."""
+    return any(path == ("workflow",) or path[:2] == ("workflow", "run_id") for path in paths)
+
+
+def steps_named(paths: Collection[tuple[str, ...]]) -> Names:
+    """The steps that some paths lead to; `None` if they may lead to any."""
+    named: set[str] = set()
+    for path in paths:
+        if path[0] in ("steps", "visits"):
+            if len(path) < 2:
+                return None
+            named.add(path[1])
+    return named
+
+
+# Where in the state a workflow keeps what people speak of: inputs, the outputs of steps, items.
+
+
+Nodes = Mapping[str, Any]
+
+
+def place_in_state(
+    outline: Mapping[str, Any], words: Sequence[str], step: str = "", item: str = "item"
+) -> tuple[str, ...]:
+    """The place of `inputs.topic`, `steps.fetch.output` or `item` as a step sees it; without a step, the whole run.
+
+    `item` is what the step calls its item. What is kept nowhere in the state is refused.
+    """
+    *around, own = step.partition("[")[0].split("/")
+    nodes, shared, holder = _around(outline.get("nodes", {}), around)
+    match tuple(words):
+        case ("inputs", *inside):
+            return (holder, "inputs", *inside) if holder else ("inputs", *inside)
+        case ("steps", name, *inside) if inside:
+            _check_output(nodes, name)
+            return (f"{shared}/{name}" if shared else name, *inside)
+        case (word, *inside) if word in ("item", item) and f"{own}:item" in nodes:
+            return (f"{shared}/{own}:each" if shared else f"{own}:each", "item", *inside)
+    known = "inputs.NAME and steps.NAME.output" + (f" and {item}" if f"{own}:item" in nodes else "")
+    raise CommandRefused(f"{'.'.join(words)!r} cannot be changed; what can be is {known}")
+
+
+def _around(nodes: Nodes, names: Sequence[str]) -> tuple[Nodes, str, str]:
+    """The nodes of a sub-workflow, the key of the step that it is, and the key that holds its inputs."""
+    shared = holder = ""
+    for name in names:
+        flow, each = nodes.get(f"{name}:flow"), nodes.get(f"{name}:item", {})
+        inner = flow if flow is not None else each
+        if "graph" not in inner:
+            raise CommandRefused(f"there is no sub-workflow {name!r}{suggestion(name, nodes)}")
+        shared = f"{shared}/{name}" if shared else name
+        holder = shared if flow is not None else f"{shared}:each"
+        nodes = inner["graph"]["nodes"]
+    return nodes, shared, holder
+
+
+def _check_output(nodes: Nodes, name: str) -> None:
+    if name not in nodes or ":" in name:
+        raise CommandRefused(f"there is no step {name!r}{suggestion(name, nodes)}")
+    if f"{name}:done" in nodes and f"{name}:flow" not in nodes:
+        raise CommandRefused(f"the output of {name!r} is put together from others; change those")
+
+
+# The money that a run's agents may spend, over all its resumes.
+
+
+logger = logging.getLogger("holdfast")
+
+
+def _nothing(run_id: str) -> float:
+    return 0.0
+
+
+@dataclass
+class Purse:
+    """How much the runs of a workflow may spend. What they have spent is in their journals."""
+
+    budget: float | None = None
+    enforced: bool = True
+    look: Callable[[str], float] = _nothing
+    """Finds what a run has spent by the lines that the first versions kept in its state."""
+    _new: set[str] = field(default_factory=set)
+    """Runs that have no such lines."""
+    _told: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, limits: Limits) -> Purse:
+        return cls(limits.budget, limits.budget_mode == "enforce")
+
+    def spent(self, ctx: Context) -> float:
+        """US dollars that are known to be spent."""
+        with self._lock:
+            if ctx.run_id in self._new:
+                return ctx.spent
+            earlier = self.look(ctx.run_id)
+            if not earlier:
+                self._new.add(ctx.run_id)
+            return earlier + ctx.spent
+
+    def refuse_if_empty(self, ctx: Context) -> None:
+        """Raise `BudgetExceeded` if no more may be spent, or tell, once, that it would be too much."""
+        if self.budget is None or (spent := self.spent(ctx)) < self.budget:
+            return
+        told = f"the agents of this run have spent ${spent:.4f} of a budget of ${self.budget:.4f}"
+        if self.enforced:
+            raise BudgetExceeded(f"{told}; raise limits.budget in the workflow file, then resume")
+        if ctx.run_id not in self._told:
+            self._told.add(ctx.run_id)
+            logger.warning("run %s: %s; going on, as limits.budget_mode is audit", ctx.run_id, told)
+
+
+def count_earlier_lines(ctx: Context) -> None:
+    """Bring what the first versions let a step remember of its spending into the journal's ledger, once."""
+    for name in ("reply", *(f"spent:{attempt}" for attempt in range(1, ctx.attempt + 1))):
+        found = ctx.recall(name)
+        line = found.get("entry", found if "id" in found else None) if isinstance(found, Mapping) else None
+        if line is not None:
+            ctx.once(f"{COUNTED}{name}", _count, ctx, line)
+
+
+def _count(ctx: Context, line: Mapping[str, Any]) -> None:
+    tokens = {name: int(line.get(name) or 0) for name in ("input_tokens", "output_tokens")}
+    ctx.spend(str(line.get("model", "")), **tokens, cost=line.get("cost"))
+
+
+# What the steps of a workflow are executed with, beside the state: files, secrets, money, manners.
+
+
+_OURS = re.compile("(?:HOLDFAST|WORKFLOW)_.*(?:KEY|PASS|SECRET|TOKEN)|PG(?:SSL)?PASSWORD", re.IGNORECASE)
+"""Variables that hold keys, passphrases, secrets and passwords of ours; no command is given them unasked."""
+_URLS = ("HOLDFAST_STORE", "WORKFLOW_CHECKPOINT_DSN")
+_SCALARS = (str, bytes, int, float, bool, type(None))
+_SHORTEST_PIECE = 4
+
+
+@dataclass
+class World:
+    """One loaded workflow's surroundings, shared with its sub-workflows."""
+
+    base: Path
+    """The folder of the workflow file: relative paths and modules are looked for there."""
+    env: Mapping[str, str]
+    secrets: Secrets
+    scrubber: Scrubber
+    purse: Purse
+    skip_gates: bool = False
+    interactive: bool = False
+    """Whether somebody can be asked what to do with an interrupted step that may not simply be repeated."""
+
+    def hide(self, value: Any) -> Any:
+        """A value without secrets, also if it holds things that are not plain data; the same one if it has none."""
+        if not self.secrets.remembered():
+            return value
+        return self._covered(self.scrubber.scrub(value))
+
+    def hide_cut(self, text: str) -> str:
+        """A text without secrets that somebody else may have cut short, in the middle of a secret too."""
+        text = str(self.scrubber.scrub(text))
+        body = text.removesuffix("…")
+        for secret in self.secrets.remembered():
+            for length in range(len(secret) - 1, _SHORTEST_PIECE - 1, -1):
+                if body.endswith(secret[:length]):
+                    return f"{body[:-length]}{REDACTED}{text[len(body) :]}"
+        return text
+
+    def recognise(self, names: set[str]) -> None:
+        """Take note of these secrets where they are set, so that they are hidden wherever they turn up."""
+        for name in names:
+            try:
+                self.secrets[name]
+            except SecretError:
+                continue
+
+    def command_env(self) -> dict[str, str]:
+        """The environment for commands: without secrets, which a workflow hands over by name."""
+        kept = {name: value for name, value in self.env.items() if not _OURS.match(name)}
+        return kept | {name: shown_url(kept[name]) for name in _URLS if name in kept}
+
+    def _covered(self, value: Any) -> Any:
+        """What the scrubber does not look into: it is shown, and replaced by what is shown if that has a secret."""
+        if isinstance(value, _SCALARS):
+            return value
+        if isinstance(value, dict):
+            covered = {key: self._covered(item) for key, item in value.items()}
+            return value if all(covered[key] is value[key] for key in value) else covered
+        if isinstance(value, (list, tuple)):
+            items = [self._covered(item) for item in value]
+            same = all(one is other for one, other in zip(items, value, strict=True))
+            return value if same else items
+        try:
+            shown = repr(value)
+        except Exception:
+            return REDACTED
+        clean = self.scrubber.scrub(shown)
+        return value if clean == shown else clean

@@ -1,0 +1,306 @@
+"""`Flow`: a workflow file that was read, and all that can be done with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.engine.app import App
+from holdfast.engine.checkpoint_files import check_config
+from holdfast.engine.settings import CheckpointPolicy, Retention
+from holdfast.errors import CannotRerun, GraphInvalid, HoldfastError
+from holdfast.events import Event, Observer
+from holdfast.graph.graph import Graph, base_name, outline_names, renamed_nodes
+from holdfast.journal.run_state import frame_of, node_of
+from holdfast.state.state import State
+from holdfast.stores.base import Store
+from holdfast.suggestions import did_you_mean
+from holdfast.views.usage import lines_of, spending_of
+from holdfast.workflows.compile import StepInvalid, StepsInvalid, compile_flow, read_inputs
+from holdfast.workflows.edges import follow_by_order, last_output
+from holdfast.workflows.files import FlowFiles
+from holdfast.workflows.kinds.shell import Command
+from holdfast.workflows.model import Definition, Hooks, Parallel
+from holdfast.workflows.reading.definition import parse
+from holdfast.workflows.reading.problems import FlowInvalid, Problem, listed
+from holdfast.workflows.reading.source import Source
+from holdfast.workflows.scope import Layout, Purse, World, members
+from holdfast.workflows.secrets import Scrubber, Secrets
+from holdfast.workflows.step import Work
+
+# `hooks`: commands that are told how a run goes. They change nothing in it, and their failures are only lo.
+
+
+logger = logging.getLogger("holdfast")
+
+TIMEOUT = 60.0
+
+
+class Announcer:
+    """Runs the hooks of one workflow, with the facts as variables: HOLDFAST_RUN_ID, HOLDFAST_STATUS and so on."""
+
+    def __init__(self, hooks: Hooks, world: World, workflow: str) -> None:
+        self._hooks, self._world, self._workflow = hooks, world, workflow
+
+    def started(self, run_id: str) -> None:
+        """A run began, or was taken up again."""
+        self._tell("on_start", self._hooks.on_start, run_id, {"HOLDFAST_STATUS": "running"})
+
+    def ended(self, run_id: str, status: str, error: str = "") -> None:
+        """A run completed, or failed with an error; nobody is told of other endings."""
+        facts = {"HOLDFAST_STATUS": status, "HOLDFAST_ERROR": self._world.scrubber.scrub(error)}
+        if status == "completed":
+            self._tell("on_complete", self._hooks.on_complete, run_id, facts)
+        elif status == "failed":
+            self._tell("on_error", self._hooks.on_error, run_id, facts)
+
+    def _tell(self, name: str, script: str | None, run_id: str, facts: Mapping[str, str]) -> None:
+        if script is None:
+            return
+        known = {"HOLDFAST_RUN_ID": run_id, "HOLDFAST_WORKFLOW": self._workflow, **facts}
+        world = self._world
+        command = Command(
+            script,
+            cwd=world.base,
+            env={**world.command_env(), **known},
+            timeout=TIMEOUT,
+            scrub=world.scrubber.scrub,
+        )
+        try:
+            done = command.run(lambda: False, lambda line: None)
+        except HoldfastError as error:
+            logger.error("hook %s: %s", name, self._world.scrubber.scrub(str(error)))
+            return
+        if done.code:
+            logger.error("hook %s ended with code %d: %s", name, done.code, done.stderr.strip()[-500:])
+
+
+_FILES = {"sqlite": ("sqlite:///", "runs.db"), "files": ("file:///", "runs")}
+
+
+def load_flow(path: str | Path, *, env: Mapping[str, str] | None = None, text: str | None = None) -> Flow:
+    """Read a workflow file, or `text` as if it were one; `FlowInvalid` lists every problem at once."""
+    environment = os.environ if env is None else env
+    files = FlowFiles(Path(path), environment)
+    return _flow(files.root(text), environment, files)
+
+
+def flow_of_run(
+    config: Mapping[str, Any],
+    *,
+    file: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    prefer: str = "file",
+) -> Flow:
+    """The workflow that a stored run was started with, as its files are now.
+
+    `file` says where its file is if it was moved. Of files that are gone, sub-workflows included, what the run
+    saved is taken; with `prefer="saved"`, for a run from outside say, nothing else is, whatever files are there.
+    """
+    environment, saved = os.environ if env is None else env, config.get("flow")
+    if file is not None:
+        return load_flow(file, env=environment)
+    check_config(config)
+    if not isinstance(saved, Mapping):
+        raise HoldfastError(
+            "this run was not started from a workflow file; resume it from its Python program, or give the file with "
+            "--workflow FILE"
+        )
+    files = FlowFiles(Path(str(saved["path"])), environment, saved, prefer)
+    return _flow(files.root(), environment, files)
+
+
+def _flow(source: Source, env: Mapping[str, str], files: FlowFiles) -> Flow:
+    return Flow(source, parse(source), env, files)
+
+
+class Flow:
+    """A workflow file: what it is given, its graph on a store, what it results in."""
+
+    def __init__(
+        self, source: Source, definition: Definition, env: Mapping[str, str], files: FlowFiles
+    ) -> None:
+        self._source, self._files, self.definition = source, files, definition
+        self.path = source.path
+        self.name, self.description = definition.workflow.name, definition.workflow.description
+        self.digest = source.digest
+        secrets = Secrets(env)
+        self._scrubber = Scrubber(secrets)
+        purse = Purse.of(definition.workflow.limits)
+        self._world = World(self.path.resolve().parent, env, secrets, self._scrubber, purse)
+
+    def read_inputs(self, given: Mapping[str, Any], text: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The inputs of a run: `given` values, and `text` that is read as the declared types say."""
+        return read_inputs(self.definition.workflow, given, text)
+
+    def begin(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What `App.invoke` takes for these inputs."""
+        return {"inputs": dict(inputs)}
+
+    def config(self) -> dict[str, Any]:
+        """What a run remembers of its workflow file and its sub-workflows: it can be resumed by its id alone."""
+        return {
+            "flow": {
+                "path": str(self.path.resolve()),
+                "digest": self.digest,
+                "source": self._source.text,
+                "included": dict(self._source.included),
+                "files": self._files.as_saved(self.definition),
+            },
+            "tags": list(self.definition.workflow.tags),
+        }
+
+    def scrub(self, value: Any) -> Any:
+        """A value without the secrets that were used so far."""
+        return self._scrubber.scrub(value)
+
+    def renamed_nodes(self, app: App, run_id: str, names: Mapping[str, str]) -> dict[str, str]:
+        """What `App.resume` takes as `remap` for renamed steps of a run; its `rename_keys` are the names themselves.
+
+        What names no step is left for the engine to refuse.
+        """
+        journal, codec = app.settings.journal, app.settings.codec
+        outline = journal.load(journal.info(run_id), codec).run.outline
+        unknown = {
+            old: new for old, new in names.items() if old not in map(base_name, outline_names(outline))
+        }
+        return unknown | renamed_nodes(names, outline)
+
+    def announcer(self) -> Announcer:
+        """Tells the file's hooks how a run goes."""
+        return Announcer(self.definition.workflow.hooks, self._world, self.name)
+
+    def output(self, state: State) -> Any:
+        """What a run resulted in: its `output`, or else the output of the step that ran last."""
+        if self.definition.output is not None or not follow_by_order(self.definition.steps):
+            return state.get("output")
+        return last_output(Layout(self.definition), state)
+
+    def store_url(self) -> str:
+        """Where the file says that runs are kept; relative to the current folder."""
+        checkpoint = self.definition.workflow.checkpoint
+        if checkpoint.storage == "memory":
+            return "memory://"
+        scheme, name = _FILES[checkpoint.storage]
+        folder = checkpoint.path.replace("${workflow.name}", self.name)
+        return f"{scheme}{Path(folder).expanduser().absolute() / name}"
+
+    def open(
+        self,
+        store: Store | str | None = None,
+        *,
+        observer: Observer | Callable[[Event], object] | None = None,
+        interrupt_before: Iterable[str] = (),
+        interrupt_after: Iterable[str] = (),
+        skip_gates: bool = False,
+        interactive: bool = False,
+        durability: str | None = None,
+    ) -> App:
+        """The workflow's graph on a store, by default the one that the file names.
+
+        `interactive` says that somebody can be asked about interrupted steps that may not simply be repeated.
+        """
+        workflow = self.definition.workflow
+        world = dataclasses.replace(
+            self._world, skip_gates=skip_gates, interactive=interactive, purse=Purse.of(workflow.limits)
+        )
+        try:
+            compiled = compile_flow(self.definition, world, self._files.definition, self.path)
+            app = compiled.graph.compile(
+                self.store_url() if store is None else store,
+                interrupt_before=self._nodes(compiled.first, [*compiled.before, *interrupt_before], "before"),
+                interrupt_after=self._nodes(compiled.last, [*compiled.after, *interrupt_after], "after"),
+                policy=self._policy(durability),
+                retention=self._retention(),
+                max_parallel=workflow.limits.max_parallel,
+                on_change=workflow.on_change,
+                time_limit=workflow.limits.timeout,
+                observer=observer,
+            )
+        except StepInvalid as error:
+            raise FlowInvalid([self._problem(error)]) from error
+        except StepsInvalid as error:
+            raise FlowInvalid([self._problem(each) for each in error.problems]) from error
+        except GraphInvalid as error:
+            raise FlowInvalid(
+                [self._source.problem(("steps",), problem) for problem in error.problems]
+            ) from error
+        world.purse.look = functools.partial(_spent_in_state, app)
+        return app
+
+    def _problem(self, error: StepInvalid) -> Problem:
+        """What keeps a step from being made ready, at its place in the file."""
+        name = error.step.partition("/")[0]
+        message = f"step {error.step!r}: {error.reason}"
+        for index, step in enumerate(self.definition.steps):
+            if step.name == name:
+                return self._source.problem(("steps", index, step.kind), message)
+            inner = ("steps",) if isinstance(step.parallel, Parallel) else ()
+            for place, member in enumerate(members(step)):
+                if member.name == name:
+                    path = ("steps", index, "parallel", *inner, place, member.kind)
+                    return self._source.problem(path, message)
+        return self._source.problem(("steps",), message)
+
+    def _nodes(self, known: Mapping[str, str], names: Iterable[str], when: str) -> list[str]:
+        """The nodes to pause at for these steps; steps of sub-workflows are named `outer/inner`."""
+        wanted = list(dict.fromkeys(names))
+        unknown = [name for name in wanted if name not in known]
+        if unknown:
+            raise FlowInvalid(
+                self._source.problem(
+                    ("steps",),
+                    f"a pause is wanted {when} {name!r}, but there is no such step",
+                    did_you_mean(name, known) or f"the steps are {listed(known)}",
+                )
+                for name in unknown
+            )
+        return [known[name] for name in wanted]
+
+    def _policy(self, durability: str | None) -> CheckpointPolicy:
+        checkpoint = self.definition.workflow.checkpoint
+        return CheckpointPolicy(
+            interval=checkpoint.interval,
+            # Steps that fail under `continue` have a stand-in of their own, which keeps the failure as data.
+            on_failure="pause" if checkpoint.on_failure == "continue" else checkpoint.on_failure,
+            on_save_error=checkpoint.on_save_error,
+            preserve=checkpoint.preserve,
+            durability=durability or (checkpoint.durability if checkpoint.enabled else "exit"),
+        )
+
+    def _retention(self) -> Retention | None:
+        wish = self.definition.workflow.checkpoint.retention
+        if wish is None:
+            return None
+        return Retention(
+            max_age=None if wish.max_age_days is None else dt.timedelta(days=wish.max_age_days),
+            max_checkpoints=wish.max_checkpoints,
+            keep_successful=wish.keep_successful,
+            pause_ttl=None if wish.pause_ttl is None else dt.timedelta(seconds=wish.pause_ttl),
+        )
+
+
+def _spent_in_state(app: App, run_id: str) -> float:
+    """What the agents of a run have spent by the lines that the first versions kept in its state."""
+    journal, codec = app.settings.journal, app.settings.codec
+    if not journal.store.runs(run=run_id):
+        return 0.0
+    return spending_of(lines_of(journal.load(journal.info(run_id), codec).run, codec)).cost
+
+
+# What somebody says that a step of a workflow file came to, as what its node would have returned.
+
+
+def returned(graph: Graph, step: str, output: Any) -> Callable[[Any], Mapping[str, Any]]:
+    """What the node of a step, which is named by its id, returns for a state if this is the step's output."""
+    node = graph.at(frame_of(step)).nodes[node_of(step).rpartition("/")[2]]
+    work = getattr(node.function, "__self__", node.function)
+    if not isinstance(work, Work):
+        raise CannotRerun(f"step {step!r} is made of others; give the output of one of those")
+    return lambda state: work.update(state, {"status": "completed", "output": output})
