@@ -43,7 +43,7 @@ from tests.capsules.test_foreign import INNOCENT, paused_run, stranger, with_con
 from tests.cli.calling import call, start, until
 from tests.engine.test_policies import RecordingStore
 from tests.graphs import Log, chain
-from tests.repair.damaging import damage_entry, sql
+from tests.integrity.damaging import damage_entry, sql
 
 SOURCE = Path(holdfast.__file__).parent
 REMEDY = re.compile(rf"\b(app\.\w+)\(|\b(holdfast\.\w+)\(|(?<!from )\b(holdfast (?:{'|'.join(ENTRIES)}))\b")

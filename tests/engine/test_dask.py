@@ -19,8 +19,8 @@ from holdfast.engine.executors.remote import Unavailable
 from holdfast.stores.base import Store
 from tests.engine import away
 from tests.engine.test_executors import cause, each, graph_of, run, told, until
-from tests.flows.workshop import Workshop
 from tests.graphs import Heard
+from tests.workflows.workshop import Workshop
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

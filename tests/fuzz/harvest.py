@@ -78,7 +78,7 @@ def codec() -> Iterator[bytes]:
 
 def flows() -> Iterator[bytes]:
     """Workflow files, good and bad."""
-    for folder in ("tests/flows/good", "tests/flows/broken", "examples"):
+    for folder in ("tests/workflows/good", "tests/workflows/broken", "examples"):
         for path in sorted((ROOT / folder).rglob("*.yaml")):
             yield path.read_bytes()
 

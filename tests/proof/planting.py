@@ -63,9 +63,12 @@ def planted(bug: Planted) -> Iterator[Path]:
     """A copy of the source with the bug in it; a bug whose place is gone is refused."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         source = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        unneeded = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "src", source, ignore=unneeded)
+        if any(file.startswith("tests/") for file, _, _ in bug.edits):
+            shutil.copytree(ROOT / "tests", Path(folder) / "tests", ignore=unneeded)
         for file, old, new in bug.edits:
-            path = source / "holdfast" / file
+            path = Path(folder) / file if file.startswith("tests/") else source / "holdfast" / file
             text = path.read_text()
             if text.count(old) != 1:
                 raise SystemExit(f"{bug.name}: {file} has {text.count(old)} places like {old!r}, not one")
@@ -74,15 +77,16 @@ def planted(bug: Planted) -> Iterator[Path]:
 
 
 def prove(proof: Sequence[str], source: Path = ROOT / "src") -> Seen:
-    """Run a proof in a process of its own, with the source given."""
-    path = os.pathsep.join([str(source), str(ROOT)])
+    """Run a proof in a process of its own, with the source given and the tests beside it, if there are any."""
+    root = source.parent if (source.parent / "tests").is_dir() else ROOT
+    path = os.pathsep.join([str(source), str(root)])
     begun = time.monotonic()
     try:
         done = subprocess.run(
             [sys.executable, "-m", *proof],
             capture_output=True,
             text=True,
-            cwd=ROOT,
+            cwd=root,
             env=unmeasured(PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1"),
             timeout=PATIENCE,
         )

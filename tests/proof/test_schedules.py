@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.invariants import FINISHED_ONCE, INTENT, NOT_STRANDED, TIMERS
-from holdfast.testing.simulator import Choices, Fault, faults
 from tests.processes import unmeasured
 from tests.proof import schedules
 from tests.proof.simulated.scenario import ANSWER_SOON, FLEET, PRIVATE, SHARED, Scenario
 from tests.proof.simulated.schedule import Verdict, play, replay, run
 from tests.proof.simulated.shapes import shapes
 from tests.proof.simulated.shrinking import as_test, shrink
+from tests.simulator import Choices, Fault, faults
 
 ROOT = Path(__file__).parents[2]
 SHORT = int(os.environ.get("HOLDFAST_SCHEDULES", "1500"))

@@ -10,10 +10,10 @@ from holdfast.state.codec import Unknown
 from holdfast.views.diff.difference import difference
 from holdfast.views.diff.patch import PatchError, apply_difference, apply_patch, json_patch
 from holdfast.views.plain import plain, preview
-from tests.diff.values import edited
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.making import exact, value
 from tests.fuzz.target import Check, Target, Wrong
+from tests.views.diff.values import edited
 
 
 def differences() -> Check:

@@ -10,9 +10,9 @@ from random import Random
 from holdfast.errors import HoldfastError
 from holdfast.workflows.language.templates import compile_template
 from holdfast.workflows.shell import safe_script
-from tests.flows.test_shell_words import PIECES
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import Check, Target, Wrong, own_folder
+from tests.workflows.test_shell_words import PIECES
 
 VALUE = "'; echo PWNED; \"; echo PWNED; `echo PWNED`; $(echo PWNED >&2)\necho PWNED\n)"
 MORE_PIECES = (

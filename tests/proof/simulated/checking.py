@@ -43,9 +43,9 @@ from holdfast.testing.invariants import (
     Invariant,
     Violation,
 )
-from holdfast.testing.simulator.faults import JUMP
-from holdfast.testing.simulator.server import Kept, Stored
 from holdfast.values import RunStatus
+from tests.simulator.faults import JUMP
+from tests.simulator.server import Kept, Stored
 
 from .operating import Operation
 from .scenario import Scenario

@@ -29,8 +29,8 @@ from holdfast.fleet.claims import LocalClaims
 from holdfast.fleet.worker import Worker, WorkerEvent
 from holdfast.state.codec import Codec
 from holdfast.stores.base import RunInfo
-from holdfast.testing.simulator import Crashed, Fault, Process, Simulation, faults
 from holdfast.values import RunStatus
+from tests.simulator import Crashed, Fault, Process, Simulation, faults
 
 from . import scenario as wishes
 from .scenario import FLEET, PRIVATE, Scenario

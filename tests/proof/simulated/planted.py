@@ -23,18 +23,18 @@ PLANTED = (
     Planted(
         "a store takes any append",
         "fence",
-        "testing/simulator/server.py",
+        "tests/simulator/server.py",
         "        elif kept is None or kept.head != after:\n",
         "        elif kept is None:\n",
         _PROOF,
         (
             (
-                "testing/simulator/server.py",
+                "tests/simulator/server.py",
                 "            if entry.seq != after:\n",
                 "            if False:\n",
             ),
             (
-                "testing/simulator/server.py",
+                "tests/simulator/server.py",
                 "        elif link and kept.entries[-1].chain != link:\n",
                 "        elif False:\n",
             ),
@@ -188,7 +188,7 @@ PLANTED = (
     Planted(
         "one record too many is pruned",
         "pruning",
-        "testing/simulator/server.py",
+        "tests/simulator/server.py",
         "        dropped = horizon.seq - kept.first\n        kept.entries, kept.first"
         " = kept.entries[dropped:], horizon.seq\n",
         "        dropped = horizon.seq - kept.first\n        kept.entries, kept.first"

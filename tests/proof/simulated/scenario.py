@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.testing.simulator import Choices, Fault, faults
+from tests.simulator import Choices, Fault, faults
 
 from .shapes import Shape, drawn
 

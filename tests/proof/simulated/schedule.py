@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from holdfast.testing.invariants import Violation
-from holdfast.testing.simulator import Choices, Simulation
-from holdfast.testing.simulator.world import EPOCH
+from tests.simulator import Choices, Simulation
+from tests.simulator.world import EPOCH
 
 from .checking import Reading, check, result_of
 from .operating import Operation

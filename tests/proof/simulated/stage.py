@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from holdfast import Context
-from holdfast.testing.simulator import Process, Simulation
+from tests.simulator import Process, Simulation
 
 _DURATIONS = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.004, 0.03, 0.3, 1.4)
 
