@@ -140,9 +140,9 @@ def bench_wave(folder: Path) -> Iterator[Row]:
         assert outcome.state["seen"] == list(range(200))
         yield Row(
             f"wave of 200 {kind} steps",
-            f"{outcome.figures.commits} commits",
+            f"{outcome.stats.commits} commits",
             "",
-            outcome.figures.commits,
+            outcome.stats.commits,
             5,
             "",
         )

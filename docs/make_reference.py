@@ -23,7 +23,7 @@ docstrings; change those, then run `python docs/make_reference.py`.
 """
 GROUPS: dict[str, str] = {
     "Writing graphs": "StateGraph Send Command Retry START END",
-    "Running them": "App Outcome Figures Pause Checkpoint RunStatus Context RunInterrupted RunTerminated",
+    "Running them": "App Outcome Stats Pause Checkpoint RunStatus Context RunInterrupted RunTerminated",
     "State": "State append merge add union keep_last register_type Unknown WorkflowState TaskResult",
     "Policies": "CheckpointPolicy Retention periodic_cleanup",
     "Checkpoints as plain values": "CheckpointStore CheckpointData PauseMetadata CheckpointConfig GraphConfig",

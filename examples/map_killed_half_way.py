@@ -70,7 +70,7 @@ def main() -> None:
         app.store.close()
         after = lines(ledger)[len(before) :]
 
-    finished = out.figures.steps_kept
+    finished = out.stats.steps_kept
     twice = [item for item, count in Counter(before + after).items() if count > 1]
     print(f"Resumed: {finished} items were finished and kept, {len(after)} ran now.")
     print(f"Finished items that ran twice: {finished + len(after) - ITEMS}.")

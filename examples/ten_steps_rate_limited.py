@@ -65,13 +65,13 @@ def main() -> None:
         print("An hour later ...")
         limited = False
         out = app.resume("report-1")
-        print(f"{out.status}: {out.figures.steps_kept} chapters kept, {out.figures.steps_run} written now.")
+        print(f"{out.status}: {out.stats.steps_kept} chapters kept, {out.stats.steps_run} written now.")
         app.store.close()
 
     print(f"Calls made: {sum(calls.values())}; only chapter 9 was asked for twice.")
     assert out.status == "completed"
     assert out.state["chapters"] == [f"chapter {number} about tides" for number in range(1, 11)]
-    assert (out.figures.steps_kept, out.figures.steps_run) == (8, 2)
+    assert (out.stats.steps_kept, out.stats.steps_run) == (8, 2)
     assert calls == {number: 2 if number == 9 else 1 for number in range(1, 11)}
 
 

@@ -130,7 +130,7 @@ def test_imports_point_down_the_stack_and_never_to_the_package_root() -> None:
 @pytest.mark.parametrize(
     ("where", "text"),
     [
-        ("stores/sqlite/store.py", "from holdfast.engine.loop import Drive"),
+        ("stores/sqlite/store.py", "from holdfast.engine.loop import Execution"),
         ("stores/sqlite/store.py", "from holdfast.state.codec import Codec"),
         ("journal/fold.py", "from holdfast.graph.graph import Graph"),
         ("journal/fold.py", "import holdfast"),
@@ -149,7 +149,7 @@ def test_an_import_up_the_stack_is_found(where: str, text: str) -> None:
     [
         ("journal/journal.py", "from holdfast.stores.base import Store"),
         ("graph/graph.py", "from holdfast.state.schema import Schema"),
-        ("engine/app.py", "from holdfast.engine.loop import Drive"),
+        ("engine/app.py", "from holdfast.engine.loop import Execution"),
         ("testing/invariants.py", "from holdfast.graph.builder import StateGraph"),
     ],
 )

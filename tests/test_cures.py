@@ -833,7 +833,7 @@ def an_item_has_no_checkpoint_of_its_own(bench: Bench) -> None:
     for place in ("each[a/b]", "each[c@d]", "each[e'f]", "each#1[a/b]"):
         told = failed(lambda place=place: app.fork(f"r@{place}"), HoldfastError)  # type: ignore[misc]
         assert app.resume(followed(told, app, "app.fork(")).status == "completed", told
-        assert followed(told, app, "app.rerun(").figures.steps_run == 1
+        assert followed(told, app, "app.rerun(").stats.steps_run == 1
         told = bench.holdfast("fork", f"items@{place}", code=2)
         assert "begins where" in bench.paste(told, "holdfast fork")
         assert "took over 0 steps and 2 items" in bench.paste(told, "holdfast rerun")

@@ -100,7 +100,7 @@ def test_a_list_growing_by_one_item_costs_the_item_and_not_the_list() -> None:
     """Trap 1: the whole state rewritten every step."""
 
     def written(turns: int) -> int:
-        return talking(turns, 500).compile(MemoryStore()).invoke({"n": 0}).figures.bytes_written
+        return talking(turns, 500).compile(MemoryStore()).invoke({"n": 0}).stats.bytes_written
 
     assert written(400) < 2.4 * written(200)
     assert written(400) < 1.6 * 400 * 500
@@ -126,7 +126,7 @@ def test_a_wave_of_many_steps_takes_few_commits_and_ends_in_one_piece() -> None:
     outcome = graph.compile(MemoryStore()).invoke({})
 
     assert len(outcome.state["messages"]) == 100
-    assert outcome.figures.commits <= 5
+    assert outcome.stats.commits <= 5
 
 
 def test_the_mark_of_a_wave_is_in_the_same_append_as_its_last_step() -> None:

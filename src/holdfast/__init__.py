@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.engine.once import StopSignal
     from holdfast.engine.resume_plan import PlannedStep, ResumePlan
     from holdfast.engine.retention import periodic_cleanup
-    from holdfast.engine.settings import CheckpointPolicy, Figures, Outcome, Pause, Retention
+    from holdfast.engine.settings import CheckpointPolicy, Outcome, Pause, Retention, Stats
     from holdfast.engine.time_travel.checkpoints import run_forks, run_history
     from holdfast.engine.time_travel.compare import compare_runs, diff_states
     from holdfast.engine.time_travel.rerun import Rerun, RerunStep
@@ -140,7 +140,7 @@ _NAMES = {
     "holdfast.engine.retention": ("periodic_cleanup",),
     "holdfast.engine.settings": (
         "CheckpointPolicy",
-        "Figures",
+        "Stats",
         "Outcome",
         "Pause",
         "Retention",
@@ -336,7 +336,6 @@ __all__ = [
     "ExecutorLost",
     "ExportedRun",
     "Family",
-    "Figures",
     "Flow",
     "FlowInvalid",
     "ForeignRun",
@@ -386,6 +385,7 @@ __all__ = [
     "StateDifference",
     "StateGraph",
     "StateInvalid",
+    "Stats",
     "StepTimeout",
     "StopSignal",
     "StoreError",

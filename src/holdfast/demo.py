@@ -102,7 +102,7 @@ def play(url: str) -> Story:
     try:
         app = workflow(free).compile(store)
         outcome = app.resume(run_id)
-        second = Drive(tuple(free.calls), str(outcome.status), outcome.figures.steps_kept)
+        second = Drive(tuple(free.calls), str(outcome.status), outcome.stats.steps_kept)
         calls = [*limited.calls, *free.calls]
         return Story(
             run_id=run_id,

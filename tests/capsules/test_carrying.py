@@ -250,7 +250,7 @@ def test_a_run_that_is_driven_where_it_is_imported_is_left_alone(source: Store, 
     late = exported(source, "r", tmp_path, "late")
     active_runs.enter(target, "r", object())
     try:
-        with pytest.raises(RunConflict, match="is being driven"):
+        with pytest.raises(RunConflict, match="is being executed"):
             import_run(target, late)
     finally:
         active_runs.leave(target, "r")

@@ -359,7 +359,7 @@ def test_python_refuses_a_run_from_outside_and_tells_how_to_confirm_it(tmp_path:
     for refused in (
         lambda: app.invoke(checkpoint="r"),
         lambda: asyncio.run(app.aresume("r")),
-        lambda: asyncio.run(app.atake_up("r")),
+        lambda: asyncio.run(app.aexecute("r")),
         lambda: app.rerun("r", "a"),
         lambda: app.resume(app.checkpoints("r")[0].id),
         lambda: app.invoke({"n": 1}, reuse="r"),

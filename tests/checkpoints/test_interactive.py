@@ -189,7 +189,7 @@ def test_what_cannot_wait_is_not_paused(store):
         pause_workflow(gated, "gated", "q", "?")
 
     def meddles(state: Any, ctx: Any) -> None:
-        with pytest.raises(RunConflict, match="being driven"):
+        with pytest.raises(RunConflict, match="being executed"):
             pause_workflow(busy, ctx.run_id, "q", "?")
 
     busy = chain("a", "b", nodes={"b": meddles}, name="w").compile(store)

@@ -319,7 +319,7 @@ def test_a_rate_limit_at_step_nine_costs_only_step_nine(store):
 
     assert calls == [*names[:9], *names[8:]]
     assert out.state["log"] == names
-    assert (out.figures.steps_kept, out.figures.steps_run) == (8, 2)
+    assert (out.stats.steps_kept, out.stats.steps_run) == (8, 2)
 
 
 def test_one_failed_member_of_a_group_is_the_only_one_to_run_again(store):
@@ -388,7 +388,7 @@ def test_a_large_context_is_compressed_and_never_cut(tmp_path):
 
     out = app.invoke({}, run_id="r")
 
-    assert out.figures.bytes_written < len(text) // 20
+    assert out.stats.bytes_written < len(text) // 20
     assert CheckpointStore(app.store).load_state("r")["log"] == [text]
     app.store.close()
 

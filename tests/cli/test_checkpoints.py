@@ -216,7 +216,7 @@ def test_a_driven_run_is_never_touched(sqlite_url: str, tmp_path: Path) -> None:
             capture_output=True,
             text=True,
         )
-        assert cleared.returncode == 0 and "is being driven and stays" in cleared.stderr
+        assert cleared.returncode == 0 and "is being executed and stays" in cleared.stderr
         assert cleared.stdout.strip() == "removed nothing" and len(store.marks("r")) == 2
     finally:
         go.touch()

@@ -183,7 +183,7 @@ def test_a_run_that_is_driven_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "open").touch()
     process.communicate(timeout=60)
 
-    assert named.returncode == 1 and "is being driven" in named.stderr
+    assert named.returncode == 1 and "is being executed" in named.stderr
     assert latest.returncode == 2 and "is unfinished" in latest.stderr
     assert process.returncode == 0
 

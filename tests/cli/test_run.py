@@ -124,7 +124,7 @@ def test_json_is_one_document(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert (told["status"], told["run_id"], told["workflow"]) == ("completed", "r2", "chain")
     assert told["output"] == {"result": "through", "count": 2}
-    assert told["figures"]["steps_run"] == 4 and told["steps_run"] == 3
+    assert told["stats"]["steps_run"] == 4 and told["steps_run"] == 3
     assert told["cost"] == 0 and told["pauses"] == [] and told["error"] is None and told["resume"] is None
 
 

@@ -500,7 +500,7 @@ def test_many_callers_at_once_are_all_heard(sqlite_url: str) -> None:
 def test_a_paused_run_of_the_fleet_is_queued_again_when_it_was_steered(memory: Store) -> None:
     app = chain("a", "b", "c", nodes={"b": asks}).compile(memory)
     run = app.submit({}, run_id="r")
-    asyncio.run(app.atake_up(run))
+    asyncio.run(app.aexecute(run))
     assert app.runs()[0].status == "paused"
 
     with pytest.raises(CommandRefused):
@@ -508,4 +508,4 @@ def test_a_paused_run_of_the_fleet_is_queued_again_when_it_was_steered(memory: S
     assert app.runs()[0].status == "paused", "what is refused wakes no worker"
     assert app.skip("r", "b") == "queued" and app.runs()[0].status == "queued"
 
-    assert asyncio.run(app.atake_up(run)).state["log"] == ["a", "c"]
+    assert asyncio.run(app.aexecute(run)).state["log"] == ["a", "c"]

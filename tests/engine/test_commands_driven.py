@@ -92,7 +92,7 @@ def test_further_steps_join_the_wave_that_is_running(memory: Store) -> None:
     assert app.inject("r", Send("b", {"n": 7}), patience=30) == "running"
     outcome = driven.end()
 
-    assert outcome.state["log"] == ["held", "b1", "b7", "c"] and outcome.figures.waves == 2
+    assert outcome.state["log"] == ["held", "b1", "b7", "c"] and outcome.stats.waves == 2
 
 
 def test_a_plan_is_changed_while_a_step_runs_and_nothing_else_follows_it(memory: Store) -> None:

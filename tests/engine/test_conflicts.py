@@ -175,7 +175,7 @@ def test_a_run_cannot_be_driven_twice_by_one_process() -> None:
     apps: list[App] = []
 
     def greedy(state: Any, ctx: Any) -> None:
-        with pytest.raises(RunConflict, match="'r' is being driven by this process already") as caught:
+        with pytest.raises(RunConflict, match="'r' is being executed by this process already") as caught:
             apps[0].resume(ctx.run_id)
         seen.append(caught.value)
 
@@ -235,7 +235,7 @@ def test_a_run_whose_event_loop_was_closed_can_be_resumed_and_what_is_left_of_it
     loop = asyncio.new_event_loop()
     pending = loop.create_task(app.ainvoke(run_id="r"))
     loop.run_until_complete(begun.wait())
-    with pytest.raises(RunConflict, match="is being driven by this process already"):
+    with pytest.raises(RunConflict, match="is being executed by this process already"):
         app.resume("r")
     loop.close()
 
@@ -257,7 +257,7 @@ def test_a_run_held_by_a_living_process_is_refused_and_taken_over_at_once_when_t
     assert holder.hear() == "holding"
     app = same_workflow(url, ledger)
 
-    with pytest.raises(RunConflict, match=f"run 'r' is being driven by process {holder.process.pid} on"):
+    with pytest.raises(RunConflict, match=f"run 'r' is being executed by process {holder.process.pid} on"):
         app.resume("r")
     with pytest.raises(RunConflict):
         app.resume("w")

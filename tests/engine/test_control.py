@@ -126,7 +126,7 @@ def test_a_run_that_is_driven_can_be_paused_and_goes_on_later() -> None:
 
     assert busy.app.runs()[0].status == "interrupted"
     outcome = busy.app.resume("r", answers={"go": "yes"})
-    assert outcome.status == "completed" and outcome.figures.steps_run == 1
+    assert outcome.status == "completed" and outcome.stats.steps_run == 1
     assert sorted(outcome.state["log"]) == ["worked", "yes"]
 
 
@@ -150,7 +150,7 @@ def test_a_pause_lets_a_lone_step_finish_and_starts_no_other(tmp_path: Path) -> 
 
     assert outcome.status == "interrupted" and app.plan_resume("r").steps[0].what == "kept"
     outcome = app.resume("r")
-    assert outcome.state["log"] == ["first", "second"] and outcome.figures.steps_run == 1
+    assert outcome.state["log"] == ["first", "second"] and outcome.stats.steps_run == 1
 
 
 def test_if_interrupted_answers_what_is_asked_about_interrupted_steps() -> None:

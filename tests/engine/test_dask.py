@@ -108,7 +108,7 @@ def test_a_worker_that_is_killed_costs_one_attempt_and_no_finished_item(
 
     killing.join()
     assert out.state["log"] == ["a", "b", "c", "d"]
-    assert out.figures.retries == 1
+    assert out.stats.retries == 1
     assert sorted(line.split()[0] for line in told(tmp_path)) == ["a", "b", "b", "c", "d"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.owner import describe, is_alive, this_driver
+from holdfast.engine.owner import describe, is_alive, this_owner
 from holdfast.stores.memory import MemoryStore
 
 MEMORY = MemoryStore()
@@ -30,11 +30,11 @@ class WithLeases(MemoryStore):
 
 
 def changed(**facts: object) -> str:
-    return json.dumps({**json.loads(this_driver(MEMORY)), **facts})
+    return json.dumps({**json.loads(this_owner(MEMORY)), **facts})
 
 
 def test_a_driver_in_this_process_is_known_by_the_runs_it_drives_not_by_its_process() -> None:
-    assert not is_alive(this_driver(MEMORY), MEMORY)
+    assert not is_alive(this_owner(MEMORY), MEMORY)
 
 
 def test_a_living_process_of_this_machine_may_still_be_driving() -> None:
@@ -69,7 +69,7 @@ def test_where_a_store_has_leases_they_tell_who_is_alive() -> None:
     store = WithLeases()
     elsewhere = {"host": "elsewhere", "boot": "another"}
 
-    assert json.loads(this_driver(store))["lease"] == "live" and "lease" not in json.loads(changed())
+    assert json.loads(this_owner(store))["lease"] == "live" and "lease" not in json.loads(changed())
     assert is_alive(changed(lease="live", **elsewhere), store)
     assert not is_alive(changed(lease="run out", **elsewhere), store)
     assert not is_alive(changed(lease="live", pid=os.getppid(), started="1"), store)

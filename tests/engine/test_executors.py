@@ -285,7 +285,7 @@ class TestLost:
 
         first, second = told(tmp_path)
         assert out.state["n"] == int(second) != int(first)
-        assert out.figures.retries == 1
+        assert out.stats.retries == 1
         assert "the worker process exited with code 3" in heard.of("node.error")[0].data["error"]
 
     def test_after_three_tries_the_run_fails_and_can_be_resumed(self, memory: Store) -> None:
@@ -312,7 +312,7 @@ class TestLost:
         out = graph.compile("memory://").invoke({"item": "kept"})
 
         assert out.state["log"] == ["kept"]
-        assert out.figures.retries == 2
+        assert out.stats.retries == 2
 
     def test_a_process_that_died_idle_is_replaced(self) -> None:
         """No attempt is lost with it."""

@@ -52,7 +52,7 @@ def test_an_item_is_skipped_and_run_again_by_each_form_of_its_name(
     fail[0] = False
 
     assert app.resume("r").state["log"] == others
-    assert app.rerun("r", named(others[0])).figures.steps_run == 1
+    assert app.rerun("r", named(others[0])).stats.steps_run == 1
 
 
 @pytest.mark.parametrize("form", ["work#1[a/b]", "work[a/b]", "work#1[a%2Fb]"])

@@ -13,7 +13,7 @@ import pytest
 from holdfast import END, START, App, Retry, RunStatus, StateGraph
 from holdfast.engine.commands.inbox import ANSWER, CANCEL, Wish
 from holdfast.engine.commands.posting import post
-from holdfast.engine.loop import Drive
+from holdfast.engine.loop import Execution
 from holdfast.engine.retention import expire_runs
 from holdfast.errors import ExecutionError, RunConflict
 from holdfast.stores.base import Store
@@ -30,7 +30,7 @@ def graph(**nodes: Any) -> StateGraph:
 
 
 def take_up(app: App, run_id: str, **options: Any) -> Any:
-    return asyncio.run(app.atake_up(run_id, **{"linger": 0.0, **options}))
+    return asyncio.run(app.aexecute(run_id, **{"idle_timeout": 0.0, **options}))
 
 
 def nap(ctx: Any) -> None:
@@ -109,7 +109,7 @@ def test_a_cancel_that_a_dead_driver_did_not_see_is_heeded_by_the_next_worker_bu
 def test_a_pause_of_a_person_comes_before_the_hand_over_of_a_worker(
     memory: Store, person_first: bool
 ) -> None:
-    drives: list[Drive] = []
+    drives: list[Execution] = []
 
     async def slow(state: Any) -> None:
         wishes = [
@@ -188,7 +188,7 @@ def test_a_driven_run_cannot_be_requeued_whatever_its_facts_said_a_moment_ago(me
     thread.start()
     assert begun.wait(30)
 
-    with pytest.raises(RunConflict, match="is being driven"):
+    with pytest.raises(RunConflict, match="is being executed"):
         app.requeue(run_id)
 
     go_on.set()

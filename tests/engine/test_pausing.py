@@ -101,10 +101,10 @@ def test_siblings_run_while_one_of_them_waits_at_its_gate() -> None:
     app = fan("a", "b", "c").compile("memory://", interrupt_before=["b"])
 
     out = app.invoke(run_id="r")
-    assert out.status == RunStatus.PAUSED and out.figures.steps_run == 2
+    assert out.status == RunStatus.PAUSED and out.stats.steps_run == 2
 
     out = app.resume("r")
-    assert out.state["log"] == ["a", "b", "c"] and out.figures.steps_run == 1 and out.figures.steps_kept == 2
+    assert out.state["log"] == ["a", "b", "c"] and out.stats.steps_run == 1 and out.stats.steps_kept == 2
 
 
 def test_gates_reach_into_sub_graphs() -> None:
@@ -186,7 +186,7 @@ def test_a_node_asks_and_gets_its_answer(store: Store) -> None:
     assert app.runs()[0].status == "paused"
 
     out = app.resume("r", "yes")
-    assert out.state["log"] == ["a", "ask: yes", "c"] and out.figures.steps_kept == 1
+    assert out.state["log"] == ["a", "ask: yes", "c"] and out.stats.steps_kept == 1
 
 
 @pytest.mark.parametrize("answer", [False, 0, "", [], {}, None])

@@ -120,7 +120,7 @@ def test_every_wave_is_saved_before_the_next_one_runs(store: Store) -> None:
     graph, seen = watching(store, SEVEN)
     out = graph.compile(store).invoke(run_id="r")
 
-    assert seen == [1, 2, 3, 4, 5, 6, 7] and entries(store) == 8 and out.figures.commits == 8
+    assert seen == [1, 2, 3, 4, 5, 6, 7] and entries(store) == 8 and out.stats.commits == 8
 
 
 def test_every_third_wave_is_saved(store: Store) -> None:
@@ -152,7 +152,7 @@ def test_a_pause_and_a_failure_are_saved_whatever_the_interval(store: Store) -> 
             app.invoke(run_id=f"fails {interval}")
         broken[0] = False
         out = app.resume(f"fails {interval}")
-        assert out.state["log"] == ["a"] and out.figures.steps_kept == 1
+        assert out.state["log"] == ["a"] and out.stats.steps_kept == 1
 
 
 def test_interval_zero_saves_nothing_of_a_run_that_goes_well(store: Store) -> None:
@@ -161,7 +161,7 @@ def test_interval_zero_saves_nothing_of_a_run_that_goes_well(store: Store) -> No
     out = graph.compile(store, policy=CheckpointPolicy(interval=0)).invoke(run_id="r")
 
     assert out.status == RunStatus.COMPLETED and seen == [0, 0, 0]
-    assert store.runs() == [] and out.figures.commits == 0
+    assert store.runs() == [] and out.stats.commits == 0
 
 
 # Failures.
@@ -265,7 +265,7 @@ def test_a_run_may_go_on_without_its_checkpoints_and_saves_what_it_owes(
     out = app.invoke(run_id="r", observer=heard)
 
     assert out.status == RunStatus.COMPLETED and out.state["log"] == list("abcdef")
-    assert out.figures.save_errors == 2 and out.warnings == (
+    assert out.stats.save_errors == 2 and out.warnings == (
         "2 checkpoint(s) could not be saved when they were due",
     )
     assert [event.data["consecutive"] for event in heard.of("checkpoint_failed")] == [1, 2]
@@ -286,14 +286,14 @@ def test_a_run_whose_store_never_works_still_completes() -> None:
     store.broken = True
     out = chain("a", "b").compile(store, policy=CheckpointPolicy(on_save_error="continue")).invoke()
 
-    assert out.state["log"] == ["a", "b"] and out.figures.save_errors > 0 and store.runs() == []
+    assert out.state["log"] == ["a", "b"] and out.stats.save_errors > 0 and store.runs() == []
 
 
 async def test_saves_that_fail_under_ainvoke_mean_the_same() -> None:
     store = RecordingStore()
     store.broken = True
     out = await chain("a", "b").compile(store, policy=CheckpointPolicy(on_save_error="continue")).ainvoke()
-    assert out.state["log"] == ["a", "b"] and out.figures.save_errors == 3
+    assert out.state["log"] == ["a", "b"] and out.stats.save_errors == 3
 
     with pytest.raises(ExecutionError, match="checkpoint save failed: the disk is full"):
         await chain("a", "b").compile(store).ainvoke()
@@ -355,7 +355,7 @@ def test_exit_saves_once_at_the_end(store: Store) -> None:
     app = graph.compile(store, durability="exit")
     out = app.invoke(run_id="r")
 
-    assert seen == [0] * 7 and entries(store) == 1 and out.figures.commits == 1
+    assert seen == [0] * 7 and entries(store) == 1 and out.stats.commits == 1
     assert app.get_state("r") == out.state and len(app.checkpoints("r")) == 1
 
 
@@ -369,7 +369,7 @@ def test_exit_saves_at_a_pause_and_at_a_failure(store: Store) -> None:
     broken[0] = False
 
     out = app.resume("r")
-    assert out.state["log"] == ["a", "x"] and out.figures.steps_kept == 2
+    assert out.state["log"] == ["a", "x"] and out.stats.steps_kept == 2
 
 
 # Retention.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, Retry, RunStatus, StateGraph
-from holdfast.engine.loop import Drive
+from holdfast.engine.loop import Execution
 from holdfast.engine.submission import open_questions
 from holdfast.errors import AnswerTimeout, HoldfastError, RunConflict, RunExists, StateInvalid
 from holdfast.journal.journal import Journal
@@ -32,7 +32,7 @@ def chain(*nodes: Node, **options: Any) -> StateGraph:
 
 
 def take_up(app: App, run_id: str, **options: Any) -> Any:
-    return asyncio.run(app.atake_up(run_id, **options))
+    return asyncio.run(app.aexecute(run_id, **options))
 
 
 def first(state: Any) -> dict[str, int]:
@@ -115,7 +115,7 @@ def test_a_long_sleep_frees_the_worker_and_the_rest_of_the_node_runs_when_its_ti
     app = chain(doze if is_async else nap, first).compile(store)
     run_id = app.submit({})
 
-    outcome = take_up(app, run_id, linger=0.0)
+    outcome = take_up(app, run_id, idle_timeout=0.0)
 
     assert outcome.status == RunStatus.PAUSED and seen == ["begun"]
     [pause] = outcome.pauses
@@ -124,7 +124,7 @@ def test_a_long_sleep_frees_the_worker_and_the_rest_of_the_node_runs_when_its_ti
     assert info.due_at is not None and pause.expires_at is not None
     assert info.due_at == pytest.approx(pause.expires_at.timestamp())
     time.sleep(max(0.0, info.due_at - time.time()))
-    outcome = take_up(app, run_id, linger=0.0)
+    outcome = take_up(app, run_id, idle_timeout=0.0)
     assert outcome.status == RunStatus.COMPLETED
     assert seen == ["begun", "begun", "rested"] and outcome.state["n"] == 1
 
@@ -159,7 +159,7 @@ def test_who_resumes_a_sleeping_run_by_hand_waits_for_the_rest(memory: Store) ->
 
     app = chain(nap).compile(memory)
     run_id = app.submit({})
-    take_up(app, run_id, linger=0.0)
+    take_up(app, run_id, idle_timeout=0.0)
     due_at = app.runs()[0].due_at
 
     outcome = app.resume(run_id)
@@ -180,7 +180,7 @@ def test_siblings_go_on_while_one_sleeps_and_it_wakes_up_among_them(memory: Stor
     app = graph.add_edge(START, "nap").add_edge(START, "work").compile(memory)
     run_id = app.submit({})
 
-    outcome = take_up(app, run_id, linger=0.0)
+    outcome = take_up(app, run_id, idle_timeout=0.0)
 
     assert outcome.status == RunStatus.COMPLETED
     assert outcome.state["nap"] == outcome.state["work"] == 1
@@ -199,11 +199,11 @@ def test_a_retry_that_is_far_off_frees_the_worker_and_keeps_its_count(store: Sto
     run_id = app.submit({})
 
     for _ in range(2):
-        assert take_up(app, run_id, linger=0.0).status == RunStatus.QUEUED
+        assert take_up(app, run_id, idle_timeout=0.0).status == RunStatus.QUEUED
         due_at = app.runs()[0].due_at
         assert due_at is not None
         time.sleep(max(0.0, due_at - time.time()))
-    outcome = take_up(app, run_id, linger=0.0)
+    outcome = take_up(app, run_id, idle_timeout=0.0)
 
     assert outcome.status == RunStatus.COMPLETED and tries == [1, 2, 3]
 
@@ -214,7 +214,7 @@ def test_a_short_wait_is_waited_for(memory: Store) -> None:
 
     app = chain(nap).compile(memory)
 
-    assert take_up(app, app.submit({}), linger=5.0).status == RunStatus.COMPLETED
+    assert take_up(app, app.submit({}), idle_timeout=5.0).status == RunStatus.COMPLETED
 
 
 def test_a_question_that_nobody_answers_in_time_gets_its_default(store: Store) -> None:
@@ -317,7 +317,7 @@ def test_a_drive_that_is_asked_to_hand_over_leaves_the_run_to_the_next_worker(
     store: Store, gently: bool
 ) -> None:
     ran: list[str] = []
-    drives: list[Drive] = []
+    drives: list[Execution] = []
 
     async def slow(state: Any) -> dict[str, int]:
         ran.append("slow")

@@ -100,7 +100,7 @@ def test_an_answer_that_is_not_taken_in_time_is_asked_for_later_by_its_handle(st
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("holdfast.engine.commands.mailbox.Mailbox.look", lambda self: None)
-            patch.setattr("holdfast.engine.loop.Drive.request_look", lambda self: None)
+            patch.setattr("holdfast.engine.loop.Execution.request_look", lambda self: None)
             receipt = executed.app.answer("r", answers={"go": "yes"}, by="ann", patience=0.05)
             assert receipt.status == "waiting" and receipt.handle == "r#1"
             assert executed.app.answer_status("r#1") == Receipt("r", "waiting", by="ann", number=1)

@@ -105,7 +105,7 @@ def test_a_driver_leaves_a_run_that_has_another_definition_between_two_waves(
     changed = fan("z", "b").add_node("c", says("new"), after=["z", "b"]).compile(memory)
     if queue:
         app.submit({"n": 1}, run_id="r")
-        thread = threading.Thread(target=lambda: asyncio.run(app.atake_up("r")))
+        thread = threading.Thread(target=lambda: asyncio.run(app.aexecute("r")))
         thread.start()
         assert held.begun.wait(30)
     else:

@@ -199,7 +199,7 @@ def test_a_remark_to_a_paused_run_of_the_fleet_leaves_it_paused(store: Store) ->
     app.submit({}, run_id="r")
     import asyncio
 
-    asyncio.run(app.atake_up("r"))
+    asyncio.run(app.aexecute("r"))
     assert app.note("r", "nobody knows") == RunStatus.PAUSED
     assert app.settings.journal.info("r").status == RunStatus.PAUSED
 

@@ -116,7 +116,7 @@ def test_a_run_is_resumed_by_its_id_and_repeats_no_finished_step(ran: list[str])
 
     assert outcome.status == RunStatus.COMPLETED and outcome.run_id == "r"
     assert outcome.state["log"] == ["a", "b", "c"] and ran == ["a", "b", "c"]
-    assert (outcome.figures.steps_kept, outcome.figures.steps_run) == (2, 1)
+    assert (outcome.stats.steps_kept, outcome.stats.steps_run) == (2, 1)
 
 
 def test_the_newest_checkpoint_id_resumes_the_run_itself(ran: list[str]) -> None:

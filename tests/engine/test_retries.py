@@ -48,7 +48,7 @@ def test_a_flaky_step_is_tried_again(store: Store) -> None:
     out = one(node, retry=Retry(attempts=3, delay=0)).compile(store).invoke()
 
     assert out.state["log"] == ["worked at 3"] and node.attempts == [1, 2, 3]
-    assert out.figures.retries == 2 and out.figures.steps_run == 3
+    assert out.stats.retries == 2 and out.stats.steps_run == 3
 
 
 def test_when_the_attempts_are_used_up_the_run_fails_with_the_last_error() -> None:
@@ -274,5 +274,5 @@ def test_a_timeout_of_one_sibling_leaves_the_others_their_work() -> None:
     assert (
         out.status == RunStatus.COMPLETED
         and out.state["log"] == ["good", "slow"]
-        and out.figures.steps_run == 1
+        and out.stats.steps_run == 1
     )

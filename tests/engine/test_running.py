@@ -49,7 +49,7 @@ def test_a_chain_runs_in_order_and_its_outcome_says_so(store: Store) -> None:
         out.status == RunStatus.COMPLETED and out.run_id == "r1" and out.pauses == () and out.warnings == ()
     )
     assert out.state == {"n": 1, "log": ["a", "b", "c"]}
-    assert (out.figures.steps_run, out.figures.steps_kept, out.figures.waves, out.figures.retries) == (
+    assert (out.stats.steps_run, out.stats.steps_kept, out.stats.waves, out.stats.retries) == (
         3,
         0,
         3,
@@ -335,7 +335,7 @@ def test_after_writes_a_dag() -> None:
     )
     out = graph.compile("memory://").invoke()
 
-    assert out.state["log"] == ["fetch", "clean", "count", "report"] and out.figures.waves == 3
+    assert out.state["log"] == ["fetch", "clean", "count", "report"] and out.stats.waves == 3
 
 
 def test_two_plain_edges_into_one_node_of_the_next_wave_run_it_once() -> None:
@@ -452,7 +452,7 @@ def test_a_wave_of_two_hundred_needs_at_most_five_commits(sqlite_url: str) -> No
 
     out = app.invoke()
 
-    assert out.state["log"] == [str(n) for n in range(200)] and out.figures.commits <= 5
+    assert out.state["log"] == [str(n) for n in range(200)] and out.stats.commits <= 5
     app.store.close()
 
 
@@ -467,7 +467,7 @@ def test_items_that_finish_one_shortly_after_the_other_share_commits() -> None:
 
     out = mapper([Send("item", {"n": n}) for n in range(40)], work).compile("memory://").invoke()
 
-    assert out.figures.commits <= 20
+    assert out.stats.commits <= 20
 
 
 # Order.
@@ -1169,7 +1169,7 @@ def test_a_custom_reducer_that_grows_a_list_is_journalled_as_its_growth() -> Non
     out = graph.compile("memory://").invoke({"n": 0, "log": []})
 
     assert len(out.state["log"]) == 100
-    assert out.figures.bytes_written < 100 * 100 * 6
+    assert out.stats.bytes_written < 100 * 100 * 6
 
 
 def test_a_custom_reducer_that_raises_fails_the_run() -> None:
@@ -1190,4 +1190,4 @@ def test_a_large_untouched_value_is_written_once() -> None:
     graph.add_edge(START, "a").add_edge("a", "a", when=lambda s: s["n"] < 50).add_edge("a", END)
     out = graph.compile("memory://").invoke({"n": 0, "big": big})
 
-    assert out.figures.bytes_written < len(big) + 30_000
+    assert out.stats.bytes_written < len(big) + 30_000

@@ -108,7 +108,7 @@ def test_a_worker_takes_up_a_run_that_waits_for_a_time_when_that_much_time_has_p
         later.submit({}, when=800.0)
 
         async def until_done() -> None:
-            worker = Worker(memory, [app, later], linger=1.0)
+            worker = Worker(memory, [app, later], idle_timeout=1.0)
             running = asyncio.create_task(worker.arun())
             while any(info.status != "completed" for info in memory.runs()):
                 await asyncio.sleep(10)

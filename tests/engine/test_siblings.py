@@ -201,7 +201,7 @@ def test_a_for_each_with_few_places_refills_them_without_waiting_long() -> None:
 
     out = for_each(work, tuple(range(60))).compile("memory://", max_parallel=4).invoke()
 
-    assert most[0] == 4 and out.figures.steps_run == 61
+    assert most[0] == 4 and out.stats.steps_run == 61
 
 
 def sub_graph(node: Any, schema: Any = S) -> StateGraph:

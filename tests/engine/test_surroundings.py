@@ -66,7 +66,7 @@ def test_a_run_knows_where_it_was_driven(store: Store) -> None:
 
 def test_it_costs_no_append_and_is_noted_once() -> None:
     def commits(**options: Any) -> int:
-        return chain("a", "b", "c").compile("memory://", **options).invoke({"n": 1}).figures.commits
+        return chain("a", "b", "c").compile("memory://", **options).invoke({"n": 1}).stats.commits
 
     assert commits() == commits(facts=False)
     app = chain("a", "b", "c").compile("memory://", interrupt_before=["b", "c"])

@@ -167,7 +167,7 @@ def test_what_finished_beside_a_step_whose_note_was_not_stored_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its siblings have finished, and wait to be saved together with it, when the store fails."""
-    monkeypatch.setattr("holdfast.engine.loop.LINGER", 30.0)
+    monkeypatch.setattr("holdfast.engine.loop.GATHERING", 30.0)
     ran: list[str] = []
 
     class Outage(WrappedStore):

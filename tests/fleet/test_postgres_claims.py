@@ -107,7 +107,7 @@ def test_a_run_is_orphaned_when_the_lease_of_its_driver_is_gone(stores: list[Pos
     app = graph(driving, hang)
     run = app.submit({})
     [claim] = claims(driving).claim(1, ())
-    thread = threading.Thread(target=lambda: asyncio.run(app.atake_up(run)))
+    thread = threading.Thread(target=lambda: asyncio.run(app.aexecute(run)))
     thread.start()
     assert begun.wait(60) and claim.why == "queued"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, CheckpointPolicy, StateGraph, Worker
-from holdfast.engine.owner import is_driven
+from holdfast.engine.owner import has_owner
 from holdfast.stores.base import Store
 
 
@@ -18,7 +18,7 @@ def test_a_run_that_is_driven_is_never_thought_to_wait(store: Store, policy: dic
 
     def look(state: Any, ctx: Any) -> None:
         (info,) = store.runs(run=ctx.run_id)
-        seen.append((info.status, bool(info.driver), is_driven(store, info)))
+        seen.append((info.status, bool(info.driver), has_owner(store, info)))
 
     graph = StateGraph(dict, name="w")
     graph.add_node("first", look).add_node("second", look)

@@ -86,7 +86,7 @@ def test_a_run_waits_for_its_time_and_the_worker_does_something_else_meanwhile(s
     for app in (sleepy, retrying.compile(store), brief):
         app.submit({}, when=0.3 if app is brief else None)
 
-    told = work(store, sleepy, retrying.compile(store), brief, concurrency=1, linger=0.05)
+    told = work(store, sleepy, retrying.compile(store), brief, concurrency=1, idle_timeout=0.05)
 
     assert sorted(order) == ["at last", "brief", "rested"]
     assert {"queued", "paused", "completed"} <= {event.kind for event in told}

@@ -353,7 +353,7 @@ def test_a_run_that_is_being_driven_is_refused_until_its_driver_is_dead(sqlite_u
     store = open_store(sqlite_url)
     try:
         damage_entry(store, "r", 2)
-        with pytest.raises(RunConflict, match="is being driven by process"):
+        with pytest.raises(RunConflict, match="is being executed by process"):
             repair_run(store, "r")
     finally:
         process.send_signal(signal.SIGKILL)

@@ -1,6 +1,6 @@
 """Cancels async calls at random moments, and resumes in the same process: `python -m tests.proof.cancellations`.
 
-Each run is begun with `ainvoke`, `astream` or `atake_up`, cancelled at a moment that chance chooses (once, or again
+Each run is begun with `ainvoke`, `astream` or `aexecute`, cancelled at a moment that chance chooses (once, or again
 while the first is still being heeded), and resumed at once with `aresume`, which may be cancelled, too. A cancelled
 call must have settled its saves: no resume may meet a save that is still on its way.
 """
@@ -25,7 +25,7 @@ from tests.proof.stopping import MAKERS, STORES, Subject, moment, opened, undist
 LONGEST = 0.03
 CANCELS = 3
 NAMES = ("async_chain", "mixed", "pausing", "once", "for_each")
-CALLS = ("ainvoke", "astream", "atake_up")
+CALLS = ("ainvoke", "astream", "aexecute")
 
 
 async def _call(subject: Subject, how: str) -> None:
@@ -33,8 +33,8 @@ async def _call(subject: Subject, how: str) -> None:
     app, run = subject.app, subject.run
     if how == "aresume":
         await app.aresume(run, answers=subject.answers(), observer=subject.observer)
-    elif how == "atake_up":
-        await app.atake_up(run, observer=subject.observer)
+    elif how == "aexecute":
+        await app.aexecute(run, observer=subject.observer)
     elif how == "astream":
         async with aclosing(app.astream(subject.workflow.input, run_id=run)) as events:  # type: ignore[type-var]
             async for event in events:
@@ -67,7 +67,7 @@ async def _cancelled(subject: Subject, work: Coroutine[Any, Any, None], chance: 
 async def one_run(subject: Subject, chance: random.Random) -> None:
     """Begin a run and cancel it, resume and cancel it again, and let it end."""
     how = chance.choice(CALLS)
-    if how == "atake_up":
+    if how == "aexecute":
         await asyncio.to_thread(subject.app.submit, subject.workflow.input, run_id=subject.run)
     subject.stops += await _cancelled(subject, _call(subject, how), chance)
     for _ in range(chance.randrange(CANCELS)):

@@ -202,9 +202,9 @@ def test_a_step_that_runs_before_its_intent_is_stored_is_seen(monkeypatch: pytes
 
 
 def test_a_driver_that_does_not_look_after_a_long_sleep_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.engine.owner import Overtaking
+    from holdfast.engine.owner import LeaseCheck
 
-    monkeypatch.setattr(Overtaking, "refuse", lambda overtaking: overtaking._lapses and overtaking._lapses())
+    monkeypatch.setattr(LeaseCheck, "refuse", lambda overtaking: overtaking._lapses and overtaking._lapses())
     found = _at_every_moment(_shape("three"), faults.PAUSE, 4.0, range(30, 90))
     assert FINISHED_ONCE in {one.invariant for verdict in found for one in verdict.violations}
 
@@ -212,21 +212,21 @@ def test_a_driver_that_does_not_look_after_a_long_sleep_is_seen(monkeypatch: pyt
 def test_a_run_that_nobody_claims_any_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.fleet import claims as local_claims
 
-    monkeypatch.setattr(local_claims, "is_driven", lambda store, info: True)
+    monkeypatch.setattr(local_claims, "has_owner", lambda store, info: True)
     found = _at_every_moment(_shape("two"), faults.CRASH, 0.2, range(45, 60, 3))
     assert NOT_STRANDED in {one.invariant for verdict in found for one in verdict.violations}
 
 
 def test_a_failing_schedule_becomes_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast import clock
-    from holdfast.engine.loop import Drive
+    from holdfast.engine.loop import Execution
 
-    begin = Drive._begin
+    begin = Execution._begin
 
-    def early(drive: Drive, step: object, at: float | None) -> bool:
+    def early(drive: Execution, step: object, at: float | None) -> bool:
         return begin(drive, step, None if at is None or at < clock.time() + 0.25 else at)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Drive, "_begin", early)
+    monkeypatch.setattr(Execution, "_begin", early)
     seed = next(seed for seed in range(3000) if run(seed).violations)
     verdict = run(seed)
     small = shrink(verdict, most=200)

@@ -30,7 +30,7 @@ url, folder, run, queue = sys.argv[1:]
 app = blocking(folder).compile(open_store(url))
 if queue:
     app.submit({"n": 1}, run_id=run, queue=queue)
-    outcome = asyncio.run(app.atake_up(run))
+    outcome = asyncio.run(app.aexecute(run))
 else:
     outcome = app.invoke({"n": 1}, run_id=run)
 print(outcome.status)

@@ -441,7 +441,7 @@ def test_a_plain_copy_of_a_queued_run_is_not_run_twice(source: Store, target: St
     assert outcomes(source, target, move=True) == {"r": "moved"}
     now = facts(target, "r")
     assert (now.status, now.queue, now.priority, now.due_at) == ("queued", "mail", 7, 5.0)
-    assert asyncio.run(asking(target).atake_up("r")).status == "paused", "as a worker does it"
+    assert asyncio.run(asking(target).aexecute("r")).status == "paused", "as a worker does it"
 
 
 def test_a_run_whose_worker_died_is_queued_again_where_it_is_moved_to(source: Store, target: Store) -> None:
@@ -451,7 +451,7 @@ def test_a_run_whose_worker_died_is_queued_again_where_it_is_moved_to(source: St
 
     now = facts(target, "r")
     assert (now.status, now.queue, now.driver) == ("queued", "mail", "")
-    assert asyncio.run(asking(target).atake_up("r")).status == "paused"
+    assert asyncio.run(asking(target).aexecute("r")).status == "paused"
     assert asking(target).resume("r", answer="go").state["log"] == ["a", "go", "c"]
 
 
@@ -466,7 +466,7 @@ def test_a_run_that_its_worker_left_for_the_move_is_queued_again(
 
     now = facts(target, "live")
     assert ended(worker) == "interrupted" and (now.status, now.queue) == ("queued", "mail")
-    assert asyncio.run(blocking(str(tmp_path)).compile(target).atake_up("live")).status == "completed"
+    assert asyncio.run(blocking(str(tmp_path)).compile(target).aexecute("live")).status == "completed"
     assert ran(tmp_path) == ["first", "slow", "last"]
 
 

@@ -206,7 +206,7 @@ def test_attempts_that_were_paid_for_in_vain_are_in_the_ledger_once(
     outcome = shop.resume()
 
     assert ledger(shop) == [("x", 20, 10, 4.0), ("x", 20, 10, 4.0), ("x", 1, 1, 0.3)]
-    assert outcome.figures.cost == 8.3
+    assert outcome.stats.cost == 8.3
 
 
 # Money.
@@ -345,7 +345,7 @@ def test_sub_workflows_write_into_one_ledger(shop: Workshop, server: LlmServer) 
 def test_a_workflow_without_agents_has_no_ledger(shop: Workshop) -> None:
     outcome = shop.run("steps: [{name: a, set: {}}]")
 
-    assert ledger(shop) == [] and outcome.figures.cost == 0
+    assert ledger(shop) == [] and outcome.stats.cost == 0
 
 
 def test_a_run_of_the_first_versions_goes_on_with_what_it_had_spent(

@@ -22,7 +22,7 @@ from holdfast.capsules.capsule import (
 from holdfast.capsules.format import Kind, Sink, Writer
 from holdfast.capsules.signing import LockedSink, Signer
 from holdfast.capsules.summary import summary_of
-from holdfast.engine.owner import describe, is_driven
+from holdfast.engine.owner import describe, has_owner
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError, RunNotFound, StoreError
 from holdfast.journal.copying import COPIED, last_entry
 from holdfast.journal.journal import Journal, genesis, verified
@@ -148,7 +148,7 @@ class Exportable:
     def notes(self) -> Iterator[str]:
         """What its sender should know."""
         store = self.journal.store
-        if is_driven(store, self.info):
+        if has_owner(store, self.info):
             who = describe(self.info.driver)
             yield (
                 f"{who} goes on with it; the capsule ends at entry {self.facts.last}, and if that is resumed too, "

@@ -28,7 +28,7 @@ from holdfast.capsules.signing import Trust, demanded, fingerprint
 from holdfast.capsules.summary import LIMIT, decoded, flow_of, fold_capsule, open_capsule, reading, told
 from holdfast.engine.checkpoint_files import AGAIN, check_config
 from holdfast.engine.confirmation import digest_of
-from holdfast.engine.owner import describe, is_driven
+from holdfast.engine.owner import describe, has_owner
 from holdfast.engine.transfer import CopyOutcome
 from holdfast.errors import CapsuleInvalid, CodecError, RunConflict, RunExists, StoreError
 from holdfast.journal.copying import (
@@ -322,9 +322,9 @@ class _Import:
 
     def _refuse_driven(self) -> None:
         for known in self._target.runs(run=self._info.run):
-            if is_driven(self._target, known):
+            if has_owner(self._target, known):
                 raise RunConflict(
-                    f"run {known.run!r} in {self._target.url} is being driven by {describe(known.driver)}; import it "
+                    f"run {known.run!r} in {self._target.url} is being executed by {describe(known.driver)}; import it "
                     "when that has stopped"
                 )
 

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast import clock
 from holdfast.checkpoints.store import CheckpointData, CheckpointStore, PauseMetadata
 from holdfast.engine.app import App
-from holdfast.engine.owner import is_driven
+from holdfast.engine.owner import has_owner
 from holdfast.engine.resume import refuse_finished
 from holdfast.engine.settings import CheckpointPolicy, Outcome
 from holdfast.errors import HoldfastError, RunConflict
@@ -108,9 +108,9 @@ def _response_in_context(
 
 
 def _refuse_driven(app: App, info: RunInfo) -> None:
-    if is_driven(app.store, info):
+    if has_owner(app.store, info):
         raise RunConflict(
-            f"run {info.run!r} is being driven; let one of its nodes call ctx.ask, or cancel the run first"
+            f"run {info.run!r} is being executed; let one of its nodes call ctx.ask, or cancel the run first"
         )
 
 

@@ -211,10 +211,10 @@ class Driving:
         return replace(
             self._ending(outcome.status, outcome.run_id),
             output=self._flow.scrub(self._flow.output(state)) if completed else None,
-            figures=outcome.figures,
+            stats=outcome.stats,
             steps_run=max(0, steps_in(state) - (self._before.steps if self._before else 0) - adopted.steps),
             adopted=adopted,
-            cost=outcome.figures.cost + cost_of(state.get("ledger")),
+            cost=outcome.stats.cost + cost_of(state.get("ledger")),
             pauses=self._pauses(outcome),
             kept=None if completed else kept_of(self._app, outcome.run_id),
             warnings=tuple(errors.worded(self._scrubbed(text)) for text in outcome.warnings),

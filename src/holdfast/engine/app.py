@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine import checkpoint_files as files
 from holdfast.engine.blocking import Blocking, StreamQueue, run_blocking
 from holdfast.engine.commands.app_methods import Steerable
-from holdfast.engine.loop import Drive
+from holdfast.engine.loop import Execution
 from holdfast.engine.resume import ResumeOptions, find_checkpoint
 from holdfast.engine.runner import Caller, ObserverLike, Runner, state_of
 from holdfast.engine.settings import Outcome, Pause, Settings, one_of, public_pauses
@@ -246,21 +246,21 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
                 raise
         return name
 
-    async def atake_up(
+    async def aexecute(
         self,
         run_id: str,
         *,
-        linger: float = 1.0,
+        idle_timeout: float = 1.0,
         observer: ObserverLike = None,
-        hold: Callable[[Drive], None] | None = None,
+        hold: Callable[[Execution], None] | None = None,
     ) -> Outcome:
         """Drive a run of the fleet as far as it goes without waiting; what workers do.
 
-        Gates stay closed. When all there is to do for longer than `linger` seconds is to wait, for a
+        Gates stay closed. When all there is to do for longer than `idle_timeout` seconds is to wait, for a
         retry, a `ctx.sleep` or a question's timeout, the run is left to whoever takes it up when its time has
         come. `hold` is given the drive, so that it can be asked to stop.
         """
-        caller = dataclasses.replace(self._caller(observer, hold=hold), linger=linger)
+        caller = dataclasses.replace(self._caller(observer, hold=hold), idle_timeout=idle_timeout)
         return await self._runner.resume(run_id, ResumeOptions(approve=False), caller)
 
     def requeue(
@@ -382,7 +382,7 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
         """Remove a run and all its checkpoints; `False` if there is none. A run that is driven is refused."""
         self._refuse_other_workflow(run_id)
         for info in self.store.runs(run=run_id):
-            self._runner.refuse_driven(info)
+            self._runner.refuse_owned(info)
         return delete_run(self._settings.journal, run_id)
 
     # Checkpoint files.
@@ -415,7 +415,7 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
         return self.stream(checkpoint=file_path, config=config)
 
     def _caller(
-        self, observer: ObserverLike, private: bool = False, hold: Callable[[Drive], None] | None = None
+        self, observer: ObserverLike, private: bool = False, hold: Callable[[Execution], None] | None = None
     ) -> Caller:
         own, given = self._settings.observer, resolve_observer(observer)
         both = MultiObserver(own, given) if own is not None and given is not None else own or given

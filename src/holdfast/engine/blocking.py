@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from holdfast import clock
 from holdfast.engine.context import Terminated
-from holdfast.engine.loop import Drive
+from holdfast.engine.loop import Execution
 from holdfast.engine.settings import Outcome
 from holdfast.errors import ResourceExhausted
 from holdfast.events import Event
@@ -21,7 +21,7 @@ from holdfast.stores.base import in_memory_only
 from holdfast.threads import start
 from holdfast.values import RunStatus
 
-Main = Callable[[bool, Callable[[Drive], None]], Coroutine[Any, Any, Outcome]]
+Main = Callable[[bool, Callable[[Execution], None]], Coroutine[Any, Any, Outcome]]
 
 Result = TypeVar("Result")
 
@@ -146,7 +146,7 @@ class Blocking:
 
     def __init__(self, main: Main) -> None:
         self._main = main
-        self._drive: Drive | None = None
+        self._drive: Execution | None = None
         self._signal: int | None = None
         self._stopped = False
         self._is_leaving = False
@@ -167,7 +167,7 @@ class Blocking:
         if self._drive is not None:
             self._drive.request_stop(RunStatus.INTERRUPTED, "the consumer left")
 
-    def _hold(self, drive: Drive) -> None:
+    def _hold(self, drive: Execution) -> None:
         self._drive = drive
         if self._stopped:
             self.stop()

@@ -37,7 +37,7 @@ class Host(Protocol):
     run_id: str
     generation: int
     codec: Codec
-    linger: float | None
+    idle_timeout: float | None
 
     @property
     def is_left(self) -> bool: ...
@@ -399,8 +399,8 @@ class Context:
 
     def _leave_if_long(self, key: str, until: float) -> None:
         """Leave the node, if it is to wait longer than its drive wants to."""
-        linger = self._host.linger
-        if linger is not None and self._host.time_left(until) > linger:
+        idle_timeout = self._host.idle_timeout
+        if idle_timeout is not None and self._host.time_left(until) > idle_timeout:
             step = self._step
             raise self._leaving(
                 Paused(f"{step.id}:{key}", SLEEP, step.id, step.node, key, "", b"", until, clock.time())

@@ -36,7 +36,7 @@ from holdfast.engine.decide import (
 from holdfast.engine.executors.remote import refuse_while_loading
 from holdfast.engine.moves import Ending, Glide, Moves
 from holdfast.engine.once import Policy, StopSignal
-from holdfast.engine.owner import Overtaking
+from holdfast.engine.owner import LeaseCheck
 from holdfast.engine.resume import elapsed
 from holdfast.engine.routing import ParallelWrites, RouteFailed
 from holdfast.engine.saving import Gates, Results, Saving, graph_of, state_for
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast")
 
-LINGER = 0.02
+GATHERING = 0.02
 """How long, in seconds, a finished step waits for its running siblings before it is saved without them."""
 
 
-class Drive:
+class Execution:
     """One process's work on one run, from taking it up to leaving it.
 
     `private` says that the event loop is this drive's own, so that it may be blocked by nodes and saves.
-    `linger` is how long, in seconds, it waits when all there is to do is to wait; then it leaves the run to
+    `idle_timeout` is how long, in seconds, it waits when all there is to do is to wait; then it leaves the run to
     whoever takes it up when the time has come. Without one it waits for as long as it takes.
     """
 
@@ -79,10 +79,10 @@ class Drive:
         private: bool,
         if_interrupted: str | None = None,
         resumed: bool = False,
-        linger: float | None = None,
+        idle_timeout: float | None = None,
     ) -> None:
         refuse_while_loading()
-        self.linger = linger
+        self.idle_timeout = idle_timeout
         self.settings, self.config, self.private = settings, config, private
         self.graph, self.codec, self.rules = settings.graph, settings.codec, settings.rules
         if if_interrupted is not None:
@@ -120,7 +120,7 @@ class Drive:
         self._is_given_up = False
         self._main: asyncio.Task[Any] | None = None
         self._work: Coroutine[Any, Any, RunStatus] | None = None
-        self.overtaking = Overtaking(settings.journal.store, writer)
+        self.overtaking = LeaseCheck(settings.journal.store, writer)
         self._overtaken: BaseException | None = None
         """Why a task ended without a result for its step: the run is another's, or an exception came in between."""
         self._unsaved: list[ExecutionError | RunConflict | StoreError] = []
@@ -130,7 +130,9 @@ class Drive:
         """The thread of the event loop."""
         self._wanted_again: set[str] = set()
         """The interrupted steps of which somebody said that they are to run again."""
-        self.mailbox = Mailbox(self.saving, self, self._obeyed, resumed=resumed, by_worker=linger is not None)
+        self.mailbox = Mailbox(
+            self.saving, self, self._obeyed, resumed=resumed, by_worker=idle_timeout is not None
+        )
         self._ending = Ending(self.saving, self._gates, self._results, self.mailbox)
         self._poll_handle: asyncio.TimerHandle | None = None
 
@@ -308,7 +310,7 @@ class Drive:
         if self.run.status != RunStatus.RUNNING:
             return False
         self._take_results()
-        left = RunStatus.INTERRUPTED if self.linger is None else RunStatus.QUEUED
+        left = RunStatus.INTERRUPTED if self.idle_timeout is None else RunStatus.QUEUED
         self._stop_here(self.stop or left, self.stop_reason or "the process was asked to stop")
         return True
 
@@ -573,7 +575,7 @@ class Drive:
         self._wake_at = min(times, default=None)
 
     def _is_long(self, until: float) -> bool:
-        return self.linger is not None and self.time_left(until) > self.linger
+        return self.idle_timeout is not None and self.time_left(until) > self.idle_timeout
 
     async def _look_back(self) -> None:
         """Learn what the run may be given of what another, or it itself, has finished."""
@@ -744,16 +746,20 @@ class Drive:
                 await _wait(self._wake, timeout)
         if self._tasks and self._finished and self.stop is None:
             self._idle.clear()
-            await _wait(self._idle, self._linger())
+            await _wait(self._idle, self._gathering_seconds())
         self._take_results()
         if self._overtaken is not None:
             self._keep_the_rest()
             raise self._overtaken
 
-    def _linger(self) -> float:
+    def _gathering_seconds(self) -> float:
         """Short while further steps wait for a place, unless there are so many that deciding takes its time."""
         full = len(self._tasks) + len(self._finished) >= self.rules.max_parallel
-        return LINGER / 10 if full and sum(len(f.active) for f in self.run.frames.values()) < 2000 else LINGER
+        return (
+            GATHERING / 10
+            if full and sum(len(f.active) for f in self.run.frames.values()) < 2000
+            else GATHERING
+        )
 
     def _take_results(self) -> None:
         results, self._finished = self._finished, []

@@ -15,7 +15,7 @@ from holdfast.engine.commands.mailbox import POLL, Mailbox
 from holdfast.engine.context import Context, Host, StopSignal
 from holdfast.engine.decide import qualified
 from holdfast.engine.once import StepInterrupted
-from holdfast.engine.owner import Overtaking
+from holdfast.engine.owner import LeaseCheck
 from holdfast.engine.routing import (
     ParallelWrite,
     RouteFailed,
@@ -223,7 +223,7 @@ class Driver(Host, Protocol):
     pausing: str | None
     inline: bool
     mailbox: Mailbox
-    overtaking: Overtaking
+    overtaking: LeaseCheck
 
     def prepare(self, step: Step) -> tuple[Node, State, Context | None]: ...
 

@@ -58,16 +58,16 @@ _INTERRUPTIONS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, Stop
 """What leaves a function in the middle, so that nobody knows how far it came."""
 
 _NOBODY: Any = object()
-"""What an execution comes to that was interrupted: whoever waits for it begins anew."""
+"""What an call comes to that was interrupted: whoever waits for it begins anew."""
 
 _GLANCE = 0.2
 """How often, in seconds, a waiting thread looks whether its attempt was left."""
 
-_inside: ContextVar[tuple[Execution, ...]] = ContextVar("holdfast-once", default=())
-"""The executions that the code at hand is a part of, the innermost last."""
+_inside: ContextVar[tuple[_Call, ...]] = ContextVar("holdfast-once", default=())
+"""The calls that the code at hand is a part of, the innermost last."""
 
 
-class Execution:
+class _Call:
     """One run of a function given to `once`. Others who call it meanwhile wait for its outcome."""
 
     __slots__ = ("guard", "is_awaited", "key", "loop", "outcome", "waits_for")
@@ -77,7 +77,7 @@ class Execution:
         self.is_awaited = False
         self.outcome: Future[Any] = Future()
         self.outcome.set_running_or_notify_cancel()  # Nobody who stops waiting cancels it for the others.
-        self.waits_for: set[Execution] = set()
+        self.waits_for: set[_Call] = set()
         self.guard: weakref.ref[Any] | None = None
 
 
@@ -88,7 +88,7 @@ class Onces:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: dict[str, Execution] = {}
+        self._running: dict[str, _Call] = {}
 
     def call(self, context: Context, key: str, function: Callable[[], Any], policy: Policy | None) -> Any:
         """Return what a sync function comes to; if that is an awaitable, one that comes to its result."""
@@ -97,12 +97,12 @@ class Onces:
             known, value, is_awaited = context._recalled(key)
             if known:
                 return _ready(value) if is_awaited else value
-            execution, is_own = self._begin(key)
+            call, is_own = self._begin(key)
             if is_own:
-                return self._run(context, execution, function, policy)
-            if execution.is_awaited:
-                return self._after(context, execution, function, policy)
-            value = self._wait(context, execution)
+                return self._run(context, call, function, policy)
+            if call.is_awaited:
+                return self._after(context, call, function, policy)
+            value = self._wait(context, call)
             if value is not _NOBODY:
                 return value
 
@@ -115,20 +115,18 @@ class Onces:
             known, value, _ = context._recalled(key)
             if known:
                 return value
-            execution, is_own = self._begin(key)
+            call, is_own = self._begin(key)
             if is_own:
-                return await self._run_async(context, execution, function, policy)
-            value = await self._wait_async(execution)
+                return await self._run_async(context, call, function, policy)
+            value = await self._wait_async(call)
             if value is not _NOBODY:
                 return value
 
     # Running it.
 
-    def _run(
-        self, context: Context, execution: Execution, function: Callable[[], Any], policy: Policy | None
-    ) -> Any:
-        key = execution.key
-        with self._ending(execution):
+    def _run(self, context: Context, call: _Call, function: Callable[[], Any], policy: Policy | None) -> Any:
+        key = call.key
+        with self._ending(call):
             known, value, is_awaited = context._recalled(key)  # It may have been finished a moment ago.
             decision = None if known else _doubt(context, key, policy)
             if callable(decision):
@@ -145,41 +143,41 @@ class Onces:
                 with _starting(context, key):
                     context._note(OnceStarted(context.step, key, context.attempt, decision is not None))
                     context._refuse_if_left()  # Storing may take long, and another attempt may be at work by now.
-                with _within(context, execution):
+                with _within(context, call):
                     value = function()
                     if inspect.isawaitable(value):
-                        return self._hand_out(context, execution, value)
+                        return self._hand_out(context, call, value)
                     noted = context._noted(f"once:{key}", value)
                 context._note(noted)
             elif decision is not None:
                 context._note(context._noted(f"once:{key}", value))
             context._refuse_if_over()
-            self._end(execution, value)
+            self._end(call, value)
             return _ready(value) if is_awaited else value
 
-    def _hand_out(self, context: Context, execution: Execution, awaitable: Any) -> Any:
+    def _hand_out(self, context: Context, call: _Call, awaitable: Any) -> Any:
         """Return a coroutine that comes to the result of an awaitable, and lets the others know."""
-        finishing = self._finish(context, execution, awaitable)
-        execution.is_awaited = True
+        finishing = self._finish(context, call, awaitable)
+        call.is_awaited = True
         # If nobody ever awaits it, nothing ran, and nobody has to wait for it.
-        execution.guard = weakref.ref(finishing, lambda _: self._end(execution, _NOBODY))
+        call.guard = weakref.ref(finishing, lambda _: self._end(call, _NOBODY))
         return finishing
 
-    async def _finish(self, context: Context, execution: Execution, awaitable: Any) -> Any:
-        with self._ending(execution):
-            with _within(context, execution):
+    async def _finish(self, context: Context, call: _Call, awaitable: Any) -> Any:
+        with self._ending(call):
+            with _within(context, call):
                 value = await awaitable
-                noted = context._noted(f"awaited:{execution.key}", value)
+                noted = context._noted(f"awaited:{call.key}", value)
             await context._note_async(noted)
             context._refuse_if_over()
-            self._end(execution, value)
+            self._end(call, value)
             return value
 
     async def _run_async(
-        self, context: Context, execution: Execution, function: Callable[[], Any], policy: Policy | None
+        self, context: Context, call: _Call, function: Callable[[], Any], policy: Policy | None
     ) -> Any:
-        key = execution.key
-        with self._ending(execution):
+        key = call.key
+        with self._ending(call):
             known, value, _ = context._recalled(key)
             decision = None if known else _doubt(context, key, policy)
             if callable(decision):
@@ -194,48 +192,48 @@ class Onces:
                 with _starting(context, key):
                     await context._note_async(started)
                     context._refuse_if_left()
-                with _within(context, execution):
+                with _within(context, call):
                     value = await function()
                     noted = context._noted(f"once:{key}", value)
                 await context._note_async(noted)
             elif decision is not None:
                 await context._note_async(context._noted(f"once:{key}", value))
             context._refuse_if_over()
-            self._end(execution, value)
+            self._end(call, value)
             return value
 
     async def _after(
-        self, context: Context, execution: Execution, function: Callable[[], Any], policy: Policy | None
+        self, context: Context, call: _Call, function: Callable[[], Any], policy: Policy | None
     ) -> Any:
         """Wait for an awaitable that another call of the same key was given."""
-        value = await self._wait_async(execution)
+        value = await self._wait_async(call)
         if value is _NOBODY:
-            value = self.call(context, execution.key, function, policy)
+            value = self.call(context, call.key, function, policy)
             value = await value if inspect.isawaitable(value) else value
         return value
 
     @contextlib.contextmanager
-    def _ending(self, execution: Execution) -> Iterator[None]:
+    def _ending(self, call: _Call) -> Iterator[None]:
         """Whatever leaves this block, the others do not wait for ever: they get the error, or begin anew."""
         try:
             yield
         except _INTERRUPTIONS:
-            self._end(execution, _NOBODY)
+            self._end(call, _NOBODY)
             raise
         except BaseException as error:
-            self._end(execution, None, error)
+            self._end(call, None, error)
             raise
 
     # Waiting for it.
 
-    def _begin(self, key: str) -> tuple[Execution, bool]:
-        """Return the execution of a key, and whether it is the caller's to run."""
+    def _begin(self, key: str) -> tuple[_Call, bool]:
+        """Return the call of a key, and whether it is the caller's to run."""
         return locked(self._lock, self._found_or_begun, key, _inside.get())
 
-    def _found_or_begun(self, key: str, inside: Sequence[Execution]) -> tuple[Execution, bool]:
+    def _found_or_begun(self, key: str, inside: Sequence[_Call]) -> tuple[_Call, bool]:
         running = self._running.get(key)
         if running is None:
-            running = self._running[key] = Execution(key)
+            running = self._running[key] = _Call(key)
             return running, True
         if _leads_to(running, inside):
             raise StateInvalid(
@@ -246,52 +244,52 @@ class Onces:
             inside[-1].waits_for.add(running)
         return running, False
 
-    def _wait(self, context: Context, execution: Execution) -> Any:
-        if execution.loop is not None and execution.loop is asyncio._get_running_loop():
+    def _wait(self, context: Context, call: _Call) -> Any:
+        if call.loop is not None and call.loop is asyncio._get_running_loop():
             raise StateInvalid(
-                f"once {execution.key!r} runs a coroutine function in this event loop, which a plain function cannot "
+                f"once {call.key!r} runs a coroutine function in this event loop, which a plain function cannot "
                 "wait for: give both calls coroutine functions, or different keys"
             )
         try:
             while True:
                 try:
-                    return execution.outcome.result(timeout=_GLANCE)
+                    return call.outcome.result(timeout=_GLANCE)
                 except TimeoutError:
-                    if execution.outcome.done():
+                    if call.outcome.done():
                         raise  # The function's own.
                     context._refuse_if_left()
         finally:
-            self._waited(execution)
+            self._waited(call)
 
-    async def _wait_async(self, execution: Execution) -> Any:
+    async def _wait_async(self, call: _Call) -> Any:
         try:
-            return await asyncio.wrap_future(execution.outcome)
+            return await asyncio.wrap_future(call.outcome)
         finally:
-            self._waited(execution)
+            self._waited(call)
 
-    def _waited(self, execution: Execution) -> None:
+    def _waited(self, call: _Call) -> None:
         if inside := _inside.get():
-            locked(self._lock, inside[-1].waits_for.discard, execution)
+            locked(self._lock, inside[-1].waits_for.discard, call)
 
-    def _end(self, execution: Execution, value: Any, error: BaseException | None = None) -> None:
-        if not locked(self._lock, self._forget, execution):
+    def _end(self, call: _Call, value: Any, error: BaseException | None = None) -> None:
+        if not locked(self._lock, self._forget, call):
             return
         if error is not None:
-            execution.outcome.set_exception(error)
+            call.outcome.set_exception(error)
         else:
-            execution.outcome.set_result(value)
+            call.outcome.set_result(value)
 
-    def _forget(self, execution: Execution) -> bool:
-        """Remove an execution; return whether it was there still."""
-        if self._running.get(execution.key) is not execution:
+    def _forget(self, call: _Call) -> bool:
+        """Remove an call; return whether it was there still."""
+        if self._running.get(call.key) is not call:
             return False
-        del self._running[execution.key]
+        del self._running[call.key]
         return True
 
 
-def _leads_to(execution: Execution, ends: Collection[Execution]) -> bool:
-    """Return True if an execution is one of these, or waits for one of them."""
-    seen, left = set[Execution](), [execution]
+def _leads_to(call: _Call, ends: Collection[_Call]) -> bool:
+    """Return True if an call is one of these, or waits for one of them."""
+    seen, left = set[_Call](), [call]
     while left:
         at = left.pop()
         if at in ends:
@@ -314,9 +312,9 @@ def _starting(context: Context, key: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _within(context: Context, execution: Execution) -> Iterator[None]:
-    """The function of an execution runs in this block; if it raises, it is not in doubt."""
-    token = _inside.set((*_inside.get(), execution))
+def _within(context: Context, call: _Call) -> Iterator[None]:
+    """The function of an call runs in this block; if it raises, it is not in doubt."""
+    token = _inside.set((*_inside.get(), call))
     context._once_depth(+1)
     try:
         yield
@@ -324,7 +322,7 @@ def _within(context: Context, execution: Execution) -> Iterator[None]:
         raise
     except BaseException:
         with contextlib.suppress(StopSignal):
-            context._record_failed(OnceFailed(context.step, execution.key))
+            context._record_failed(OnceFailed(context.step, call.key))
         raise
     finally:
         context._once_depth(-1)

@@ -38,7 +38,7 @@ def _started(pid: int) -> str:
         return ""
 
 
-def this_driver(store: Store) -> str:
+def this_owner(store: Store) -> str:
     """This process, as text for the journal; with its lease, where the store has leases."""
     leases = leases_of(store)
     return _driver(os.getpid(), "" if leases is None else leases.lease())
@@ -192,7 +192,7 @@ def _is_over(drive: Any) -> bool:
 active_runs = ActiveRuns()
 
 
-def is_driven(store: Store, info: RunInfo) -> bool:
+def has_owner(store: Store, info: RunInfo) -> bool:
     """Whether somebody drives a run: this process, or another that is alive as far as can be told."""
     if active_runs.find(store, info.run) is not None:
         return True
@@ -206,7 +206,7 @@ OLD_NEWS, LOOKS = 0.1, 3
 """After how many seconds an answer about others is too old to go by, and how often to ask for a newer one."""
 
 
-class Overtaking:
+class LeaseCheck:
     """Asked before every step: looks into the journal only when this process's lease may have lapsed since."""
 
     def __init__(self, store: Store, writer: Writer) -> None:

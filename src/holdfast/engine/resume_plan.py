@@ -36,7 +36,7 @@ from holdfast.engine.graph_changes import (
     planned_migrations,
     reconcile,
 )
-from holdfast.engine.owner import describe, is_driven
+from holdfast.engine.owner import describe, has_owner
 from holdfast.engine.resume import (
     ResumeOptions,
     answered_now,
@@ -471,8 +471,8 @@ class _Planning:
     def _prepared(self, back: Rerun | None) -> RunState:
         """The run as it will stand when it is driven on."""
         settings, run = self._settings, copy_run(self._run)
-        if is_driven(settings.journal.store, self._info) and not self._options.takeover and not self._forks:
-            self._refused = self._refused or f"it is being driven by {describe(self._info.driver)}"
+        if has_owner(settings.journal.store, self._info) and not self._options.takeover and not self._forks:
+            self._refused = self._refused or f"it is being executed by {describe(self._info.driver)}"
         try:
             self._refuse_other_workflow()
             self._prepare(run, back)

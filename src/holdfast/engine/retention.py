@@ -8,7 +8,7 @@ import os
 import threading
 
 from holdfast import clock
-from holdfast.engine.owner import is_driven
+from holdfast.engine.owner import has_owner
 from holdfast.engine.settings import Retention, Settings
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError, ResourceExhausted
 from holdfast.journal.copying import delete_run, held_back, needed_by, prune_run
@@ -102,7 +102,7 @@ def expire_runs(
 ) -> int:
     """Delete the runs that were not touched for `max_age`; answer how many went.
 
-    A run that is being driven, or waits for a worker or its time, or has a checkpoint that somebody wants kept, or
+    A run that is being executed, or waits for a worker or its time, or has a checkpoint that somebody wants kept, or
     has finished steps that an unfinished run is to be given, is never deleted, nor, with `keep_successful`, a
     workflow's last successful run, nor one that cannot be read.
     """
@@ -116,7 +116,7 @@ def expire_runs(
     for info in runs:
         if info.run in kept or _has_yet_to_run(info) or _last_touched(store, info) >= horizon:
             continue
-        if not is_driven(store, info) and not _is_held(journal, info) and not needed_by(journal, info):
+        if not has_owner(store, info) and not _is_held(journal, info) and not needed_by(journal, info):
             expired += delete_run(journal, info.run)
     return expired
 

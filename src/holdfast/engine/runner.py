@@ -14,8 +14,8 @@ from holdfast.engine import checkpoint_files as files
 from holdfast.engine.checkpoint_files import check_config
 from holdfast.engine.environment import Surroundings
 from holdfast.engine.graph_changes import Reconciled, reconcile
-from holdfast.engine.loop import Drive
-from holdfast.engine.owner import active_runs, describe, is_alive, is_driven, is_here, this_driver
+from holdfast.engine.loop import Execution
+from holdfast.engine.owner import active_runs, describe, has_owner, is_alive, is_here, this_owner
 from holdfast.engine.resume import (
     ResumeOptions,
     answered_now,
@@ -26,7 +26,7 @@ from holdfast.engine.resume import (
 )
 from holdfast.engine.retention import has_kept, janitor
 from holdfast.engine.routing import first_targets
-from holdfast.engine.settings import Figures, Outcome, Settings, public_pauses
+from holdfast.engine.settings import Outcome, Settings, Stats, public_pauses
 from holdfast.engine.submission import Place
 from holdfast.errors import (
     CodecError,
@@ -73,7 +73,7 @@ def _refuse_unqueued(facts: RunInfo, info: RunInfo) -> None:
         raise RunConflict(f"run {info.run!r} is {info.status}; workers leave it alone until it is requeued")
 
 
-def _ignore(drive: Drive) -> None:
+def _ignore(drive: Execution) -> None:
     return None
 
 
@@ -84,13 +84,13 @@ ObserverLike = Observer | str | Callable[[Event], object] | None
 class Caller:
     """Who wants a run driven. `private` says that the event loop may be blocked; `hold` is given the drive.
 
-    `linger` is how long a drive that has nothing to do waits; see `Drive`.
+    `idle_timeout` is how long a drive that has nothing to do waits; see `Execution`.
     """
 
     observer: Observer | None
     private: bool = False
-    hold: Callable[[Drive], None] = _ignore
-    linger: float | None = None
+    hold: Callable[[Execution], None] = _ignore
+    idle_timeout: float | None = None
 
 
 class Runner:
@@ -162,12 +162,12 @@ class Runner:
             again = Rerunner(self).changes(loaded, options)
         if again is None or not again.goes_back:
             refuse_finished(info, unchanged=options.rerun_changed)
-        if caller.linger is not None:
+        if caller.idle_timeout is not None:
             _refuse_unqueued(facts, info)
-        self.refuse_driven(info, options.takeover)
+        self.refuse_owned(info, options.takeover)
         if again is not None and again.goes_back:
             return await again.go_back(loaded, options, caller)
-        answered = answered_now(info, run, options, self.settings, sleeps=caller.linger is None)
+        answered = answered_now(info, run, options, self.settings, sleeps=caller.idle_timeout is None)
         at_rest = is_at_rest(info, run, options, answered, self.settings.rules.barrier)
         if at_rest and confirmed is None and not self._has_messages(info.run, run):
             return self._as_it_stands(loaded)
@@ -214,17 +214,17 @@ class Runner:
                 f"was renamed, go on with it by giving the graph its old name: StateGraph(…, name={info.workflow!r})"
             )
 
-    def refuse_driven(self, info: RunInfo, takeover: bool = False) -> None:
+    def refuse_owned(self, info: RunInfo, takeover: bool = False) -> None:
         """Refuse a run that somebody is driving, as far as can be told from here."""
         if active_runs.find(self._store, info.run) is not None:
-            raise RunConflict(f"run {info.run!r} is being driven by this process already")
+            raise RunConflict(f"run {info.run!r} is being executed by this process already")
         if takeover or info.status != RunStatus.RUNNING or not is_alive(info.driver, self._store):
             return
         certain, hopeless = ", as far as can be told from here", "is known to be dead"
         if is_here(info.driver):
             certain, hopeless = ", which is alive", "hangs for good"
         raise RunConflict(
-            f"run {info.run!r} is being driven by {describe(info.driver)}{certain}; wait for it, cancel the "
+            f"run {info.run!r} is being executed by {describe(info.driver)}{certain}; wait for it, cancel the "
             f"run, or, if that process {hopeless}, resume with takeover=True"
         )
 
@@ -240,7 +240,7 @@ class Runner:
         provenance: Provenance | None = None,
     ) -> Outcome:
         """Begin a new run: where the graph begins, or with `nodes`, past the gate before `gate`."""
-        run, driver = self.new_run_id(run_id), this_driver(self._store)
+        run, driver = self.new_run_id(run_id), this_owner(self._store)
         writer = await self._begun(values, run, config, driver, nodes)
         if source is not None:
             writer.record(source.reusing)
@@ -335,7 +335,7 @@ class Runner:
 
     def _is_driven(self, info: RunInfo) -> bool:
         """Whether some process executes a run now, as far as can be told from here."""
-        return active_runs.find(self._store, info.run) is not None or is_driven(self._store, info)
+        return active_runs.find(self._store, info.run) is not None or has_owner(self._store, info)
 
     async def _from_file(
         self,
@@ -370,7 +370,7 @@ class Runner:
         from holdfast.engine.time_travel.fork import begin_fork, forget_all, store_fork
 
         options.refuse_answers("an older checkpoint, where nothing has been asked yet")
-        driver, run = this_driver(self._store), str(uuid.uuid4())
+        driver, run = this_owner(self._store), str(uuid.uuid4())
         forget = forget_all if options.update else None
         fork = begin_fork(
             self.journal,
@@ -393,7 +393,7 @@ class Runner:
         self, loaded: Loaded, writer: Writer, reconciled: Reconciled, options: ResumeOptions, caller: Caller
     ) -> Outcome:
         codec, run, info, settings = self._codec, loaded.run, loaded.info, reconciled.settings
-        config, driver = {**codec.decode(run.config), **(options.config or {})}, this_driver(self._store)
+        config, driver = {**codec.decode(run.config), **(options.config or {})}, this_owner(self._store)
         info, confirmed = self._confirmed(info, writer.run, options)
         if confirmed is not None:
             writer.record(confirmed)
@@ -414,7 +414,9 @@ class Runner:
         facts = dataclasses.replace(info, status=running, updated_at=now, driver=driver, due_at=None)
         writer.set_info(facts)
         policy = settings.policy
-        if policy.on_save_error == "continue" or (caller.linger is not None and not policy.saves_wave(1)):
+        if policy.on_save_error == "continue" or (
+            caller.idle_timeout is not None and not policy.saves_wave(1)
+        ):
             # Nobody else may take it for a run that still waits, and who cannot say that he has it does not.
             if caller.private:
                 writer.flush()
@@ -454,7 +456,7 @@ class Runner:
         if_interrupted: str | None = None,
         resumed: bool = False,
     ) -> Outcome:
-        drive = Drive(
+        drive = Execution(
             settings,
             writer,
             config=freeze(dict(config))[0],
@@ -462,13 +464,13 @@ class Runner:
             private=caller.private,
             if_interrupted=if_interrupted,
             resumed=resumed,
-            linger=caller.linger,
+            idle_timeout=caller.idle_timeout,
         )
         run = writer.info.run
         work, unfollow = drive.begun(), None
         try:
             if not active_runs.enter(self._store, run, drive):
-                raise RunConflict(f"run {run!r} is being driven by this process already")
+                raise RunConflict(f"run {run!r} is being executed by this process already")
             caller.hold(drive)
             unfollow = self._surroundings.follow(writer) if self._surroundings.is_wanted else None
             status = await work
@@ -489,7 +491,7 @@ class Runner:
             raise drive.failure
         return self._outcome(drive, status, kept)
 
-    async def _see_to_messages(self, drive: Drive, status: RunStatus) -> None:
+    async def _see_to_messages(self, drive: Execution, status: RunStatus) -> None:
         """Obey what came in while the drive was ending: whoever sent it relied on the drive."""
         if status == RunStatus.COMPLETED or not drive.saving.writer.stored:
             return
@@ -501,13 +503,13 @@ class Runner:
         except (StoreError, RunConflict) as error:
             logger.warning("run %s: its inbox could not be seen to: %s", drive.run_id, error)
 
-    def _see_to(self, drive: Drive) -> None:
+    def _see_to(self, drive: Execution) -> None:
         if self._store.inbox(drive.run_id, drive.run.inbox_seen):
             from holdfast.engine.commands.posting import see_to
 
             see_to(self.journal, drive.run_id, self._codec, self.settings.graph)
 
-    def _outcome(self, drive: Drive, status: RunStatus, kept: int) -> Outcome:
+    def _outcome(self, drive: Execution, status: RunStatus, kept: int) -> Outcome:
         run, saving = drive.run, drive.saving
         warnings = [
             f"step {readable_step(step)!r} failed and was passed over: {fault}" for step, fault in run.faults
@@ -521,7 +523,7 @@ class Runner:
         if saving.writer.has_unsaved and saving.writer.stored:
             warnings.append("the end of this run could not be saved; a resume would repeat its last steps")
         adoption = drive.adoption
-        figures = Figures(
+        stats = Stats(
             steps_run=drive.steps_run,
             steps_kept=kept,
             waves=run.root.waves,
@@ -538,15 +540,15 @@ class Runner:
         pauses = public_pauses(run, self._codec)
         ident = saving.checkpoint_id
         adopted = tuple(adoption.steps) if adoption is not None else ()
-        return Outcome(status, saving.state(), drive.run_id, ident, pauses, figures, tuple(warnings), adopted)
+        return Outcome(status, saving.state(), drive.run_id, ident, pauses, stats, tuple(warnings), adopted)
 
     def _as_it_stands(self, loaded: Loaded) -> Outcome:
         run, state = loaded.run, state_of(loaded, self.settings)
         cost = sum(spending.cost for spending in run.spending.values())
-        figures = Figures(steps_kept=run.steps_done, waves=run.root.waves, seconds=run.seconds, cost=cost)
+        stats = Stats(steps_kept=run.steps_done, waves=run.root.waves, seconds=run.seconds, cost=cost)
         pauses = public_pauses(run, self._codec)
         return Outcome(
-            RunStatus(run.status), state, loaded.info.run, origin_of(state).checkpoint_id, pauses, figures
+            RunStatus(run.status), state, loaded.info.run, origin_of(state).checkpoint_id, pauses, stats
         )
 
 

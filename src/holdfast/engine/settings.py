@@ -154,7 +154,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Stats:
     """What a drive did and what it cost."""
 
     steps_run: int = 0
@@ -188,7 +188,7 @@ class Outcome:
     run_id: str
     checkpoint_id: str
     pauses: tuple[Pause, ...] = ()
-    figures: Figures = field(default_factory=Figures)
+    stats: Stats = field(default_factory=Stats)
     warnings: tuple[str, ...] = ()
     """What went wrong and was passed over: failed steps under on_failure="continue", unsaved checkpoints."""
     adopted: tuple[str, ...] = ()

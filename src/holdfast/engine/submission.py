@@ -9,7 +9,7 @@ import uuid
 from holdfast import clock
 from holdfast.engine.commands.inbox import STALE, STOPS, open_message
 from holdfast.engine.confirmation import confirm
-from holdfast.engine.owner import is_driven
+from holdfast.engine.owner import has_owner
 from holdfast.engine.resume import load_latest, refuse_finished
 from holdfast.errors import HoldfastError, RunConflict
 from holdfast.journal.journal import Journal
@@ -98,8 +98,8 @@ def requeue(
     loaded = load_latest(journal, journal.info(run_id), codec)
     info = loaded.info
     refuse_finished(info)
-    if is_driven(journal.store, info):
-        raise RunConflict(f"run {run_id!r} is being driven; cancel or pause it first")
+    if has_owner(journal.store, info):
+        raise RunConflict(f"run {run_id!r} is being executed; cancel or pause it first")
     info, confirmed = confirm(journal, info, loaded.run, trust)
     place = place or Place(info.queue or DEFAULT_QUEUE, info.priority)
     writer = Writer(journal, loaded, codec, durable=True)

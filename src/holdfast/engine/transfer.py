@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from holdfast import clock
 from holdfast.engine.commands import control
-from holdfast.engine.owner import describe, is_driven
+from holdfast.engine.owner import describe, has_owner
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError, RunNotFound, StoreError
 from holdfast.journal.copying import (
     COPIED,
@@ -237,7 +237,7 @@ class _Transfer:
         return True
 
     def _carry(self, info: RunInfo, last_try: bool) -> CopiedRun | None:
-        if self.move and is_driven(self.source, info):
+        if self.move and has_owner(self.source, info):
             calm = self._paused(info)
             if calm is None:
                 return _told(info, CopyOutcome.DRIVEN, note=_still_driven(info, self.wait))
@@ -303,7 +303,7 @@ class _Transfer:
             return _told(info, CopyOutcome.MOVED, brought)
         outcome = CopyOutcome.COPIED if standing is Standing.ABSENT else CopyOutcome.UPDATED
         note = ""
-        if is_driven(self.source, info):
+        if has_owner(self.source, info):
             note = f"{describe(info.driver)} goes on with it; if the copy is resumed too, steps run twice"
         return _told(info, outcome, brought, note)
 
@@ -385,7 +385,7 @@ class _Transfer:
             found = self.source.runs(run=info.run)
             if not found:
                 raise _Changed
-            if not is_driven(self.source, found[0]):
+            if not has_owner(self.source, found[0]):
                 return found[0]
             if time.monotonic() >= deadline or self.stopped():
                 return None

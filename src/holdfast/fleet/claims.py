@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast import clock
-from holdfast.engine.owner import is_driven
+from holdfast.engine.owner import has_owner
 from holdfast.journal.journal import deadlines_of
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus
@@ -202,7 +202,7 @@ class LocalClaims:
 
     def _why(self, info: RunInfo) -> str:
         if info.status == RunStatus.RUNNING:
-            return "" if is_driven(self._store, info) else "orphaned"
+            return "" if has_owner(self._store, info) else "orphaned"
         if not self._is_due(info):
             return ""
         return "queued" if info.status == RunStatus.QUEUED else "due"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.app import App
 from holdfast.engine.blocking import new_loop
-from holdfast.engine.loop import Drive
+from holdfast.engine.loop import Execution
 from holdfast.engine.settings import Outcome
 from holdfast.errors import (
     CorruptJournal,
@@ -73,7 +73,7 @@ class Worker:
     driven by one at a time: the journal refuses a second driver. What a worker that dies was doing is taken up
     by another when its lease has run out.
 
-    `catalog` says which graphs it knows; a few apps will do. `linger` is how long a run that only waits is
+    `catalog` says which graphs it knows; a few apps will do. `idle_timeout` is how long a run that only waits is
     kept; `grace` how long steps may take to finish when the worker is stopped, before they are left to be run
     again elsewhere. A worker that cannot reach its store tries again and again; one whose process has no more
     descriptors or memory ends after a while, with `ResourceExhausted`, so that another can be started.
@@ -86,7 +86,7 @@ class Worker:
         *,
         concurrency: int = 10,
         queues: tuple[str, ...] = (),
-        linger: float = 1.0,
+        idle_timeout: float = 1.0,
         grace: float = 30.0,
         observer: Observer | None = None,
         tell: Callable[[WorkerEvent], None] | None = None,
@@ -95,10 +95,10 @@ class Worker:
             raise HoldfastError(f"a worker drives at least one run at once, not {concurrency!r}")
         known = catalog if isinstance(catalog, Catalog) else Catalog(catalog)
         self._store, self._catalog, self._concurrency = store, known, concurrency
-        self._linger, self._grace, self._observer, self._tell = linger, grace, observer, tell
+        self._idle_timeout, self._grace, self._observer, self._tell = idle_timeout, grace, observer, tell
         self.claims: Claims = _claims_of(store, Wanted(queues, known.workflows))
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._drives: dict[str, Drive] = {}
+        self._drives: dict[str, Execution] = {}
         self._asides: set[asyncio.Future[None]] = set()
         self._shortages: Counter[str] = Counter()
         self._lacks: StoreError | None = None
@@ -267,14 +267,14 @@ class Worker:
         is_new = known.announcer is not None and claim.why == "queued"
         is_new = is_new and await in_background(self._is_new, claim.run)
 
-        def hold(drive: Drive) -> None:
+        def hold(drive: Execution) -> None:
             self._hold(claim.run, drive)
             if is_new and known.announcer is not None:
                 self._aside(_guarded(known.announcer.started), claim.run)
 
         try:
-            outcome = await known.app.atake_up(
-                claim.run, linger=self._linger, observer=self._observer, hold=hold
+            outcome = await known.app.aexecute(
+                claim.run, idle_timeout=self._idle_timeout, observer=self._observer, hold=hold
             )
         except ExecutionError as error:
             if isinstance(error.cause, StoreError):
@@ -287,7 +287,7 @@ class Worker:
             due_at = await in_background(self._due_at, claim.run)
         self._say(str(outcome.status), claim, _waits_for(outcome), due_at)
         await self._announce(known, claim, str(outcome.status), "")
-        return AGAIN_AFTER if outcome.figures.steps_run == 0 and due_at is not None else 0.0
+        return AGAIN_AFTER if outcome.stats.steps_run == 0 and due_at is not None else 0.0
 
     def _aside(self, function: Callable[..., None], run: str) -> None:
         """Call a function in a thread, without waiting for it."""
@@ -308,7 +308,7 @@ class Worker:
         if known.announcer is not None:
             await in_background(_guarded(known.announcer.ended), claim.run, status, error)
 
-    def _hold(self, run: str, drive: Drive) -> None:
+    def _hold(self, run: str, drive: Execution) -> None:
         self._drives[run] = drive
         if self._stopping.is_set():
             self._ask_to_leave(drive)
@@ -324,7 +324,7 @@ class Worker:
 
     # Stopping.
 
-    def _ask_to_leave(self, drive: Drive) -> None:
+    def _ask_to_leave(self, drive: Execution) -> None:
         if self._at_once:
             drive.request_stop(RunStatus.QUEUED, "the worker stops")
         else:

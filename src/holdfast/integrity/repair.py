@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.engine.owner import describe, is_driven
+from holdfast.engine.owner import describe, has_owner
 from holdfast.errors import HoldfastError, RunConflict, RunNotFound
 from holdfast.integrity.check import Look, RunCheck, settled
 from holdfast.integrity.report import FACTS, INBOX, NOTHING, SNAPSHOT, Progress, RunReport, Stretch
@@ -291,8 +291,10 @@ class _Repairing:
     def _right_all(self, look: Look) -> None:
         check, report, error = look
         info = check.info
-        if is_driven(self._journal.store, info):
-            raise RunConflict(f"run {info.run!r} is being driven by {describe(info.driver)}; pause it first")
+        if has_owner(self._journal.store, info):
+            raise RunConflict(
+                f"run {info.run!r} is being executed by {describe(info.driver)}; pause it first"
+            )
         if error is not None:
             raise error
         if check.sealed or (check.first_sealed and self._journal.seal is None):

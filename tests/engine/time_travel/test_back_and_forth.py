@@ -175,7 +175,7 @@ def test_a_run_that_another_needs_is_not_deleted(bench: Bench) -> None:
     app.requeue("n")
     assert expire_runs(bench.store, dt.timedelta(0), keep_successful=False) == 0
 
-    asyncio.run(app.atake_up("n"))
+    asyncio.run(app.aexecute("n"))
     assert bench.taken() == ["b", "z"]
     assert app.delete("r") and log_of(app, "n")[-1] == "z.1"
 

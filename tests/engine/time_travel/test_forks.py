@@ -603,7 +603,7 @@ def test_a_queued_run_stays_in_its_queue_when_a_node_was_spoken_for(
     info = memory.runs(run="r")[0]
     assert (info.status, info.queue, info.due_at) == ("queued", "default", due)
     if when is None:
-        assert asyncio.run(app.atake_up("r")).state["log"] == ["A", "b", "c"]
+        assert asyncio.run(app.aexecute("r")).state["log"] == ["A", "b", "c"]
 
 
 def test_a_refused_fork_is_told_by_the_name_that_people_know(memory: Store) -> None:
@@ -618,13 +618,13 @@ def test_a_refused_fork_is_told_by_the_name_that_people_know(memory: Store) -> N
 def test_a_run_that_waits_for_a_worker_is_queued_when_it_was_spoken_for(memory: Store) -> None:
     app = chain("a", "b", "c", nodes={"b": asks}).compile(memory)
     app.submit({"n": 1}, run_id="r", queue="nightly")
-    asyncio.run(app.atake_up("r"))
+    asyncio.run(app.aexecute("r"))
     assert memory.runs(run="r")[0].status == "paused"
 
     app.update_state("r", {"log": ["B"]}, as_node="b")
 
     assert (memory.runs(run="r")[0].status, memory.runs(run="r")[0].queue) == ("queued", "nightly")
-    assert asyncio.run(app.atake_up("r")).state["log"] == ["a", "B", "c"]
+    assert asyncio.run(app.aexecute("r")).state["log"] == ["a", "B", "c"]
 
 
 def sized(tmp_path: Path) -> Any:

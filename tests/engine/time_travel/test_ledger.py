@@ -59,7 +59,7 @@ def test_each_step_and_each_model_has_its_line(store: Store) -> None:
     assert {row.name: row.spent.cost for row in found.by_model()} == {"m": 0.25, "large": 0.5}
     own = found.own
     assert (own.steps, own.spent.calls, own.spent.input_tokens, own.spent.output_tokens) == (3, 3, 30, 6)
-    assert (found.total.cost, found.total.unpriced, outcome.figures.cost) == (0.75, 1, 0.75)
+    assert (found.total.cost, found.total.unpriced, outcome.stats.cost) == (0.75, 1, 0.75)
     assert 0 < own.seconds <= found.driving
 
 
@@ -76,7 +76,7 @@ def test_what_a_failed_attempt_paid_is_counted_once_as_in_vain(store: Store) -> 
     app = line(("a", flaky), retry=Retry(attempts=2, delay=0)).compile(store)
     with pytest.raises(ExecutionError):
         app.invoke({}, run_id="r")
-    assert app.resume("r").figures.cost == 3.0
+    assert app.resume("r").stats.cost == 3.0
 
     own = app.cost("r").own
     assert (own.spent.cost, own.wasted.cost, own.spent.calls, own.steps) == (3.0, 2.0, 3, 1)

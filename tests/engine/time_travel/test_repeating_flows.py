@@ -185,4 +185,4 @@ def test_both_answer_in_json(desk: Desk) -> None:
 
     ended = json.loads(desk.call("run", "flow.yaml", "--reuse", "first", "--json"))
     assert (ended["steps_adopted"], ended["steps_run"]) == (5, 0)
-    assert ended["figures"]["seconds_saved"] > 0
+    assert ended["stats"]["seconds_saved"] > 0

@@ -50,7 +50,7 @@ def test_only_the_cone_of_a_changed_node_runs_again(store: Store) -> None:
     assert bench.taken() == ["b", "d"]
     assert outcome.status == "completed" and outcome.run_id == "r"
     assert list(outcome.state["log"]) == ["a.1", "b.2", "c.1", "d.1"]
-    assert outcome.figures.steps_adopted == 1
+    assert outcome.stats.steps_adopted == 1
     assert app.get_state("r") == outcome.state
 
 
@@ -323,7 +323,7 @@ def test_a_step_runs_again_in_a_new_run_and_the_old_one_stays(store: Store) -> N
     assert bench.taken() == ["b", "d"]
     assert outcome.run_id == "again" and outcome.state["log"] == before["log"]
     assert app.get_state("r") == before
-    assert outcome.figures.steps_adopted == 1
+    assert outcome.stats.steps_adopted == 1
 
 
 def test_the_plan_says_what_is_kept_and_what_runs_again_and_touches_nothing(bench: Bench) -> None:
@@ -570,6 +570,6 @@ def test_what_a_kept_step_cost_is_saved_and_not_paid_again(bench: Bench) -> None
     plan = app.plan_rerun("r", "c")
     assert plan.cost_saved == 0.25 and [step.cost for step in plan.of("rerun")] == [0.0, 0.25]
     outcome = app.rerun("r", "c")
-    assert outcome.figures.cost_saved == 0.25 and outcome.figures.cost == 0.25
+    assert outcome.stats.cost_saved == 0.25 and outcome.stats.cost == 0.25
     again = app.invoke(reuse="r")
-    assert (again.figures.cost_saved, again.figures.cost) == (0.5, 0.0)
+    assert (again.stats.cost_saved, again.stats.cost) == (0.5, 0.0)

@@ -190,7 +190,7 @@ class Operation:
 
     def _be_worker(self, process: Process) -> None:
         app = self.simulation.app(self.scenario.shape.app, process)
-        worker = Worker(self.simulation.store(process), [app], linger=0.4, grace=2.0, tell=self._tell)
+        worker = Worker(self.simulation.store(process), [app], idle_timeout=0.4, grace=2.0, tell=self._tell)
         claims = Claims(worker.claims._store, worker.claims._wanted)  # type: ignore[attr-defined]
         self._listeners[process.machine] = claims.listeners = []
         worker.claims = claims
@@ -227,7 +227,7 @@ class Operation:
 
     async def _take_up(self, app: App, run: str) -> None:
         try:
-            await app.atake_up(run, linger=1.0)
+            await app.aexecute(run, idle_timeout=1.0)
         except (HoldfastError, StoreError):
             return
 

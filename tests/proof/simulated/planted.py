@@ -233,7 +233,7 @@ PLANTED = (
         "a dropped run is never claimed again",
         "not-stranded",
         "fleet/claims.py",
-        '            return "" if is_driven(self._store, info) else "orphaned"\n',
+        '            return "" if has_owner(self._store, info) else "orphaned"\n',
         '            return ""\n',
         _PROOF,
     ),

@@ -17,7 +17,7 @@ from holdfast.cli.display.tables import print_facts, print_json, print_table
 from holdfast.cli.display.text import count, moment, one_line
 from holdfast.cli.reading import json_option, reading, reading_moments
 from holdfast.cli.store_option import chosen_url, meant_run, store_option
-from holdfast.engine.owner import is_driven
+from holdfast.engine.owner import has_owner
 from holdfast.engine.retention import kept_checkpoints, last_successful
 from holdfast.errors import CheckpointNotFound, RunNotFound
 from holdfast.journal.copying import delete_run, held_back, needed_by, prune_run
@@ -280,7 +280,7 @@ def clear(workflow: str, yes: bool, store: str | None, as_json: bool) -> int:
     if not going and not staying:
         raise RunNotFound(f"no runs of a workflow {workflow!r} in {journal.store.url}")
     for info in staying:
-        click.echo(f"run {one_line(info.run)} is being driven and stays", err=True)
+        click.echo(f"run {one_line(info.run)} is being executed and stays", err=True)
     return _remove(journal, going, False, yes, as_json)
 
 
@@ -360,7 +360,7 @@ def planned(
         last_good = {info.run for info in last_successful(journal.store, name)}
         kept = _newest(marks, keep)
         for info in of_name:
-            if is_driven(journal.store, info):
+            if has_owner(journal.store, info):
                 continue
             removal = _removal(info, marks[info.run], kept, before, info.run in last_good)
             if removal is not None:
@@ -411,8 +411,8 @@ def _without_kept(journal: Journal, removal: Removal, marks: list[Mark]) -> Remo
 def whole_runs(journal: Journal, workflow: str) -> tuple[list[Removal], list[RunInfo]]:
     """The removal of every run of a workflow, and the runs that stay because a live process drives them."""
     runs = journal.store.runs(workflow=workflow)
-    going = [info for info in runs if not is_driven(journal.store, info)]
-    staying = [info for info in runs if is_driven(journal.store, info)]
+    going = [info for info in runs if not has_owner(journal.store, info)]
+    staying = [info for info in runs if has_owner(journal.store, info)]
     return [Removal(info, len(_marks(journal, info)), True) for info in going], staying
 
 
@@ -428,7 +428,7 @@ def carry_out(journal: Journal, removals: Iterable[Removal]) -> list[Removal]:
     for removal in removals:
         run = removal.info.run
         now = journal.store.runs(run=run)
-        if not now or is_driven(journal.store, now[0]) or now[0].updated_at != removal.info.updated_at:
+        if not now or has_owner(journal.store, now[0]) or now[0].updated_at != removal.info.updated_at:
             continue
         if removal.whole:
             delete_run(journal, run, going=going)

@@ -55,7 +55,7 @@ def answer(
     """
     from holdfast.cli.reading import how_to_resume
     from holdfast.engine.commands import control
-    from holdfast.engine.owner import is_driven
+    from holdfast.engine.owner import has_owner
     from holdfast.engine.resume import refuse_finished
     from holdfast.journal.run_state import NO_ANSWER
 
@@ -66,7 +66,7 @@ def answer(
     with found_run(run, store) as (journal, run_id, url):
         info = journal.info(run_id)
         refuse_finished(info)
-        driven = is_driven(journal.store, info)
+        driven = has_owner(journal.store, info)
         pauses = control.waiting(journal, run_id)
         answers = read_answers(values, pauses, lambda: _later(journal, info))
         receipt = control.answer(journal, run_id, answers=answers, by=by or me())

@@ -22,7 +22,7 @@ from holdfast.cli.values import all_steps, read_inputs, read_pairs, value_of
 from holdfast.engine.commands import control
 from holdfast.engine.commands.posting import ASKED
 from holdfast.engine.confirmation import refuse_unconfirmed
-from holdfast.engine.owner import is_driven
+from holdfast.engine.owner import has_owner
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import me
@@ -214,7 +214,7 @@ def steering(
         of_program = not is_flow and not info.queue
         resume = resume_command(run_id, url, info.queue, is_of_program=of_program)
         look = command("events", run_id, store=url)
-        goes_on = "" if is_driven(journal.store, info) else resume
+        goes_on = "" if has_owner(journal.store, info) else resume
         speaker = Speaker(name, by or me(), reason or "", as_json, goes_on, look)
         yield Steering(speaker, journal, run_id, journal.load(info, Codec()).run, flow, is_flow)
 

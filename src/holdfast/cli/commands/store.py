@@ -182,9 +182,9 @@ def stats(store: str | None, as_json: bool) -> int:
 
 def _drivers(store: Store) -> dict[str, int]:
     """The live processes that drive runs, each with how many."""
-    from holdfast.engine.owner import describe, is_driven
+    from holdfast.engine.owner import describe, has_owner
 
-    running = [info for info in store.runs(status=[RunStatus.RUNNING.value]) if is_driven(store, info)]
+    running = [info for info in store.runs(status=[RunStatus.RUNNING.value]) if has_owner(store, info)]
     return dict(Counter(describe(info.driver) for info in running).most_common())
 
 

@@ -66,7 +66,7 @@ from holdfast.workflows.workflow import Flow, flow_of_run, load_flow
     help="How long steps may take to finish when the worker is told to stop.",
 )
 @click.option(
-    "--linger",
+    "--idle-timeout",
     type=click.FloatRange(0),
     default=1.0,
     show_default=True,
@@ -86,7 +86,7 @@ def worker(
     apps: tuple[str, ...],
     lease: float | None,
     grace: float,
-    linger: float,
+    idle_timeout: float,
     until_idle: bool,
     name: str | None,
     as_json: bool,
@@ -127,7 +127,7 @@ def worker(
                 catalog,
                 concurrency=concurrency,
                 queues=wanted,
-                linger=linger,
+                idle_timeout=idle_timeout,
                 grace=grace,
                 tell=lines.tell,
             )

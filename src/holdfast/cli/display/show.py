@@ -38,7 +38,7 @@ from holdfast.views.run_view import NOTHING, Counts
 from holdfast.views.timeline import code_told, others_told, place_told
 
 if TYPE_CHECKING:
-    from holdfast.engine.settings import Figures
+    from holdfast.engine.settings import Stats
     from holdfast.views.run_view import Items, Ledger, PauseView, RemarkView, RunLine, RunView, StepView
 
 
@@ -72,7 +72,7 @@ class Ending:
     store: str
     seconds: float = 0.0
     output: Any = None
-    figures: Figures | None = None
+    stats: Stats | None = None
     steps_run: int = 0
     cost: float = 0.0
     pauses: tuple[PauseView, ...] = ()
@@ -106,16 +106,16 @@ class Ending:
         return command("resume", self.run_id, *asking, store=self.store)
 
     def as_json(self) -> dict[str, Any]:
-        """Keys: status, run_id, workflow, store, output, figures, steps_run, steps_adopted, cost, pauses, error,
+        """Keys: status, run_id, workflow, store, output, stats, steps_run, steps_adopted, cost, pauses, error,
         warnings, resume."""
-        figures = None if self.figures is None else dataclasses.asdict(self.figures)
+        stats = None if self.stats is None else dataclasses.asdict(self.stats)
         return {
             "status": str(self.status),
             "run_id": self.run_id,
             "workflow": self.workflow,
             "store": self.store,
             "output": plain(self.output),
-            "figures": figures,
+            "stats": stats,
             "steps_run": self.steps_run,
             "steps_adopted": self.adopted.steps,
             "cost": self.cost,
@@ -145,11 +145,11 @@ class Ending:
         return [*self._saved_line(), *told(), *(f"warning: {one_line(text)}" for text in self.warnings)]
 
     def _saved_line(self) -> list[str]:
-        before, figures, parts = self.before, self.figures, []
+        before, stats, parts = self.before, self.stats, []
         if before is not None and (self.status == RunStatus.COMPLETED or self.steps_run):
             parts.append(f"kept {before.counts} ({_saved(before.seconds, before.cost)})")
-        if figures is not None and figures.steps_adopted:
-            saved = _saved(figures.seconds_saved, figures.cost_saved)
+        if stats is not None and stats.steps_adopted:
+            saved = _saved(stats.seconds_saved, stats.cost_saved)
             parts.append(f"took over {self.adopted} ({saved})")
         return [f"{', '.join(parts)}, ran {self.steps_run}"] if parts else []
 

@@ -22,7 +22,7 @@ class Steerable:
     _runner: Runner
 
     def cancel(self, run_id: str, reason: str = "cancelled", *, by: str = "") -> RunStatus:
-        """Stop a run for good or until it is resumed. A run that is being driven, in any process, stops soon.
+        """Stop a run for good or until it is resumed. A run that is being executed, in any process, stops soon.
 
         Answers the status the run then has: `running` if its driver has still to notice.
         """

@@ -33,7 +33,7 @@ from holdfast.engine.commands.posting import (
     stopping,
     waits_for_worker,
 )
-from holdfast.engine.owner import active_runs, is_alive, is_driven
+from holdfast.engine.owner import active_runs, has_owner, is_alive
 from holdfast.engine.resume import load_latest, refuse_finished, take_answers
 from holdfast.engine.settings import Pause, Retention, public_pauses
 from holdfast.errors import CommandRefused, HoldfastError, RunConflict
@@ -164,7 +164,7 @@ def answer(
         found = take_answers(info, loaded.run, value, answers, codec, retention)
         given = [record._replace(by=by) for record in found]
         names = tuple(loaded.run.pauses[record.pause].name for record in given)
-        if is_driven(journal.store, loaded.info):
+        if has_owner(journal.store, loaded.info):
             if not given:
                 return Receipt(run_id, APPLIED, names, by=by)
             (pause, sent, _), *more = given
@@ -341,7 +341,7 @@ def _stop_undriven(journal: Journal, run_id: str, wish: Wish, codec: Codec) -> R
     """Stop a run that no drive of this process has: by a message, or, if nobody has it, in its journal."""
     info = journal.info(run_id)
     refuse_finished(info)
-    if is_driven(journal.store, info):
+    if has_owner(journal.store, info):
         post(journal, run_id, wish)
         see_to(journal, run_id, codec)
         return RunStatus(journal.info(run_id).status)

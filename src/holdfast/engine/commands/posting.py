@@ -25,7 +25,7 @@ from holdfast.engine.commands.inbox import (
     warn_of_decided_route,
     write_message,
 )
-from holdfast.engine.owner import active_runs, is_driven
+from holdfast.engine.owner import active_runs, has_owner
 from holdfast.engine.resume import load_latest, refuse_finished
 from holdfast.errors import CommandRefused, RunConflict
 from holdfast.graph.graph import Graph
@@ -78,7 +78,7 @@ def ask(
         if loaded.run.inbox_seen >= number:
             return _verdict(loaded, number)
         refuse(loaded.info)
-        if is_driven(journal.store, loaded.info):
+        if has_owner(journal.store, loaded.info):
             passing = 0.0 if loaded.run.status == RunStatus.RUNNING else _PASSING
             if clock.monotonic() >= end + passing:
                 return ASKED
@@ -108,7 +108,7 @@ def see_to(journal: Journal, run_id: str, codec: Codec, graph: Graph | None = No
         if not found or found[0].status == RunStatus.COMPLETED:
             return
         loaded = load_latest(journal, found[0], codec)
-        if is_driven(journal.store, loaded.info) or not journal.store.inbox(run_id, loaded.run.inbox_seen):
+        if has_owner(journal.store, loaded.info) or not journal.store.inbox(run_id, loaded.run.inbox_seen):
             return
         try:
             obey_inbox(journal, loaded, codec, graph)
@@ -255,7 +255,7 @@ def awaited(journal: Journal, receipt: Receipt, codec: Codec, patience: float = 
         loaded = load_latest(journal, journal.info(run_id), codec)
         if loaded.run.inbox_seen >= number:
             return _told(journal, loaded, receipt, codec)
-        if is_driven(journal.store, loaded.info):
+        if has_owner(journal.store, loaded.info):
             if clock.monotonic() >= end:
                 return receipt
             wait_for_change(journal.store, run_id, _GLANCE)

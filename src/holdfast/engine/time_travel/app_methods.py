@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.blocking import Blocking
-from holdfast.engine.loop import Drive
+from holdfast.engine.loop import Execution
 from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.runner import Caller, ObserverLike, Runner, state_of
 from holdfast.engine.settings import Outcome, Settings
@@ -235,7 +235,7 @@ class RunningAgain:
         return self._rerunner.plan_rerun(run, step, RerunOptions())[1]
 
     def _caller(
-        self, observer: ObserverLike, private: bool = False, hold: Callable[[Drive], None] | None = None
+        self, observer: ObserverLike, private: bool = False, hold: Callable[[Execution], None] | None = None
     ) -> Caller:
         raise NotImplementedError
 

@@ -23,7 +23,7 @@ from holdfast.engine.commands.inbox import (
 from holdfast.engine.commands.posting import waits_for_worker
 from holdfast.engine.commands.replan import modify, told
 from holdfast.engine.graph_changes import brought_over
-from holdfast.engine.owner import describe, is_driven
+from holdfast.engine.owner import describe, has_owner
 from holdfast.engine.resume import load_latest
 from holdfast.engine.routing import meaning
 from holdfast.engine.settings import Settings
@@ -129,16 +129,16 @@ def undriven(hands: Hands, run_id: str, way_out: str = "") -> Loaded:
     """A run as its journal tells it; one that somebody drives is refused."""
     journal = hands.journal
     loaded = load_latest(journal, journal.info(run_id), hands.codec)
-    refuse_driven(journal.store, loaded.info, way_out)
+    refuse_owned(journal.store, loaded.info, way_out)
     return loaded
 
 
-def refuse_driven(store: Store, info: RunInfo, way_out: str = "") -> None:
+def refuse_owned(store: Store, info: RunInfo, way_out: str = "") -> None:
     """Refuse a run that somebody drives."""
-    if is_driven(store, info):
+    if has_owner(store, info):
         who = f" by {describe(info.driver)}" if info.driver else ""
         raise RunConflict(
-            f"run {info.run!r} is being driven{who}; pause or cancel it first"
+            f"run {info.run!r} is being executed{who}; pause or cancel it first"
             + (f", or, while it goes on, {way_out}" if way_out else "")
         )
 

@@ -9,7 +9,7 @@ from holdfast import clock
 from holdfast.engine.confirmation import confirm
 from holdfast.engine.resume import as_journalled
 from holdfast.engine.time_travel.checkpoints import Moment
-from holdfast.engine.time_travel.fork import Hands, checkpoint_of, refuse_driven, undriven
+from holdfast.engine.time_travel.fork import Hands, checkpoint_of, refuse_owned, undriven
 from holdfast.errors import CheckpointNotFound, CommandRefused, RunNotFound
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.provenance import set_back
@@ -57,7 +57,7 @@ def adopt_fork(
         )
     theirs = as_journalled(journal.load(fork, hands.codec))
     confirm(journal, fork, theirs.run)
-    refuse_driven(store, theirs.info)
+    refuse_owned(store, theirs.info)
     loaded = undriven(hands, target.run)
     if _is_adopted(journal, loaded, theirs):
         return checkpoint_id(target.key, loaded.run.saved_seq)

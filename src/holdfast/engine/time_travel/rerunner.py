@@ -10,7 +10,7 @@ from typing import Any
 from holdfast import clock
 from holdfast.engine.confirmation import confirm, refuse_unconfirmed
 from holdfast.engine.graph_changes import brought_over, changed_nodes, sources_turned, why_changed
-from holdfast.engine.owner import this_driver
+from holdfast.engine.owner import this_owner
 from holdfast.engine.resume import ResumeOptions, as_journalled
 from holdfast.engine.routing import first_targets
 from holdfast.engine.runner import Caller, Runner
@@ -362,11 +362,11 @@ class Rerunner:
         resuming.check()
         confirm(self._journal, loaded.info, loaded.run, options.trust, options.config)
         if options.in_place:
-            self._runner.refuse_driven(loaded.info)
+            self._runner.refuse_owned(loaded.info)
             return await self.go_back(
                 loaded, back, resuming, caller, f"{step} is to run again", options.given
             )
-        driver, run = this_driver(self._store), self._runner.new_run_id(options.run_id)
+        driver, run = this_owner(self._store), self._runner.new_run_id(options.run_id)
         updated = bool(options.given.update)
         fork = begin_again(self._settings, back, run, driver, updated=updated)
         forked = dataclasses.replace(fork.base, info=fork.writer.info, run=fork.writer.run)
