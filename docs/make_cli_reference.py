@@ -113,7 +113,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("parent of a member", keys(Branch.as_json)),
     ],
     "fork": [("the document", "run_id, parent, status, store; with --run as for resume")],
-    "adopt": [("the document", "run_id, checkpoint_id, status, store")],
+    "promote": [("the document", "run_id, checkpoint_id, status, store")],
     "rollback": [("the document", "run_id, checkpoint_id, status, store")],
     "compare": [
         ("the document", f"store, {keys(Comparison.as_json)}"),
@@ -171,7 +171,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ),
         ("own, total of several, each of steps, models and rows", keys(Amounts.as_json)),
         ("total of one run, inherited", "calls, input_tokens, output_tokens, cost, unpriced"),
-        ("kept, saved, adopted", keys(Portion.as_json)),
+        ("kept, saved, reused", keys(Portion.as_json)),
     ],
     "tag": [SAID, REMARKED, *REMARKS],
     "note": [SAID, REMARKED, *REMARKS],

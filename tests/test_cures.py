@@ -836,7 +836,7 @@ def an_item_has_no_checkpoint_of_its_own(bench: Bench) -> None:
         assert followed(told, app, "app.rerun(").stats.steps_run == 1
         told = bench.holdfast("fork", f"items@{place}", code=2)
         assert "begins where" in bench.paste(told, "holdfast fork")
-        assert "took over 0 steps and 2 items" in bench.paste(told, "holdfast rerun")
+        assert "reused 0 steps and 2 items" in bench.paste(told, "holdfast rerun")
 
 
 def _changed_by_hand(bench: Bench, run: str, change: Callable[[dict[Any, Any]], object], *, code: int) -> str:

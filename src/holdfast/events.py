@@ -29,7 +29,7 @@ EVENT_TYPES: Mapping[str, str] = MappingProxyType(
         "wave.start": "the steps of a wave are about to run; data: wave, nodes",
         "node.start": "a step is about to run; data: step, attempt, iteration",
         "node.complete": "a step ended and its outcome is stored; data: step, error, seconds, update",
-        "node.adopt": "a step was given the result of an earlier run and did not run; data: step, origin, update",
+        "node.reuse": "a step was given the result of an earlier run and did not run; data: step, origin, update",
         "node.error": "an attempt failed; data: step, attempt, error",
         "node.retry": "a failed attempt will be repeated; data: step, attempt, delay",
         "node.warning": "a step failed and the run goes on without it; data: step, error",

@@ -389,7 +389,7 @@ def test_a_fork_of_a_run_from_outside_is_one_itself(store: Store, tmp_path: Path
     with pytest.raises(ForeignRun):
         app.resume(fork)
     with pytest.raises(ForeignRun):
-        app.adopt(fork)
+        app.promote(fork)
     assert app.resume(fork, trust=True).status == "paused", "gates of a fork are closed again"
     assert app.resume(fork).status == "completed", "it was confirmed"
     with pytest.raises(ForeignRun):

@@ -25,7 +25,19 @@ WORK = st.fixed_dictionaries(
 EDGES = st.lists(st.sampled_from([("a", "c"), ("a", "sub"), ("b", "c")]), unique=True, max_size=2)
 DEEDS = st.lists(
     st.sampled_from(
-        ("edit", "skip", "answer", "resume", "pause", "cancel", "fork", "go back", "update", "adopt", "prune")
+        (
+            "edit",
+            "skip",
+            "answer",
+            "resume",
+            "pause",
+            "cancel",
+            "fork",
+            "go back",
+            "update",
+            "promote",
+            "prune",
+        )
     ),
     max_size=5,
 )
@@ -54,8 +66,8 @@ def done(app: App, run: str, deed: str) -> str:
                 app.rollback(run, app.checkpoints(run)[0].id)
             case "update":
                 app.update_state(run, {"n": 9})
-            case "adopt":
-                app.adopt(app.fork(run))
+            case "promote":
+                app.promote(app.fork(run))
             case "prune":
                 marks = app.store.marks(run)
                 journal = app.settings.journal

@@ -30,7 +30,7 @@ from holdfast.cli.questions import (
 )
 from holdfast.cli.run_settings import Wishes
 from holdfast.cli.store_option import exists
-from holdfast.cli.targets import REPLANNED, Kept, adopted_steps, config_of, kept_of, stored_flow
+from holdfast.cli.targets import REPLANNED, Kept, config_of, kept_of, reused_steps, stored_flow
 from holdfast.cli.values import all_steps, check_conditions, first_that_holds, members_of, rows_of, wording_of
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.commands.control import answer
@@ -206,14 +206,14 @@ class Driving:
     # How it ended.
 
     def _of(self, outcome: Outcome) -> Ending:
-        state, adopted = outcome.state, adopted_steps(self._app, outcome.adopted)
+        state, reused = outcome.state, reused_steps(self._app, outcome.reused)
         completed = outcome.status == RunStatus.COMPLETED
         return replace(
             self._ending(outcome.status, outcome.run_id),
             output=self._flow.scrub(self._flow.output(state)) if completed else None,
             stats=outcome.stats,
-            steps_run=max(0, steps_in(state) - (self._before.steps if self._before else 0) - adopted.steps),
-            adopted=adopted,
+            steps_run=max(0, steps_in(state) - (self._before.steps if self._before else 0) - reused.steps),
+            reused=reused,
             cost=outcome.stats.cost + cost_of(state.get("ledger")),
             pauses=self._pauses(outcome),
             kept=None if completed else kept_of(self._app, outcome.run_id),
@@ -269,7 +269,7 @@ class Driving:
     def _steps_run(self, kept: Kept | None) -> int:
         if kept is None:
             return 0
-        before = kept.adopted if self._before is None else self._before.steps
+        before = kept.reused if self._before is None else self._before.steps
         return max(0, kept.steps - before)
 
     def _ending(self, status: RunStatus, run_id: str) -> Ending:

@@ -57,7 +57,7 @@ class Kept:
     """Each finished step of a workflow file with its status."""
     items: tuple[tuple[str, str], ...] = ()
     """The items of for-each steps under way, by the names of their steps: done, failed or pending."""
-    adopted: int = 0
+    reused: int = 0
     """How many of the steps were given the results of another run."""
 
 
@@ -83,7 +83,7 @@ def kept_of(app: App, run_id: str) -> Kept | None:
             failed_attempt=0 if failed is None else failed.attempt,
             statuses=tuple(statuses(state)),
             items=_open_items(loaded.run),
-            adopted=_adopted(app, loaded) if loaded.run.reuse is not None else 0,
+            reused=_reused(app, loaded) if loaded.run.reuse is not None else 0,
         )
     except HoldfastError:
         return None
@@ -96,16 +96,16 @@ def _open_items(run: RunState) -> tuple[tuple[str, str], ...]:
     return tuple((step.id, DONE if step.status == FINISHED else PENDING) for step in items)
 
 
-def _adopted(app: App, loaded: Loaded) -> int:
+def _reused(app: App, loaded: Loaded) -> int:
     from holdfast.journal.records import StepFinished
 
     settings = app.settings
     _, history = settings.journal.history(loaded.info, settings.codec)
     found = [record for _, records in history for record in records if isinstance(record, StepFinished)]
-    return adopted_steps(app, {record.step for record in found if record.origin}).steps
+    return reused_steps(app, {record.step for record in found if record.origin}).steps
 
 
-def adopted_steps(app: App, ids: Iterable[str]) -> Counts:
+def reused_steps(app: App, ids: Iterable[str]) -> Counts:
     """How many steps of the workflow itself, and items, are over by what was taken over, and not run."""
     nodes = app.settings.graph.nodes
     own = {place_of(name) for name in ids if "/" not in name}

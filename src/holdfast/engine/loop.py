@@ -52,7 +52,7 @@ from holdfast.threads import in_background, start
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
-    from holdfast.engine.time_travel.reuse import Adoption
+    from holdfast.engine.time_travel.reuse import ReusableSteps
 
 
 logger = logging.getLogger("holdfast")
@@ -107,7 +107,7 @@ class Execution:
         looks_up = gated or self.run.reuse is not None
         glides = private and self.rules.barrier and not looks_up
         self._glide = Glide(self, self.graph, self.saving, config) if glides else None
-        self.adoption: Adoption | None = None
+        self.reusable: ReusableSteps | None = None
         """What steps are given instead of being run, if the run reuses what another has finished."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._finished: list[Result] = []
@@ -517,9 +517,9 @@ class Execution:
             for decision in decide(self.graph, self.run, self.rules):
                 kind = type(decision)
                 if (
-                    self.adoption is not None
+                    self.reusable is not None
                     and isinstance(decision, Start | Gate)
-                    and self._adopts(decision.step)
+                    and self._reuses(decision.step)
                 ):
                     progress = True
                 elif kind is Start:
@@ -579,17 +579,17 @@ class Execution:
 
     async def _look_back(self) -> None:
         """Learn what the run may be given of what another, or it itself, has finished."""
-        from holdfast.engine.time_travel.reuse import Adoption
+        from holdfast.engine.time_travel.reuse import ReusableSteps
 
-        look = partial(Adoption.of, self.settings.journal, self.graph, self.codec, self.run, self.run_id)
-        self.adoption = look() if self.private else await in_background(look)
-        if self.adoption is not None:
-            self._moves.adopted = self.adoption.steps
+        look = partial(ReusableSteps.of, self.settings.journal, self.graph, self.codec, self.run, self.run_id)
+        self.reusable = look() if self.private else await in_background(look)
+        if self.reusable is not None:
+            self._moves.reused = self.reusable.steps
 
-    def _adopts(self, step: Step) -> bool:
+    def _reuses(self, step: Step) -> bool:
         """Let a step that is about to begin have the result that it is given; `False` if it has to run."""
-        assert self.adoption is not None
-        finished = self.adoption.taken(step)
+        assert self.reusable is not None
+        finished = self.reusable.taken(step)
         if finished is None:
             return False
         self.saving.part()
@@ -597,7 +597,7 @@ class Execution:
         self._writes.recount()
         if self.saving.observer is not None:
             update = {op.key: op.value for op in finished.ops if op.kind != "drop"}
-            self._say("node.adopt", step.node, step=step.id, origin=finished.origin, update=update)
+            self._say("node.reuse", step.node, step=step.id, origin=finished.origin, update=update)
         return True
 
     def _begin(self, step: Step, at: float | None) -> bool:

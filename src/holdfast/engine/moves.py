@@ -46,7 +46,7 @@ class Moves:
         self._graph, self._saving, self._gates = graph, saving, gates
         self._codec = saving.settings.codec
         self._interrupt_after = saving.settings.interrupt_after
-        self.adopted: Collection[str] = ()
+        self.reused: Collection[str] = ()
         """The steps that did not run, so that nobody is asked what to do after them."""
 
     def plainly(self, frame: Frame, names: tuple[str, ...] | None) -> bool:
@@ -144,7 +144,7 @@ class Moves:
     def _after_wave(self, frame: Frame, steps: list[Step], targets: tuple[Target, ...]) -> None:
         if self._interrupt_after:
             for step in steps:
-                if qualified(step) in self._interrupt_after and step.id not in self.adopted:
+                if qualified(step) in self._interrupt_after and step.id not in self.reused:
                     self._gates.after(step)
         if self._saving.observer is not None:
             self._say_wave(frame, steps, targets)

@@ -49,7 +49,7 @@ from holdfast.engine.settings import Settings
 from holdfast.engine.time_travel.past import Finish, past_of
 from holdfast.engine.time_travel.rerun import KEPT, RERUN, UNDONE, Rerun
 from holdfast.engine.time_travel.rerunner import begun_anew, rerun_of_changes, reused, taken_back
-from holdfast.engine.time_travel.reuse import Adoption
+from holdfast.engine.time_travel.reuse import ReusableSteps
 from holdfast.errors import GraphChanged, HoldfastError, PlanOutdated, RunFinished, StateInvalid
 from holdfast.graph.graph import Graph, outline_names
 from holdfast.journal.fold import apply
@@ -108,7 +108,7 @@ class Fates:
         # A refused resume decides nothing, nor does one of a run whose open sub-graphs are gone; what can be told is.
         decides = not refused and all(graph_at(settings.graph, path) is not None for path in after.frames)
         self._decisions = _decisions(settings.graph, after, rules) if decides else {}
-        self._adoption = Adoption.of(settings.journal, settings.graph, settings.codec, after, name)
+        self._reusable = ReusableSteps.of(settings.journal, settings.graph, settings.codec, after, name)
         self._told: list[Fate] | None = None
 
     def told(self) -> list[Fate]:
@@ -144,10 +144,10 @@ class Fates:
             )
         if step.status == DONE:
             return Fate(name, node, KEPT, "finished")
-        if isinstance(self._decisions.get(name), Start) and self._adoption is not None:
-            taken = self._adoption.taken(step)
+        if isinstance(self._decisions.get(name), Start) and self._reusable is not None:
+            taken = self._reusable.taken(step)
             if taken is not None:
-                return Fate(name, node, KEPT, f"adopted from {taken.origin!r}")
+                return Fate(name, node, KEPT, f"reused from {taken.origin!r}")
         what, reason = self._decided(step)
         return Fate(name, node, what, reason + _onces(self._steps.get(name, step)))
 
@@ -558,17 +558,17 @@ class _Planning:
         if reuse is None or reuse.rerun is None or reuse.key in (b"", self._info.key):
             return
         settings = self._now
-        adoption = Adoption.of(settings.journal, settings.graph, settings.codec, run, self._info.run)
-        for name, found in adoption.promised().items() if adoption is not None else ():
+        reusable = ReusableSteps.of(settings.journal, settings.graph, settings.codec, run, self._info.run)
+        for name, found in reusable.promised().items() if reusable is not None else ():
             if name not in known and not _was_passed(run, name):
-                reason = f"adopted from {found.record.origin or found.info.run!r}"
+                reason = f"reused from {found.record.origin or found.info.run!r}"
                 yield PlannedStep(name, node_of(name), KEPT, reason, found.record.seconds, found.cost)
 
     def _why_kept(self, found: Finish, changed: Mapping[str, str]) -> str:
         record, node = found.record, found.node
         if record.skipped:
             return f"passed over: {record.skipped}"
-        why = "finished" if not record.origin else f"adopted from {record.origin!r}"
+        why = "finished" if not record.origin else f"reused from {record.origin!r}"
         new = name_now(node, self._remap)
         if not self._run.outline:
             return why

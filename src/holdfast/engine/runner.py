@@ -522,7 +522,7 @@ class Runner:
             warnings.append(f"{saving.errors} checkpoint(s) could not be saved when they were due")
         if saving.writer.has_unsaved and saving.writer.stored:
             warnings.append("the end of this run could not be saved; a resume would repeat its last steps")
-        adoption = drive.adoption
+        reusable = drive.reusable
         stats = Stats(
             steps_run=drive.steps_run,
             steps_kept=kept,
@@ -533,14 +533,14 @@ class Runner:
             bytes_written=saving.writer.bytes_written,
             save_errors=saving.errors,
             cost=drive.spent(),
-            steps_adopted=len(adoption.steps) if adoption is not None else 0,
-            seconds_saved=adoption.seconds if adoption is not None else 0.0,
-            cost_saved=adoption.cost if adoption is not None else 0.0,
+            steps_reused=len(reusable.steps) if reusable is not None else 0,
+            seconds_saved=reusable.seconds if reusable is not None else 0.0,
+            cost_saved=reusable.cost if reusable is not None else 0.0,
         )
         pauses = public_pauses(run, self._codec)
         ident = saving.checkpoint_id
-        adopted = tuple(adoption.steps) if adoption is not None else ()
-        return Outcome(status, saving.state(), drive.run_id, ident, pauses, stats, tuple(warnings), adopted)
+        reused = tuple(reusable.steps) if reusable is not None else ()
+        return Outcome(status, saving.state(), drive.run_id, ident, pauses, stats, tuple(warnings), reused)
 
     def _as_it_stands(self, loaded: Loaded) -> Outcome:
         run, state = loaded.run, state_of(loaded, self.settings)

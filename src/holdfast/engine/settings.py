@@ -171,7 +171,7 @@ class Stats:
     save_errors: int = 0
     cost: float = 0.0
     """US dollars that the run is known to have spent, over all its drives."""
-    steps_adopted: int = 0
+    steps_reused: int = 0
     """Steps that this drive was given the results of, instead of running them."""
     seconds_saved: float = 0.0
     """How long they took where they ran."""
@@ -191,7 +191,7 @@ class Outcome:
     stats: Stats = field(default_factory=Stats)
     warnings: tuple[str, ...] = ()
     """What went wrong and was passed over: failed steps under on_failure="continue", unsaved checkpoints."""
-    adopted: tuple[str, ...] = ()
+    reused: tuple[str, ...] = ()
     """The steps that this drive was given the results of, instead of running them, by their ids."""
 
 

@@ -195,7 +195,7 @@ class _Walk:
 
 
 def _since(journal: Journal, record: Reset, run: str) -> tuple[int, list[Stretch]]:
-    """The entry at which a fork that was adopted left a run, and the stretches that it went since, oldest first."""
+    """The entry at which a fork that was promoted left a run, and the stretches that it went since, oldest first."""
     found = journal.store.runs(key=record.key) if record.key else journal.store.runs(run=record.source)
     line = lineage(journal, found[0], record.seq, PLAIN_CODEC) if found else []
     for place, stretch in enumerate(line):

@@ -57,7 +57,7 @@ _ENDS = {
     RunStatus.QUEUED: "queued",
 }
 
-_RANKS = ("start", "resume", "edit", "wave", "migration", *_ENDS.values(), "fork", "rollback", "adoption")
+_RANKS = ("start", "resume", "edit", "wave", "migration", *_ENDS.values(), "fork", "rollback", "promotion")
 """What a checkpoint is named for, the most telling last."""
 
 KINDS = _RANKS
@@ -168,7 +168,7 @@ class Happening:
                 self._kinds.add("fork")
                 self._tell(record)
             case Reset():
-                self._kinds.add("rollback" if record.is_of(self.run_id) else "adoption")
+                self._kinds.add("rollback" if record.is_of(self.run_id) else "promotion")
                 self._told.append(reset_told(record, self.run_id))
             case Resumed():
                 self._kinds.add("resume")
@@ -295,7 +295,7 @@ class Point:
 
     @property
     def kind(self) -> str:
-        """What it was saved for: `wave`, `pause`, `failure`, `end`, `fork`, `rollback`, `adoption`, `edit` …"""
+        """What it was saved for: `wave`, `pause`, `failure`, `end`, `fork`, `rollback`, `promotion`, `edit` …"""
         return self.happened.kind
 
     @property

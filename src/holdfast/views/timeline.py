@@ -277,7 +277,7 @@ def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened, co
             return "node.skip", step, f"{readable_step(step)} skipped: {skipped}", {"reason": skipped}
         case StepFinished(origin=origin) if origin:
             data: dict[str, Any] = {"origin": origin, "update": _values(record.ops, codec)}
-            return "node.adopt", step, f"{readable_step(step)} taken over from {origin}", data
+            return "node.reuse", step, f"{readable_step(step)} reused from {origin}", data
         case StepFinished(seconds=seconds):
             data = {"seconds": seconds, "update": _values(record.ops, codec)}
             return "node.complete", step, f"{readable_step(step)} done in {seconds:.3f} s", data
@@ -371,7 +371,7 @@ def reset_told(record: Reset, run: str | None = None) -> str:
         return f"run set to where {record.source or 'it'} stood at entry {record.seq}{_by(record)}{why}"
     if record.is_of(run):
         return f"rolled back to entry {record.seq}{_by(record)}{why}"
-    return f"what {record.source} came to (entry {record.seq}) was adopted{_by(record)}{why}"
+    return f"the result of {record.source} (entry {record.seq}) was promoted{_by(record)}{why}"
 
 
 def _tell_spent(record: Spent) -> Told:

@@ -181,7 +181,7 @@ class Books:
         """The same of steps that the run was set to before."""
         self._base = Portion()
         """What was finished before this journal begins."""
-        self.adopted: dict[str, str] = {}
+        self.reused: dict[str, str] = {}
         """By step, the run that it was given the result of."""
         self.inherited = Spending()
         self.resumes = 0
@@ -288,7 +288,7 @@ class Books:
             self._settled[step] = self._rewound.pop(step)
             self._waste(self._settled[step], False)
         elif record.origin:
-            self.adopted[step] = record.origin
+            self.reused[step] = record.origin
         else:
             self._settle(step)
             counts = int(not record.skipped and _is_step(step))
@@ -306,7 +306,7 @@ class Books:
     def _rewind(self, point: int) -> None:
         for step in [step for step, seq in self._finished.items() if seq > point]:
             del self._finished[step]
-            self.adopted.pop(step, None)
+            self.reused.pop(step, None)
             self._rewound[step] = self._settled.pop(step, [])
             self._waste(self._rewound[step])
         for step in list(self._open):
@@ -430,7 +430,7 @@ class RunLedger:
     """The finished steps that it stands on, inherited ones included."""
     saved: Portion
     """Those that were finished when it was last taken up, and did not run again."""
-    adopted: Portion
+    reused: Portion
     """Steps that were given the result of another run instead of running: what that run had paid for them."""
     resumes: int
     driving: float
@@ -455,7 +455,7 @@ class RunLedger:
         return rows(self.charges, "model")
 
     def as_json(self, *, ids: bool = False) -> dict[str, Any]:
-        """Keys: run_id, workflow, status, started_at, total, own, inherited, kept, saved, adopted, resumes,
+        """Keys: run_id, workflow, status, started_at, total, own, inherited, kept, saved, reused, resumes,
         driving_seconds, steps, models."""
         return {
             "run_id": self.run_id,
@@ -467,7 +467,7 @@ class RunLedger:
             "inherited": as_json(self.inherited),
             "kept": self.kept.as_json(),
             "saved": self.saved.as_json(),
-            "adopted": self.adopted.as_json(),
+            "reused": self.reused.as_json(),
             "resumes": self.resumes,
             "driving_seconds": round(self.driving, 6),
             "steps": [row.as_json() for row in self.by_step(ids=ids)],
@@ -488,7 +488,7 @@ def ledger(journal: Journal, run_id: str, *, upto: int | None = None) -> RunLedg
         inherited=books.inherited,
         kept=books.kept(),
         saved=books.saved,
-        adopted=_adopted(journal, books),
+        reused=_reused(journal, books),
         resumes=books.resumes,
         driving=books.driving,
     )
@@ -535,12 +535,12 @@ def _parting(journal: Journal, own: RunInfo, other: str) -> int | None:
     return None
 
 
-def _adopted(journal: Journal, books: Books) -> Portion:
+def _reused(journal: Journal, books: Books) -> Portion:
     """What was paid, in other runs, for the steps that were not run; of runs that are gone nothing is known."""
     by_origin: dict[str, list[str]] = {}
-    for step, origin in books.adopted.items():
+    for step, origin in books.reused.items():
         by_origin.setdefault(origin, []).append(step)
-    steps, seconds, cost = len(books.adopted), 0.0, 0.0
+    steps, seconds, cost = len(books.reused), 0.0, 0.0
     for origin, names in by_origin.items():
         for info in journal.store.runs(run=origin):
             try:

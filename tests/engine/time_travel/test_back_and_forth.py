@@ -63,13 +63,15 @@ def test_a_run_that_is_rolled_forward_again_has_finished_what_it_had_there(bench
     assert bench.taken() == ["b", "c", "d"]
 
 
-def test_a_run_that_is_rolled_back_behind_an_adoption_has_not_finished_what_was_adopted(bench: Bench) -> None:
+def test_a_run_that_is_rolled_back_behind_an_promotion_has_not_finished_what_was_promoted(
+    bench: Bench,
+) -> None:
     app = bench.app(CHAIN)
     app.invoke({"topic": "t"}, run_id="r")
     app.fork("r", 1, run_id="f")
     app.resume("f")
     first = app.checkpoints("r")[0].id
-    app.adopt("f")
+    app.promote("f")
     app.rollback("r", first)
     bench.taken()
 
@@ -79,13 +81,13 @@ def test_a_run_that_is_rolled_back_behind_an_adoption_has_not_finished_what_was_
     assert bench.taken() == ["b", "c", "d"]
 
 
-def test_after_an_adoption_a_run_is_taken_back_no_further_than_it_must(bench: Bench) -> None:
-    """What the fork was forked from is its own past, and that of the run that adopts it."""
+def test_after_an_promotion_a_run_is_taken_back_no_further_than_it_must(bench: Bench) -> None:
+    """What the fork was forked from is its own past, and that of the run that promotes it."""
     app = bench.app(CHAIN)
     app.invoke({"topic": "t"}, run_id="r")
     app.fork("r", 3, run_id="f")
     app.resume("f")
-    app.adopt("f")
+    app.promote("f")
 
     assert app.plan_rerun("r", "b").seq == app.checkpoints("r")[0].seq
 
@@ -94,38 +96,38 @@ def test_after_an_adoption_a_run_is_taken_back_no_further_than_it_must(bench: Be
 
 
 @pytest.fixture
-def adopted(bench: Bench) -> App:
+def promoted(bench: Bench) -> App:
     app = bench.app(CHAIN)
     app.invoke({"topic": "t"}, run_id="r")
     app.fork("r", 2, run_id="f", update={"log": ["edited"]})
     app.resume("f")
-    app.adopt("f")
+    app.promote("f")
     return app
 
 
 @pytest.mark.parametrize("another", [False, True])
-def test_a_fork_that_was_adopted_and_deleted_is_missed_and_never_mistaken(
-    bench: Bench, adopted: App, another: bool
+def test_a_fork_that_was_promoted_and_deleted_is_missed_and_never_mistaken(
+    bench: Bench, promoted: App, another: bool
 ) -> None:
-    assert adopted.delete("f")
+    assert promoted.delete("f")
     if another:
-        adopted.invoke({"log": ["another run"]}, run_id="f")
-    before = log_of(adopted)
+        promoted.invoke({"log": ["another run"]}, run_id="f")
+    before = log_of(promoted)
 
     with pytest.raises(CannotRerun, match="what run 'f' did up to its entry 4 is no longer stored"):
         bench.app(CHAIN, {"c": "2"}).resume("r", rerun_changed=True)
     with pytest.raises(CannotRerun, match="cannot be taken back to before 'd'"):
-        adopted.rerun("r", "d")
-    assert log_of(adopted) == before == ["a.1", "b.1", "edited", "c.1", "d.1"]
+        promoted.rerun("r", "d")
+    assert log_of(promoted) == before == ["a.1", "b.1", "edited", "c.1", "d.1"]
 
 
-def test_another_fork_of_the_same_name_is_adopted_too(adopted: App) -> None:
-    adopted.delete("f")
-    adopted.fork("r", adopted.checkpoints("r")[1].id, run_id="f", update={"log": ["again"]})
-    adopted.resume("f")
-    adopted.adopt("f")
+def test_another_fork_of_the_same_name_is_promoted_too(promoted: App) -> None:
+    promoted.delete("f")
+    promoted.fork("r", promoted.checkpoints("r")[1].id, run_id="f", update={"log": ["again"]})
+    promoted.resume("f")
+    promoted.promote("f")
 
-    assert log_of(adopted) == ["a.1", "b.1", "again", "c.1", "d.1"]
+    assert log_of(promoted) == ["a.1", "b.1", "again", "c.1", "d.1"]
 
 
 def half_way(bench: Bench, **options: Any) -> App:
@@ -245,7 +247,7 @@ def test_work_that_is_done_again_has_other_idempotency_keys(store: Store) -> Non
     app.rerun("r", "b", in_place=True)
     app.rerun("r", "c", in_place=True)
     app.fork("r", app.checkpoints("r")[1].id, run_id="f")
-    app.adopt("f")
+    app.promote("f")
     app.resume("r")
     app.resume("f")
     assert seen == ["r:b#1~1", "r:c#1~1", "r:c#1~2", "r:c#1~3", "f:c#1"]
@@ -269,7 +271,7 @@ def test_a_rerun_from_the_very_beginning_is_a_fork_too(store: Store) -> None:
     app.rerun("r", "b", run_id="n")
 
     assert store.runs(run="n")[0].parent == store.runs(run="r")[0].key
-    app.adopt("n")
+    app.promote("n")
     assert app.delete("r") and log_of(app, "n") == ["a.1", "b.1", "c.1", "d.1"]
 
 

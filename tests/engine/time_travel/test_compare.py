@@ -148,14 +148,14 @@ def test_a_rolled_back_step_counts_no_more(memory: Store) -> None:
     assert app.compare("root", fork).same == 3, "and back again"
 
 
-def test_an_adopted_run_did_what_its_fork_did(memory: Store) -> None:
+def test_an_promoted_run_did_what_its_fork_did(memory: Store) -> None:
     app = doubling(memory)
     app.invoke({"n": 1}, run_id="root")
     app.fork("root", at=1, update={"n": 5}, run_id="child")
     app.resume("child")
     app.fork("child", at=3, run_id="grandchild")
     app.resume("grandchild")
-    app.adopt("grandchild", into="root")
+    app.promote("grandchild", into="root")
 
     found = app.compare("root", "child")
     assert (found.diverging, found.same, found.only_one, found.only_other) == (None, 3, (), ())

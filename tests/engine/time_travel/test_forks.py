@@ -582,7 +582,7 @@ def test_a_sealed_run_is_forked_looked_at_and_rolled_back(
 
     fork = app.fork("parent", at=1, update={"n": 2})
     app.resume(fork)
-    app.adopt(fork)
+    app.promote(fork)
     assert [change.key for change in app.history(fork)[-1].changes] == ["n"]
     assert app.get_state("parent")["n"] == 2
     app.rollback("parent", 2)

@@ -150,14 +150,14 @@ def test_what_a_run_was_set_back_before_was_in_vain(store: Store) -> None:
     assert (found.own.steps, found.saved.steps, found.saved.cost) == (3, 1, 1.0)
 
 
-def test_adopting_a_fork_leaves_each_cost_where_it_was_paid(store: Store) -> None:
+def test_promoting_a_fork_leaves_each_cost_where_it_was_paid(store: Store) -> None:
     app = line(("a", paid(1.0)), ("b", paid(2.0))).compile(store)
     app.invoke({}, run_id="r")
     fork = app.fork("r", "a")
     app.resume(fork)
-    app.adopt(fork)
+    app.promote(fork)
     other = app.fork(fork, "b")
-    app.adopt(other, into="r")
+    app.promote(other, into="r")
 
     own, journal = app.cost("r").own, app.settings.journal
     assert (own.spent.cost, own.wasted.cost, app.cost("r").kept.cost) == (3.0, 2.0, 1.0)
@@ -175,7 +175,7 @@ def test_results_of_another_run_cost_nothing_and_are_told(store: Store) -> None:
 
     found = app.cost("s")
     assert costs(app, "s") == {"c": 8.0}
-    assert (found.adopted.steps, found.adopted.cost, found.own.spent.cost) == (2, 3.0, 8.0)
+    assert (found.reused.steps, found.reused.cost, found.own.spent.cost) == (2, 3.0, 8.0)
 
 
 def test_what_is_kept_of_a_rerun_in_place_is_not_in_vain(store: Store) -> None:
@@ -189,7 +189,7 @@ def test_what_is_kept_of_a_rerun_in_place_is_not_in_vain(store: Store) -> None:
 
     found = app.cost("r")
     assert found.own.spent.cost == 12.0 and found.own.wasted.cost == 5.0
-    assert found.kept.cost == 7.0 and found.adopted.steps == 0
+    assert found.kept.cost == 7.0 and found.reused.steps == 0
 
 
 def test_a_pruned_journal_still_knows_what_was_spent(store: Store) -> None:

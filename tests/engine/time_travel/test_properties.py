@@ -82,7 +82,7 @@ def graphs(draw: st.DrawFn) -> StateGraph:
 
 
 class Travels(RuleBasedStateMachine):
-    """Runs are begun, answered, edited, forked, set back, adopted, pruned and deleted, in any order."""
+    """Runs are begun, answered, edited, forked, set back, promoted, pruned and deleted, in any order."""
 
     runs = Bundle("runs")
     url = "memory://"
@@ -168,11 +168,11 @@ class Travels(RuleBasedStateMachine):
             assert self.app.get_state(run).to_dict() == before
 
     @rule(run=runs)
-    def adopt(self, run: str) -> None:
+    def promote(self, run: str) -> None:
         if not self.there(run):
             return
         with contextlib.suppress(HoldfastError):
-            self.app.adopt(run)
+            self.app.promote(run)
             parent = self.store.runs(key=self.store.runs(run=run)[0].parent)[0]
             assert self.app.get_state(parent.run).to_dict() == self.app.get_state(run).to_dict()
 

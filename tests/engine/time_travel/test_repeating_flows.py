@@ -101,7 +101,7 @@ def test_run_reuse_pays_for_what_changed_and_for_what_saw_it(
     said = desk.call("run", "flow.yaml", "--reuse", "first", "--run-id", "second")
 
     assert desk.ran() == ran
-    assert "completed" in said and ("took over" in said) == ("Fetch" not in ran)
+    assert "completed" in said and ("reused" in said) == ("Fetch" not in ran)
     state = load_flow("flow.yaml").open(f"sqlite:///{desk.folder / 'runs.db'}").get_state("second")
     assert state["inputs"]["topic"] == "moon"
 
@@ -155,7 +155,7 @@ def test_rerun_begins_with_a_step_and_keeps_the_rest(desk: Desk) -> None:
     assert desk.ran() == ["draft", "publish"]
     said = desk.call("rerun", "first", "--from", "each[1]", "-i", "letter=z")
     assert desk.ran() == ["each", "aside", "draft", "publish"]
-    assert "took over 0 steps and 2 items" in said
+    assert "reused 0 steps and 2 items" in said
     said = desk.call("rerun", "first", "--from", "draft", "--output", "by hand")
     assert desk.ran() == ["publish"] and "publish by hand" in said
     said = desk.call("rerun", "first", "--from", "fetch", "--set", "inputs.topic=sun")
@@ -184,5 +184,5 @@ def test_both_answer_in_json(desk: Desk) -> None:
     assert plan["nodes"] == {"publish": "asked for"} and plan["steps"][0]["what"] == "rerun"
 
     ended = json.loads(desk.call("run", "flow.yaml", "--reuse", "first", "--json"))
-    assert (ended["steps_adopted"], ended["steps_run"]) == (5, 0)
+    assert (ended["steps_reused"], ended["steps_run"]) == (5, 0)
     assert ended["stats"]["seconds_saved"] > 0

@@ -50,7 +50,7 @@ def test_only_the_cone_of_a_changed_node_runs_again(store: Store) -> None:
     assert bench.taken() == ["b", "d"]
     assert outcome.status == "completed" and outcome.run_id == "r"
     assert list(outcome.state["log"]) == ["a.1", "b.2", "c.1", "d.1"]
-    assert outcome.stats.steps_adopted == 1
+    assert outcome.stats.steps_reused == 1
     assert app.get_state("r") == outcome.state
 
 
@@ -323,7 +323,7 @@ def test_a_step_runs_again_in_a_new_run_and_the_old_one_stays(store: Store) -> N
     assert bench.taken() == ["b", "d"]
     assert outcome.run_id == "again" and outcome.state["log"] == before["log"]
     assert app.get_state("r") == before
-    assert outcome.stats.steps_adopted == 1
+    assert outcome.stats.steps_reused == 1
 
 
 def test_the_plan_says_what_is_kept_and_what_runs_again_and_touches_nothing(bench: Bench) -> None:
@@ -485,8 +485,8 @@ def test_what_is_said_of_kept_steps(bench: Bench) -> None:
     app.invoke({"topic": "t"}, run_id="r")
     app.rerun("r", "b", run_id="again", observer=heard)
 
-    [adopted] = heard.of("node.adopt")
-    assert (adopted.node, adopted.data["step"], adopted.data["origin"]) == ("c", "c#1", "r")
+    [reused] = heard.of("node.reuse")
+    assert (reused.node, reused.data["step"], reused.data["origin"]) == ("c", "c#1", "r")
     assert [event.node for event in heard.of("node.start")] == ["b", "d"]
 
 

@@ -49,7 +49,7 @@ def test_a_changed_step_is_paid_for_and_what_follows_and_nothing_else(store: Sto
     outcome = app.invoke(reuse="r", run_id="new")
 
     assert bench.taken() == ["f", "g", "h"]
-    assert outcome.stats.steps_adopted == 5
+    assert outcome.stats.steps_reused == 5
     assert list(outcome.state["log"]) == ["a.1", "b.1", "c.1", "d.1", "e.1", "f.2", "g.1", "h.1"]
     assert outcome.state["topic"] == "t" and app.get_state("new") == outcome.state
     assert app.get_state("r")["found"]["f"] == "1 of t"
@@ -64,7 +64,7 @@ def test_the_same_again_runs_nothing(bench: Bench) -> None:
     again = app.invoke(reuse="r")
 
     assert bench.taken() == [] and again.status == "completed"
-    assert again.stats.steps_adopted == 4 and again.stats.steps_run == 0
+    assert again.stats.steps_reused == 4 and again.stats.steps_run == 0
     assert again.state == first.state and again.stats.seconds == 0.0
     assert again.stats.seconds_saved == pytest.approx(first.stats.seconds)
 
@@ -152,7 +152,7 @@ def test_a_step_that_sets_what_was_so_already_sets_it_anew_where_it_was_not(benc
     outcome = app("down").invoke({}, reuse="r")
 
     assert outcome.state["flag"] == "up"
-    assert outcome.stats.steps_adopted == 1
+    assert outcome.stats.steps_reused == 1
 
 
 def items(bench: Bench, version: str = "1") -> App:
@@ -273,7 +273,7 @@ def test_an_answer_holds_only_while_all_is_as_it_was(memory: Store) -> None:
     app("one").invoke({"topic": "t"}, run_id="r")
     app("one").resume("r", "yes")
 
-    assert app("one").invoke(reuse="r", run_id="same").stats.steps_adopted == 3
+    assert app("one").invoke(reuse="r", run_id="same").stats.steps_reused == 3
     for source, run in (("r", "new"), ("same", "newer")):
         outcome = app("two").invoke(reuse=source, run_id=run)
         assert outcome.status == "paused" and [pause.name for pause in outcome.pauses] == ["fine?"]
@@ -364,7 +364,7 @@ def test_a_list_that_grows_and_is_trimmed_is_compared_as_a_whole(bench: Bench) -
     outcome = app("2").invoke(reuse="r")
 
     assert bench.taken() == [] and list(outcome.state["said"]) == [27, 28, 29]
-    assert outcome.stats.steps_adopted == 30
+    assert outcome.stats.steps_reused == 30
 
 
 def test_a_changed_reducer_is_a_change(bench: Bench) -> None:
@@ -386,7 +386,7 @@ def test_it_works_in_an_event_loop_and_in_the_fleet(store: Store) -> None:
     app.invoke({"topic": "t"}, run_id="r")
     bench.taken()
 
-    assert asyncio.run(app.ainvoke(reuse="r")).stats.steps_adopted == 4
+    assert asyncio.run(app.ainvoke(reuse="r")).stats.steps_reused == 4
     changed = bench.app(DIAMOND, {"d": "2"})
     submitted = changed.submit(reuse="r")
     outcome = asyncio.run(changed.aexecute(submitted))
@@ -401,7 +401,7 @@ def test_the_events_and_the_journal_say_where_results_came_from(bench: Bench) ->
     app.invoke(reuse="r", run_id="second")
     app.invoke(reuse="second", observer=heard)
 
-    assert [(event.data["step"], event.data["origin"]) for event in heard.of("node.adopt")] == [
+    assert [(event.data["step"], event.data["origin"]) for event in heard.of("node.reuse")] == [
         (step, "r") for step in ("a#1", "b#1", "c#1", "d#1")
     ]
     assert len(heard.of("checkpoint.save")) == 3

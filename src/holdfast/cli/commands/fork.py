@@ -1,4 +1,4 @@
-"""`holdfast fork`, `adopt` and `rollback`: other ways for a run to go on from where it once stood."""
+"""`holdfast fork`, `promote` and `rollback`: other ways for a run to go on from where it once stood."""
 
 from __future__ import annotations
 
@@ -215,26 +215,28 @@ def _resume(run_id: str, url: str) -> str:
 @by_option
 @store_option
 @json_option
-def adopt(fork: str, into: str | None, reason: str, by: str | None, store: str | None, as_json: bool) -> int:
-    """Make what a fork came to the outcome of the run that it was forked from.
+def promote(
+    fork: str, into: str | None, reason: str, by: str | None, store: str | None, as_json: bool
+) -> int:
+    """Promote a fork's result to the run that it was forked from.
 
     The run's own history stays, and `holdfast rollback` goes back to it; the fork stays, too. A fork that waits for an
     answer makes the run wait for the same. Neither may be driven meanwhile.
 
     \b
     Example:
-      holdfast adopt 3f2a --reason "the shorter draft won"
+      holdfast promote 3f2a --reason "the shorter draft won"
     """
     from holdfast.cli.reading import reading_moments
     from holdfast.engine.time_travel.checkpoints import find_moment
     from holdfast.engine.time_travel.fork import Hands
-    from holdfast.engine.time_travel.promote import adopt_fork
+    from holdfast.engine.time_travel.promote import promote_fork
     from holdfast.state.codec import TolerantCodec
 
     journal, texts = reading_moments(store, fork, *([] if into is None else [into]))
     own, *target = [_whole_run(find_moment(journal.store, text), text) for text in texts]
     who = {"by": by or me(), "reason": reason}
-    ident = adopt_fork(Hands(journal, TolerantCodec()), own, target[0] if target else None, **who)
+    ident = promote_fork(Hands(journal, TolerantCodec()), own, target[0] if target else None, **who)
     from holdfast.engine.resume import find_checkpoint
 
     info, _ = find_checkpoint(journal.store, ident)
@@ -245,7 +247,7 @@ def adopt(fork: str, into: str | None, reason: str, by: str | None, store: str |
 
 def _whole_run(moment: Moment, text: str) -> RunInfo:
     if moment.seq is not None:
-        raise click.UsageError(f"a run is adopted as it stands; name it without a place, not {text}")
+        raise click.UsageError(f"a run is promoted as it stands; name it without a place, not {text}")
     return moment.info
 
 

@@ -123,7 +123,7 @@ class Progress:
         self._handlers = {
             "node.start": self._started,
             "node.complete": self._completed,
-            "node.adopt": self._adopted,
+            "node.reuse": self._reused,
             "node.spend": self._spent,
             "node.error": self._erred,
             "node.retry": self._retried,
@@ -178,7 +178,7 @@ class Progress:
             paths.insert(around[-1] + 1, path)
             self.rows = {known: self.rows[known] for known in paths}
 
-    def _adopted(self, event: Event) -> None:
+    def _reused(self, event: Event) -> None:
         """A part of a step did not run; it is kept if none of it does."""
         place = place_of(event.data.get("step", ""), event.node)
         row = self.row(place)

@@ -86,7 +86,7 @@ class Ending:
     """Where the user's own code failed."""
     trace: str = ""
     """The traceback of a failed step, if it is wanted."""
-    adopted: Counts = NOTHING
+    reused: Counts = NOTHING
     """How many steps and items were given the results of an earlier run."""
     is_in_doubt: bool = False
     """Whether it failed at an interrupted step that may not be repeated unasked."""
@@ -106,7 +106,7 @@ class Ending:
         return command("resume", self.run_id, *asking, store=self.store)
 
     def as_json(self) -> dict[str, Any]:
-        """Keys: status, run_id, workflow, store, output, stats, steps_run, steps_adopted, cost, pauses, error,
+        """Keys: status, run_id, workflow, store, output, stats, steps_run, steps_reused, cost, pauses, error,
         warnings, resume."""
         stats = None if self.stats is None else dataclasses.asdict(self.stats)
         return {
@@ -117,7 +117,7 @@ class Ending:
             "output": plain(self.output),
             "stats": stats,
             "steps_run": self.steps_run,
-            "steps_adopted": self.adopted.steps,
+            "steps_reused": self.reused.steps,
             "cost": self.cost,
             "pauses": pauses_as_json(self.pauses, self.store),
             "error": self._error(),
@@ -148,9 +148,9 @@ class Ending:
         before, stats, parts = self.before, self.stats, []
         if before is not None and (self.status == RunStatus.COMPLETED or self.steps_run):
             parts.append(f"kept {before.counts} ({_saved(before.seconds, before.cost)})")
-        if stats is not None and stats.steps_adopted:
+        if stats is not None and stats.steps_reused:
             saved = _saved(stats.seconds_saved, stats.cost_saved)
-            parts.append(f"took over {self.adopted} ({saved})")
+            parts.append(f"reused {self.reused} ({saved})")
         return [f"{', '.join(parts)}, ran {self.steps_run}"] if parts else []
 
     def _completed(self) -> list[str]:

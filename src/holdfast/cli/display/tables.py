@@ -236,7 +236,7 @@ def print_ledger(ledger: RunLedger, ids: bool, limit: int) -> None:
             ("in vain", _in_vain(own)),
             ("time", f"{duration(own.seconds)} in steps, driven for {duration(ledger.driving)}"),
             ("saved", _saved(ledger)),
-            ("adopted", f"{_portion(ledger.adopted)}, from other runs" if ledger.adopted.steps else ""),
+            ("reused", f"{_portion(ledger.reused)}, from other runs" if ledger.reused.steps else ""),
         ]
     )
     _print_table("step", ledger.by_step(ids=ids), limit)

@@ -1,4 +1,4 @@
-"""What an app can do with the past of its runs: look, fork, change, go back, compare, adopt."""
+"""What an app can do with the past of its runs: look, fork, change, go back, compare, promote."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Travelling:
         return update_state(Hands.of(self._settings), info.run, Edit(update, as_node, by, reason))
 
     def rollback(self, run: str, to: Place, *, by: str = "", reason: str = "") -> str:
-        """Let a run stand where it stood at an earlier checkpoint; answer the id of the checkpoint that this makes.
+        """Roll a run back to an earlier checkpoint; return the id of the checkpoint that this makes.
 
         A resume goes on from there: the steps that came after run again, with the idempotency keys that they had. Its
         questions are asked again, its gates are closed again; what `ctx.once` remembered in an unfinished step stays
@@ -117,8 +117,8 @@ class Travelling:
         moment = self._own(self._place(run, to))
         return roll_back(Hands.of(self._settings), moment, by=by, reason=reason)
 
-    def adopt(self, fork: str, *, into: str | None = None, by: str = "", reason: str = "") -> str:
-        """Make what a fork came to the outcome of the run that it was forked from, or of its ancestor `into`.
+    def promote(self, fork: str, *, into: str | None = None, by: str = "", reason: str = "") -> str:
+        """Promote a fork's result to the run that it was forked from, or to its ancestor `into`.
 
         Answers the id of the checkpoint that this run now stands at. Its own history stays, and can be gone back to
         with `rollback`; the fork stays, too. A fork that waits for an answer makes the run wait for the same. Runs that
@@ -126,12 +126,12 @@ class Travelling:
         """
         from holdfast.engine.time_travel.checkpoints import find_moment
         from holdfast.engine.time_travel.fork import Hands
-        from holdfast.engine.time_travel.promote import adopt_fork
+        from holdfast.engine.time_travel.promote import promote_fork
 
         store = self._settings.journal.store
         own = self._own(find_moment(store, fork)).info
         target = None if into is None else self._own(find_moment(store, into)).info
-        return adopt_fork(Hands.of(self._settings), own, target, by=by, reason=reason)
+        return promote_fork(Hands.of(self._settings), own, target, by=by, reason=reason)
 
     def compare(self, one: str, other: str) -> Comparison:
         """What two runs, usually forks of one, did differently: where they part, which steps only one ran, whose

@@ -41,12 +41,12 @@ def roll_back(hands: Hands, moment: Moment, *, by: str = "", reason: str = "") -
     return _reset(hands, loaded, there, place, RunEnded(status), facts, by, reason)
 
 
-def adopt_fork(
+def promote_fork(
     hands: Hands, fork: RunInfo, into: RunInfo | None = None, *, by: str = "", reason: str = ""
 ) -> str:
-    """Make what a fork came to the outcome of the run that it was forked from, or of an earlier ancestor.
+    """Promote a fork's result to the run that it was forked from, or to an earlier ancestor.
 
-    Answers the id of the checkpoint that this run now stands at. The fork stays; adopting it again changes nothing,
+    Answers the id of the checkpoint that this run now stands at. The fork stays; promoting it again changes nothing,
     unless one of the two went on meanwhile.
     """
     journal, store = hands.journal, hands.journal.store
@@ -59,7 +59,7 @@ def adopt_fork(
     confirm(journal, fork, theirs.run)
     refuse_owned(store, theirs.info)
     loaded = undriven(hands, target.run)
-    if _is_adopted(journal, loaded, theirs):
+    if _is_promoted(journal, loaded, theirs):
         return checkpoint_id(target.key, loaded.run.saved_seq)
     ended = _ending(theirs, loaded.info)
     due_at = theirs.info.due_at if loaded.info.queue and ended.status == RunStatus.PAUSED else None
@@ -110,7 +110,7 @@ def _ending(theirs: Loaded, target: RunInfo) -> RunEnded:
     return RunEnded(status, theirs.run.fault, theirs.run.fault_node)
 
 
-def _is_adopted(journal: Journal, loaded: Loaded, theirs: Loaded) -> bool:
+def _is_promoted(journal: Journal, loaded: Loaded, theirs: Loaded) -> bool:
     """Whether the last thing that happened to a run is that it was set to where the fork still stands."""
     last = next(iter(journal.store.read(loaded.info.run, loaded.seq - 1)), None)
     if last is None or last.seq == 1 or last.mark is None:
@@ -123,15 +123,15 @@ def _is_adopted(journal: Journal, loaded: Loaded, theirs: Loaded) -> bool:
 
 
 def _target(journal: Journal, fork: RunInfo, into: RunInfo | None) -> RunInfo:
-    """The run to adopt a fork into: its parent, or, if it is one, the ancestor that is named."""
+    """The run to promote a fork into: its parent, or, if it is one, the ancestor that is named."""
     if into is not None and into.key == fork.key:
-        raise CommandRefused(f"run {fork.run!r} cannot be adopted into itself")
+        raise CommandRefused(f"run {fork.run!r} cannot be promoted to itself")
     if not fork.parent:
-        raise CommandRefused(f"run {fork.run!r} is not a fork of another; there is nothing to adopt it into")
+        raise CommandRefused(f"run {fork.run!r} is not a fork of another; there is nothing to promote it to")
     found = list(_ancestors(journal.store, fork))
     if not found:
         raise RunNotFound(
-            f"the run that {fork.run!r} was forked from is gone; there is nothing to adopt it into"
+            f"the run that {fork.run!r} was forked from is gone; there is nothing to promote it to"
         )
     if into is None:
         return found[0]
@@ -140,7 +140,7 @@ def _target(journal: Journal, fork: RunInfo, into: RunInfo | None) -> RunInfo:
             return info
     names = ", ".join(repr(info.run) for info in found)
     raise CommandRefused(
-        f"run {fork.run!r} was not forked from {into.run!r}; it can be adopted into what it comes from: {names}"
+        f"run {fork.run!r} was not forked from {into.run!r}; it can be promoted to what it comes from: {names}"
     )
 
 

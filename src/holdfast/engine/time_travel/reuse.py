@@ -1,4 +1,4 @@
-"""Adoption: steps that another run, or this one earlier, has finished are given that result instead of being run."""
+"""Reuse of results: a step that another run, or this one earlier, has finished takes that result instead of running."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_A_FILE = ("flow", "run", "replanned")
 """What the config of a run of a workflow file holds for whoever goes on with it, and not for its steps."""
 
 
-class Adoption:
+class ReusableSteps:
     """The finished steps that a run may be given, and how many it was given."""
 
     def __init__(self, graph: Graph, codec: Codec, run: RunState, run_id: str, past: Past | None) -> None:
@@ -43,7 +43,9 @@ class Adoption:
         self.cost = 0.0
 
     @classmethod
-    def of(cls, journal: Journal, graph: Graph, codec: Codec, run: RunState, run_id: str) -> Adoption | None:
+    def of(
+        cls, journal: Journal, graph: Graph, codec: Codec, run: RunState, run_id: str
+    ) -> ReusableSteps | None:
         """What a run may be given; `None` if nothing. A source that is gone, or cannot be read, has nothing to give."""
         reuse = run.reuse
         if reuse is None:

@@ -1,4 +1,4 @@
-"""Adopting what a fork came to, and rolling a run back: recorded, reversible, harmless to do twice."""
+"""Promoting what a fork came to, and rolling a run back: recorded, reversible, harmless to do twice."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def test_what_a_fork_came_to_becomes_the_outcome_of_its_run(store: Store) -> Non
     fork = app.fork("r", at=1, update={"n": 9})
     app.resume(fork)
 
-    ident = app.adopt(fork, by="ada", reason="it is better")
+    ident = app.promote(fork, by="ada", reason="it is better")
 
     assert dict(app.get_state("r")) == {"n": 9, "log": ["a", "b", "c"]}
     assert store.runs(run="r")[0].status == "completed" and store.runs(run=fork)
     newest = app.history("r")[0]
-    assert (newest.id, newest.kind) == (ident, "adoption")
-    assert "adopted by ada: it is better" in newest.told[0]
+    assert (newest.id, newest.kind) == (ident, "promotion")
+    assert "promoted by ada: it is better" in newest.told[0]
     assert app.state_at("r", "@-1")["n"] == 1, "its own history stays"
     assert app.delete(fork) and app.get_state("r")["n"] == 9, "it does not need the fork"
 
 
-def test_adopting_twice_is_harmless(store: Store) -> None:
+def test_promoting_twice_is_harmless(store: Store) -> None:
     app = chain("a", "b").compile(store)
     app.invoke({"n": 1}, run_id="r")
     fork = app.fork("r", at=1, update={"n": 2})
 
-    first = app.adopt(fork)
-    assert app.adopt(fork) == first
+    first = app.promote(fork)
+    assert app.promote(fork) == first
     assert len(app.history("r")) == 3
 
     app.resume(fork)
-    assert app.adopt(fork) != first, "the fork went on meanwhile"
+    assert app.promote(fork) != first, "the fork went on meanwhile"
     assert dict(app.get_state("r")) == {"n": 2, "log": ["a", "b"]}
 
 
@@ -67,7 +67,7 @@ def test_a_run_waits_for_what_its_fork_waits_for(store: Store) -> None:
     fork = app.fork("r", at=1, update={"n": 2})
     assert app.resume(fork).pauses
 
-    app.adopt(fork)
+    app.promote(fork)
 
     assert [pause.name for pause in app.pauses("r")] == ["q"]
     assert store.runs(run="r")[0].status == "paused"
@@ -83,30 +83,30 @@ def test_a_failed_fork_makes_its_run_fail(memory: Store) -> None:
     with pytest.raises(ExecutionError):
         broken.resume(fork)
 
-    app.adopt(fork)
+    app.promote(fork)
 
     assert memory.runs(run="r")[0].status == "failed"
     assert app.resume("r").state["log"] == ["a", "b"]
 
 
-def test_only_ancestors_adopt(memory: Store) -> None:
+def test_only_ancestors_promote(memory: Store) -> None:
     app = chain("a", "b").compile(memory)
     app.invoke({"n": 1}, run_id="root")
     app.fork("root", at=1, run_id="child")
     app.fork("child", update={"n": 3}, run_id="grandchild")
     app.fork("root", at=1, run_id="sibling")
 
-    app.adopt("grandchild", into="root")
+    app.promote("grandchild", into="root")
     assert app.get_state("root")["n"] == 3 and app.get_state("child")["n"] == 1
     with pytest.raises(CommandRefused, match="'child', 'root'"):
-        app.adopt("grandchild", into="sibling")
+        app.promote("grandchild", into="sibling")
     with pytest.raises(CommandRefused, match="itself"):
-        app.adopt("child", into="child")
+        app.promote("child", into="child")
     with pytest.raises(CommandRefused, match="not a fork"):
-        app.adopt("root")
+        app.promote("root")
     app.delete("root")
     with pytest.raises(RunNotFound, match="is gone"):
-        app.adopt("sibling")
+        app.promote("sibling")
 
 
 def test_a_run_is_rolled_back_and_forth(store: Store) -> None:
@@ -181,7 +181,7 @@ def test_a_large_state_survives_a_rollback_and_what_follows(store: Store) -> Non
     assert [text[:1] for text in app.state_at("r", app.history("r")[1].id)["log"]] == list("abc")
 
 
-@pytest.mark.parametrize("what", ["rollback", "adopt", "update_state"])
+@pytest.mark.parametrize("what", ["rollback", "promote", "update_state"])
 @pytest.mark.parametrize("point", ["before", "committed"])
 def test_a_crash_leaves_a_run_as_it_was_or_as_it_was_to_be(what: str, point: Any) -> None:
     inner = open_store("memory://")
@@ -196,8 +196,8 @@ def test_a_crash_leaves_a_run_as_it_was_or_as_it_was_to_be(what: str, point: Any
     with pytest.raises(Crash):
         if what == "rollback":
             doomed.rollback("r", 1)
-        elif what == "adopt":
-            doomed.adopt(fork)
+        elif what == "promote":
+            doomed.promote(fork)
         else:
             doomed.update_state("r", {"n": 2}, as_node="a")
 
@@ -232,10 +232,10 @@ def test_the_commands(sqlite_url: str, call: Call, tmp_path: Any, monkeypatch: p
     assert compared["related"] and compared["ancestor"]["run_id"] == "r"
     assert "diverging" in call("compare", "r", other, *url).out
 
-    adopted = call("adopt", other, "--reason", "seven is better", "--json", *url).json
-    assert (adopted["run_id"], adopted["status"]) == ("r", "completed")
+    promoted = call("promote", other, "--reason", "seven is better", "--json", *url).json
+    assert (promoted["run_id"], promoted["status"]) == ("r", "completed")
     assert call("show", "r", "--output", *url).json["count"] == 7
-    assert "adopted" in call("history", "r", *url).out
+    assert "promoted" in call("history", "r", *url).out
 
     rolled = call("rollback", "r@first", *url)
     assert rolled.code == 0 and "holdfast resume r" in rolled.out.replace("-m ", "")
@@ -244,8 +244,8 @@ def test_the_commands(sqlite_url: str, call: Call, tmp_path: Any, monkeypatch: p
 
     for words in (
         ("rollback", "r"),
-        ("adopt", "r"),
-        ("adopt", "child@1"),
+        ("promote", "r"),
+        ("promote", "child@1"),
         ("fork", "r@99"),
         ("fork", "r", "--run-id", "child"),
         ("fork", "r", "--as-node", "nobody"),
