@@ -1,13 +1,13 @@
-.PHONY: check test lint types format docs
+.PHONY: check coverage lint types format docs
 PYTHON ?= .venv/bin/python
 
-# All that CI checks: tests, format, lint, types and coverage.
+# All that CI checks: tests, format, lint and types.
 check:
-	$(PYTHON) -m pytest -q --cov=holdfast
-
-# The tests alone, without coverage.
-test:
 	$(PYTHON) -m pytest -q
+
+# The same, with the coverage gate.
+coverage:
+	$(PYTHON) -m pytest -q --cov=holdfast
 
 lint:
 	$(PYTHON) -m ruff check .
@@ -20,7 +20,7 @@ format:
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-# Write docs/reference anew: from the docstrings, the format's models, the commands.
+# Generate docs/reference: from the docstrings, the format's models, the commands.
 docs:
 	$(PYTHON) docs/make_reference.py
 	$(PYTHON) docs/make_workflow_reference.py
