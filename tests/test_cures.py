@@ -38,7 +38,7 @@ from holdfast.journal.records import RunEnded
 from holdfast.journal.writer import Writer
 from holdfast.state import standard_types as budget
 from holdfast.values import START, RunStatus
-from holdfast.workflows.workflow import load_flow
+from holdfast.workflows.workflow import load_workflow
 from tests.capsules.test_foreign import INNOCENT, paused_run, stranger, with_config
 from tests.cli.calling import call, start, until
 from tests.engine.test_policies import RecordingStore
@@ -535,7 +535,7 @@ def a_run_that_lost_its_worker(bench: Bench) -> None:
     file = bench.file(WAITS)
     bench.holdfast("run", bench.file(FLOW, "other.yaml"), code=1)
     told = bench.holdfast("queue", "list")
-    assert "submit one with: holdfast submit FLOW.yaml" in told
+    assert "submit one with: holdfast submit WORKFLOW.yaml" in told
     bench.holdfast("submit", file, "--run-id", "r")
     worker = start(bench.folder, "worker")
     until((bench.folder / "begun").exists)
@@ -581,7 +581,7 @@ def a_strangers_run_and_a_strangers_checkpoint_file(bench: Bench) -> None:
     assert "a question" not in bench.holdfast(*_pasted(told, "holdfast resume"), "--answer", "yes")
     assert "completed" in bench.holdfast("status", "r")
 
-    flow = load_flow(bench.folder / "w.yaml", text=INNOCENT)
+    flow = load_workflow(bench.folder / "w.yaml", text=INNOCENT)
     app = flow.open(bench.url)
     file = bench.folder / "s.pkl"
     app.save_checkpoint(file, {"inputs": {}}, "act", flow.config())
@@ -627,7 +627,7 @@ def a_definition_and_options_that_are_refused(bench: Bench) -> None:
 
 @cures("engine/checkpoint_files.py", "holdfast resume")
 def a_checkpoint_file_with_a_definition_that_is_refused(bench: Bench) -> None:
-    flow = load_flow(bench.folder / "w.yaml", text=INNOCENT)
+    flow = load_workflow(bench.folder / "w.yaml", text=INNOCENT)
     config: dict[Any, Any] = {**flow.config(), PurePosixPath("flow"): {}}
     flow.open("memory://").save_checkpoint(bench.folder / "a b.pkl", {"inputs": {}}, "act", config)
     told = bench.holdfast("resume", "a b.pkl", code=1)

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast import App, load_flow, open_store
+from holdfast import App, load_workflow, open_store
 
-FLOW = load_flow(Path(__file__).parent / "order.yaml")
+FLOW = load_workflow(Path(__file__).parent / "order.yaml")
 
 
 class Worker:

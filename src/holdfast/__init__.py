@@ -99,8 +99,8 @@ if TYPE_CHECKING:
     from holdfast.views.family import Family
     from holdfast.views.history import History
     from holdfast.views.usage import RunLedger
-    from holdfast.workflows.reading.problems import FlowInvalid
-    from holdfast.workflows.workflow import Flow, load_flow
+    from holdfast.workflows.reading.problems import WorkflowInvalid
+    from holdfast.workflows.workflow import Workflow, load_workflow
 
 _NAMES = {
     "holdfast.capsules.export": (
@@ -276,10 +276,10 @@ _NAMES = {
     "holdfast.views.family": ("Family",),
     "holdfast.views.history": ("History",),
     "holdfast.views.usage": ("RunLedger",),
-    "holdfast.workflows.reading.problems": ("FlowInvalid",),
+    "holdfast.workflows.reading.problems": ("WorkflowInvalid",),
     "holdfast.workflows.workflow": (
-        "Flow",
-        "load_flow",
+        "Workflow",
+        "load_workflow",
     ),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
@@ -336,8 +336,6 @@ __all__ = [
     "ExecutorLost",
     "ExportedRun",
     "Family",
-    "Flow",
-    "FlowInvalid",
     "ForeignRun",
     "GraphChanged",
     "GraphConfig",
@@ -396,6 +394,8 @@ __all__ = [
     "Unknown",
     "Worker",
     "WorkerEvent",
+    "Workflow",
+    "WorkflowInvalid",
     "WorkflowState",
     "add",
     "append",
@@ -413,7 +413,7 @@ __all__ = [
     "inspect_capsule",
     "json_patch",
     "keep_last",
-    "load_flow",
+    "load_workflow",
     "make_key_pair",
     "merge",
     "open_store",

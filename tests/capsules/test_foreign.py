@@ -31,7 +31,7 @@ from holdfast.stores.base import Store
 from holdfast.views import timeline
 from holdfast.views.plain import escaped, plain, scalar, text_line, tree_lines
 from holdfast.workflows.foreign import source_lines
-from holdfast.workflows.workflow import load_flow
+from holdfast.workflows.workflow import load_workflow
 from tests.capsules.making import exported
 from tests.cli.looking import Call, caller
 from tests.graphs import chain
@@ -60,7 +60,7 @@ def paused_run(
     there = folder / "there"
     there.mkdir(exist_ok=True)
     (there / "w.yaml").write_text(text)
-    store, flow = open_store("memory://"), load_flow(there / "w.yaml")
+    store, flow = open_store("memory://"), load_workflow(there / "w.yaml")
     outcome = flow.open(store).invoke(flow.begin({}), run_id=run, config=(wishes or Wishes()).config(flow))
     assert outcome.status == "paused"
     (there / "w.yaml").unlink()
@@ -76,7 +76,7 @@ def stranger(folder: Path, text: str = EVIL, **how: Any) -> Path:
 def redefinition(folder: Path, text: str) -> Wish:
     """A message that lets a run go on with another definition."""
     (folder / "other.yaml").write_text(text)
-    flow = load_flow(folder / "other.yaml")
+    flow = load_workflow(folder / "other.yaml")
     outline = flow.open("memory://").settings.outline
     definition = {"workflow": flow.name, "outline": outline, "config": flow.config(), "names": {}}
     (folder / "other.yaml").unlink()
@@ -303,7 +303,7 @@ def test_a_checkpoint_file_with_a_workflow_runs_nothing_before_it_is_trusted(
     call: Call, tmp_path: Path
 ) -> None:
     store = open_store("memory://")
-    flow = load_flow(
+    flow = load_workflow(
         tmp_path / "w.yaml",
         text=EVIL.replace(
             "workflow: {name: w}",
@@ -330,7 +330,7 @@ def test_of_a_checkpoint_file_with_a_workflow_file_of_ones_own_only_the_state_is
     call: Call, tmp_path: Path
 ) -> None:
     (tmp_path / "own.yaml").write_text(INNOCENT)
-    flow = load_flow(tmp_path / "w.yaml", text=EVIL)
+    flow = load_workflow(tmp_path / "w.yaml", text=EVIL)
     flow.open("memory://").save_checkpoint(
         tmp_path / "s.pkl", {"inputs": {}}, "act", Wishes(skip_gates=True).config(flow)
     )
@@ -614,7 +614,7 @@ def test_a_definition_with_keys_that_look_alike_is_refused_by_every_way_in(
 
 
 def test_a_checkpoint_file_with_keys_that_look_alike_is_refused(call: Call, tmp_path: Path) -> None:
-    flow = load_flow(tmp_path / "w.yaml", text=EVIL)
+    flow = load_workflow(tmp_path / "w.yaml", text=EVIL)
     config: dict[Any, Any] = Wishes().config(flow)
     config[PurePosixPath("flow")] = {**config["flow"], "source": INNOCENT}
     flow.open("memory://").save_checkpoint(tmp_path / "s.pkl", {"inputs": {}}, "act", config)
@@ -628,7 +628,7 @@ def test_a_checkpoint_file_with_keys_that_look_alike_is_refused(call: Call, tmp_
 
 
 def test_a_run_with_a_definition_that_could_not_be_resumed_is_not_started(tmp_path: Path) -> None:
-    flow = load_flow(tmp_path / "w.yaml", text=EVIL)
+    flow = load_workflow(tmp_path / "w.yaml", text=EVIL)
 
     with pytest.raises(CodecError, match=r"config\['x'\] has the key 1, a int"):
         flow.open("memory://").invoke({"inputs": {}}, config={**flow.config(), "x": {1: 2}})
@@ -816,7 +816,7 @@ def test_going_back_behind_ones_own_file_asks_python_too(call: Call, tmp_path: P
     (tmp_path / "own.yaml").write_text(TWICE.replace("touch sprung", "touch mine"))
     call("import", str(stranger(tmp_path, TWICE)))
     call("resume", "r", "--workflow", "own.yaml", "--trust", "--answer", "a", "--no-interactive")
-    app = load_flow(tmp_path / "own.yaml").open(f"sqlite:///{tmp_path / 'runs.db'}")
+    app = load_workflow(tmp_path / "own.yaml").open(f"sqlite:///{tmp_path / 'runs.db'}")
 
     first = app.checkpoints("r")[0].id
     for refused in (
@@ -845,7 +845,7 @@ def test_a_worker_with_a_file_of_its_own_checks_the_options_that_it_takes_from_a
     call("import", str(with_config(paused_run(tmp_path, EVIL), tmp_path, odd_options)))
     assert call("resume", "r", "--detach", "--trust", "--answer", "yes").code == 0
 
-    worked = call("worker", "--flow", "own.yaml", "--until-idle", "--json")
+    worked = call("worker", "--workflow", "own.yaml", "--until-idle", "--json")
 
     assert worked.code == 0 and "PurePosixPath('run')" in worked.out, worked
     assert "holdfast show RUN --state" in worked.out and not list(tmp_path.rglob("mine"))
@@ -862,7 +862,7 @@ def test_a_worker_with_a_file_of_its_own_takes_no_options_that_nobody_confirmed(
     change_facts(store, dataclasses.replace(info, queue="default", status="queued"), last)
     store.close()
 
-    worked = call("worker", "--flow", "own.yaml", "--until-idle", "--json")
+    worked = call("worker", "--workflow", "own.yaml", "--until-idle", "--json")
     assert "nobody has confirmed it" in worked.out and not list(tmp_path.rglob("mine"))
 
 
@@ -904,7 +904,7 @@ def test_what_is_refused_names_a_way_out_of_where_it_stands(call: Call, tmp_path
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "cmd.txt").write_text("touch sprung")
     path = with_odd_keys(paused_run(tmp_path, INCLUDING), tmp_path, "unknown")
-    flow = load_flow(tmp_path / "w.yaml", text=EVIL)
+    flow = load_workflow(tmp_path / "w.yaml", text=EVIL)
     config: dict[Any, Any] = {**Wishes().config(flow), PurePosixPath("flow"): {}}
     app = flow.open("memory://")
     app.save_checkpoint(tmp_path / "s.pkl", {"inputs": {}}, "act", config)

@@ -237,10 +237,10 @@ def test_a_worker_with_flow_drives_those_files_alone_and_as_each_run_wishes(
     holdfast("submit", "chain.yaml", "--run-id", "r2")
     holdfast("submit", "tagged.yaml", "--run-id", "r3")
 
-    assert kinds(work(holdfast, "--flow", "chain.yaml")) == {"r1": "paused", "r2": "completed"}
+    assert kinds(work(holdfast, "--workflow", "chain.yaml")) == {"r1": "paused", "r2": "completed"}
     (tmp_path / "flows").mkdir()
     write(tmp_path / "flows", "tagged.yml", TAGGED)
-    assert kinds(work(holdfast, "--flow", "flows")) == {"r3": "completed"}
+    assert kinds(work(holdfast, "--workflow", "flows")) == {"r3": "completed"}
 
 
 def test_a_worker_with_app_drives_the_runs_of_a_program(
@@ -291,9 +291,9 @@ def test_a_run_of_a_program_tells_a_worker_that_does_not_know_it_what_is_missing
         (("--app", "hungry_shop:app"), "hungry_shop needs the package 'no_such_food'"),
         (("--app", "json:app"), "there is no 'app' in 'json'"),
         (("--app", "json:dumps"), "is function, not an App or a StateGraph"),
-        (("--flow", "empty"), "there are no workflow files"),
-        (("--flow", "chain.yaml", "--flow", "chain.yaml"), "two workflow files are named 'chain'"),
-        (("--flow", "nowhere.yaml"), "does not exist"),
+        (("--workflow", "empty"), "there are no workflow files"),
+        (("--workflow", "chain.yaml", "--workflow", "chain.yaml"), "two workflow files are named 'chain'"),
+        (("--workflow", "nowhere.yaml"), "does not exist"),
         (("--queues", "a,,b"), "is not a list of names"),
         (("--lease", "5"), "--lease is for PostgreSQL"),
         (("--concurrency", "0"), "0 is not in the range"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.workflows.workflow import load_flow
+from holdfast.workflows.workflow import load_workflow
 from tests.docs.test_docs import PAGES, name_of
 
 
@@ -30,6 +30,6 @@ def test_there_are_blocks() -> None:
 
 @pytest.mark.parametrize(("place", "text"), blocks(), ids=[place for place, _ in blocks()])
 def test_a_shown_workflow_is_valid(place: str, text: str, tmp_path: Path) -> None:
-    flow = load_flow(tmp_path / "shown.yaml", text=text, env={"HOME": str(tmp_path)})
+    flow = load_workflow(tmp_path / "shown.yaml", text=text, env={"HOME": str(tmp_path)})
 
     flow.open("memory://")

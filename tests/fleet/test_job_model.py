@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import END, START, App, StateGraph, Worker, load_flow, open_store
+from holdfast import END, START, App, StateGraph, Worker, load_workflow, open_store
 from holdfast.fleet.postgres_claims import Limits
 from holdfast.stores.base import Store
 
@@ -108,7 +108,7 @@ def test_a_job_that_takes_too_long_fails(memory: Store, tmp_path: Path) -> None:
     file.write_text(
         "workflow: {name: slow, limits: {timeout: 0.2s}}\nsteps:\n  - {name: a, shell: sleep 60}\n"
     )
-    flow = load_flow(file)
+    flow = load_workflow(file)
     app = flow.open(memory)
     app.submit(flow.begin({}), config=flow.config())
 

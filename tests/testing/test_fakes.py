@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import END, START, Context, ExecutionError, HoldfastError, StateGraph, load_flow
+from holdfast import END, START, Context, ExecutionError, HoldfastError, StateGraph, load_workflow
 from holdfast.agents.provider import AgentError, AgentOutputInvalid, AgentRequest, provider_for
 from holdfast.stores.base import Store
 from holdfast.testing import Answers, FakeModel, answering, crash_everywhere, skipping_time
@@ -97,7 +97,7 @@ output: '{{ steps.judge.output.score }}'
 def test_a_workflow_file_asks_the_fake_model_and_waits_out_a_rate_limit_in_skipped_time(
     tmp_path: Path,
 ) -> None:
-    flow = load_flow(tmp_path / "essay.yaml", text=FLOW)
+    flow = load_workflow(tmp_path / "essay.yaml", text=FLOW)
     replies = {"judge: a draft": {"score": 7}, "write": "a draft"}
 
     with (
@@ -119,6 +119,6 @@ def test_agents_are_killed_everywhere(tmp_path: Path) -> None:
 
 
 def test_a_model_that_fails_fails_the_step() -> None:
-    flow = load_flow("essay.yaml", text=FLOW)
+    flow = load_workflow("essay.yaml", text=FLOW)
     with FakeModel([AgentError("refused")], prefix="openai"), pytest.raises(ExecutionError, match="refused"):
         flow.open("memory://").invoke(flow.begin({}))

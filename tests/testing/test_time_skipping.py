@@ -27,7 +27,7 @@ from holdfast import (
     StepTimeout,
     Worker,
     clock,
-    load_flow,
+    load_workflow,
 )
 from holdfast.stores.base import Store
 from holdfast.testing import skipping_time, time_skipping
@@ -179,7 +179,7 @@ def test_a_queued_run_is_taken_up_when_it_is_due(tmp_path: Path) -> None:
 
 
 def test_a_wait_of_a_workflow_file_passes_at_once() -> None:
-    flow = load_flow(
+    flow = load_workflow(
         "flow.yaml",
         text="workflow: {name: w}\nsteps: [{name: rest, wait: 12h}, {name: x, set: {done: true}}]",
     )

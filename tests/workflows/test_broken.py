@@ -9,15 +9,15 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.workflows.reading.definition import parse
-from holdfast.workflows.reading.problems import FlowInvalid
+from holdfast.workflows.reading.problems import WorkflowInvalid
 from holdfast.workflows.reading.source import read_source
 
 FILES = sorted((Path(__file__).parent / "broken").glob("*.yaml"))
 EXPECT = re.compile(r"^# expect (\d+): (.+)$", re.MULTILINE)
 
 
-def refused(path: Path) -> FlowInvalid:
-    with pytest.raises(FlowInvalid) as caught:
+def refused(path: Path) -> WorkflowInvalid:
+    with pytest.raises(WorkflowInvalid) as caught:
         parse(read_source(path, env={}))
     return caught.value
 

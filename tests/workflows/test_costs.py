@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import FlowInvalid, HoldfastError, load_flow
+from holdfast import HoldfastError, WorkflowInvalid, load_workflow
 from holdfast.workflows.language import values as plain
 from holdfast.workflows.language.evaluation import Evaluation
 from holdfast.workflows.language.functions import FUNCTIONS
@@ -132,8 +132,8 @@ def test_checking_a_file_takes_work_in_proportion_to_its_steps(steps: Any, tmp_p
         path = tmp_path / f"{count}.yaml"
         path.write_text(f"workflow: {{name: w}}\nsteps:\n{steps(count)}")
         try:
-            load_flow(path).open("memory://")
-        except FlowInvalid as error:
+            load_workflow(path).open("memory://")
+        except WorkflowInvalid as error:
             assert len(error.problems) <= 500
 
     load(10)
@@ -143,11 +143,11 @@ def test_checking_a_file_takes_work_in_proportion_to_its_steps(steps: Any, tmp_p
 
 
 def test_a_file_with_very_many_problems_lists_some() -> None:
-    from holdfast.workflows.reading.problems import MOST_PROBLEMS, FlowInvalid, Position, Problem
+    from holdfast.workflows.reading.problems import MOST_PROBLEMS, Position, Problem, WorkflowInvalid
 
     problems = [Problem("wrong", Position("f", number + 1, 1)) for number in range(MOST_PROBLEMS)]
 
-    assert str(FlowInvalid(problems)).endswith("and at least 450 more problems")
+    assert str(WorkflowInvalid(problems)).endswith("and at least 450 more problems")
 
 
 def test_unused_inputs_are_found_in_one_pass_over_the_text(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_steps_that_double_a_value_stop_at_the_limit_of_what_one_step_makes(
         value = DOUBLING[name].replace("%d", str(number - 1))
         text += f"  - {{name: a{number}, set: {{v: {value}}}}}\n"
     (tmp_path / "w.yaml").write_text(text)
-    app = load_flow(tmp_path / "w.yaml").open(store="memory:")
+    app = load_workflow(tmp_path / "w.yaml").open(store="memory:")
 
     with pytest.raises(HoldfastError, match="come to more than 5,000 parts"):
         app.invoke({})

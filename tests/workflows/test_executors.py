@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.engine.executors.executors import shared
 from holdfast.errors import ExecutionError, StepTimeout
-from holdfast.workflows.reading.problems import FlowInvalid
+from holdfast.workflows.reading.problems import WorkflowInvalid
 from tests.workflows.workshop import Workshop
 
 CODE = '''
@@ -218,7 +218,7 @@ def test_another_executor_is_no_other_step(away: Workshop) -> None:
 )
 def test_nonsense_is_told_with_its_line(away: Workshop, step: str, problem: str) -> None:
     away.write("workflow:\n  name: other\nsteps:\n  - {name: y, set: {}}\n", "other.yaml")
-    with pytest.raises(FlowInvalid) as refused:
+    with pytest.raises(WorkflowInvalid) as refused:
         away.load(f"workflow:\n  name: test\nsteps:\n  - name: x\n    {step}\n")
 
     assert problem in str(refused.value) and "flow.yaml:6" in str(refused.value)
@@ -226,5 +226,5 @@ def test_nonsense_is_told_with_its_line(away: Workshop, step: str, problem: str)
 
 def test_a_missing_package_is_named(away: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(FlowInvalid, match=r"step 'x'(.|\n)*pip install 'holdfast\[dask\]'"):
+    with pytest.raises(WorkflowInvalid, match=r"step 'x'(.|\n)*pip install 'holdfast\[dask\]'"):
         away.open(text("where", "dask:tcp://127.0.0.1:1"))

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import FlowInvalid, HoldfastError, load_flow, open_store
+from holdfast import HoldfastError, WorkflowInvalid, load_workflow, open_store
 from holdfast.cli.main import main
 from holdfast.workflows import files
-from holdfast.workflows.workflow import flow_of_run
+from holdfast.workflows.workflow import workflow_of_run
 
 OUTER = """
 workflow: {name: outer}
@@ -58,27 +58,27 @@ def folder(tmp_path: Path) -> Path:
 
 def stored(folder: Path, url: str) -> dict[str, Any]:
     """The config of a run that waits in the middle, as the journal has it."""
-    flow = load_flow(folder / "flow.yaml")
+    flow = load_workflow(folder / "flow.yaml")
     config = flow.config()
     assert flow.open(url).invoke(flow.begin({}), run_id="r", config=config).status == "paused"
     return json.loads(json.dumps(config))  # type: ignore[no-any-return]
 
 
 def finished(config: dict[str, Any], url: str, **options: Any) -> Any:
-    flow = flow_of_run(config, **options)
+    flow = workflow_of_run(config, **options)
     outcome = flow.open(url).resume("r", answer="yes")
     assert outcome.status == "completed"
     return flow.output(outcome.state)
 
 
 def test_a_run_saves_every_file_once_by_its_path_from_the_workflow(folder: Path) -> None:
-    saved = load_flow(folder / "flow.yaml").config()["flow"]["files"]
+    saved = load_workflow(folder / "flow.yaml").config()["flow"]["files"]
 
     assert saved == {
         "parts/mid.yaml": {"source": MID, "included": {}},
         "shared/leaf.yaml": {"source": LEAF, "included": {"texts/greeting.txt": "hello"}},
     }
-    assert load_flow(folder / "shared" / "leaf.yaml").config()["flow"]["files"] == {}
+    assert load_workflow(folder / "shared" / "leaf.yaml").config()["flow"]["files"] == {}
 
 
 def test_a_run_goes_on_where_the_whole_folder_is_gone(folder: Path, sqlite_url: str) -> None:
@@ -126,7 +126,7 @@ def test_what_was_resumed_from_its_saved_files_saves_them_again(folder: Path, sq
     config = stored(folder, sqlite_url)
     shutil.rmtree(folder)
 
-    again = flow_of_run(config).config()
+    again = workflow_of_run(config).config()
 
     assert again["flow"] == config["flow"]
 
@@ -137,9 +137,9 @@ def test_a_run_that_saved_no_sub_workflows_looks_for_them_on_disk_only_if_files_
     config = stored(folder, sqlite_url)
     del config["flow"]["files"]
 
-    assert flow_of_run(config).open("memory://")
-    with pytest.raises(FlowInvalid, match=r"there is no workflow file 'parts/mid\.yaml'"):
-        flow_of_run(config, prefer="saved")
+    assert workflow_of_run(config).open("memory://")
+    with pytest.raises(WorkflowInvalid, match=r"there is no workflow file 'parts/mid\.yaml'"):
+        workflow_of_run(config, prefer="saved")
 
 
 def test_too_much_to_keep_is_told_before_anything_runs(
@@ -147,18 +147,18 @@ def test_too_much_to_keep_is_told_before_anything_runs(
 ) -> None:
     size = len(MID) + len(LEAF) + len("hello")
     monkeypatch.setattr(files, "MAX_BYTES", size)
-    load_flow(folder / "flow.yaml").config()
+    load_workflow(folder / "flow.yaml").config()
     monkeypatch.setattr(files, "MAX_BYTES", size - 1)
 
-    with pytest.raises(FlowInvalid, match=f"sub-workflows have {size} bytes; every run keeps a copy"):
-        load_flow(folder / "flow.yaml").config()
+    with pytest.raises(WorkflowInvalid, match=f"sub-workflows have {size} bytes; every run keeps a copy"):
+        load_workflow(folder / "flow.yaml").config()
     assert main(["validate", str(folder / "flow.yaml")]) == 2
     assert "shared/leaf.yaml" in capsys.readouterr().out
 
 
 def test_what_is_preferred_is_one_of_two() -> None:
     with pytest.raises(HoldfastError, match="prefer must be 'file' or 'saved', not 'newest'"):
-        flow_of_run({"flow": {"path": "x.yaml", "source": ""}}, prefer="newest")
+        workflow_of_run({"flow": {"path": "x.yaml", "source": ""}}, prefer="newest")
 
 
 def test_nothing_saved_is_written_to_disk(folder: Path, sqlite_url: str) -> None:

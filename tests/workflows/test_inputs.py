@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.workflows.compile import read_inputs
 from holdfast.workflows.errors import InputInvalid
-from holdfast.workflows.model import Workflow
+from holdfast.workflows.model import WorkflowSettings
 
 
-def workflow(**inputs: Any) -> Workflow:
-    return Workflow.model_validate({"name": "test", "inputs": inputs})
+def workflow(**inputs: Any) -> WorkflowSettings:
+    return WorkflowSettings.model_validate({"name": "test", "inputs": inputs})
 
 
 def refused(declared: Any, values: Any = None, text: Any = None) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import ExecutionError
 from holdfast.values import RunStatus
-from holdfast.workflows.reading.problems import FlowInvalid
+from holdfast.workflows.reading.problems import WorkflowInvalid
 from tests.workflows.workshop import Workshop
 
 INNER = """
@@ -332,7 +332,7 @@ def test_questions_inside(shop: Workshop) -> None:
 def test_a_workflow_that_contains_itself(shop: Workshop) -> None:
     shop.write("workflow: {name: b}\nsteps: [{name: y, workflow: flow.yaml}]", "b.yaml")
 
-    with pytest.raises(FlowInvalid, match=r"step 'x/y': flow.yaml contains itself"):
+    with pytest.raises(WorkflowInvalid, match=r"step 'x/y': flow.yaml contains itself"):
         shop.open("steps: [{name: x, workflow: b.yaml}]")
 
 
@@ -343,21 +343,21 @@ def test_workflows_that_are_nested_too_deeply(shop: Workshop) -> None:
         )
     shop.write("workflow: {name: d}\nsteps: [{name: s, set: {}}]", "d12.yaml")
 
-    with pytest.raises(FlowInvalid, match="nested more than 10 deep"):
+    with pytest.raises(WorkflowInvalid, match="nested more than 10 deep"):
         shop.open("steps: [{name: x, workflow: d0.yaml}]")
 
 
 def test_an_inner_file_that_is_broken_tells_its_own_place(shop: Workshop) -> None:
     shop.write("workflow: {name: b}\nsteps: [{name: y, shel: a}]", "inner.yaml")
 
-    with pytest.raises(FlowInvalid, match=r"inner.yaml:2:\d+: .*shel"):
+    with pytest.raises(WorkflowInvalid, match=r"inner.yaml:2:\d+: .*shel"):
         shop.open("steps: [{name: x, workflow: inner.yaml}]")
 
 
 def test_a_function_of_an_inner_file_that_cannot_be_used(shop: Workshop) -> None:
     shop.write("workflow: {name: b}\nsteps: [{name: y, python: 'steps.py:nothing'}]", "inner.yaml")
 
-    with pytest.raises(FlowInvalid, match=r"step 'x/y': steps.py has no function 'nothing'"):
+    with pytest.raises(WorkflowInvalid, match=r"step 'x/y': steps.py has no function 'nothing'"):
         shop.open("steps: [{name: x, workflow: inner.yaml}]")
 
 

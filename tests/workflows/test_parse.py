@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.workflows.json_schema import json_schema
 from holdfast.workflows.model import KINDS, Definition
 from holdfast.workflows.reading.definition import parse
-from holdfast.workflows.reading.source import FlowInvalid, read_source
+from holdfast.workflows.reading.source import WorkflowInvalid, read_source
 
 GOOD = {path.stem: path for path in sorted((Path(__file__).parent / "good").glob("*.yaml"))}
 TEXTS = {name: path.read_text("utf-8") for name, path in GOOD.items()}
@@ -29,8 +29,8 @@ def steps(text: str) -> Definition:
     return read("workflow: {name: x}\nsteps:\n" + text)
 
 
-def refused(text: str) -> FlowInvalid:
-    with pytest.raises(FlowInvalid) as caught:
+def refused(text: str) -> WorkflowInvalid:
+    with pytest.raises(WorkflowInvalid) as caught:
         read(text)
     return caught.value
 
@@ -207,13 +207,13 @@ def test_the_schema_of_the_format_is_for_editors() -> None:
             assert "null" not in json.dumps(field.get("anyOf", "")) and "title" not in field
 
 
-# Whatever happens to a good file, a definition or FlowInvalid comes out.
+# Whatever happens to a good file, a definition or WorkflowInvalid comes out.
 
 
 def settled(text: str) -> None:
     try:
         definition = read(text)
-    except FlowInvalid as error:
+    except WorkflowInvalid as error:
         assert error.problems
         for problem in error.problems:
             assert problem.hint and problem.position.line >= 1 and problem.position.column >= 1, problem

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import load_flow
+from holdfast import load_workflow
 from holdfast.errors import ExecutionError, GraphChanged, MaxIterationsExceeded
 from holdfast.values import RunStatus
 from holdfast.workflows.errors import NoRoute
@@ -258,7 +258,7 @@ def test_visits_are_those_that_are_over_as_the_reference_says(tmp_path: Path) ->
         '  - {name: a, set: {seen: "{{ visits.a }}"}, routes: [{to: a, when: visits.a < 2}, {to: b}]}\n'
         '  - {name: b, set: {seen: "{{ visits.a }}", last: "{{ steps.a.output.seen }}"}}\n'
     )
-    flow = load_flow(tmp_path / "flow.yaml")
+    flow = load_workflow(tmp_path / "flow.yaml")
     outcome = flow.open("memory://").invoke(flow.begin({}), config=flow.config())
 
     assert flow.output(outcome.state) == {"seen": 2, "last": 1}

@@ -17,7 +17,7 @@ import pytest
 from holdfast.errors import ExecutionError
 from holdfast.events import Event
 from holdfast.values import RunStatus
-from holdfast.workflows.reading.problems import FlowInvalid
+from holdfast.workflows.reading.problems import WorkflowInvalid
 from tests.agents.llm_server import LlmServer, echo, failing, reply, server_error, unauthorized
 from tests.workflows.web_server import Visit, WebServer
 from tests.workflows.workshop import Workshop
@@ -398,7 +398,7 @@ def test_it_is_recognised_before_the_step_that_uses_it_and_after_a_resume(
 def test_places_where_it_would_be_kept_are_refused(shop: Workshop, step: str) -> None:
     shop.write("workflow: {name: t, inputs: {a: {}}}\nsteps: [{name: y, set: {}}]", "flow2.yaml")
 
-    with pytest.raises(FlowInvalid, match="'secrets' cannot be used"):
+    with pytest.raises(WorkflowInvalid, match="'secrets' cannot be used"):
         shop.load(f"steps: [{step}]")
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from holdfast.workflows.reading import yaml as strict_yaml
 from holdfast.workflows.reading.problems import Problem
-from holdfast.workflows.reading.source import FlowInvalid, Position, Source, read_source
+from holdfast.workflows.reading.source import Position, Source, WorkflowInvalid, read_source
 
 FLOW = Path("flow.yaml")
 TEXTS = st.text(
@@ -33,8 +33,8 @@ def read(text: str, **env: str) -> Source:
     return read_source(FLOW, env=env, text=text)
 
 
-def refused(text: str | Path, **env: str) -> FlowInvalid:
-    with pytest.raises(FlowInvalid) as caught:
+def refused(text: str | Path, **env: str) -> WorkflowInvalid:
+    with pytest.raises(WorkflowInvalid) as caught:
         read_source(text, env=env) if isinstance(text, Path) else read(text, **env)
     return caught.value
 
@@ -102,7 +102,7 @@ def test_the_slow_loader_refuses_what_the_fast_one_does(path: Path, monkeypatch:
     def outcome() -> Any:
         try:
             return read_source(path, env={}).data
-        except FlowInvalid as error:
+        except WorkflowInvalid as error:
             return error.problems[0].position.line
 
     fast = outcome()
@@ -450,7 +450,7 @@ def test_a_file_that_is_swapped_for_a_link_while_it_is_read(tmp_path: Path, name
 def _included(base: Path, name: str) -> str | None:
     try:
         return str(read_source(base / "flow.yaml", env={}, text=f"a: !file {name}\n").data["a"])
-    except FlowInvalid:
+    except WorkflowInvalid:
         return None
 
 
@@ -521,7 +521,7 @@ def test_json_is_read_as_what_it_says(data: Any) -> None:
 def test_any_text_is_data_or_refused(text: str) -> None:
     try:
         source = read(text)
-    except FlowInvalid as error:
+    except WorkflowInvalid as error:
         assert error.problems and all(problem.hint for problem in error.problems)
     else:
         assert source.at(("x", 1)).line >= 1
@@ -531,5 +531,5 @@ def test_any_text_is_data_or_refused(text: str) -> None:
 def test_any_bytes_are_data_or_refused(raw: bytes) -> None:
     try:
         read_source(FLOW, env={}, text=raw.decode("utf-8", "surrogateescape"))
-    except FlowInvalid as error:
+    except WorkflowInvalid as error:
         assert error.problems

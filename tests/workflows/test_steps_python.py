@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import ExecutionError
 from holdfast.values import RunStatus
-from holdfast.workflows.reading.problems import FlowInvalid
+from holdfast.workflows.reading.problems import WorkflowInvalid
 from tests.graphs import Heard
 from tests.workflows.workshop import Workshop
 
@@ -44,7 +44,7 @@ def text(shop: Workshop, code: str, with_: dict[str, Any] | None = None, around:
 
 
 def refused(shop: Workshop, code: str, with_: dict[str, Any] | None = None, around: str = "") -> str:
-    with pytest.raises(FlowInvalid) as caught:
+    with pytest.raises(WorkflowInvalid) as caught:
         shop.open(text(shop, code, with_, around))
     return str(caught.value)
 
@@ -154,7 +154,7 @@ def test_a_function_that_cannot_be_used_is_told_with_the_place_in_the_file(
 
 
 def test_a_module_that_is_not_there(shop: Workshop) -> None:
-    with pytest.raises(FlowInvalid, match=r"there is no module 'nowhere_to_be.found'; install it"):
+    with pytest.raises(WorkflowInvalid, match=r"there is no module 'nowhere_to_be.found'; install it"):
         shop.open("steps: [{name: x, python: 'nowhere_to_be.found:f'}]")
 
 
@@ -191,7 +191,9 @@ def test_packages_of_one_name_are_told_apart_or_refused(tmp_path: Path) -> None:
         shops[-1].write(f"def f():\n    return '{name}'\n", "mypackage_b/work.py")
 
     assert shops[0].step("steps: [{name: x, python: 'mypackage_b.work:f'}]")["output"] == "one"
-    with pytest.raises(FlowInvalid, match=r"is loaded from .*one.* already, not from .*two.*; rename one"):
+    with pytest.raises(
+        WorkflowInvalid, match=r"is loaded from .*one.* already, not from .*two.*; rename one"
+    ):
         shops[1].open("steps: [{name: x, python: 'mypackage_b.work:f'}]")
 
 

@@ -19,7 +19,7 @@ from holdfast.values import RunStatus
 from holdfast.workflows.errors import StepFailed, StepTimedOut
 from holdfast.workflows.kinds import shell as process
 from holdfast.workflows.kinds.shell import Command
-from holdfast.workflows.reading.problems import FlowInvalid
+from holdfast.workflows.reading.problems import WorkflowInvalid
 from tests.graphs import Heard
 from tests.workflows.workshop import Workshop
 
@@ -184,7 +184,7 @@ TOUCHES = "a[$(touch PWNED)]"
     ],
 )
 def test_a_value_is_not_run_by_bash_where_it_reads_variables_as_code(shop: Workshop, step: str) -> None:
-    with contextlib.suppress(ExecutionError, FlowInvalid):
+    with contextlib.suppress(ExecutionError, WorkflowInvalid):
         shop.run(f"{HEAD}      {step}", {"x": TOUCHES})
 
     assert not (shop.folder / "PWNED").exists()
@@ -195,7 +195,7 @@ def test_a_value_is_not_run_by_bash_where_it_reads_variables_as_code(shop: Works
     ["BASH_ENV", "ENV", "PS4", "PATH", "IFS", "LD_PRELOAD", "PYTHONPATH", "GIT_SSH_COMMAND", "BASH_FUNC_a%%"],
 )
 def test_variables_that_decide_what_is_run_take_text_but_no_values(shop: Workshop, name: str) -> None:
-    with pytest.raises(FlowInvalid, match="a value cannot be put into"):
+    with pytest.raises(WorkflowInvalid, match="a value cannot be put into"):
         shop.load(HEAD + f"      run: echo\n      env: {{{name!r}: 'a{{{{ inputs.x }}}}'}}")
 
     shop.load(HEAD + f"      run: echo\n      env: {{{name!r}: 'a', GIT_AUTHOR_NAME: '{{{{ inputs.x }}}}'}}")
@@ -205,7 +205,7 @@ def test_variables_that_decide_what_is_run_take_text_but_no_values(shop: Worksho
 def test_a_value_does_not_choose_the_folder_of_a_program(shop: Workshop, program: str) -> None:
     text = HEAD + f"      run: {program} {{{{ inputs.x }}}}\n      programs: [{program}]\n"
 
-    with pytest.raises(FlowInvalid, match="in the folder that a value in `cwd` names"):
+    with pytest.raises(WorkflowInvalid, match="in the folder that a value in `cwd` names"):
         shop.load(text + "      cwd: '{{ inputs.x }}'")
     shop.load(text + "      cwd: fixed")
     shop.load(text.replace(program, "charge") + "      cwd: '{{ inputs.x }}'")

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.engine.app import App
 from holdfast.engine.settings import Outcome
 from holdfast.errors import ExecutionError
-from holdfast.workflows.workflow import Flow, flow_of_run, load_flow
+from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -54,8 +54,8 @@ def die_until(word, fixed):
 
 RUN = """
 import sys
-from holdfast.workflows.workflow import load_flow
-flow = load_flow("flow.yaml")
+from holdfast.workflows.workflow import load_workflow
+flow = load_workflow("flow.yaml")
 app = flow.open(sys.argv[1])
 if app.store.runs(run="r"):
     app.resume("r", config=flow.config())
@@ -81,12 +81,12 @@ class Workshop:
         path.write_text(textwrap.dedent(text), "utf-8")
         return path
 
-    def load(self, text: str | None = None) -> Flow:
+    def load(self, text: str | None = None) -> Workflow:
         """The workflow; a text without a head is one of steps only."""
         if text is not None:
             text = textwrap.dedent(text).strip("\n")
             self.write(text if "workflow:\n  name:" in text else f"workflow:\n  name: test\n{text}\n")
-        return load_flow(self.folder / "flow.yaml", env=self.env)
+        return load_workflow(self.folder / "flow.yaml", env=self.env)
 
     def open(self, text: str | None = None, **options: Any) -> App:
         return self.load(text).open(self.url, **options)
@@ -148,12 +148,12 @@ class Workshop:
         finally:
             app.store.close()
 
-    def stored_flow(self, run_id: str = "r", **options: Any) -> Flow:
+    def stored_workflow(self, run_id: str = "r", **options: Any) -> Workflow:
         """The workflow by what a run remembers of it."""
         app = self.open() if (self.folder / "flow.yaml").exists() else None
         assert app is not None
         config = app.settings.journal.load(app.settings.journal.info(run_id), app.settings.codec).run.config
-        return flow_of_run(app.settings.codec.decode(config), **options)
+        return workflow_of_run(app.settings.codec.decode(config), **options)
 
     def fix(self, name: str = "fixed") -> None:
         (self.folder / name).touch()

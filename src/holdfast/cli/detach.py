@@ -89,9 +89,9 @@ def _named(target: str | None) -> tuple[str | None, str | None]:
     """The run or workflow that is meant, and where a workflow file says that its runs are."""
     if target is None or not target.endswith((".yaml", ".yml")) or not Path(target).is_file():
         return target, None
-    from holdfast.workflows.workflow import load_flow
+    from holdfast.workflows.workflow import load_workflow
 
-    flow = load_flow(Path(target))
+    flow = load_workflow(Path(target))
     return flow.name, flow.store_url()
 
 

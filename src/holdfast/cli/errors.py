@@ -16,7 +16,7 @@ COMPLETED, FAILED, INVALID, CONFIGURATION, PAUSED, INTERRUPTED, TERMINATED = 0, 
 """The exit codes of every command."""
 
 _CODES = {
-    "FlowInvalid": INVALID,
+    "WorkflowInvalid": INVALID,
     "InputInvalid": INVALID,
     "GraphInvalid": INVALID,
     "ExpressionError": INVALID,

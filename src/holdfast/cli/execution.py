@@ -30,7 +30,7 @@ from holdfast.cli.questions import (
 )
 from holdfast.cli.run_settings import Wishes
 from holdfast.cli.store_option import exists
-from holdfast.cli.targets import REPLANNED, Kept, config_of, kept_of, reused_steps, stored_flow
+from holdfast.cli.targets import REPLANNED, Kept, config_of, kept_of, reused_steps, stored_workflow
 from holdfast.cli.values import all_steps, check_conditions, first_that_holds, members_of, rows_of, wording_of
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.commands.control import answer
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from holdfast.engine.app import App
     from holdfast.engine.settings import Outcome, Pause
     from holdfast.workflows.model import Definition, Step
-    from holdfast.workflows.workflow import Flow
+    from holdfast.workflows.workflow import Workflow
 
 
 Begin = Callable[[Observer | None], "Outcome"]
@@ -77,7 +77,9 @@ class Manners:
 class Driving:
     """One command's work on one run."""
 
-    def __init__(self, flow: Flow, app: App, url: str, manners: Manners, before: Kept | None = None) -> None:
+    def __init__(
+        self, flow: Workflow, app: App, url: str, manners: Manners, before: Kept | None = None
+    ) -> None:
         self._flow, self._app, self._url, self._manners, self._before = flow, app, url, manners, before
         self._began = time.monotonic()
         self._terminal = Terminal(manners.display.out)
@@ -152,7 +154,7 @@ class Driving:
         if config.get(REPLANNED) == self._replanned:
             return False
         self._replanned = config.get(REPLANNED)
-        self._flow = stored_flow(self._app.store.runs(run=run_id)[0], config)
+        self._flow = stored_workflow(self._app.store.runs(run=run_id)[0], config)
         self._app = Wishes.of(config).open(
             self._flow, self._app.store, interactive=self._manners.asks, stored=True
         )
@@ -340,13 +342,13 @@ class _TakenUp(Exception):
 # `holdfast run --dry-run`: what a run would do, without doing any of it.
 
 
-def show_plan(flow: Flow, inputs: Mapping[str, Any], url: str, skip_gates: bool, json: bool) -> None:
+def show_plan(flow: Workflow, inputs: Mapping[str, Any], url: str, skip_gates: bool, json: bool) -> None:
     """Print what a run with these inputs would do."""
     plan = plan_of(flow, inputs, url, skip_gates)
     click.echo(as_json(plan) if json else "\n".join(_lines(plan)))
 
 
-def plan_of(flow: Flow, inputs: Mapping[str, Any], url: str, skip_gates: bool) -> dict[str, Any]:
+def plan_of(flow: Workflow, inputs: Mapping[str, Any], url: str, skip_gates: bool) -> dict[str, Any]:
     """What a run would do, as plain data."""
     definition = flow.definition
     steps = list(all_steps(definition.steps))

@@ -22,11 +22,13 @@ from holdfast.errors import HoldfastError
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-def flow_options(command: Decorated) -> Decorated:
-    """Add FLOW, `--input`, `--inputs` and `--run-id` to a command."""
+def workflow_options(command: Decorated) -> Decorated:
+    """Add WORKFLOW, `--input`, `--inputs` and `--run-id` to a command."""
     return _with(
         command,
-        click.argument("flow", metavar="FLOW", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
+        click.argument(
+            "flow", metavar="WORKFLOW", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+        ),
         click.option(
             "-i",
             "--input",

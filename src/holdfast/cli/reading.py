@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo, Store
     from holdfast.views.run_view import PauseView, RunLine, RunView
-    from holdfast.workflows.workflow import Flow
+    from holdfast.workflows.workflow import Workflow
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -40,9 +40,9 @@ def reading(store: str | None, of_flow: str | None = None) -> Journal:
 def reading_run(store: str | None, run: str) -> tuple[Journal, str]:
     """The journals to read, and the run that is meant: `run`, or the workflow if that is a file."""
     if run.endswith((".yaml", ".yml")) and Path(run).is_file():
-        from holdfast.workflows.workflow import load_flow
+        from holdfast.workflows.workflow import load_workflow
 
-        flow = load_flow(Path(run))
+        flow = load_workflow(Path(run))
         return reading(store, flow.store_url()), flow.name
     return reading(store), run
 
@@ -163,9 +163,9 @@ def meant_moment(store: Store, text: str) -> str:
         return text
     run, at, place = _parted(text)
     if _is_file(run):
-        from holdfast.workflows.workflow import load_flow
+        from holdfast.workflows.workflow import load_workflow
 
-        run = load_flow(Path(run)).name
+        run = load_workflow(Path(run)).name
     return f"{meant_run(store, run)}{at}{place}"
 
 
@@ -210,12 +210,12 @@ def found_run(run: str, store: str | None) -> Iterator[tuple[Journal, str, str]]
 class Reused:
     """A run that is reused, or none; `saved` are the inputs that it began with."""
 
-    flow: Flow
+    flow: Workflow
     moment: str | None = None
     saved: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def find(cls, text: str | None, url: str, flow: Flow) -> Reused:
+    def find(cls, text: str | None, url: str, flow: Workflow) -> Reused:
         """The run that is meant, which is one of the same workflow."""
         if text is None:
             return cls(flow)

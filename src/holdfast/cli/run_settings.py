@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from holdfast.engine.app import App
     from holdfast.stores.base import Store
-    from holdfast.workflows.workflow import Flow
+    from holdfast.workflows.workflow import Workflow
 
 
 KEY = "run"
@@ -41,7 +41,7 @@ class Wishes:
             durability if isinstance(durability, str) else None,
         )
 
-    def config(self, flow: Flow) -> dict[str, Any]:
+    def config(self, flow: Workflow) -> dict[str, Any]:
         """What a run remembers: its workflow file and these wishes."""
         return {**flow.config(), KEY: asdict(self)}
 
@@ -53,12 +53,12 @@ class Wishes:
         )
         return replace(self, interrupt_before=before, interrupt_after=after)
 
-    def open(self, flow: Flow, store: Store | str, *, interactive: bool, stored: bool = False) -> App:
+    def open(self, flow: Workflow, store: Store | str, *, interactive: bool, stored: bool = False) -> App:
         """The workflow on a store as wished. A pause at a step that is not there is refused.
 
         `stored` says that an earlier command wished it.
         """
-        from holdfast.workflows.reading.problems import FlowInvalid
+        from holdfast.workflows.reading.problems import WorkflowInvalid
 
         try:
             return flow.open(
@@ -69,7 +69,7 @@ class Wishes:
                 interactive=interactive,
                 durability=self.durability,
             )
-        except FlowInvalid as error:
+        except WorkflowInvalid as error:
             if not all(problem.message.startswith("a pause is wanted") for problem in error.problems):
                 raise
             told = "; ".join(_told(problem.message, problem.hint) for problem in error.problems)

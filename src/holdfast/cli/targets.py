@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.journal.journal import Journal, Loaded
     from holdfast.journal.run_state import RunState
     from holdfast.stores.base import RunInfo, Store
-    from holdfast.workflows.workflow import Flow
+    from holdfast.workflows.workflow import Workflow
 
 
 # What a stored run has, for those who go on with it: what is kept, what failed, and its workflow.
@@ -146,14 +146,14 @@ def _kept(settings: Settings, loaded: Loaded, spent: float) -> tuple[float, floa
     return min(kept.seconds, loaded.run.seconds), kept.cost
 
 
-def stored_flow(info: RunInfo, config: Mapping[str, Any], file: Path | None = None) -> Flow:
+def stored_workflow(info: RunInfo, config: Mapping[str, Any], file: Path | None = None) -> Workflow:
     """The workflow of a stored run; of one from outside what came with it, whatever files are on this machine."""
-    from holdfast.workflows.reading.problems import FlowInvalid
-    from holdfast.workflows.workflow import flow_of_run
+    from holdfast.workflows.reading.problems import WorkflowInvalid
+    from holdfast.workflows.workflow import workflow_of_run
 
     try:
-        return flow_of_run(config, file=file, prefer="saved" if info.origin else "file")
-    except FlowInvalid as error:
+        return workflow_of_run(config, file=file, prefer="saved" if info.origin else "file")
+    except WorkflowInvalid as error:
         if file is not None or Path(error.problems[0].position.file).is_file():
             raise
         raise click.UsageError(
@@ -185,7 +185,7 @@ STOPPED = (RunStatus.PAUSED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 class Target:
     """What to resume. `run_id` is empty for a checkpoint file, which begins a run of its own."""
 
-    flow: Flow
+    flow: Workflow
     store: Store
     url: str
     what: str | Path
@@ -233,12 +233,12 @@ def _found(
 ) -> Target:
     with loading():
         from holdfast.engine.checkpoint_files import check_options
-        from holdfast.workflows.workflow import load_flow
+        from holdfast.workflows.workflow import load_workflow
 
     if target is not None and _is_workflow_file(target):
         workflow = workflow or Path(target)
-        target = load_flow(Path(target)).name
-    of_flow = load_flow(workflow).store_url() if workflow is not None else None
+        target = load_workflow(Path(target)).name
+    of_flow = load_workflow(workflow).store_url() if workflow is not None else None
     url = chosen_url(store_url, of_flow)
     store = open_existing(url)
     try:
@@ -251,7 +251,7 @@ def _found(
             config = config_in(run)
             if workflow is not None:
                 check_options(config)
-                own = Wishes.of(config).config(load_flow(workflow))
+                own = Wishes.of(config).config(load_workflow(workflow))
             disclosure = _disclosed(journal, info, run, workflow, own)
             trust = admit(disclosure, _way_out(info, url, command))
         else:
@@ -259,7 +259,7 @@ def _found(
             if workflow is not None:
                 check_options(config)
         _refuse_python(info, config, workflow, command)
-        flow, wishes = stored_flow(info, config, workflow), Wishes.of(config)
+        flow, wishes = stored_workflow(info, config, workflow), Wishes.of(config)
         if workflow is not None or (info.origin and command == "rerun"):
             own = wishes.config(flow)
         return Target(flow, store, url, what, info.run, wishes=wishes, trust=trust, config=own)
@@ -379,17 +379,17 @@ def _from_file(path: Path, store_url: str | None, workflow: Path | None, admit: 
     """
     from holdfast.engine import checkpoint_files as files
     from holdfast.stores import open_store
-    from holdfast.workflows.workflow import flow_of_run, load_flow
+    from holdfast.workflows.workflow import load_workflow, workflow_of_run
 
     found = files.read(path)
     config = found.content["config"]
     if workflow is not None:
-        flow, wishes, trust = load_flow(workflow), Wishes(), ""
+        flow, wishes, trust = load_workflow(workflow), Wishes(), ""
     elif "flow" not in config:
         raise click.UsageError(f"{path} does not say which workflow it is of; give --workflow FILE")
     else:
         trust = admit(found.disclosure(), f"holdfast resume {path} --trust")
-        flow, wishes = flow_of_run(config, prefer="saved"), Wishes.of(config)
+        flow, wishes = workflow_of_run(config, prefer="saved"), Wishes.of(config)
     url = chosen_url(store_url, flow.store_url())
     over = None if workflow is None else wishes.config(flow)
     return Target(flow, open_store(url), url, path, file=path, wishes=wishes, trust=trust, config=over)

@@ -33,7 +33,7 @@ from holdfast.workflows.edges import (
 from holdfast.workflows.errors import InputInvalid, StepFailed
 from holdfast.workflows.kinds.kind import Kind, Paths, Plain
 from holdfast.workflows.kinds.table import kind_of
-from holdfast.workflows.model import Definition, Input, Step, SubWorkflow, Workflow
+from holdfast.workflows.model import Definition, Input, Step, SubWorkflow, WorkflowSettings
 from holdfast.workflows.reading.shapes import given
 from holdfast.workflows.scope import Layout, World, members, names_run, values_named
 from holdfast.workflows.step import Work, never_skipped, retry_of, work_of
@@ -53,7 +53,7 @@ _TRUE, _FALSE = {"true", "yes", "1", "on"}, {"false", "no", "0", "off"}
 
 
 def read_inputs(
-    workflow: Workflow,
+    workflow: WorkflowSettings,
     values: Mapping[str, Any],
     text: Mapping[str, str] | None = None,
     how: str = "--input {name}=…",
@@ -135,7 +135,7 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no number that can be stored")
 
 
-def _unknown(name: str, workflow: Workflow) -> str:
+def _unknown(name: str, workflow: WorkflowSettings) -> str:
     declared = ", ".join(workflow.inputs) or "none"
     return f"there is no input {name!r}{suggestion(name, workflow.inputs)} (declared: {declared})"
 
@@ -228,7 +228,7 @@ class Compiled:
     after: list[str] = field(default_factory=list)
 
 
-def compile_flow(definition: Definition, world: World, load: Load, path: Path) -> Compiled:
+def compile_workflow(definition: Definition, world: World, load: Load, path: Path) -> Compiled:
     """The graph of the workflow that was read from `path`."""
     compiler = _Compiler(definition, Layout(definition), world, load, (path.resolve(),))
     if problems := compiler.make_kinds():

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.errors import HoldfastError
 from holdfast.workflows.model import Definition, SubWorkflow
 from holdfast.workflows.reading.definition import parse
-from holdfast.workflows.reading.problems import FlowInvalid, Position, Problem
+from holdfast.workflows.reading.problems import Position, Problem, WorkflowInvalid
 from holdfast.workflows.reading.source import Source, read_source
 from holdfast.workflows.scope import members
 
@@ -20,7 +20,7 @@ MAX_BYTES = 1_000_000
 PREFER = ("file", "saved")
 
 
-class FlowFiles:
+class WorkflowFiles:
     """Reads a workflow's own file, and those of its sub-workflows, each once.
 
     `saved` is what `as_saved` gave for an earlier reading. It is taken for files that are gone, or, with
@@ -84,7 +84,7 @@ class FlowFiles:
                 self._read[name] = self._kept(path, saved)
             elif self._prefer == "saved":
                 message = f"the sub-workflow {name!r} is not stored with the run"
-                raise FlowInvalid([Problem(message, Position(str(path), 1, 1), "", "start the run anew")])
+                raise WorkflowInvalid([Problem(message, Position(str(path), 1, 1), "", "start the run anew")])
             else:
                 self._read[name] = read_source(path, env=self._env, has_file=self.has)
             self._check_size(path)
@@ -113,7 +113,7 @@ class FlowFiles:
                 f"which may have {MAX_BYTES:,}"
             )
             hint = "read large texts and data in a step, from files of their own"
-            raise FlowInvalid([Problem(message, Position(str(path), 1, 1), "", hint)])
+            raise WorkflowInvalid([Problem(message, Position(str(path), 1, 1), "", hint)])
 
 
 def _sub_workflows(folder: Path, definition: Definition) -> Iterator[Path]:

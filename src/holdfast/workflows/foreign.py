@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from holdfast.views.plain import escaped, scalar, text_line, tree_lines
 from holdfast.workflows.model import KINDS
-from holdfast.workflows.reading.problems import FlowInvalid
+from holdfast.workflows.reading.problems import WorkflowInvalid
 from holdfast.workflows.reading.source import read_source
 
 HARMLESS = ("set", "wait", "ask", "end", "parallel", "workflow")
@@ -150,7 +150,7 @@ def _file(name: str, saved: Any) -> SavedFile:
             only_included=True,
             has_file=lambda path: False,
         )
-    except FlowInvalid as error:
+    except WorkflowInvalid as error:
         return SavedFile(name, None, source, error.problems[0].message, included)
     except RecursionError:
         return SavedFile(name, None, source, "it is nested too deep", included)

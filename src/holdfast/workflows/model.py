@@ -156,7 +156,7 @@ class Hooks(Part):
     on_error: str | None = Field(default=None, description="Run when a run has failed.")
 
 
-class Workflow(Part):
+class WorkflowSettings(Part):
     """What holds for the whole workflow."""
 
     name: str = Field(
@@ -490,7 +490,7 @@ class Step(Part):
 class Definition(Part):
     """A whole workflow file."""
 
-    workflow: Workflow = Field(description="What holds for the whole workflow.")
+    workflow: WorkflowSettings = Field(description="What holds for the whole workflow.")
     steps: list[Step] = Field(min_length=1, description="What is done.")
     output: dict[str, Any] | str | None = Field(
         default=None, description="What the run results in; templates."

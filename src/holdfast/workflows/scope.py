@@ -17,7 +17,7 @@ from holdfast.stores.namespaces import shown_url
 from holdfast.suggestions import suggestion
 from holdfast.views.usage import COUNTED
 from holdfast.workflows.errors import BudgetExceeded
-from holdfast.workflows.model import Definition, Limits, Parallel, Step, Workflow
+from holdfast.workflows.model import Definition, Limits, Parallel, Step, WorkflowSettings
 from holdfast.workflows.secrets import REDACTED, Scrubber, SecretError, Secrets
 
 Names = Collection[str] | None
@@ -183,7 +183,7 @@ def members(step: Step) -> list[Step]:
     return step.parallel.steps if isinstance(step.parallel, Parallel) else step.parallel
 
 
-def values_named(paths: Collection[tuple[str, ...]], workflow: Workflow) -> list[tuple[str, Any]]:
+def values_named(paths: Collection[tuple[str, ...]], workflow: WorkflowSettings) -> list[tuple[str, Any]]:
     """What paths find in the file and not in the state: variables, and the workflow's name."""
     found: dict[str, Any] = {}
     for path in paths:

@@ -1,4 +1,4 @@
-"""`Flow`: a workflow file that was read, and all that can be done with it."""
+"""`Workflow`: a workflow file that was read, and all that can be done with it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from holdfast.state.state import State
 from holdfast.stores.base import Store
 from holdfast.suggestions import did_you_mean
 from holdfast.views.usage import lines_of, spending_of
-from holdfast.workflows.compile import StepInvalid, StepsInvalid, compile_flow, read_inputs
+from holdfast.workflows.compile import StepInvalid, StepsInvalid, compile_workflow, read_inputs
 from holdfast.workflows.edges import follow_by_order, last_output
-from holdfast.workflows.files import FlowFiles
+from holdfast.workflows.files import WorkflowFiles
 from holdfast.workflows.kinds.shell import Command
 from holdfast.workflows.model import Definition, Hooks, Parallel
 from holdfast.workflows.reading.definition import parse
-from holdfast.workflows.reading.problems import FlowInvalid, Problem, listed
+from holdfast.workflows.reading.problems import Problem, WorkflowInvalid, listed
 from holdfast.workflows.reading.source import Source
 from holdfast.workflows.scope import Layout, Purse, World, members
 from holdfast.workflows.secrets import Scrubber, Secrets
@@ -84,20 +84,22 @@ class Announcer:
 _FILES = {"sqlite": ("sqlite:///", "runs.db"), "files": ("file:///", "runs")}
 
 
-def load_flow(path: str | Path, *, env: Mapping[str, str] | None = None, text: str | None = None) -> Flow:
-    """Read a workflow file, or `text` as if it were one; `FlowInvalid` lists every problem at once."""
+def load_workflow(
+    path: str | Path, *, env: Mapping[str, str] | None = None, text: str | None = None
+) -> Workflow:
+    """Read a workflow file, or `text` as if it were one; `WorkflowInvalid` lists every problem at once."""
     environment = os.environ if env is None else env
-    files = FlowFiles(Path(path), environment)
+    files = WorkflowFiles(Path(path), environment)
     return _flow(files.root(text), environment, files)
 
 
-def flow_of_run(
+def workflow_of_run(
     config: Mapping[str, Any],
     *,
     file: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     prefer: str = "file",
-) -> Flow:
+) -> Workflow:
     """The workflow that a stored run was started with, as its files are now.
 
     `file` says where its file is if it was moved. Of files that are gone, sub-workflows included, what the run
@@ -105,26 +107,26 @@ def flow_of_run(
     """
     environment, saved = os.environ if env is None else env, config.get("flow")
     if file is not None:
-        return load_flow(file, env=environment)
+        return load_workflow(file, env=environment)
     check_config(config)
     if not isinstance(saved, Mapping):
         raise HoldfastError(
             "this run was not started from a workflow file; resume it from its Python program, or give the file with "
             "--workflow FILE"
         )
-    files = FlowFiles(Path(str(saved["path"])), environment, saved, prefer)
+    files = WorkflowFiles(Path(str(saved["path"])), environment, saved, prefer)
     return _flow(files.root(), environment, files)
 
 
-def _flow(source: Source, env: Mapping[str, str], files: FlowFiles) -> Flow:
-    return Flow(source, parse(source), env, files)
+def _flow(source: Source, env: Mapping[str, str], files: WorkflowFiles) -> Workflow:
+    return Workflow(source, parse(source), env, files)
 
 
-class Flow:
+class Workflow:
     """A workflow file: what it is given, its graph on a store, what it results in."""
 
     def __init__(
-        self, source: Source, definition: Definition, env: Mapping[str, str], files: FlowFiles
+        self, source: Source, definition: Definition, env: Mapping[str, str], files: WorkflowFiles
     ) -> None:
         self._source, self._files, self.definition = source, files, definition
         self.path = source.path
@@ -211,7 +213,7 @@ class Flow:
             self._world, skip_gates=skip_gates, interactive=interactive, purse=Purse.of(workflow.limits)
         )
         try:
-            compiled = compile_flow(self.definition, world, self._files.definition, self.path)
+            compiled = compile_workflow(self.definition, world, self._files.definition, self.path)
             app = compiled.graph.compile(
                 self.store_url() if store is None else store,
                 interrupt_before=self._nodes(compiled.first, [*compiled.before, *interrupt_before], "before"),
@@ -224,11 +226,11 @@ class Flow:
                 observer=observer,
             )
         except StepInvalid as error:
-            raise FlowInvalid([self._problem(error)]) from error
+            raise WorkflowInvalid([self._problem(error)]) from error
         except StepsInvalid as error:
-            raise FlowInvalid([self._problem(each) for each in error.problems]) from error
+            raise WorkflowInvalid([self._problem(each) for each in error.problems]) from error
         except GraphInvalid as error:
-            raise FlowInvalid(
+            raise WorkflowInvalid(
                 [self._source.problem(("steps",), problem) for problem in error.problems]
             ) from error
         world.purse.look = functools.partial(_spent_in_state, app)
@@ -253,7 +255,7 @@ class Flow:
         wanted = list(dict.fromkeys(names))
         unknown = [name for name in wanted if name not in known]
         if unknown:
-            raise FlowInvalid(
+            raise WorkflowInvalid(
                 self._source.problem(
                     ("steps",),
                     f"a pause is wanted {when} {name!r}, but there is no such step",

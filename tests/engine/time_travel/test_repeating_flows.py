@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.workflows.workflow import load_flow
+from holdfast.workflows.workflow import load_workflow
 
 FLOW = """
 workflow:
@@ -102,7 +102,7 @@ def test_run_reuse_pays_for_what_changed_and_for_what_saw_it(
 
     assert desk.ran() == ran
     assert "completed" in said and ("reused" in said) == ("Fetch" not in ran)
-    state = load_flow("flow.yaml").open(f"sqlite:///{desk.folder / 'runs.db'}").get_state("second")
+    state = load_workflow("flow.yaml").open(f"sqlite:///{desk.folder / 'runs.db'}").get_state("second")
     assert state["inputs"]["topic"] == "moon"
 
 
@@ -131,7 +131,7 @@ def test_submit_reuse_stores_it_for_workers(desk: Desk) -> None:
     desk.call("submit", "flow.yaml", "--reuse", "first", "--run-id", "later")
     assert desk.ran() == []
 
-    desk.call("worker", "--flow", "flow.yaml", "--until-idle")
+    desk.call("worker", "--workflow", "flow.yaml", "--until-idle")
 
     assert desk.ran() == ["Publish"]
 

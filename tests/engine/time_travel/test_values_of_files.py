@@ -10,7 +10,7 @@ from holdfast import open_store
 from holdfast.engine.app import App
 from holdfast.engine.graph_changes import changed_nodes, changes_between
 from holdfast.stores.base import Store
-from holdfast.workflows.workflow import load_flow
+from holdfast.workflows.workflow import load_workflow
 
 ACTS = """
 import helper
@@ -64,7 +64,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def opened(text: str, store: Store) -> App:
     Path("flow.yaml").write_text(text)
-    return load_flow("flow.yaml").open(store)
+    return load_workflow("flow.yaml").open(store)
 
 
 def ran() -> list[str]:

@@ -8,9 +8,9 @@ from random import Random
 
 from holdfast.errors import HoldfastError
 from holdfast.workflows.kinds.kind import read_json
-from holdfast.workflows.reading.problems import FlowInvalid
+from holdfast.workflows.reading.problems import WorkflowInvalid
 from holdfast.workflows.reading.source import read_source
-from holdfast.workflows.workflow import load_flow
+from holdfast.workflows.workflow import load_workflow
 from tests.fuzz.target import Check, Target, Wrong, own_folder
 
 ENV = {"HOME": "/nowhere", "NAME": "a: b"}
@@ -35,7 +35,7 @@ def yaml_text(rng: Random) -> bytes:
     return "".join(out).encode("utf-8", "surrogatepass")
 
 
-def _places(error: FlowInvalid) -> None:
+def _places(error: WorkflowInvalid) -> None:
     for problem in error.problems:
         if problem.position.line < 1 or problem.position.column < 1 or not problem.message:
             raise Wrong(f"a problem without a place: {problem}")
@@ -51,7 +51,7 @@ def yaml_files() -> Check:
             source = read_source(
                 path, env=ENV, text=data.decode("utf-8", "surrogateescape"), base=Path("/nonexistent")
             )
-        except FlowInvalid as error:
+        except WorkflowInvalid as error:
             _places(error)
             raise
         try:
@@ -69,8 +69,8 @@ def flows() -> Check:
 
     def check(data: bytes) -> str:
         try:
-            flow = load_flow(path, env=ENV, text=data.decode("utf-8", "replace"))
-        except FlowInvalid as error:
+            flow = load_workflow(path, env=ENV, text=data.decode("utf-8", "replace"))
+        except WorkflowInvalid as error:
             _places(error)
             raise
         return f"a flow of {min(5, len(flow.definition.steps))} steps"
@@ -134,7 +134,7 @@ TARGETS = [
     Target(
         "yaml",
         yaml_files,
-        (FlowInvalid,),
+        (WorkflowInvalid,),
         make=yaml_text,
         words=_WORDS,
         share=100,
@@ -145,7 +145,7 @@ TARGETS = [
     Target(
         "flows",
         flows,
-        (FlowInvalid, HoldfastError),
+        (WorkflowInvalid, HoldfastError),
         words=_WORDS,
         share=12,
         longest=8000,

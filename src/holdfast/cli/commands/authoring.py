@@ -26,7 +26,7 @@ TEMPLATES = ("chain", "loop", "dag", "for-each", "gate")
 
 
 @click.command()
-@click.argument("flows", metavar="FLOW...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("flows", metavar="WORKFLOW...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--strict", is_flag=True, help="Take warnings for problems.")
 @json_option
 def validate(flows: tuple[Path, ...], strict: bool, as_json: bool) -> int:
@@ -49,15 +49,15 @@ def validate(flows: tuple[Path, ...], strict: bool, as_json: bool) -> int:
 
 
 def _checked(path: Path) -> dict[str, Any]:
-    from holdfast.workflows.reading.problems import FlowInvalid
-    from holdfast.workflows.workflow import load_flow
+    from holdfast.workflows.reading.problems import WorkflowInvalid
+    from holdfast.workflows.workflow import load_workflow
 
     report: dict[str, Any] = {"file": str(path), "workflow": None, "steps": 0, "problems": [], "warnings": []}
     try:
-        flow = load_flow(path)
+        flow = load_workflow(path)
         report |= {"workflow": flow.name, "steps": len(flow.definition.steps)}
         flow.open("memory://").store.close()
-    except FlowInvalid as error:
+    except WorkflowInvalid as error:
         report["problems"] = [_problem(problem) for problem in error.problems]
         return report
     report["warnings"] = warnings_of(flow.definition, path.read_text("utf-8"))
@@ -82,7 +82,7 @@ def _print_report(report: dict[str, Any]) -> None:
 
 
 @click.command()
-@click.argument("target", metavar="FLOW|RUN")
+@click.argument("target", metavar="WORKFLOW|RUN")
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How it is told."
 )
@@ -91,7 +91,7 @@ def _print_report(report: dict[str, Any]) -> None:
 def inspect(target: str, form: str, store: str | None, as_json: bool) -> int:
     """Describe the steps of a workflow file, or of the workflow of a stored run: layers, routes, what waits.
 
-    FLOW is a file; RUN is a run's id or a workflow's name. A run is described as its journal has it, so its
+    WORKFLOW is a file; RUN is a run's id or a workflow's name. A run is described as its journal has it, so its
     file and its code need not be there. Steps of one layer may run together. Layers are no waves, which `history`
     and RUN@N count: a loop or a for-each takes several.
 
@@ -105,7 +105,7 @@ def inspect(target: str, form: str, store: str | None, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("target", metavar="FLOW|RUN")
+@click.argument("target", metavar="WORKFLOW|RUN")
 @click.option(
     "--format",
     "form",
@@ -159,10 +159,10 @@ def _outline(target: str, store: str | None) -> tuple[dict[str, Any], dict[str, 
 def _outline_of_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     from holdfast.cli.display.outlines import folded, with_conditions
     from holdfast.workflows.scope import Layout
-    from holdfast.workflows.workflow import load_flow
+    from holdfast.workflows.workflow import load_workflow
 
     _refuse_capsule(path)
-    flow = load_flow(path)
+    flow = load_workflow(path)
     app = flow.open("memory://")
     app.store.close()
     steps = Layout(flow.definition).steps

@@ -127,12 +127,12 @@ def _how_to_go_on(resume: str, left: list[str], queue: str) -> str:
 
 def _later(journal: Journal, info: RunInfo) -> set[str]:
     """The names of all questions of the run's workflow file; none if it cannot be read."""
-    from holdfast.cli.targets import config_of, stored_flow
+    from holdfast.cli.targets import config_of, stored_workflow
     from holdfast.cli.values import question_names
     from holdfast.errors import HoldfastError
 
     try:
-        return question_names(stored_flow(info, config_of(journal, info)).definition)
+        return question_names(stored_workflow(info, config_of(journal, info)).definition)
     except HoldfastError:
         return set()
 

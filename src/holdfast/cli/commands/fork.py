@@ -115,7 +115,7 @@ def _prepared(
     """What it takes to change the run, and the changes; only a workflow file's graph can be had here."""
     from holdfast.cli.commands.steer import Speaker, Steering
     from holdfast.cli.run_settings import Wishes
-    from holdfast.cli.targets import config_of, stored_flow
+    from holdfast.cli.targets import config_of, stored_workflow
     from holdfast.engine.confirmation import refuse_unconfirmed
     from holdfast.engine.time_travel.fork import Hands
     from holdfast.state.codec import Codec, TolerantCodec
@@ -134,7 +134,7 @@ def _prepared(
     if not (pairs or as_node is not None):
         return Hands(journal, TolerantCodec()), None
     refuse_unconfirmed(journal, info, Codec())
-    flow = stored_flow(info, config)
+    flow = stored_workflow(info, config)
     app = Wishes.of(config).open(flow, journal.store, interactive=False, stored=True)
     run = journal.load(info, Codec(), moment.seq).run
     speaker = Speaker("fork", "", "", False, "", "")

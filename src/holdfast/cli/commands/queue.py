@@ -64,7 +64,7 @@ def list_(store: str | None, as_json: bool) -> int:
         columns = ("queue", "queued", "due", "running", "paused", "held", "oldest", "limits")
         print_table(columns, [_row(line) for line in lines])
     else:
-        click.echo(f"no runs wait in {url}; submit one with: holdfast submit FLOW.yaml")
+        click.echo(f"no runs wait in {url}; submit one with: holdfast submit WORKFLOW.yaml")
     return 0
 
 

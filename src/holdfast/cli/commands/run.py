@@ -15,13 +15,13 @@ from holdfast.cli.confirmation import gate, trust_option
 from holdfast.cli.display.text import as_json
 from holdfast.cli.main import loading
 from holdfast.cli.options import (
-    flow_options,
     manners,
     manners_options,
     priority_option,
     queue_option,
     reuse_option,
     wish_options,
+    workflow_options,
 )
 from holdfast.cli.questions import read_answers
 from holdfast.cli.store_option import chosen_url, close_store, store_option
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@flow_options
+@workflow_options
 @reuse_option
 @store_option
 @click.option("--dry-run", is_flag=True, help="Check everything and show the plan; run and write nothing.")
@@ -69,10 +69,10 @@ def run(
         from holdfast.cli.execution import Driving
         from holdfast.cli.reading import Reused
         from holdfast.cli.run_settings import Wishes
-        from holdfast.workflows.workflow import load_flow
+        from holdfast.workflows.workflow import load_workflow
 
     polite = manners(**how)
-    loaded = load_flow(flow)
+    loaded = load_workflow(flow)
     url = chosen_url(store, loaded.store_url())
     source = Reused.find(reuse, url, loaded)
     inputs = source.inputs(*read_inputs(inputs_file, pairs))

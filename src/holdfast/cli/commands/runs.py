@@ -90,7 +90,7 @@ def runs(
         print_table(*_fitting(found))
     else:
         filtered = workflow or status or queue or tag
-        matching = " that match" if filtered else " yet; start one with: holdfast run FLOW.yaml"
+        matching = " that match" if filtered else " yet; start one with: holdfast run WORKFLOW.yaml"
         click.echo(one_line(f"no runs in {url}{matching}", 2_000))
     return 0
 

@@ -44,7 +44,7 @@ def schedule() -> None:
 
 @schedule.command()
 @click.argument("name")
-@click.argument("flow", metavar="FLOW", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("flow", metavar="WORKFLOW", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--cron", required=True, metavar="CRON", help=f"When: {_CRON}.")
 @click.option(
     "--zone", default="UTC", show_default=True, metavar="ZONE", help="The time zone of those times."
@@ -101,10 +101,10 @@ def add(
         from holdfast.cli.run_settings import Wishes
         from holdfast.engine.submission import DEFAULT_QUEUE
         from holdfast.fleet.schedules import Cron, Schedule
-        from holdfast.workflows.workflow import load_flow
+        from holdfast.workflows.workflow import load_workflow
 
     when = Cron(cron, zone)
-    loaded = load_flow(flow)
+    loaded = load_workflow(flow)
     inputs = loaded.read_inputs(*read_inputs(inputs_file, pairs))
     wishes = Wishes(skip_gates=skip_gates)
     wishes.open(loaded, "memory://", interactive=False)

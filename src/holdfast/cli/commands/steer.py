@@ -17,7 +17,7 @@ from holdfast.cli.display.text import as_json, one_line
 from holdfast.cli.reading import by_option, found_run, reason_option, resume_command, run_argument
 from holdfast.cli.reading import plain_json_option as json_option
 from holdfast.cli.store_option import store_option
-from holdfast.cli.targets import REPLANNED, config_of, stored_flow
+from holdfast.cli.targets import REPLANNED, config_of, stored_workflow
 from holdfast.cli.values import all_steps, read_inputs, read_pairs, value_of
 from holdfast.engine.commands import control
 from holdfast.engine.commands.posting import ASKED
@@ -31,7 +31,7 @@ from holdfast.state.codec import Codec
 from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
 from holdfast.workflows.scope import place_in_state
-from holdfast.workflows.workflow import Flow
+from holdfast.workflows.workflow import Workflow
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
@@ -182,7 +182,7 @@ def replan(
             steer.redefine(flow, names)
 
 
-def _changed_file(plan: tuple[str, ...]) -> Flow | None:
+def _changed_file(plan: tuple[str, ...]) -> Workflow | None:
     files = [word for word in plan if word.endswith((".yaml", ".yml"))]
     if not files:
         return None
@@ -190,9 +190,9 @@ def _changed_file(plan: tuple[str, ...]) -> Flow | None:
         raise click.UsageError(f"give either one workflow file, or steps, not {' '.join(plan)}")
     if not Path(files[0]).is_file():
         raise click.UsageError(f"there is no file {files[0]}")
-    from holdfast.workflows.workflow import load_flow
+    from holdfast.workflows.workflow import load_workflow
 
-    return load_flow(Path(files[0]))
+    return load_workflow(Path(files[0]))
 
 
 # Steering a run from the command line: names and values as people write them, and what came of it in words.
@@ -219,11 +219,11 @@ def steering(
         yield Steering(speaker, journal, run_id, journal.load(info, Codec()).run, flow, is_flow)
 
 
-def _flow(journal: Journal, info: RunInfo, config: dict[str, Any]) -> Flow | None:
+def _flow(journal: Journal, info: RunInfo, config: dict[str, Any]) -> Workflow | None:
     """The workflow file of a run, if it can be read, and, if it came from outside, was confirmed."""
     try:
         refuse_unconfirmed(journal, info, Codec())
-        return stored_flow(info, config)
+        return stored_workflow(info, config)
     except HoldfastError:
         return None
 
@@ -282,7 +282,7 @@ class Steering:
     journal: Journal
     run_id: str
     run: RunState
-    flow: Flow | None
+    flow: Workflow | None
     is_flow: bool
     _opened: list[App | None] = field(default_factory=list)
 
@@ -316,7 +316,7 @@ class Steering:
         then = f"go on with {', '.join(steps)}" if steps else "end after what is running"
         self._tell(answer, f"it is to {then}", then)
 
-    def redefine(self, flow: Flow, names: dict[str, str]) -> None:
+    def redefine(self, flow: Workflow, names: dict[str, str]) -> None:
         """Go on with another version of the run's workflow file."""
         if not self.is_flow:
             raise click.UsageError(

@@ -11,13 +11,13 @@ from holdfast.cli.display.tables import print_json
 from holdfast.cli.display.text import one_line
 from holdfast.cli.main import loading
 from holdfast.cli.options import (
-    flow_options,
     priority_option,
     queue_option,
     read_when,
     reuse_option,
     when_options,
     wish_options,
+    workflow_options,
 )
 from holdfast.cli.reading import json_option
 from holdfast.cli.store_option import chosen_url, lasting_url, store_option
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@flow_options
+@workflow_options
 @reuse_option
 @click.option(
     "--key",
@@ -74,12 +74,12 @@ def submit(
         from holdfast.cli.reading import Reused
         from holdfast.cli.run_settings import Wishes
         from holdfast.engine.submission import DEFAULT_QUEUE, id_of_key
-        from holdfast.workflows.workflow import load_flow
+        from holdfast.workflows.workflow import load_workflow
 
     if run_id is not None and key is not None:
         raise click.UsageError("give either --run-id or --key")
     when = read_when(delay, at)
-    loaded = load_flow(flow)
+    loaded = load_workflow(flow)
     url = lasting_url(chosen_url(store, loaded.store_url()))
     source = Reused.find(reuse, url, loaded)
     inputs = source.inputs(*read_inputs(inputs_file, pairs))

@@ -22,7 +22,7 @@ from holdfast.fleet.catalog import Catalog, Known, Opener, UnknownWorkflow
 from holdfast.graph.builder import StateGraph
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
-from holdfast.workflows.workflow import Flow, flow_of_run, load_flow
+from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
 
 
 @click.command()
@@ -37,7 +37,7 @@ from holdfast.workflows.workflow import Flow, flow_of_run, load_flow
 )
 @click.option("--queues", metavar="A,B", help="Take up runs of these queues only; by default of every queue.")
 @click.option(
-    "--flow",
+    "--workflow",
     "flows",
     multiple=True,
     metavar="FILE|DIR",
@@ -97,14 +97,14 @@ def worker(
     a time, and what a worker that dies was doing is taken up by another. SIGTERM and Ctrl+C let the steps under way
     finish and hand the runs over; a second one stops at once.
 
-    Whom it trusts: without --flow and --app a worker drives the workflows that runs carry with them, so whoever
-    may write to the store may run commands here. With --flow it drives runs of those workflow files only, and
+    Whom it trusts: without --workflow and --app a worker drives the workflows that runs carry with them, so whoever
+    may write to the store may run commands here. With --workflow it drives runs of those workflow files only, and
     --app imports a program that you name; what runs carry with them is then never executed. A run of a Python program
     needs a worker with --app; keep such runs in a queue of their own if other workers share the store.
 
     \b
       holdfast worker --store postgresql://localhost/jobs --concurrency 20
-      holdfast worker --flow workflows/ --queues reports,mail
+      holdfast worker --workflow workflows/ --queues reports,mail
       holdfast worker --app shop.orders:app --until-idle
     """
     with loading():
@@ -113,7 +113,7 @@ def worker(
         from holdfast.stores import open_store
 
     wanted = _queues(queues)
-    loaded, secretive = flow_files(flows), Secretive()
+    loaded, secretive = workflow_files(flows), Secretive()
     url = _with_lease(lasting_url(chosen_url(store, _common_store(loaded))), lease)
     opened = open_store(url)
     try:
@@ -146,7 +146,7 @@ def _queues(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _common_store(flows: list[Flow]) -> str | None:
+def _common_store(flows: list[Workflow]) -> str | None:
     """Where all these workflow files say that runs are kept."""
     urls = {flow.store_url() for flow in flows}
     if len(urls) > 1:
@@ -176,9 +176,9 @@ class Secretive:
     """Keeps the secrets of all workflows that were opened out of what is told."""
 
     def __init__(self) -> None:
-        self._flows: dict[int, Flow] = {}
+        self._flows: dict[int, Workflow] = {}
 
-    def keep(self, flow: Flow) -> None:
+    def keep(self, flow: Workflow) -> None:
         """Scrub what this workflow uses too."""
         if len(self._flows) >= _KEPT:
             self._flows.pop(next(iter(self._flows)))
@@ -191,7 +191,7 @@ class Secretive:
         return value
 
 
-def catalog_of(flows: Sequence[Flow], apps: Sequence[App], secretive: Secretive) -> Catalog:
+def catalog_of(flows: Sequence[Workflow], apps: Sequence[App], secretive: Secretive) -> Catalog:
     """The graphs of these workflow files and programs; of none, whatever runs carry with them."""
     openers: dict[str, Opener] = {}
     for flow in flows:
@@ -203,7 +203,7 @@ def catalog_of(flows: Sequence[Flow], apps: Sequence[App], secretive: Secretive)
     return Catalog(apps, openers=openers, carried=None if flows or apps else _opener(None, secretive))
 
 
-def _opener(flow: Flow | None, secretive: Secretive) -> Opener:
+def _opener(flow: Workflow | None, secretive: Secretive) -> Opener:
     def opened(config: Mapping[str, Any], store: Store) -> Known:
         found = flow or _carried(config)
         check_options(config)
@@ -214,18 +214,18 @@ def _opener(flow: Flow | None, secretive: Secretive) -> Opener:
     return opened
 
 
-def _carried(config: Mapping[str, Any]) -> Flow:
+def _carried(config: Mapping[str, Any]) -> Workflow:
     if "flow" not in config:
         raise UnknownWorkflow(
             "this run is one of a Python program and carries no workflow with it; start a worker that knows the "
             "program: holdfast worker --app MODULE:ATTRIBUTE"
         )
-    return flow_of_run(config, prefer="saved")
+    return workflow_of_run(config, prefer="saved")
 
 
-def flow_files(places: Iterable[Path]) -> list[Flow]:
+def workflow_files(places: Iterable[Path]) -> list[Workflow]:
     """The workflows of these files, and of the workflow files right in these folders."""
-    found: list[Flow] = []
+    found: list[Workflow] = []
     for place in places:
         files = (
             sorted(file for file in place.iterdir() if file.suffix in (".yaml", ".yml"))
@@ -234,7 +234,7 @@ def flow_files(places: Iterable[Path]) -> list[Flow]:
         )
         if not files:
             raise click.UsageError(f"there are no workflow files in {place}")
-        found += [load_flow(file) for file in files]
+        found += [load_workflow(file) for file in files]
     return found
 
 

@@ -313,7 +313,7 @@ def crash_everywhere(
     store in memory. `store` is "sqlite" (the default), "file", or a function that takes a folder and returns a
     store or its URL. More boundaries than `limit` are sampled evenly; `None` is all. With `kill_resumes` the process
     that resumes is killed too, at its first commit, and another one resumes. With `skip_time` sleeps, retries and
-    timeouts pass at once. `options` are what `compile` takes (or `Flow.open`). `timeout` is how many real seconds
+    timeouts pass at once. `options` are what `compile` takes (or `Workflow.open`). `timeout` is how many real seconds
     each process may take, in fast mode each run and each resume; `start` is how a process is started: "fork", or
     "spawn", which can only be sent what a module has.
 

@@ -100,9 +100,9 @@ class Subject:
         if callable(given) and not _is_workflow(given):
             given = given()
         if isinstance(given, (str, os.PathLike)):
-            from holdfast.workflows.workflow import load_flow
+            from holdfast.workflows.workflow import load_workflow
 
-            return load_flow(Path(given))
+            return load_workflow(Path(given))
         if not _is_workflow(given):
             raise HoldfastError(
                 "crash_everywhere takes a StateGraph, an App, a function that returns one, or the path of a "
@@ -128,7 +128,7 @@ class Subject:
 
 
 def _is_workflow(given: Any) -> bool:
-    """Whether it is a graph, an app or a `Flow`; workflow files need much that graphs do not, so it is not imported."""
+    """Return True for a graph, an app or a `Workflow`, without importing what only workflow files need."""
     return isinstance(given, (StateGraph, App)) or type(given).__module__ == "holdfast.workflows.workflow"
 
 

@@ -9,22 +9,22 @@ from pydantic import ValidationError
 
 from holdfast.workflows.model import KINDS, Definition
 from holdfast.workflows.reading.checks import Reading, check_names, check_order
-from holdfast.workflows.reading.problems import MOST_PROBLEMS, FlowInvalid, Problem
+from holdfast.workflows.reading.problems import MOST_PROBLEMS, Problem, WorkflowInvalid
 from holdfast.workflows.reading.shapes import Shape, read_shape
 from holdfast.workflows.reading.source import Source
 from holdfast.workflows.reading.step_checks import check_kinds, check_texts
 
 
 def parse(source: Source) -> Definition:
-    """The definition that a file holds; `FlowInvalid` lists everything that is wrong with it."""
+    """The definition that a file holds; `WorkflowInvalid` lists everything that is wrong with it."""
     if not isinstance(source.data, dict):
-        raise FlowInvalid([_no_fields(source)])
+        raise WorkflowInvalid([_no_fields(source)])
     shape = _shape(source)
     problems = list(shape.problems)
     definition = Definition.model_validate(shape.data, by_alias=True, by_name=False)
     problems += check(source, definition, shape)
     if problems:
-        raise FlowInvalid(problems)
+        raise WorkflowInvalid(problems)
     return definition
 
 

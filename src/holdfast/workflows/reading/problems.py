@@ -58,7 +58,7 @@ class Problem:
         return [f"    {number} | {shown.rstrip()}", f"    {' ' * len(number)} | {mark}"]
 
 
-class FlowInvalid(HoldfastError):
+class WorkflowInvalid(HoldfastError):
     """A workflow file cannot be used; `problems` lists the reasons at once, in the order of the file.
 
     Of a file with more than 500 problems, 500 or a few more are listed.

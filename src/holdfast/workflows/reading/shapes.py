@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from holdfast.suggestions import did_you_mean
-from holdfast.workflows.model import KINDS, STEP_NAME, Definition, Step, Workflow, seconds
+from holdfast.workflows.model import KINDS, STEP_NAME, Definition, Step, WorkflowSettings, seconds
 from holdfast.workflows.reading.problems import MOST_PROBLEMS, Problem, listed
 from holdfast.workflows.reading.source import DataPath, Source
 
@@ -172,7 +172,7 @@ _LOST: Any = object()
 """Stands for a value that could not be read."""
 MADE_UP = "__unread__"
 """How the names begin that steps without a readable one are given."""
-_MENDED = (Definition, Step, Workflow)
+_MENDED = (Definition, Step, WorkflowSettings)
 """Parts that are given what they lack, so that the rest can be checked."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from holdfast.workflows.reading.problems import FlowInvalid, Page, Position, Problem
+from holdfast.workflows.reading.problems import Page, Position, Problem, WorkflowInvalid
 from holdfast.workflows.reading.yaml import (
     Entry,
     Event,
@@ -193,7 +193,7 @@ def expand(text: str, env: Mapping[str, str], typed: bool = False) -> Any:
     return expanded if read is None else read
 
 
-__all__ = ["FlowInvalid", "Position", "Problem", "Source", "read_source"]
+__all__ = ["Position", "Problem", "Source", "WorkflowInvalid", "read_source"]
 
 DataPath = tuple[str | int, ...]
 
@@ -280,7 +280,7 @@ def read_source(
     only_included: bool = False,
     has_file: Callable[[Path], bool] = Path.is_file,
 ) -> Source:
-    """Reads a workflow file, or `text` in its place; `FlowInvalid` lists all that is wrong with its YAML.
+    """Reads a workflow file, or `text` in its place; `WorkflowInvalid` lists all that is wrong with its YAML.
 
     `!file` is relative to `base`, by default the folder of `path`. `included` gives texts that are taken
     instead of the files of these names, so that a file can be read again from what was saved of it, and nothing else
@@ -296,11 +296,11 @@ def read_source(
     try:
         root = reader.read(Page(str(path), content), content)
     except Stop as stop:
-        raise FlowInvalid([*reader.problems, stop.problem]) from None
+        raise WorkflowInvalid([*reader.problems, stop.problem]) from None
     source = Source(path, content, root, folder, includes.texts, has_file)
     source.data = _plain(source, root, (), env, reader.problems)
     if reader.problems:
-        raise FlowInvalid(reader.problems)
+        raise WorkflowInvalid(reader.problems)
     return source
 
 
@@ -343,18 +343,18 @@ def _read(path: Path) -> str:
         problem = Problem(
             f"the file cannot be read: {error.strerror or error}", Position(str(path), 1, 1), "", hint
         )
-        raise FlowInvalid([problem]) from None
+        raise WorkflowInvalid([problem]) from None
 
 
 def _bounded(path: Path, raw: bytes) -> str:
     if len(raw) > MAX_BYTES:
         message = f"the file is larger than {MAX_BYTES:,} bytes"
         hint = "split it into workflows that call each other, or read large data in a step"
-        raise FlowInvalid([Problem(message, Position(str(path), 1, 1), "", hint)])
+        raise WorkflowInvalid([Problem(message, Position(str(path), 1, 1), "", hint)])
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         before = raw[: error.start].decode("utf-8").split("\n")
         place = Position(str(path), len(before), len(before[-1]) + 1)
         message = f"the byte {raw[error.start]:#04x} is not UTF-8"
-        raise FlowInvalid([Problem(message, place, before[-1], "save the file as UTF-8 text")]) from None
+        raise WorkflowInvalid([Problem(message, place, before[-1], "save the file as UTF-8 text")]) from None

@@ -1,4 +1,4 @@
-"""`Flow`: opening a workflow file on a store, what a run remembers of it, and what it results in."""
+"""`Workflow`: opening a workflow file on a store, what a run remembers of it, and what it results in."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.errors import ExecutionError, HoldfastError
 from holdfast.values import RunStatus
-from holdfast.workflows.reading.problems import FlowInvalid
-from holdfast.workflows.workflow import flow_of_run, load_flow
+from holdfast.workflows.reading.problems import WorkflowInvalid
+from holdfast.workflows.workflow import load_workflow, workflow_of_run
 from tests.graphs import Heard
 from tests.workflows.workshop import Workshop
 
@@ -37,7 +37,7 @@ def test_a_flow_knows_itself(shop: Workshop) -> None:
 
 def test_a_run_finds_its_file(shop: Workshop) -> None:
     shop.error(CHAIN)
-    flow = shop.stored_flow()
+    flow = shop.stored_workflow()
 
     assert flow.path == shop.folder / "flow.yaml"
 
@@ -48,7 +48,7 @@ def test_a_run_whose_file_changed_goes_on_with_it_as_it_is_now(shop: Workshop) -
     shop.load(CHAIN.replace("word: c", "word: other"))
     shop.fix()
 
-    flow = flow_of_run(config)
+    flow = workflow_of_run(config)
     flow.open(shop.url).resume("r")
 
     assert flow.digest != config["flow"]["digest"] and shop.calls() == ["a", "b", "b", "other"]
@@ -63,7 +63,7 @@ def test_a_run_whose_file_is_gone_goes_on_with_what_was_saved(shop: Workshop) ->
     (shop.folder / "text.txt").unlink()
     shop.fix()
 
-    outcome = flow_of_run(config).open(shop.url).resume("r")
+    outcome = workflow_of_run(config).open(shop.url).resume("r")
 
     assert outcome.state["d"]["output"] == {"text": "included text"} and shop.calls() == ["a", "b", "b", "c"]
 
@@ -77,18 +77,20 @@ def test_a_run_whose_file_was_moved_is_told_where_it_is(shop: Workshop, tmp_path
         shutil.move(shop.folder / name, moved / name)
     (moved / "fixed").touch()
 
-    outcome = flow_of_run(config, file=moved / "flow.yaml").open(shop.url).resume("r")
+    outcome = workflow_of_run(config, file=moved / "flow.yaml").open(shop.url).resume("r")
 
     assert outcome.status == RunStatus.COMPLETED and (moved / "calls").read_text() == "b\nc\n"
 
 
 def test_a_run_that_is_of_no_file() -> None:
     with pytest.raises(HoldfastError, match="not started from a workflow file"):
-        flow_of_run({})
+        workflow_of_run({})
 
 
 def test_a_workflow_may_be_given_as_text(tmp_path: Path) -> None:
-    flow = load_flow(tmp_path / "not-there.yaml", text="workflow: {name: t}\nsteps: [{name: a, set: {n: 1}}]")
+    flow = load_workflow(
+        tmp_path / "not-there.yaml", text="workflow: {name: t}\nsteps: [{name: a, set: {n: 1}}]"
+    )
 
     assert flow.open("memory://").invoke(flow.begin({})).state["a"]["output"] == {"n": 1}
 
@@ -187,7 +189,7 @@ def test_a_pause_at_a_member_of_a_group(shop: Workshop) -> None:
 
 def test_a_pause_at_a_step_that_is_not_there(shop: Workshop) -> None:
     with pytest.raises(
-        FlowInvalid, match="a pause is wanted before 'bb', but there is no such step"
+        WorkflowInvalid, match="a pause is wanted before 'bb', but there is no such step"
     ) as caught:
         shop.open(CHAIN, interrupt_before=["bb"])
 
@@ -197,7 +199,7 @@ def test_a_pause_at_a_step_that_is_not_there(shop: Workshop) -> None:
 @pytest.mark.parametrize("members", ["parallel: [{}]", "parallel: {{steps: [{}]}}"])
 def test_a_member_that_cannot_be_used_is_told_with_its_place(shop: Workshop, members: str) -> None:
     member = "{name: m, set: {}},\n      {name: n,\n       python: 'steps.py:nothing'}"
-    with pytest.raises(FlowInvalid, match=r"step 'n': steps.py has no function 'nothing'") as caught:
+    with pytest.raises(WorkflowInvalid, match=r"step 'n': steps.py has no function 'nothing'") as caught:
         shop.open(f"steps:\n  - name: g\n    {members.format(member)}")
 
     assert caught.value.problems[0].position.line == 7
