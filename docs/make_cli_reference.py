@@ -31,7 +31,6 @@ from holdfast.journal.run_state import Spending
 from holdfast.values import RunStatus
 from holdfast.views.comparison import Comparison, StepDifference, Tale
 from holdfast.views.diff.changes import (
-    Hunk,
     ItemChanged,
     ItemsRemoved,
     ListEdited,
@@ -45,6 +44,7 @@ from holdfast.views.diff.changes import (
 from holdfast.views.diff.states import Side, StateDifference
 from holdfast.views.family import Branch, Family, Member
 from holdfast.views.history import History, KeyChange, Point
+from holdfast.views.plain import View
 from holdfast.views.run_view import (
     Driver,
     FaultView,
@@ -68,16 +68,18 @@ NOTE = "This page is written by `docs/make_cli_reference.py` from the command's 
 CHECKPOINT = "checkpoint_id, run_id, seq, wave, nodes, next, created_at, bytes"
 
 
-def keys(method: Callable[..., Any]) -> str:
-    """The keys that the docstring of an `as_json` names."""
-    return " ".join((inspect.getdoc(method) or "").split()).removeprefix("Keys: ").rstrip(".")
+def keys(what: type[View] | Callable[..., Any]) -> str:
+    """Return the keys of a view, or those that the docstring of an `as_json` names."""
+    if isinstance(what, type) and issubclass(what, View):
+        return what.json_keys()
+    return " ".join((inspect.getdoc(what) or "").split()).removeprefix("Keys: ").rstrip(".")
 
 
-WHOLE = keys(RunView.as_json).partition("and: ")[2].partition(";")[0]
+WHOLE = keys(RunView).partition("unpriced, ")[2]
 
 ENDING = [
     ("the document", keys(Ending.as_json)),
-    ("each of pauses", keys(PauseView.as_json)),
+    ("each of pauses", keys(PauseView)),
     ("error", "step, attempt, message"),
     ("if nothing could be run", keys(error_as_json)),
 ]
@@ -87,7 +89,7 @@ SAID = (
     "run_id, command, applied, status, tags; applied is false if it is still to be written down",
 )
 REMARKED = ("if nothing is said", "run_id, tags, remarks")
-REMARKS = [("each of remarks", keys(RemarkView.as_json)), ("each of notes", keys(NoteView.as_json))]
+REMARKS = [("each of remarks", keys(RemarkView)), ("each of notes", keys(NoteView))]
 
 JSON: dict[str, list[tuple[str, str]]] = {
     "run": ENDING,
@@ -105,53 +107,53 @@ JSON: dict[str, list[tuple[str, str]]] = {
         for name in ("edit", "skip", "modify", "inject", "replan")
     },
     "history": [
-        ("the document", f"store, {keys(History.as_json)}"),
-        ("each of checkpoints", keys(Point.as_json)),
-        ("each of changes", keys(KeyChange.as_json)),
-        ("with --tree", f"store, {keys(Family.as_json)}"),
-        ("each of members", keys(Member.as_json)),
-        ("parent of a member", keys(Branch.as_json)),
+        ("the document", f"store, {keys(History)}"),
+        ("each of checkpoints", keys(Point)),
+        ("each of changes", keys(KeyChange)),
+        ("with --tree", f"store, {keys(Family)}"),
+        ("each of members", keys(Member)),
+        ("parent of a member", keys(Branch)),
     ],
     "fork": [("the document", "run_id, parent, status, store; with --run as for resume")],
     "promote": [("the document", "run_id, checkpoint_id, status, store")],
     "rollback": [("the document", "run_id, checkpoint_id, status, store")],
     "compare": [
-        ("the document", f"store, {keys(Comparison.as_json)}"),
-        ("one and other", keys(Tale.as_json)),
-        ("ancestor", keys(Branch.as_json)),
-        ("each of differing", keys(StepDifference.as_json)),
-        ("state", f"{keys(StateDifference.as_json)}; as for diff"),
+        ("the document", f"store, {keys(Comparison)}"),
+        ("one and other", keys(Tale)),
+        ("ancestor", keys(Branch)),
+        ("each of differing", keys(StepDifference)),
+        ("state", f"{keys(StateDifference)}; as for diff"),
     ],
     "diff": [
-        ("the document", f"store, {keys(StateDifference.as_json)}"),
-        ("one and other", keys(Side.as_json)),
+        ("the document", f"store, {keys(StateDifference)}"),
+        ("one and other", keys(Side)),
         ("each of facts", "from, to"),
-        ("a mapping that changed", keys(MapEdited.as_json)),
-        ("a list", keys(ListEdited.as_json)),
-        ("each of edits that is a changed item", keys(ItemChanged.as_json)),
-        ("each that is some removed or inserted ones", keys(ItemsRemoved.as_json)),
-        ("a set", keys(SetEdited.as_json)),
-        ("a text", keys(TextEdited.as_json)),
-        ("each of hunks", keys(Hunk.as_json)),
-        ("one long line", keys(SpanReplaced.as_json)),
-        ("another value", keys(Replaced.as_json)),
-        ("a value of a type of yours", keys(ObjectEdited.as_json)),
+        ("a mapping that changed", keys(MapEdited)),
+        ("a list", keys(ListEdited)),
+        ("each of edits that is a changed item", keys(ItemChanged)),
+        ("each that is some removed or inserted ones", keys(ItemsRemoved)),
+        ("a set", keys(SetEdited)),
+        ("a text", keys(TextEdited)),
+        ("each of hunks", "before, after, lines"),
+        ("one long line", keys(SpanReplaced)),
+        ("another value", keys(Replaced)),
+        ("a value of a type of yours", keys(ObjectEdited)),
         ("with --patch", "a list; each has op, path, value"),
     ],
-    "runs": [("the document", "store, runs"), ("each of runs", keys(RunLine.as_json))],
+    "runs": [("the document", "store, runs"), ("each of runs", keys(RunLine))],
     "show": [
         (
             "the document",
-            f"{keys(RunLine.as_json)}, {WHOLE}, held, store, as_of; with --state also the whole state",
+            f"{keys(RunLine)}, {WHOLE}, held, store, as_of; with --state also the whole state",
         ),
-        ("driver", keys(Driver.as_json)),
+        ("driver", keys(Driver)),
         ("flow", "path, digest"),
         ("parent", "run_id, seq"),
-        ("each of steps", keys(StepView.as_json).partition(";")[0]),
-        ("items of a step", keys(Items.as_json)),
-        ("each of pauses", keys(PauseView.as_json)),
-        ("error", keys(FaultView.as_json)),
-        ("ledger", keys(Ledger.as_json)),
+        ("each of steps", keys(StepView)),
+        ("items of a step", keys(Items)),
+        ("each of pauses", keys(PauseView)),
+        ("error", keys(FaultView)),
+        ("ledger", keys(Ledger)),
         ("each of refusals", "command, reason, by"),
         ("facts", "host, platform, python, holdfast, packages, git; and what was added"),
         ("git", "commit, branch, dirty"),
@@ -159,19 +161,19 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("with --step", "that step alone, and its whole output and result"),
     ],
     "status": [
-        ("the document", f"{keys(RunLine.as_json)}, pauses, held, exit_code"),
-        ("each of pauses", keys(PauseView.as_json)),
+        ("the document", f"{keys(RunLine)}, pauses, held, exit_code"),
+        ("each of pauses", keys(PauseView)),
     ],
-    "events": [("each line", keys(Moment.as_json))],
+    "events": [("each line", keys(Moment))],
     "cost": [
-        ("of one run", f"{keys(RunLedger.as_json)}, store"),
+        ("of one run", f"{keys(RunLedger)}, store"),
         (
             "of several, or with --by",
             "store, by, runs, total, rows, more, unreadable; more is how many rows are left out",
         ),
-        ("own, total of several, each of steps, models and rows", keys(Amounts.as_json)),
+        ("own, total of several, each of steps, models and rows", keys(Amounts)),
         ("total of one run, inherited", "calls, input_tokens, output_tokens, cost, unpriced"),
-        ("kept, saved, reused", keys(Portion.as_json)),
+        ("kept, saved, reused", keys(Portion)),
     ],
     "tag": [SAID, REMARKED, *REMARKS],
     "note": [SAID, REMARKED, *REMARKS],

@@ -92,9 +92,9 @@ if TYPE_CHECKING:
     from holdfast.tracing import TraceObserver
     from holdfast.values import END, START, RunStatus
     from holdfast.views.comparison import Comparison
-    from holdfast.views.diff.changes import Difference, PatchError
-    from holdfast.views.diff.difference import difference
-    from holdfast.views.diff.patch import apply_difference, apply_patch, json_patch
+    from holdfast.views.diff.changes import Difference
+    from holdfast.views.diff.difference import apply_difference, difference
+    from holdfast.views.diff.patch import PatchError, apply_patch, json_patch
     from holdfast.views.diff.states import StateDifference
     from holdfast.views.family import Family
     from holdfast.views.history import History
@@ -262,13 +262,13 @@ _NAMES = {
         "START",
     ),
     "holdfast.views.comparison": ("Comparison",),
-    "holdfast.views.diff.changes": (
-        "Difference",
-        "PatchError",
-    ),
-    "holdfast.views.diff.difference": ("difference",),
-    "holdfast.views.diff.patch": (
+    "holdfast.views.diff.changes": ("Difference",),
+    "holdfast.views.diff.difference": (
         "apply_difference",
+        "difference",
+    ),
+    "holdfast.views.diff.patch": (
+        "PatchError",
         "apply_patch",
         "json_patch",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.errors import CodecError, CorruptJournal
 from holdfast.graph.graph import base_name
@@ -21,8 +21,7 @@ from holdfast.views.diff.difference import difference
 from holdfast.views.diff.states import PLAIN_CODEC, StateDifference, state_difference
 from holdfast.views.family import Branch, Stretch, entries_of, lineage, parting
 from holdfast.views.history import Happening
-from holdfast.views.plain import plain, size_text
-from holdfast.views.usage import as_json as spending_as_json
+from holdfast.views.plain import View, size_text
 from holdfast.views.usage import total
 
 MOST_DIFFERENCES = 100
@@ -30,9 +29,12 @@ MOST_DIFFERENCES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Tale:
+class Tale(View):
     """What one of the two runs did since they parted."""
 
+    JSON: ClassVar[str] = (
+        "run_id workflow status steps seconds failed_attempts *spending whole_cost interventions"
+    )
     run_id: str
     workflow: str
     status: str
@@ -47,40 +49,36 @@ class Tale:
     interventions: tuple[str, ...]
     """What was done to it from outside."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, workflow, status, steps, seconds, failed_attempts, calls, input_tokens, output_tokens, cost,
-        unpriced, whole_cost, interventions."""
-        return {
-            "run_id": plain(self.run_id),
-            "workflow": plain(self.workflow),
-            "status": self.status,
-            "steps": self.steps,
-            "seconds": round(self.seconds, 6),
-            "failed_attempts": self.failed_attempts,
-            **spending_as_json(self.spending),
-            "whole_cost": spending_as_json(self.whole)["cost"],
-            "interventions": [plain(text) for text in self.interventions],
-        }
+    @property
+    def whole_cost(self) -> float:
+        """US dollars since its beginning."""
+        return self.whole.cost
 
 
 @dataclass(frozen=True, slots=True)
-class StepDifference:
+class StepDifference(View):
     """A step that both ran, and whose results differ; `result` is `None` if they were not looked into."""
+
+    JSON: ClassVar[str] = "step result=tree reason"
 
     step: str
     result: Difference | None
     reason: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: step, result, reason."""
-        result = None if self.result is None else self.result.as_json()
-        return {"step": plain(self.step), "result": result, "reason": plain(self.reason)}
+    @property
+    def tree(self) -> dict[str, Any] | None:
+        """What differs, as plain data."""
+        return None if self.result is None else self.result.as_json()
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(View):
     """What two runs did differently since they parted, or, if they are not related, at all."""
 
+    JSON: ClassVar[str] = (
+        "one other related=is_related ancestor diverging same only_one only_other differing code "
+        "state problems"
+    )
     one: Tale
     other: Tale
     ancestor: Branch | None
@@ -102,24 +100,6 @@ class Comparison:
     def is_related(self) -> bool:
         """Whether both come from one run."""
         return self.ancestor is not None
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: one, other, related, ancestor, diverging, same, only_one, only_other, differing, code, state,
-        problems."""
-        return {
-            "one": self.one.as_json(),
-            "other": self.other.as_json(),
-            "related": self.is_related,
-            "ancestor": None if self.ancestor is None else self.ancestor.as_json(),
-            "diverging": plain(self.diverging),
-            "same": self.same,
-            "only_one": plain(self.only_one),
-            "only_other": plain(self.only_other),
-            "differing": [step.as_json() for step in self.differing],
-            "code": plain(self.code),
-            "state": self.state.as_json(),
-            "problems": [plain(text) for text in self.problems],
-        }
 
 
 @dataclass(slots=True)

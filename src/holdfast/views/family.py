@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from holdfast.errors import CorruptJournal, HoldfastError
 from holdfast.journal.journal import Journal, verified
 from holdfast.journal.records import MovedOn, Record
 from holdfast.journal.run_state import RunState, Spending, checkpoint_id, read_mark
 from holdfast.stores.base import Entry, RunInfo
-from holdfast.views.plain import CODEC, LenientCodec, iso, plain, when
-from holdfast.views.usage import as_json as spending_as_json
+from holdfast.views.plain import CODEC, LenientCodec, View, when
 from holdfast.views.usage import total
 
 MOST_MEMBERS = 1000
@@ -20,7 +20,7 @@ MOST_MEMBERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(View):
     """Where a run was forked from its parent."""
 
     run_id: str
@@ -32,16 +32,15 @@ class Branch:
     is_there: bool = True
     """Whether the parent is still stored."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, seq, checkpoint_id, wave, nodes, is_there."""
-        names = ("run_id", "seq", "checkpoint_id", "wave", "nodes", "is_there")
-        return {name: plain(getattr(self, name)) for name in names}
-
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Member(View):
     """A run of a family. `depth` is 0 for the eldest, 1 for its forks, and so on."""
 
+    JSON: ClassVar[str] = (
+        "run_id workflow=info.workflow status depth parent=branch started_at seconds *spending "
+        "tags=info.tags problem"
+    )
     info: RunInfo
     depth: int
     branch: Branch | None
@@ -57,29 +56,18 @@ class Member:
         return self.info.run
 
     @property
+    def started_at(self) -> dt.datetime:
+        """When it began."""
+        return when(self.info.created_at)
+
+    @property
     def status(self) -> str:
         """How it stands."""
         return self.info.status
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, workflow, status, depth, parent, started_at, seconds, calls, input_tokens, output_tokens, cost,
-        unpriced, tags, problem."""
-        return {
-            "run_id": plain(self.run_id),
-            "workflow": plain(self.info.workflow),
-            "status": self.status,
-            "depth": self.depth,
-            "parent": None if self.branch is None else self.branch.as_json(),
-            "started_at": iso(when(self.info.created_at)),
-            "seconds": round(self.seconds, 6),
-            **spending_as_json(self.spending),
-            "tags": plain(list(self.info.tags)),
-            "problem": plain(self.problem),
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class Family(View):
     """A run with all that it comes from and all that comes from those: parents before their forks."""
 
     run_id: str
@@ -104,14 +92,6 @@ class Family:
         return [
             each.run_id for each in self.members if each.branch is not None and each.branch.run_id == run_id
         ]
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, members, more."""
-        return {
-            "run_id": self.run_id,
-            "members": [each.as_json() for each in self.members],
-            "more": self.more,
-        }
 
 
 def family(journal: Journal, info: RunInfo) -> Family:

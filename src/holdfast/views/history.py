@@ -6,7 +6,7 @@ import datetime as dt
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from holdfast.errors import CodecError, CorruptJournal
 from holdfast.graph.graph import base_name
@@ -40,10 +40,9 @@ from holdfast.journal.sealing import is_sealed
 from holdfast.state.ops import Op
 from holdfast.stores.base import Entry, Mark, RunInfo, Store
 from holdfast.values import RunStatus, readable_step
-from holdfast.views.plain import CODEC, ViewCodec, iso, plain
+from holdfast.views.plain import CODEC, View, ViewCodec
 from holdfast.views.timeline import reset_told, tell_run
 from holdfast.views.usage import NOTHING, total
-from holdfast.views.usage import as_json as spending_as_json
 
 # What a stretch of a journal tells: time, money, failed attempts, changed keys, and what else happened, in.
 
@@ -66,18 +65,15 @@ _LEDGER = "ledger"
 
 
 @dataclass(frozen=True, slots=True)
-class KeyChange:
+class KeyChange(View):
     """What was done to a key of the state: `set`, `append`, `merge` …; `size` is in bytes, as stored."""
 
+    JSON: ClassVar[str] = "key kinds bytes=size frame"
     key: str
     kinds: tuple[str, ...]
     size: int
     frame: str = ""
     """The sub-graph's step whose state it is; empty for the run's own."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: key, kinds, bytes, frame."""
-        return {"key": plain(self.key), "kinds": list(self.kinds), "bytes": self.size, "frame": self.frame}
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +247,14 @@ UNREMARKED = Remark()
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class Point(View):
     """A checkpoint, and what happened since the one before it."""
 
+    JSON: ClassVar[str] = (
+        "checkpoint_id=id seq wave kind frame nodes next created_at seconds "
+        "failed_attempts=happened.failed failed_seconds=happened.failed_seconds bytes=size *spending "
+        "changes told tags notes keep=remark.keep"
+    )
     checkpoint: Checkpoint
     happened: Happened
     remark: Remark = UNREMARKED
@@ -333,36 +334,17 @@ class Point:
         """The words that people tagged it with."""
         return self.remark.tags
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: checkpoint_id, seq, wave, kind, frame, nodes, next, created_at, seconds, failed_attempts,
-        failed_seconds, bytes, calls, input_tokens, output_tokens, cost, unpriced, changes, told, tags, notes, keep."""
-        happened = self.happened
-        return {
-            "checkpoint_id": self.id,
-            "seq": self.seq,
-            "wave": self.wave,
-            "kind": self.kind,
-            "frame": self.frame,
-            "nodes": list(self.nodes),
-            "next": list(self.next),
-            "created_at": iso(self.created_at),
-            "seconds": round(happened.seconds, 6),
-            "failed_attempts": happened.failed,
-            "failed_seconds": round(happened.failed_seconds, 6),
-            "bytes": self.size,
-            **spending_as_json(self.spending),
-            "changes": [change.as_json() for change in self.changes],
-            "told": [plain(text) for text in self.told],
-            "tags": [plain(tag) for tag in self.tags],
-            "notes": [plain(text) for _, _, text in self.remark.notes],
-            "keep": self.remark.keep,
-        }
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes that people wrote to it."""
+        return tuple(text for _, _, text in self.remark.notes)
 
 
 @dataclass(frozen=True, slots=True)
-class History(Sequence[Point]):
+class History(View, Sequence[Point]):
     """A page of a run's checkpoints, newest first."""
 
+    JSON: ClassVar[str] = "run_id workflow status checkpoints=points more since=since.told"
     run_id: str
     workflow: str
     status: str
@@ -381,17 +363,6 @@ class History(Sequence[Point]):
 
     def __len__(self) -> int:
         return len(self.points)
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, workflow, status, checkpoints, more, since."""
-        return {
-            "run_id": self.run_id,
-            "workflow": self.workflow,
-            "status": self.status,
-            "checkpoints": [point.as_json() for point in self.points],
-            "more": self.more,
-            "since": [plain(text) for text in self.since.told],
-        }
 
 
 def history(journal: Journal, info: RunInfo, limit: int | None = None, before: int | None = None) -> History:

@@ -17,9 +17,10 @@ import operator
 import pathlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.errors import CodecError
+from holdfast.journal.run_state import Spending
 from holdfast.state import standard_types as budget
 from holdfast.state.codec import Codec, Unknown
 from holdfast.state.standard_types import Allowance
@@ -116,6 +117,67 @@ def iso(at: dt.datetime | None) -> str | None:
     return None if at is None else at.astimezone(dt.UTC).isoformat(timespec="milliseconds")
 
 
+class View:
+    """Base of the frozen dataclasses that people and programs read; `as_json` gives all of them as plain data.
+
+    `JSON` names the keys. An entry is an attribute (`run_id`), another name for one (`bytes=size`), a value of the
+    user's (`output!`), an attribute that is left out if it is `None` (`delta?`), or one whose own keys are taken
+    (`*spending`). Without `JSON` the keys are the fields that do not begin with an underscore.
+    """
+
+    __slots__ = ()
+    JSON: ClassVar[str] = ""
+
+    @classmethod
+    def _json_entries(cls) -> list[str]:
+        """Return the entries of `JSON`, or the names of the fields."""
+        if cls.JSON:
+            return cls.JSON.split()
+        own: Any = cls
+        return [field.name for field in dataclasses.fields(own) if not field.name.startswith("_")]
+
+    @classmethod
+    def json_keys(cls) -> str:
+        """Return the names of the keys of `as_json`, for documentation."""
+        names = [
+            entry.partition("=")[0].rstrip("!") for entry in cls._json_entries() if not entry.endswith("?")
+        ]
+        every = [", ".join(Spending._fields) if name.startswith("*") else name for name in names]
+        optional = [entry[:-1] for entry in cls._json_entries() if entry.endswith("?")]
+        return ", ".join(every) + (f"; if known also {', '.join(optional)}" if optional else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the view as plain data that JSON can carry."""
+        found: dict[str, Any] = {}
+        for entry in self._json_entries():
+            key, _, name = entry.strip("*?!").partition("=")
+            value = operator.attrgetter(name or key)(self)
+            if entry.startswith("*"):
+                found |= _view_value(key, value)
+            elif entry.endswith("!"):
+                found[key] = plain(value)
+            elif value is not None or not entry.endswith("?"):
+                found[key] = _view_value(key, value)
+        return found
+
+
+def _view_value(key: str, value: Any) -> Any:
+    """Return an attribute of a view as plain data."""
+    if isinstance(value, View):
+        return value.as_json()
+    if isinstance(value, Spending):
+        return {name: _view_value(name, amount) for name, amount in value._asdict().items()}
+    if isinstance(value, float) and key.endswith(("seconds", "cost")):
+        return round(value, 6 if key.endswith("seconds") else 12)
+    if isinstance(value, dt.datetime):
+        return iso(value)
+    if isinstance(value, tuple) and any(isinstance(each, View) for each in value):
+        return [_view_value("", each) for each in value]
+    if isinstance(value, Mapping) and any(isinstance(each, View) for each in value.values()):
+        return {name: _view_value("", each) for name, each in named(value.items())}
+    return plain(value)
+
+
 class Room:
     """How many parts of a value may still be shown; `is_cut` says that something was left out."""
 
@@ -156,7 +218,7 @@ def plain(value: Any, depth: int = 0, room: Room | None = None) -> Any:
 
 
 def _left_out(value: Any, parts: int) -> dict[str, Any]:
-    return {"$type": _type_name(value), "text": f"{parts:,} parts, too many to be shown"}
+    return {"$type": type_name(value), "text": f"{parts:,} parts, too many to be shown"}
 
 
 def _scalar(value: Any) -> Any:
@@ -174,7 +236,7 @@ def _text(value: Any) -> str:
     try:
         return str(value)
     except ValueError:
-        return f"<{_type_name(value)} of very large numbers>"
+        return f"<{type_name(value)} of very large numbers>"
 
 
 def _special(value: Any, depth: int, room: Room) -> Any:
@@ -206,15 +268,15 @@ def _object(value: Any, depth: int, room: Room) -> dict[str, Any]:
     elif isinstance(getattr(value, "__dict__", None), dict):
         fields = {key: item for key, item in vars(value).items() if not key.startswith("_")}
     if fields is None:
-        return {"$type": _type_name(value), "text": _scalar(_short_repr(value))}
-    return {"$type": _type_name(value), **{key: plain(item, depth + 1, room) for key, item in fields.items()}}
+        return {"$type": type_name(value), "text": _scalar(_short_repr(value))}
+    return {"$type": type_name(value), **{key: plain(item, depth + 1, room) for key, item in fields.items()}}
 
 
 def _short_repr(value: Any) -> str:
     try:
         return f"{value!r:.200}"
     except ValueError:
-        return f"<{_type_name(value)} of very large numbers>"
+        return f"<{type_name(value)} of very large numbers>"
 
 
 def _array(value: Any, depth: int, room: Room) -> dict[str, Any]:
@@ -223,11 +285,7 @@ def _array(value: Any, depth: int, room: Room) -> dict[str, Any]:
     parts = sum(itertools.accumulate(itertools.takewhile(bool, shape), operator.mul))
     if not room.takes(parts):
         return {**_left_out(value, parts), "shape": list(shape), "dtype": str(getattr(value, "dtype", ""))}
-    return {"$type": _type_name(value), "value": plain(value.tolist(), depth + 1, Room(2 * parts + 1))}
-
-
-def _type_name(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    return {"$type": type_name(value), "value": plain(value.tolist(), depth + 1, Room(2 * parts + 1))}
 
 
 def key_text(key: Any) -> str:
@@ -243,7 +301,7 @@ def named(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
         name = key_text(key)
         if type(key) is not str or name != key:
             if name in taken:
-                name = f"{name} ({_type_name(key)})"
+                name = f"{name} ({type_name(key)})"
             while name in taken:
                 name += "'"
             taken.add(name)

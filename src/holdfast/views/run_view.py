@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from holdfast.errors import CodecError
 from holdfast.journal.provenance import Provenance
@@ -21,6 +21,7 @@ from holdfast.views.plain import (
     CODEC,
     TOO_BIG_TO_PREVIEW,
     Unread,
+    View,
     ViewCodec,
     iso,
     pairs_of,
@@ -82,7 +83,7 @@ MANY_ITEMS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class Items(View):
     """How far a for-each has come."""
 
     total: int = 0
@@ -91,14 +92,9 @@ class Items:
     skipped: int = 0
     running: int = 0
 
-    def as_json(self) -> dict[str, int]:
-        """Keys: total, completed, failed, skipped, running."""
-        names = ("total", "completed", "failed", "skipped", "running")
-        return {name: getattr(self, name) for name in names}
-
 
 @dataclass(frozen=True, slots=True)
-class FaultView:
+class FaultView(View):
     """Why a step, or the run, failed."""
 
     step: str
@@ -109,19 +105,18 @@ class FaultView:
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: step, type, message, trace."""
-        texts = {"step": self.step, "type": self.type, "message": self.message, "trace": self.trace}
-        return {name: plain(text) for name, text in texts.items()}
-
 
 @dataclass(frozen=True, slots=True)
-class StepView:
+class StepView(View):
     """A step of a run's workflow, over all its visits.
 
     `status` is `pending` (not reached), `next`, `running`, `retrying`, `waiting` (for an answer or at a
     gate), `interrupted`, `failed`, `skipped` or `completed`. In a sub-graph the name is `outer/inner`.
     """
+
+    JSON: ClassVar[str] = (
+        "name status visits attempts seconds started_at ended_at retry_at items error=fault note preview=short"
+    )
 
     name: str
     status: str
@@ -177,6 +172,11 @@ class StepView:
                 return read(op)
         return {op.key: read(op) for op in self._ops if op.kind != "drop"} or None
 
+    @property
+    def short(self) -> str:
+        """Its output on one line."""
+        return self.preview()
+
     def preview(self, width: int = 80) -> str:
         """Its output on one line; of a very large one only its size, of many items only their number."""
         size = sum(len(op.raw) for op in self._ops if op.kind != "drop")
@@ -191,22 +191,8 @@ class StepView:
         return "" if output is None else preview(output, width)
 
     def as_json(self, *, full: bool = False) -> dict[str, Any]:
-        """Keys: name, status, visits, attempts, seconds, started_at, ended_at, retry_at, items, error, note,
-        preview; with `full` also output and result."""
-        facts: dict[str, Any] = {
-            "name": self.name,
-            "status": self.status,
-            "visits": self.visits,
-            "attempts": self.attempts,
-            "seconds": round(self.seconds, 6),
-            "started_at": iso(self.started_at),
-            "ended_at": iso(self.ended_at),
-            "retry_at": iso(self.retry_at),
-            "items": None if self.items is None else self.items.as_json(),
-            "error": None if self.fault is None else self.fault.as_json(),
-            "note": plain(self.note),
-            "preview": self.preview(),
-        }
+        """Return the step as plain data; with `full` also output and result, and the errors of its items."""
+        facts = View.as_json(self)
         if not full:
             return facts
         errors = {} if self.items is None else {"errors": plain(self.item_errors)}
@@ -229,9 +215,10 @@ PLACEHOLDERS = frozenset((*_TYPED.values(), "<value>"))
 
 
 @dataclass(frozen=True, slots=True)
-class PauseView:
+class PauseView(View):
     """Something a run waits for, and how to give it."""
 
+    JSON: ClassVar[str] = "id kind step node name prompt choices schema takes since until command"
     run_id: str
     id: str
     kind: str
@@ -296,23 +283,6 @@ class PauseView:
         if self.is_gate or self.is_wait:
             return resume_call(self.run_id) if self.is_of_program else f"holdfast resume {run}"
         return f"holdfast answer {run} {shlex.quote(f'{self.handle}={self.example}')}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: id, kind, step, node, name, prompt, choices, schema, takes, since, until, command."""
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "step": self.step,
-            "node": self.node,
-            "name": plain(self.name),
-            "prompt": plain(self.prompt),
-            "choices": None if self.choices is None else plain(list(self.choices)),
-            "schema": plain(self.schema),
-            "takes": self.takes,
-            "since": iso(self.since),
-            "until": iso(self.until),
-            "command": self.command,
-        }
 
 
 def resume_call(run_id: str) -> str:
@@ -411,38 +381,24 @@ def _is_whole(step: Step) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class NoteView:
+class NoteView(View):
     """One note: when it was written, by whom, and what it says."""
 
     at: dt.datetime
     by: str
     text: str
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: at, by, text."""
-        return {"at": iso(self.at), "by": plain(self.by), "text": plain(self.text)}
-
 
 @dataclass(frozen=True, slots=True)
-class RemarkView:
+class RemarkView(View):
     """What was said of one checkpoint, or, without one, of the run."""
 
     seq: int
-    checkpoint_id: str
+    checkpoint_id: str | None
     tags: tuple[str, ...]
     keep: bool
     """Whether retention leaves it alone."""
     notes: tuple[NoteView, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: seq, checkpoint_id, tags, keep, notes."""
-        return {
-            "seq": self.seq,
-            "checkpoint_id": self.checkpoint_id or None,
-            "tags": [plain(tag) for tag in self.tags],
-            "keep": self.keep,
-            "notes": [note.as_json() for note in self.notes],
-        }
 
 
 def remark_views(info: RunInfo, run: RunState) -> tuple[RemarkView, ...]:
@@ -454,12 +410,12 @@ def remark_at(info: RunInfo, run: RunState, seq: int) -> RemarkView:
     """What was said of the checkpoint at an entry, or, with 0, of the run."""
     remark = run.remarks.get(seq) or Remark()
     notes = tuple(NoteView(when(at), by, text) for at, by, text in remark.notes)
-    ident = checkpoint_id(info.key, seq) if seq else ""
+    ident = checkpoint_id(info.key, seq) if seq else None
     return RemarkView(seq, ident, remark.tags if seq else info.tags, remark.keep, notes)
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(View):
     """The process that drives a run, or drove it last; `alive` is `None` where nobody looked."""
 
     host: str = ""
@@ -475,15 +431,14 @@ class Driver:
         except (ValueError, KeyError, TypeError):
             return cls(alive=alive)
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: host, pid, alive."""
-        return {"host": self.host, "pid": self.pid, "alive": self.alive}
-
 
 @dataclass(frozen=True, slots=True)
-class RunLine:
+class RunLine(View):
     """One run in a list of runs: no more than its plain facts and its newest checkpoint's place."""
 
+    JSON: ClassVar[str] = (
+        "run_id workflow status dead=is_dead started_at updated_at wave next queue priority due_at tags"
+    )
     run_id: str
     workflow: str
     status: RunStatus
@@ -519,26 +474,9 @@ class RunLine:
         """Whether it is dead, and the workers' to go on with."""
         return self.is_dead and bool(self.queue)
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, workflow, status, dead, started_at, updated_at, wave, next, queue, priority, due_at, tags."""
-        return {
-            "run_id": self.run_id,
-            "workflow": self.workflow,
-            "status": str(self.status),
-            "dead": self.is_dead,
-            "started_at": iso(self.started_at),
-            "updated_at": iso(self.updated_at),
-            "wave": self.wave,
-            "next": list(self.next),
-            "queue": self.queue,
-            "priority": self.priority,
-            "due_at": iso(self.due_at),
-            "tags": list(self.tags),
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(View):
     """What a run's steps used up; `cost` is in US dollars, `unpriced` counts calls whose price is not known."""
 
     calls: int = 0
@@ -552,15 +490,16 @@ class Ledger:
         """What a run has spent."""
         return cls(*spending)
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: calls, input_tokens, output_tokens, cost, unpriced."""
-        names = ("calls", "input_tokens", "output_tokens", "cost", "unpriced")
-        return {name: getattr(self, name) for name in names}
-
 
 @dataclass(frozen=True, slots=True)
-class RunView:
+class RunView(View):
     """A run as it stands: its facts, its steps, what it waits for and what came of it."""
+
+    JSON: ClassVar[str] = (
+        "*line driver=line.driver flow=file parent=fork provenance=foreign inputs! output! steps steps_done "
+        "items_done=done.items seconds pauses ledger checkpoints checkpoint_id bytes=size commands_refused "
+        "refusals=refused facts! remarks error=fault"
+    )
 
     line: RunLine
     steps: tuple[StepView, ...]
@@ -648,48 +587,38 @@ class RunView:
         """The step of that name."""
         return next((step for step in self.steps if step.name == name), None)
 
-    def as_json(self, *, state: bool = False) -> dict[str, Any]:
-        """The keys of its line, and: driver, flow, parent, provenance, inputs, output, steps, steps_done,
-        items_done, seconds, pauses, ledger, checkpoints, checkpoint_id, bytes, commands_refused, refusals, facts,
-        remarks, error; with `state` also state."""
-        flow = None if self.flow is None else {key: plain(self.flow.get(key)) for key in ("path", "digest")}
-        facts = {
-            **self.line.as_json(),
-            "driver": self.line.driver.as_json(),
-            "flow": flow,
-            "tags": [plain(tag) for tag in self.tags],
-            "parent": None if self.parent is None else {"run_id": self.parent[0], "seq": self.parent[1]},
-            "provenance": None if self.provenance is None else _provenance_as_json(self.provenance),
-            "inputs": plain(self.inputs),
-            "output": plain(self.output),
-            "steps": [step.as_json() for step in self.steps],
-            "steps_done": self.done.steps,
-            "items_done": self.done.items,
-            "seconds": round(self.seconds, 6),
-            "pauses": [pause.as_json() for pause in self.pauses],
-            "ledger": self.ledger.as_json(),
-            "checkpoints": self.checkpoints,
-            "checkpoint_id": self.checkpoint_id,
-            "bytes": self.size,
-            "commands_refused": self.commands_refused,
-            "refusals": [
-                {"command": plain(told.command), "reason": plain(told.reason), "by": plain(told.by)}
-                for told in self.refusals
-            ],
-            "facts": plain(self.facts),
-            "remarks": [remark.as_json() for remark in self.remarks],
-            "error": None if self.fault is None else self.fault.as_json(),
+    @property
+    def file(self) -> dict[str, Any] | None:
+        """The path and the digest of its workflow file."""
+        return None if self.flow is None else {key: self.flow.get(key) for key in ("path", "digest")}
+
+    @property
+    def fork(self) -> dict[str, Any] | None:
+        """The run it was forked from, and where, by name."""
+        return None if self.parent is None else {"run_id": self.parent[0], "seq": self.parent[1]}
+
+    @property
+    def refused(self) -> list[dict[str, str]]:
+        """The last refused commands, each with its reason, by name."""
+        names = ("command", "reason", "by")
+        return [{name: getattr(each, name) for name in names} for each in self.refusals]
+
+    @property
+    def foreign(self) -> dict[str, Any] | None:
+        """Where it came from, and who confirmed it, by name."""
+        origin = self.provenance
+        if origin is None:
+            return None
+        confirmed = origin.confirmation
+        return {
+            "source": origin.source,
+            "at": iso(when(origin.at)),
+            "signed_by": origin.signed_by or None,
+            "confirmed_by": None if confirmed is None else confirmed.by,
+            "confirmed_at": None if confirmed is None else iso(when(confirmed.at)),
         }
+
+    def as_json(self, *, state: bool = False) -> dict[str, Any]:
+        """Return the run as plain data; with `state` also its state."""
+        facts = View.as_json(self)
         return {**facts, "state": plain(self.visible_state)} if state else facts
-
-
-def _provenance_as_json(origin: Provenance) -> dict[str, Any]:
-    """Keys: source, at, signed_by, confirmed_by, confirmed_at."""
-    confirmed = origin.confirmation
-    return {
-        "source": plain(origin.source),
-        "at": iso(when(origin.at)),
-        "signed_by": origin.signed_by or None,
-        "confirmed_by": None if confirmed is None else plain(confirmed.by),
-        "confirmed_at": None if confirmed is None else iso(when(confirmed.at)),
-    }

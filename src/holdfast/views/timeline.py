@@ -47,7 +47,7 @@ from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
 from holdfast.stores.base import Entry, Mark
 from holdfast.values import START, RunStatus, readable_step
-from holdfast.views.plain import CODEC, TOO_BIG_TO_PREVIEW, ViewCodec, iso, plain, preview_raw, when
+from holdfast.views.plain import CODEC, TOO_BIG_TO_PREVIEW, View, ViewCodec, iso, plain, preview_raw, when
 
 # Where a run was driven, in words: host, versions, commit, and what of it changed.
 
@@ -138,7 +138,7 @@ ENDINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(View):
     """One thing that the journal says happened. `type` is that of the matching event, where there is one."""
 
     seq: int
@@ -148,17 +148,6 @@ class Moment:
     """The step's id, `outer#1/node#2[item]`; empty for what concerns the whole run."""
     text: str
     data: dict[str, Any] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: seq, at, type, step, text, data."""
-        return {
-            "seq": self.seq,
-            "at": iso(self.at),
-            "type": self.type,
-            "step": plain(self.step),
-            "text": plain(self.text),
-            "data": plain(self.data),
-        }
 
 
 def timeline(journal: Journal, run_id: str, after_seq: int = 0) -> Iterator[Moment]:

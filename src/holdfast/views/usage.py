@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError
 from holdfast.graph.graph import base_name
@@ -31,7 +32,7 @@ from holdfast.state.codec import Codec
 from holdfast.stores.base import RunInfo
 from holdfast.stores.integrity import repaired_as
 from holdfast.values import START, RunStatus
-from holdfast.views.plain import CODEC, ViewCodec, iso, when
+from holdfast.views.plain import CODEC, View, ViewCodec, when
 
 # Amounts of what runs use up, and how they are added: calls, tokens, money, time.
 
@@ -43,31 +44,18 @@ BY = ("step", "model", "run", "workflow", "day")
 NOTHING = Spending()
 
 
-def as_json(spending: Spending) -> dict[str, Any]:
-    """Keys: calls, input_tokens, output_tokens, cost, unpriced."""
-    return {**spending._asdict(), "cost": rounded(spending.cost)}
-
-
-def rounded(dollars: float) -> float:
-    """Dollars without what adding them up left in the last digits."""
-    return round(dollars, 12)
-
-
 def total(*parts: Spending) -> Spending:
     """What several amounts add up to."""
     return Spending(*map(sum, zip(*parts, strict=True))) if parts else Spending()
 
 
-class Portion(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Portion(View):
     """Finished steps with the time and the money that went into them."""
 
     steps: int = 0
     seconds: float = 0.0
     cost: float = 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: steps, seconds, cost."""
-        return {"steps": self.steps, "seconds": round(self.seconds, 6), "cost": rounded(self.cost)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +87,10 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(View):
     """What was used up by all that have a name in common; `wasted` is how much of it was in vain."""
+
+    JSON: ClassVar[str] = "name steps seconds *spent wasted_cost=wasted.cost wasted_seconds"
 
     name: str
     steps: int
@@ -108,18 +98,6 @@ class Row:
     spent: Spending
     wasted: Spending
     wasted_seconds: float
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: name, steps, seconds, calls, input_tokens, output_tokens, cost, unpriced, wasted_cost,
-        wasted_seconds."""
-        return {
-            "name": self.name,
-            "steps": self.steps,
-            "seconds": round(self.seconds, 6),
-            **as_json(self.spent),
-            "wasted_cost": rounded(self.wasted.cost),
-            "wasted_seconds": round(self.wasted_seconds, 6),
-        }
 
 
 def rows(charges: Iterable[Charge], by: str, *, ids: bool = False) -> list[Row]:
@@ -248,7 +226,7 @@ class Books:
     def add_line(self, step: str, model: str, spent: Spending, at: float, ident: str) -> None:
         """Enter a line that no record tells of, of a step that finished."""
         self._charges.append(Charge(self._run, self._workflow, at, step, ident, model, spent))
-        self._base = self._base._replace(cost=self._base.cost + spent.cost)
+        self._base = dataclasses.replace(self._base, cost=self._base.cost + spent.cost)
 
     @property
     def charges(self) -> tuple[Charge, ...]:
@@ -416,13 +394,18 @@ def spent_by(run: RunState, codec: Codec) -> Spending:
 
 
 @dataclass(frozen=True, slots=True)
-class RunLedger:
+class RunLedger(View):
     """What one run has used up. `charges` are its own: what it inherited from before it was forked is apart."""
+
+    JSON: ClassVar[str] = (
+        "run_id workflow status started_at total own inherited kept saved reused resumes driving_seconds=driving "
+        "steps=step_rows models=model_rows"
+    )
 
     run_id: str
     workflow: str
     status: RunStatus
-    started_at: float
+    started_at: dt.datetime
     charges: tuple[Charge, ...]
     inherited: Spending
     """What the runs that it was forked from had spent by then."""
@@ -450,29 +433,24 @@ class RunLedger:
         """What each step used up, the dearest first; with `ids` each visit and each item for itself."""
         return rows(self.charges, "step", ids=ids)
 
+    @property
+    def step_rows(self) -> tuple[Row, ...]:
+        """What each step used up, the dearest first."""
+        return tuple(self.by_step())
+
+    @property
+    def model_rows(self) -> tuple[Row, ...]:
+        """What each model was paid, the dearest first."""
+        return tuple(self.by_model())
+
     def by_model(self) -> list[Row]:
         """What each model was paid, the dearest first."""
         return rows(self.charges, "model")
 
     def as_json(self, *, ids: bool = False) -> dict[str, Any]:
-        """Keys: run_id, workflow, status, started_at, total, own, inherited, kept, saved, reused, resumes,
-        driving_seconds, steps, models."""
-        return {
-            "run_id": self.run_id,
-            "workflow": self.workflow,
-            "status": str(self.status),
-            "started_at": iso(when(self.started_at)),
-            "total": as_json(self.total),
-            "own": self.own.as_json(),
-            "inherited": as_json(self.inherited),
-            "kept": self.kept.as_json(),
-            "saved": self.saved.as_json(),
-            "reused": self.reused.as_json(),
-            "resumes": self.resumes,
-            "driving_seconds": round(self.driving, 6),
-            "steps": [row.as_json() for row in self.by_step(ids=ids)],
-            "models": [row.as_json() for row in self.by_model()],
-        }
+        """Return the ledger as plain data; with `ids` each visit and each item of a step is a row."""
+        steps = {"steps": [row.as_json() for row in self.by_step(ids=ids)]} if ids else {}
+        return {**View.as_json(self), **steps}
 
 
 def ledger(journal: Journal, run_id: str, *, upto: int | None = None) -> RunLedger:
@@ -483,7 +461,7 @@ def ledger(journal: Journal, run_id: str, *, upto: int | None = None) -> RunLedg
         run_id=info.run,
         workflow=info.workflow,
         status=RunStatus(info.status),
-        started_at=info.created_at,
+        started_at=when(info.created_at),
         charges=books.charges,
         inherited=books.inherited,
         kept=books.kept(),

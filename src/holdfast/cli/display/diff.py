@@ -12,8 +12,8 @@ import click
 
 from holdfast.cli.display.tables import is_terminal, print_facts
 from holdfast.cli.display.text import count, moment
+from holdfast.views.diff.alignment import NEARBY, common_start
 from holdfast.views.diff.changes import (
-    NEARBY,
     Change,
     Hunk,
     ItemChanged,
@@ -26,7 +26,6 @@ from holdfast.views.diff.changes import (
     SetEdited,
     SpanReplaced,
     TextEdited,
-    common_start,
 )
 from holdfast.views.plain import preview, size_text
 

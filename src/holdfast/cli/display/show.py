@@ -382,7 +382,7 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("forked from", f"{view.parent[0]} at entry {view.parent[1]}" if view.parent else ""),
         ("came from", one_line(_provenance(view), 300)),
         ("tags", one_line(", ".join(view.tags))),
-        ("kept", one_line(", ".join(said.checkpoint_id for said in view.remarks if said.keep), 500)),
+        ("kept", one_line(", ".join(said.checkpoint_id or "" for said in view.remarks if said.keep), 500)),
         ("driven on", one_line(place_told(view.facts), 300)),
         ("code", one_line(code_told(view.facts), 300)),
         ("with", one_line(others_told(view.facts), 500)),

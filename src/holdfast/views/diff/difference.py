@@ -1,16 +1,17 @@
-"""`difference`: what makes one value another."""
+"""`difference`: what turns one value into another, and `apply_difference`."""
 
 from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ormsgpack
 
-from holdfast.errors import CodecError
+from holdfast.errors import CodecError, StateInvalid
 from holdfast.state.codec import Codec, Unknown, stored_class
+from holdfast.views.diff.alignment import Region, gaps, is_long, rising, text_change
 from holdfast.views.diff.changes import (
     Change,
     Difference,
@@ -21,22 +22,15 @@ from holdfast.views.diff.changes import (
     ListEdited,
     MapEdited,
     ObjectEdited,
-    Region,
     Replaced,
     SetEdited,
-    align,
-    gaps,
-    is_long,
-    rising,
-    text_change,
+    SpanReplaced,
+    TextEdited,
 )
 from holdfast.views.plain import MAX_DEPTH
 
-# Numbers for values: two values have the same number exactly if they are the same, types included.
-
-
 CONTAINERS = frozenset((dict, list, tuple, set, frozenset, Unknown))
-"""What is looked into; everything else is compared as a whole."""
+"""The types that are looked into; everything else is compared as a whole."""
 
 _FLAT = frozenset((str, int, float, bool, type(None), bytes))
 _TEXT = frozenset((str,))
@@ -48,9 +42,10 @@ _CODEC = Codec()
 
 
 class Numbering:
-    """Numbers values, each container once: linear in their sizes, and not bound by how deep they are nested.
+    """Numbers for values: two values have the same number exactly if they are the same, types included.
 
-    Containers are told apart by identity while this lives, so they have to stay as they are and alive.
+    Linear in the sizes of the values, and not bound by how deep they are nested. Containers are told apart by identity
+    while this lives, so they have to stay as they are and alive.
     """
 
     def __init__(self) -> None:
@@ -59,7 +54,7 @@ class Numbering:
         self._odd: dict[type, list[tuple[Any, int]]] = {}
 
     def number(self, value: Any) -> int:
-        """The number of a value. Equal dicts have the same in whatever order, NaN is the same as NaN."""
+        """Return the number of a value. Equal dicts have the same in whatever order, NaN is the same as NaN."""
         if type(value) is str:
             return self._intern(value)
         if stored_class(value) not in CONTAINERS:
@@ -68,8 +63,12 @@ class Numbering:
         return self._all(value) if found is None else found
 
     def numbers(self, values: Iterable[Any]) -> list[int]:
-        """The number of each."""
+        """Return the number of each value."""
         return [self.number(value) for value in values]
+
+    def keyed(self, values: Iterable[Any]) -> dict[int, Any]:
+        """Map the number of each value to it: a dict or a set takes 1 and True for the same key."""
+        return {self.number(value): value for value in values}
 
     def _all(self, root: Any) -> int:
         """Number the containers in `root`, inner ones first."""
@@ -98,14 +97,14 @@ class Numbering:
         return containers[id(root)]
 
     def _combined(self, value: Any) -> int:
-        """The number of a container whose own containers are numbered."""
+        """Return the number of a container whose own containers are numbered."""
         cls, number = stored_class(value), self.number
         if cls is dict:
             pairs = sorted((number(key), number(item)) for key, item in value.items())
             return self._intern((dict, *pairs))
         if cls is Unknown:
             return self._intern((Unknown, value.type_name, number(value.data)))
-        items = [number(item) for item in value]
+        items = self.numbers(value)
         return self._intern((cls, *(items if cls in (list, tuple) else sorted(items))))
 
     def _leaf(self, value: Any) -> int:
@@ -121,7 +120,7 @@ class Numbering:
         return self._atom(value)
 
     def _atom(self, value: Any) -> int:
-        """A value of another type: by its stored form if it has one, else by equality."""
+        """Number a value of another type: by its stored form if it has one, else by equality."""
         cls = type(value)
         try:
             return self._intern((cls, "stored", _CODEC.encode(value)))
@@ -152,16 +151,11 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _flat_bytes(value: Any) -> bytes | None:
-    """A container of nothing but plain scalars as bytes, which are the same for the same values; else `None`."""
+    """Return a container of nothing but plain scalars as bytes, the same for the same values; else `None`."""
     cls = stored_class(value)
-    if cls is dict:
-        if not _TEXT.issuperset(map(type, value)):
-            return None
-        items: Iterable[Any] = value.values()
-    elif cls is list or cls is tuple:
-        items = value
-    else:
+    if cls not in (dict, list, tuple) or (cls is dict and not _TEXT.issuperset(map(type, value))):
         return None
+    items = value.values() if cls is dict else value
     types = set(map(type, items))
     if not _FLAT.issuperset(types) or (float in types and any(item != item for item in items)):
         return None
@@ -180,103 +174,115 @@ def _equal(one: Any, other: Any) -> bool:
         return False
 
 
-# Differences of lists: which items came and went, and which are the same ones, changed in themselves.
+def difference(one: Any, other: Any) -> Difference:
+    """Return what turns `one` into `other`, as a tree; `apply_difference(difference(a, b), a)` is `b`.
+
+    Types count: 1, True and 1.0 differ, as do a list and a tuple, 0.0 and -0.0; NaN is the same as NaN.
+    Dicts in another order are the same. Below 60 levels what differs is replaced as a whole. Takes time
+    and memory in proportion to both sizes.
+    """
+    comparison = _Comparison()
+    if one is other or comparison.number(one) == comparison.number(other):
+        return Difference()
+    return Difference(comparison.change(one, other, 0))
 
 
-Compare = Callable[[Any, Any], Change]
+class _Comparison(Numbering):
+    """Two values being compared, down to a depth."""
 
+    def change(self, one: Any, other: Any, depth: int) -> Change:
+        """Return what differs between values that differ."""
+        cls = stored_class(one)
+        if cls is not stored_class(other):
+            return Replaced(one, other)
+        if cls is str and (is_long(one) or is_long(other)):
+            return text_change(one, other)
+        if cls not in CONTAINERS or depth >= MAX_DEPTH:
+            return Replaced(one, other)
+        if cls is Unknown:
+            if one.type_name != other.type_name:
+                return Replaced(one, other)
+            return ObjectEdited(one.type_name, self.change(one.data, other.data, depth + 1))
+        if cls in (list, tuple):
+            return ListEdited(tuple(self._edits(one, other, depth)))
+        mine, theirs = self.keyed(one), self.keyed(other)
+        if len(mine) != len(one) or len(theirs) != len(other):
+            return Replaced(one, other)
+        gone = [key for name, key in mine.items() if name not in theirs]
+        came = [key for name, key in theirs.items() if name not in mine]
+        if cls is not dict:
+            return SetEdited(tuple(sorted(came, key=repr)), tuple(sorted(gone, key=repr)))
+        changed = {
+            key: self.change(one[key], other[theirs[name]], depth + 1)
+            for name, key in mine.items()
+            if name in theirs and self.number(one[key]) != self.number(other[theirs[name]])
+        }
+        return MapEdited({key: other[key] for key in came}, {key: one[key] for key in gone}, changed)
 
-def item_edits(
-    one: Sequence[Any], other: Sequence[Any], numbering: Numbering, compare: Compare
-) -> Iterator[ItemEdit]:
-    """The edits that make one list the other, in order; `compare` says what differs in a changed item."""
-    before, after = numbering.numbers(one), numbering.numbers(other)
-    for gap in gaps(align(before, after), len(one), len(other)):
-        yield from _edits(one, other, gap, _changed(one, other, gap, numbering), compare)
+    def _edits(self, one: Sequence[Any], other: Sequence[Any], depth: int) -> Iterator[ItemEdit]:
+        """Yield the edits that turn one list into the other, in order."""
+        for gap in gaps(self.numbers(one), self.numbers(other)):
+            i, j = gap.before, gap.after
+            for before, after in [*self._changed(one, other, gap), (gap.before_end, gap.after_end)]:
+                if i < before:
+                    yield ItemsRemoved(i, j, tuple(one[i:before]))
+                if j < after:
+                    yield ItemsInserted(before, j, tuple(other[j:after]))
+                if before < gap.before_end:
+                    yield ItemChanged(before, after, self.change(one[before], other[after], depth + 1))
+                i, j = before + 1, after + 1
 
+    def _changed(self, one: Sequence[Any], other: Sequence[Any], gap: Region) -> Iterator[tuple[int, int]]:
+        """Yield the indexes of items that count as the same item, changed.
 
-def _edits(
-    one: Sequence[Any],
-    other: Sequence[Any],
-    gap: Region,
-    changed: Iterable[tuple[int, int]],
-    compare: Compare,
-) -> Iterator[ItemEdit]:
-    i, j = gap.before, gap.after
-    for before, after in [*changed, (gap.before_end, gap.after_end)]:
-        if i < before:
-            yield ItemsRemoved(i, j, tuple(one[i:before]))
-        if j < after:
-            yield ItemsInserted(before, j, tuple(other[j:after]))
-        if before < gap.before_end:
-            yield ItemChanged(before, after, compare(one[before], other[after]))
-        i, j = before + 1, after + 1
+        These are items that share what no others have, and between those, where as many items went as came, items of a
+        kind at the same place.
+        """
+        i, j = gap.before, gap.after
+        is_one = gap.before_end - i == gap.after_end - j == 1
+        related = [] if is_one else rising(self._related(one, other, gap))
+        for before, after in [*related, (gap.before_end, gap.after_end)]:
+            length = before - i
+            for offset in range(length if length == after - j else 0):
+                if length == 1 or _are_alike(one[i + offset], other[j + offset]):
+                    yield i + offset, j + offset
+            if before < gap.before_end:
+                yield before, after
+            i, j = before + 1, after + 1
 
+    def _related(self, one: Sequence[Any], other: Sequence[Any], gap: Region) -> Iterator[tuple[int, int]]:
+        """Yield each old item with the new one with which it shares most of what no other items have."""
+        mine = self._owners(one, range(gap.before, gap.before_end))
+        theirs = self._owners(other, range(gap.after, gap.after_end))
+        votes: dict[int, Counter[int]] = {}
+        for feature, place in mine.items():
+            found = theirs.get(feature, -1)
+            if place >= 0 and found >= 0:
+                votes.setdefault(place, Counter())[found] += 1
+        for place in sorted(votes):
+            yield place, max(votes[place].items(), key=lambda vote: (vote[1], -vote[0]))[0]
 
-def _changed(
-    one: Sequence[Any], other: Sequence[Any], gap: Region, numbering: Numbering
-) -> Iterator[tuple[int, int]]:
-    """The places of items that are taken for the same item, changed."""
-    i, j = gap.before, gap.after
-    if i == gap.before_end or j == gap.after_end:
-        return
-    related = [] if _is_even(gap) and _is_one(gap) else rising(_related(one, other, gap, numbering))
-    for before, after in [*related, (gap.before_end, gap.after_end)]:
-        yield from _in_step(one, other, Region(i, before, j, after))
-        if before < gap.before_end:
-            yield before, after
-        i, j = before + 1, after + 1
+    def _owners(self, values: Sequence[Any], places: range) -> dict[Any, int]:
+        """Map each feature to the index of the only item that has it; -1 if several do."""
+        found: dict[Any, int] = {}
+        for place in places:
+            for feature in self._features(values[place]):
+                found[feature] = -1 if feature in found else place
+        return found
 
-
-def _is_even(gap: Region) -> bool:
-    return gap.before_end - gap.before == gap.after_end - gap.after
-
-
-def _is_one(gap: Region) -> bool:
-    return gap.before_end - gap.before == 1
-
-
-def _in_step(one: Sequence[Any], other: Sequence[Any], gap: Region) -> Iterator[tuple[int, int]]:
-    """What is left by position if there are as many items as before and they are of a kind, else by shape."""
-    if not _is_even(gap):
-        yield from rising(_only_ones(one, other, gap))
-        return
-    for offset in range(gap.before_end - gap.before):
-        i, j = gap.before + offset, gap.after + offset
-        if _is_one(gap) or _are_alike(one[i], other[j]):
-            yield i, j
-
-
-def _only_ones(one: Sequence[Any], other: Sequence[Any], gap: Region) -> Iterator[tuple[int, int]]:
-    """The containers that are the only ones of their shape among those that came, and those that went."""
-    if gap.before == gap.before_end or gap.after == gap.after_end:
-        return
-    mine, theirs = (
-        _alone((_shape(values[place]), place) for place in range(start, end))
-        for values, start, end in ((one, *gap[:2]), (other, *gap[2:]))
-    )
-    for shape, place in mine.items():
-        if place >= 0 and theirs.get(shape, -1) >= 0:
-            yield place, theirs[shape]
-
-
-def _alone(places: Iterable[tuple[Any, int]]) -> dict[Any, int]:
-    """The place of what is there once; -1 for what is there more often."""
-    found: dict[Any, int] = {}
-    for what, place in places:
-        if what is not None:
-            found[what] = place if what not in found else -1
-    return found
-
-
-def _shape(value: Any) -> Any:
-    """What a container has in common with its changed self; `None` for what is no container."""
-    cls = stored_class(value)
-    if cls is dict:
-        return frozenset(value)
-    if cls is Unknown:
-        return value.type_name
-    return cls if cls in (list, tuple, set, frozenset) else None
+    def _features(self, value: Any) -> set[Any]:
+        """Return what a changed item has in common with its old self: its shape, its parts, a text's lines or words."""
+        cls = stored_class(value)
+        if cls is Unknown:
+            return {(Unknown, value.type_name), *self._features(value.data)}
+        if cls is dict:
+            pairs = {(dict, self.number(key), self.number(item)) for key, item in value.items()}
+            return {frozenset(value), *pairs}
+        if cls in CONTAINERS:
+            return {cls, *((list, self.number(item)) for item in value)}
+        if cls is str:
+            return {(str, part) for part in (value.split("\n") if "\n" in value else value.split())}
+        return set()
 
 
 def _are_alike(one: Any, other: Any) -> bool:
@@ -294,110 +300,90 @@ def _kind(value: Any) -> type:
     return float if cls is int else cls
 
 
-def _related(
-    one: Sequence[Any], other: Sequence[Any], gap: Region, numbering: Numbering
-) -> Iterator[tuple[int, int]]:
-    """Each old item with the new one with which it shares most of what no other items have."""
-    mine = _owners(one, range(gap.before, gap.before_end), numbering)
-    theirs = _owners(other, range(gap.after, gap.after_end), numbering)
-    votes: dict[int, Counter[int]] = {}
-    for feature, place in mine.items():
-        found = theirs.get(feature, -1)
-        if place >= 0 and found >= 0:
-            votes.setdefault(place, Counter())[found] += 1
-    for place in sorted(votes):
-        yield place, max(votes[place].items(), key=lambda vote: (vote[1], -vote[0]))[0]
+def apply_difference(difference: Difference, value: Any) -> Any:
+    """Return `value` with the difference applied; raise `StateInvalid` if it was made of another value.
 
-
-def _owners(values: Sequence[Any], places: range, numbering: Numbering) -> dict[Any, int]:
-    """The place of the only item that has a feature; -1 if several have it."""
-    return _alone((feature, place) for place in places for feature in _features(values[place], numbering))
-
-
-def _features(value: Any, numbering: Numbering) -> set[Any]:
-    """What tells that a changed item is still the same: its parts, a text's lines or words."""
-    cls = stored_class(value)
-    if cls is Unknown:
-        return _features(value.data, numbering)
-    number = numbering.number
-    if cls is dict:
-        return {(cls, number(key), number(item)) for key, item in value.items()}
-    if cls in (list, tuple, set, frozenset):
-        return {(list, number(item)) for item in value}
-    if cls is str:
-        return {(str, part) for part in (value.split("\n") if "\n" in value else value.split())}
-    return set()
-
-
-def difference(one: Any, other: Any) -> Difference:
-    """What makes `one` the `other`, as a tree; `apply_difference(difference(a, b), a)` is `b`.
-
-    Types count: 1, True and 1.0 differ, as do a list and a tuple, 0.0 and -0.0; NaN is the same as NaN.
-    Dicts in another order are the same. Below 60 levels what differs is replaced as a whole. Takes time
-    and memory in proportion to both sizes.
+    The value itself stays as it is.
     """
-    numbering = Numbering()
-    if one is other or numbering.number(one) == numbering.number(other):
-        return Difference()
-    return Difference(_Comparison(numbering).change(one, other, 0))
+    return value if difference.change is None else _Application().to(difference.change, value, "the value")
 
 
-class _Comparison:
-    """Two values being compared, down to a depth."""
+class _Application(Numbering):
+    """A difference being applied to a value; `where` names the part that is reached."""
 
-    def __init__(self, numbering: Numbering) -> None:
-        self.numbering = numbering
+    def to(self, change: Change, value: Any, where: str) -> Any:
+        match change:
+            case Replaced(before, after):
+                self._expect(self.number(before) == self.number(value), where)
+                return after
+            case SpanReplaced(at, removed, added):
+                self._expect(type(value) is str and value.startswith(removed, at), where)
+                return f"{value[:at]}{added}{value[at + len(removed) :]}"
+            case ObjectEdited(type_name, inner):
+                self._expect(isinstance(value, Unknown) and value.type_name == type_name, where)
+                return Unknown(type_name, self.to(inner, value.data, where))
+            case TextEdited():
+                self._expect(type(value) is str, where)
+                return self._to_text(change, value, where)
+            case MapEdited():
+                self._expect(stored_class(value) is dict, where)
+                return self._to_map(change, value, where)
+            case ListEdited():
+                self._expect(stored_class(value) in (list, tuple), where)
+                return stored_class(value)(self._items(change, value, where))
+            case SetEdited(added, removed):
+                self._expect(stored_class(value) in (set, frozenset), where)
+                gone = self.keyed(removed)
+                kept = [item for item in value if self.number(item) not in gone]
+                self._expect(len(kept) == len(value) - len(gone), where)
+                return stored_class(value)({*kept, *added})
 
-    def change(self, one: Any, other: Any, depth: int) -> Change:
-        """What differs between values that differ."""
-        cls = stored_class(one)
-        if cls is not stored_class(other):
-            return Replaced(one, other)
-        if cls is str:
-            return text_change(one, other) if is_long(one) or is_long(other) else Replaced(one, other)
-        if cls not in CONTAINERS or depth >= MAX_DEPTH:
-            return Replaced(one, other)
-        if cls is dict:
-            return self.of_maps(one, other, depth)
-        if cls is Unknown:
-            return self.of_objects(one, other, depth)
-        if cls in (set, frozenset):
-            return self.of_sets(one, other)
-        edits = item_edits(one, other, self.numbering, lambda a, b: self.change(a, b, depth + 1))
-        return ListEdited(tuple(edits))
+    def _expect(self, holds: bool, where: str) -> None:
+        if not holds:
+            raise StateInvalid(
+                f"the difference does not fit: {where} is not what it was; apply it to the value that it was made of"
+            )
 
-    def of_maps(self, one: dict[Any, Any], other: dict[Any, Any], depth: int) -> Change:
-        number = self.numbering.number
-        mine, theirs = self.by_key(one), self.by_key(other)
-        if len(mine) != len(one) or len(theirs) != len(other):
-            return Replaced(one, other)
-        return MapEdited(
-            {key: other[key] for name, key in theirs.items() if name not in mine},
-            {key: one[key] for name, key in mine.items() if name not in theirs},
-            {
-                key: self.change(one[key], other[theirs[name]], depth + 1)
-                for name, key in mine.items()
-                if name in theirs and number(one[key]) != number(other[theirs[name]])
-            },
-        )
+    def _to_text(self, change: TextEdited, value: str, where: str) -> str:
+        lines, result, at = value.split("\n"), list[str](), 0
+        for hunk in change.hunks:
+            self._expect(hunk.before >= at, where)
+            result += lines[at : hunk.before]
+            old = [text for sign, text in hunk.lines if sign != "+"]
+            at = hunk.before + len(old)
+            self._expect(lines[hunk.before : at] == old, where)
+            result += [text for sign, text in hunk.lines if sign != "-"]
+        return "\n".join([*result, *lines[at:]])
 
-    def by_key(self, value: Mapping[Any, Any]) -> dict[int, Any]:
-        """The keys by their numbers: dicts take 1 and True for the same key."""
-        return {self.numbering.number(key): key for key in value}
+    def _to_map(self, change: MapEdited, value: Mapping[Any, Any], where: str) -> dict[Any, Any]:
+        keys = self.keyed(value)
+        gone, edits = self.keyed(change.removed), self.keyed(change.changed)
+        self._expect(gone.keys() | edits.keys() <= keys.keys(), where)
+        result = {
+            key: self.to(change.changed[edits[name]], value[key], f"{where}[{key!r}]")
+            if name in edits
+            else value[key]
+            for name, key in keys.items()
+            if name not in gone
+        }
+        self._expect(not result.keys() & change.added.keys(), where)
+        return {**result, **change.added}
 
-    def of_objects(self, one: Unknown, other: Unknown, depth: int) -> Change:
-        if one.type_name != other.type_name:
-            return Replaced(one, other)
-        return ObjectEdited(one.type_name, self.change(one.data, other.data, depth + 1))
-
-    def of_sets(self, one: set[Any], other: set[Any]) -> Change:
-        mine, theirs = self.by_item(one), self.by_item(other)
-        if len(mine) != len(one) or len(theirs) != len(other):
-            return Replaced(one, other)
-        return SetEdited(
-            tuple(sorted((theirs[name] for name in theirs.keys() - mine.keys()), key=repr)),
-            tuple(sorted((mine[name] for name in mine.keys() - theirs.keys()), key=repr)),
-        )
-
-    def by_item(self, value: set[Any]) -> dict[int, Any]:
-        return {self.numbering.number(item): item for item in value}
+    def _items(self, change: ListEdited, value: Sequence[Any], where: str) -> list[Any]:
+        result: list[Any] = []
+        at = 0
+        for edit in change.edits:
+            self._expect(at <= edit.before <= len(value), where)
+            result += value[at : edit.before]
+            at = edit.before
+            match edit:
+                case ItemsRemoved(items=items):
+                    at += len(items)
+                    self._expect(self.numbers(value[edit.before : at]) == self.numbers(items), where)
+                case ItemsInserted(items=items):
+                    result += items
+                case ItemChanged(before, _, inner):
+                    self._expect(before < len(value), where)
+                    result.append(self.to(inner, value[before], f"{where}[{before}]"))
+                    at += 1
+        return [*result, *value[at:]]

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, assert_never
+from typing import Any
 
 from holdfast.errors import StateInvalid
-from holdfast.state.codec import Unknown, stored_class
-from holdfast.views.diff.changes import (
-    Change,
-    Difference,
-    ItemChanged,
-    ItemsInserted,
-    ItemsRemoved,
-    ListEdited,
-    MapEdited,
-    ObjectEdited,
-    PatchError,
-    Replaced,
-    SetEdited,
-    SpanReplaced,
-    TextEdited,
-    index_of,
-    part_of,
-    pointer,
-    tokens_of,
-)
-from holdfast.views.diff.difference import Numbering, difference
+from holdfast.views.diff.changes import Change, ItemChanged, ItemsRemoved, ListEdited, MapEdited
+from holdfast.views.diff.difference import difference
 from holdfast.views.plain import MOST_PARTS, Room, plain
-
-__all__ = ["PatchError", "apply_patch", "json_patch"]
 
 Operation = dict[str, Any]
 
+_BAD_ESCAPE = re.compile(r"~(?![01])")
+_INDEX = re.compile(r"0|[1-9][0-9]*")
+_MEMBERS = {
+    "add": ("path", "value"),
+    "remove": ("path",),
+    "replace": ("path", "value"),
+    "move": ("path", "from"),
+    "copy": ("path", "from"),
+    "test": ("path", "value"),
+}
+
+
+class PatchError(StateInvalid):
+    """A JSON Patch is malformed, or does not fit the document."""
+
 
 def json_patch(one: Any, other: Any) -> list[Operation]:
-    """The operations that make the JSON form of `one` that of `other`: add, remove and replace.
+    """Return the operations that turn the JSON form of `one` into that of `other`: add, remove and replace.
 
     The JSON form is that of `plain`, which every `--json` prints: dates as text, tuples as lists, bytes
-    and what else JSON lacks as an object with `$type`. What has the same form makes no operation.
+    and what else JSON lacks as an object with `$type`. Values of the same form make no operation.
     """
     before, after = _whole(one), _whole(other)
     change = difference(before, after).change
@@ -56,7 +51,7 @@ def _whole(value: Any) -> Any:
 
 
 def _operations(change: Change, after: Any, path: tuple[str | int, ...]) -> Iterator[Operation]:
-    """The operations at `path`, where `after` is to be when they are done."""
+    """Yield the operations at `path`, where `after` is to be when they are done."""
     if isinstance(change, MapEdited):
         for key in change.removed:
             yield {"op": "remove", "path": pointer((*path, key))}
@@ -66,7 +61,7 @@ def _operations(change: Change, after: Any, path: tuple[str | int, ...]) -> Iter
             yield from _operations(inner, after[key], (*path, key))
     elif isinstance(change, ListEdited):
         for edit in change.edits:
-            # All before this place is done, so what is next is where the new list has it.
+            # All before this index is done, so the next item is where the new list has it.
             if isinstance(edit, ItemsRemoved):
                 yield from ({"op": "remove", "path": pointer((*path, edit.after))} for _ in edit.items)
             elif isinstance(edit, ItemChanged):
@@ -78,10 +73,54 @@ def _operations(change: Change, after: Any, path: tuple[str | int, ...]) -> Iter
         yield {"op": "replace", "path": pointer(path), "value": after}
 
 
-def apply_patch(document: Any, patch: Sequence[Mapping[str, Any]]) -> Any:
-    """A JSON document with the operations applied in order: all of them, or `PatchError` and nothing is changed.
+def pointer(tokens: Iterable[str | int]) -> str:
+    """Return the JSON Pointer (RFC 6901) of the part that keys and indexes lead to."""
+    return "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in tokens)
 
-    Knows add, remove, replace, move, copy and test. The document itself is left as it is.
+
+def tokens_of(text: Any) -> list[str]:
+    """Return the keys and indexes of a JSON Pointer."""
+    if not isinstance(text, str):
+        raise PatchError(f"a JSON Pointer is text, not {type(text).__name__}")
+    if text and not text.startswith("/"):
+        raise PatchError(f"the JSON Pointer {text!r} does not begin with '/'")
+    if _BAD_ESCAPE.search(text):
+        raise PatchError(f"the JSON Pointer {text!r} has a '~' that is neither '~0' nor '~1'")
+    return [token.replace("~1", "/").replace("~0", "~") for token in text.split("/")[1:]]
+
+
+def index_of(token: str, length: int, where: str) -> int:
+    """Return the index that a token means in a list of `length` items."""
+    if token == "-":
+        raise PatchError(f"{where}: '-' means the end of a list, where there is no item")
+    if not _INDEX.fullmatch(token):
+        raise PatchError(f"{where}: {token!r} is not the index of an item")
+    if len(token) > len(str(length)) or int(token) >= length:
+        raise PatchError(f"{where}: there is no place {token} in a list of {length}")
+    return int(token)
+
+
+def _key(container: Any, token: str, where: str) -> Any:
+    """Return the key or the index of a part of an object or list that a token names."""
+    if isinstance(container, list):
+        return index_of(token, len(container), where)
+    if not isinstance(container, dict):
+        raise PatchError(f"{where}: {token!r} would be inside of what is neither an object nor a list")
+    if token not in container:
+        raise PatchError(f"{where}: there is no key {token!r}")
+    return token
+
+
+def _part(document: Any, tokens: Iterable[str], where: str) -> Any:
+    for token in tokens:
+        document = document[_key(document, token, where)]
+    return document
+
+
+def apply_patch(document: Any, patch: Sequence[Mapping[str, Any]]) -> Any:
+    """Return a JSON document with the operations applied in order: all of them, or none and `PatchError`.
+
+    The operations are add, remove, replace, move, copy and test. The document itself stays as it is.
     """
     if not isinstance(patch, (list, tuple)):
         raise PatchError(f"a JSON Patch is a list of operations, not {type(patch).__name__}")
@@ -91,81 +130,62 @@ def apply_patch(document: Any, patch: Sequence[Mapping[str, Any]]) -> Any:
         if not isinstance(operation, Mapping):
             raise PatchError(f"{where} is not an object")
         name = operation.get("op")
-        if not isinstance(name, str) or name not in _APPLIED:
-            raise PatchError(f"{where}: {name!r} is none of {', '.join(_APPLIED)}")
-        for member in ("path", *_MEMBERS[name]):
+        if not isinstance(name, str) or name not in _MEMBERS:
+            raise PatchError(f"{where}: {name!r} is none of {', '.join(_MEMBERS)}")
+        for member in _MEMBERS[name]:
             if member not in operation:
                 raise PatchError(f"{where}: {name} needs {member!r}")
-        _APPLIED[name](holder, operation, f"{where} ({name} {operation['path']!r})")
+        _apply(holder, name, operation, f"{where} ({name} {operation['path']!r})")
     return holder[0]
 
 
-def _add(holder: list[Any], operation: Mapping[str, Any], where: str) -> None:
-    _put(holder, tokens_of(operation["path"]), _copied(operation["value"]), where)
-
-
-def _put(holder: list[Any], tokens: list[str], value: Any, where: str) -> None:
-    if not tokens:
-        holder[0] = value
-        return
-    parent = part_of(holder[0], tokens[:-1], where)
-    if isinstance(parent, dict):
-        parent[tokens[-1]] = value
-    elif isinstance(parent, list):
-        last = tokens[-1]
-        parent.insert(len(parent) if last == "-" else index_of(last, len(parent) + 1, where), value)
-    else:
-        raise PatchError(f"{where}: {tokens[-1]!r} would be inside of what is neither an object nor a list")
-
-
-def _take(holder: list[Any], tokens: list[str], where: str) -> Any:
-    """Remove a part; it is answered."""
-    if not tokens:
-        raise PatchError(f"{where}: the whole document cannot be removed, only replaced")
-    found = part_of(holder[0], tokens, where)
-    parent = part_of(holder[0], tokens[:-1], where)
-    del parent[tokens[-1] if isinstance(parent, dict) else int(tokens[-1])]
-    return found
-
-
-def _remove(holder: list[Any], operation: Mapping[str, Any], where: str) -> None:
-    _take(holder, tokens_of(operation["path"]), where)
-
-
-def _replace(holder: list[Any], operation: Mapping[str, Any], where: str) -> None:
-    tokens = tokens_of(operation["path"])
-    part_of(holder[0], tokens, where)
-    value = _copied(operation["value"])
-    if not tokens:
-        holder[0] = value
-        return
-    parent = part_of(holder[0], tokens[:-1], where)
-    parent[tokens[-1] if isinstance(parent, dict) else int(tokens[-1])] = value
-
-
-def _move(holder: list[Any], operation: Mapping[str, Any], where: str) -> None:
-    source, target = tokens_of(operation["from"]), tokens_of(operation["path"])
-    if source == target:
-        part_of(holder[0], source, where)
-        return
-    if target[: len(source)] == source:
-        raise PatchError(f"{where}: {operation['from']!r} cannot be moved into itself")
-    _put(holder, target, _take(holder, source, where), where)
-
-
-def _copy(holder: list[Any], operation: Mapping[str, Any], where: str) -> None:
-    found = part_of(holder[0], tokens_of(operation["from"]), where)
-    _put(holder, tokens_of(operation["path"]), _copied(found), where)
-
-
-def _test(holder: list[Any], operation: Mapping[str, Any], where: str) -> None:
-    found = part_of(holder[0], tokens_of(operation["path"]), where)
-    if not _is_equal(found, operation["value"]):
+def _apply(holder: list[Any], name: str, operation: Mapping[str, Any], where: str) -> None:
+    """Apply one operation to the document that is the only item of `holder`."""
+    path = ["0", *tokens_of(operation["path"])]
+    if name in ("move", "copy"):
+        source = ["0", *tokens_of(operation["from"])]
+        value = _part(holder, source, where)
+        if name == "copy":
+            value = _copied(value)
+        elif source == path:
+            return
+        elif path[: len(source)] == source:
+            raise PatchError(f"{where}: {operation['from']!r} cannot be moved into itself")
+        else:
+            _remove(holder, source, where)
+        _add(holder, path, value, where)
+    elif name == "add":
+        _add(holder, path, _copied(operation["value"]), where)
+    elif name == "remove":
+        _remove(holder, path, where)
+    elif name == "replace":
+        parent = _part(holder, path[:-1], where)
+        parent[_key(parent, path[-1], where)] = _copied(operation["value"])
+    elif not _is_equal(_part(holder, path, where), operation["value"]):
         raise PatchError(f"{where}: the document has another value there")
 
 
+def _add(holder: list[Any], path: list[str], value: Any, where: str) -> None:
+    parent, last = _part(holder, path[:-1], where), path[-1]
+    if parent is holder:
+        holder[0] = value
+    elif isinstance(parent, dict):
+        parent[last] = value
+    elif isinstance(parent, list):
+        parent.insert(len(parent) if last == "-" else index_of(last, len(parent) + 1, where), value)
+    else:
+        _key(parent, last, where)
+
+
+def _remove(holder: list[Any], path: list[str], where: str) -> None:
+    if len(path) == 1:
+        raise PatchError(f"{where}: the whole document cannot be removed, only replaced")
+    parent = _part(holder, path[:-1], where)
+    del parent[_key(parent, path[-1], where)]
+
+
 def _copied(document: Any) -> Any:
-    """A copy of a document, however deep it is."""
+    """Return a copy of a document, however deep it is."""
     holder = [document]
     waiting: list[Any] = [holder]
     for container in waiting:
@@ -177,7 +197,7 @@ def _copied(document: Any) -> Any:
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    """As JSON sees it: 1 is 1.0, but neither is true."""
+    """Return True if two documents are equal as JSON: 1 is 1.0, but neither is true."""
     waiting = [(one, other)]
     while waiting:
         one, other = waiting.pop()
@@ -192,128 +212,3 @@ def _is_equal(one: Any, other: Any) -> bool:
         elif isinstance(one, bool) != isinstance(other, bool) or one != other:
             return False
     return True
-
-
-_APPLIED = {"add": _add, "remove": _remove, "replace": _replace, "move": _move, "copy": _copy, "test": _test}
-_MEMBERS: dict[str, tuple[str, ...]] = {
-    "add": ("value",),
-    "remove": (),
-    "replace": ("value",),
-    "move": ("from",),
-    "copy": ("from",),
-    "test": ("value",),
-}
-
-
-# `apply_difference`: a value with a difference put on it.
-
-
-class DoesNotFit(StateInvalid):
-    """A difference was put on a value that it is not of."""
-
-
-def apply_difference(difference: Difference, value: Any) -> Any:
-    """`value` with the difference put on it, which is left as it is; a value that it does not fit is refused."""
-    return value if difference.change is None else _Applying().to(difference.change, value, "the value")
-
-
-class _Applying:
-    """One difference on its way onto one value; `where` names the part that it has come to."""
-
-    def __init__(self) -> None:
-        self.number = Numbering().number
-
-    def to(self, change: Change, value: Any, where: str) -> Any:
-        match change:
-            case Replaced(before, after):
-                self.expect(self.number(before) == self.number(value), where)
-                return after
-            case SpanReplaced():
-                return self.to_span(change, value, where)
-            case TextEdited():
-                return self.to_text(change, value, where)
-            case MapEdited():
-                return self.to_map(change, value, where)
-            case ListEdited():
-                return self.to_list(change, value, where)
-            case SetEdited():
-                return self.to_set(change, value, where)
-            case ObjectEdited(type_name, inner):
-                self.expect(isinstance(value, Unknown) and value.type_name == type_name, where)
-                return Unknown(type_name, self.to(inner, value.data, where))
-            case _:
-                assert_never(change)
-
-    def expect(self, holds: bool, where: str) -> None:
-        if not holds:
-            raise DoesNotFit(
-                f"the difference does not fit: {where} is not what it was; apply it to the value that it was made of"
-            )
-
-    def to_span(self, change: SpanReplaced, value: Any, where: str) -> str:
-        self.expect(type(value) is str and value.startswith(change.removed, change.at), where)
-        return f"{value[: change.at]}{change.added}{value[change.at + len(change.removed) :]}"
-
-    def to_text(self, change: TextEdited, value: Any, where: str) -> str:
-        self.expect(type(value) is str, where)
-        lines, result, at = value.split("\n"), list[str](), 0
-        for hunk in change.hunks:
-            self.expect(hunk.before >= at, where)
-            result += lines[at : hunk.before]
-            old = [text for sign, text in hunk.lines if sign != "+"]
-            at = hunk.before + len(old)
-            self.expect(lines[hunk.before : at] == old, where)
-            result += [text for sign, text in hunk.lines if sign != "-"]
-        return "\n".join([*result, *lines[at:]])
-
-    def to_map(self, change: MapEdited, value: Any, where: str) -> dict[Any, Any]:
-        self.expect(stored_class(value) is dict, where)
-        number = self.number
-        gone = {number(key) for key in change.removed}
-        edits = {number(key): edit for key, edit in change.changed.items()}
-        result = {}
-        for key, item in value.items():
-            name = number(key)
-            edit = edits.pop(name, None)
-            if edit is not None:
-                result[key] = self.to(edit, item, f"{where}[{key!r}]")
-            elif name in gone:
-                gone.discard(name)
-            else:
-                result[key] = item
-        self.expect(not gone and not edits and not result.keys() & change.added.keys(), where)
-        return {**result, **change.added}
-
-    def to_list(self, change: ListEdited, value: Any, where: str) -> Any:
-        cls = stored_class(value)
-        self.expect(cls is list or cls is tuple, where)
-        result: list[Any] = []
-        at = 0
-        for edit in change.edits:
-            self.expect(at <= edit.before <= len(value), where)
-            result += value[at : edit.before]
-            at = edit.before
-            match edit:
-                case ItemsRemoved(items=items):
-                    at += len(items)
-                    self.expect(self.are_same(value[edit.before : at], items), where)
-                case ItemsInserted(items=items):
-                    result += items
-                case ItemChanged(before, _, inner):
-                    self.expect(before < len(value), where)
-                    result.append(self.to(inner, value[before], f"{where}[{before}]"))
-                    at += 1
-        result += value[at:]
-        return result if cls is list else tuple(result)
-
-    def are_same(self, found: Iterable[Any], wanted: Iterable[Any]) -> bool:
-        return [*map(self.number, found)] == [*map(self.number, wanted)]
-
-    def to_set(self, change: SetEdited, value: Any, where: str) -> Any:
-        cls = stored_class(value)
-        self.expect(cls is set or cls is frozenset, where)
-        gone = {self.number(item) for item in change.removed}
-        kept = [item for item in value if self.number(item) not in gone]
-        self.expect(len(kept) == len(value) - len(gone), where)
-        result = {*kept, *change.added}
-        return result if cls is set else frozenset(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.errors import CodecError, StateInvalid
 from holdfast.graph.graph import base_name
@@ -19,7 +19,7 @@ from holdfast.stores.base import RunInfo
 from holdfast.views.diff.changes import Change, Difference, MapEdited
 from holdfast.views.diff.difference import difference
 from holdfast.views.diff.patch import Operation, json_patch
-from holdfast.views.plain import LenientCodec, iso, plain, size_text, when
+from holdfast.views.plain import LenientCodec, View, size_text, when
 
 FACTS = ("workflow", "status", "wave", "node", "next", "pauses")
 """What is told of where two runs stood, if it differs."""
@@ -36,9 +36,10 @@ differences are the same wherever they are made."""
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Side(View):
     """Where a run stood at a moment."""
 
+    JSON: ClassVar[str] = "run_id workflow checkpoint_id status wave node next pauses at"
     run_id: str
     workflow: str
     checkpoint_id: str
@@ -69,15 +70,12 @@ class Side:
             tuple(pause.name or base_name(pause.node) for pause in run.pauses.values()),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, workflow, checkpoint_id, at, status, wave, node, next, pauses."""
-        names = ("run_id", "workflow", "checkpoint_id", "status", "wave", "node", "next", "pauses")
-        return {**{name: plain(getattr(self, name)) for name in names}, "at": iso(self.at)}
-
 
 @dataclass(frozen=True, slots=True)
-class StateDifference:
+class StateDifference(View):
     """What differs between two moments; false if the states do not. Values of user types are plain data in it."""
+
+    JSON: ClassVar[str] = "one other same changes=state.count facts=changed_facts state=tree not_compared"
 
     one: Side
     other: Side
@@ -93,6 +91,21 @@ class StateDifference:
         return bool(self.state) or bool(self.not_compared)
 
     @property
+    def same(self) -> bool:
+        """Whether the states are the same, as far as they were compared."""
+        return not self
+
+    @property
+    def tree(self) -> dict[str, Any] | None:
+        """What differs, as plain data."""
+        return self.state.as_json()
+
+    @property
+    def changed_facts(self) -> dict[str, dict[str, Any]]:
+        """What else differs, by name."""
+        return {name: {"from": one, "to": other} for name, (one, other) in self.facts.items()}
+
+    @property
     def facts(self) -> dict[str, tuple[Any, Any]]:
         """What else differs: workflow, status, wave, node, next, pauses; each as it was and is."""
         pairs = {name: (getattr(self.one, name), getattr(self.other, name)) for name in FACTS}
@@ -105,18 +118,6 @@ class StateDifference:
         It leaves out the keys of `not_compared`.
         """
         return json_patch(dict(self.before), dict(self.after))
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: one, other, same, changes, facts, state, not_compared."""
-        return {
-            "one": self.one.as_json(),
-            "other": self.other.as_json(),
-            "same": not self,
-            "changes": self.state.count,
-            "facts": {name: {"from": plain(a), "to": plain(b)} for name, (a, b) in self.facts.items()},
-            "state": self.state.as_json(),
-            "not_compared": dict(self.not_compared),
-        }
 
 
 def load_plainly(journal: Journal, info: RunInfo, seq: int | None = None) -> Loaded:
