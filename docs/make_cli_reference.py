@@ -104,7 +104,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
         name: [
             ("the document", "run_id, command, applied, status; applied is false if it is still to be done")
         ]
-        for name in ("edit", "skip", "modify", "inject", "replan")
+        for name in ("runs edit", "steps skip", "steps modify", "steps inject", "steps replan")
     },
     "history": [
         ("the document", f"store, {keys(History)}"),
@@ -114,15 +114,16 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("each of members", keys(Member)),
         ("parent of a member", keys(Branch)),
     ],
+    "delete": [("the document", "run_id, deleted")],
     "fork": [("the document", "run_id, parent, status, store; with --run as for resume")],
-    "promote": [("the document", "run_id, checkpoint_id, status, store")],
-    "rollback": [("the document", "run_id, checkpoint_id, status, store")],
-    "compare": [
-        ("the document", f"store, {keys(Comparison)}"),
-        ("one and other", keys(Tale)),
-        ("ancestor", keys(Branch)),
-        ("each of differing", keys(StepDifference)),
-        ("state", f"{keys(StateDifference)}; as for diff"),
+    "runs promote": [("the document", "run_id, checkpoint_id, status, store")],
+    "runs rollback": [("the document", "run_id, checkpoint_id, status, store")],
+    "runs compare": [
+        ("the document", f"store, {keys(Comparison.as_json)}"),
+        ("one and other", keys(Tale.as_json)),
+        ("ancestor", keys(Branch.as_json)),
+        ("each of differing", keys(StepDifference.as_json)),
+        ("state", f"{keys(StateDifference.as_json)}; as for diff"),
     ],
     "diff": [
         ("the document", f"store, {keys(StateDifference)}"),
@@ -160,13 +161,13 @@ JSON: dict[str, list[tuple[str, str]]] = {
         *REMARKS,
         ("with --step", "that step alone, and its whole output and result"),
     ],
-    "status": [
-        ("the document", f"{keys(RunLine)}, pauses, held, exit_code"),
-        ("each of pauses", keys(PauseView)),
+    "runs status": [
+        ("the document", f"{keys(RunLine.as_json)}, pauses, held, exit_code"),
+        ("each of pauses", keys(PauseView.as_json)),
     ],
-    "events": [("each line", keys(Moment))],
-    "cost": [
-        ("of one run", f"{keys(RunLedger)}, store"),
+    "events": [("each line", keys(Moment.as_json))],
+    "runs cost": [
+        ("of one run", f"{keys(RunLedger.as_json)}, store"),
         (
             "of several, or with --by",
             "store, by, runs, total, rows, more, unreadable; more is how many rows are left out",
@@ -175,10 +176,10 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("total of one run, inherited", "calls, input_tokens, output_tokens, cost, unpriced"),
         ("kept, saved, reused", keys(Portion)),
     ],
-    "tag": [SAID, REMARKED, *REMARKS],
-    "note": [SAID, REMARKED, *REMARKS],
-    "keep": [SAID],
-    "fsck": [
+    "runs tag": [SAID, REMARKED, *REMARKS],
+    "runs note": [SAID, REMARKED, *REMARKS],
+    "checkpoints keep": [SAID],
+    "store fsck": [
         ("the document", f"{keys(StoreReport.as_json)}, repair"),
         ("each of runs", keys(RunReport.as_json)),
         (
@@ -202,7 +203,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("each of files", "file, workflow, steps, problems, warnings"),
         ("each of problems", "file, line, column, message, hint, text"),
     ],
-    "inspect": [
+    "workflow inspect": [
         ("the document", "name, steps"),
         ("each of steps", "name, kind, layer, next, waits_for, steps"),
         ("each of next", "to, when, choice"),
@@ -229,11 +230,11 @@ JSON: dict[str, list[tuple[str, str]]] = {
     "schedule resume": [("the document", "as for add")],
     "schedule remove": [("the document", "name, removed")],
     "schedule next": [("the document", "cron, zone, times")],
-    "export": [
+    "capsule export": [
         ("the document", f"{keys(ExportedRun.as_json)}, file"),
         ("with --format jsonl", "run_id, file, lines"),
     ],
-    "import": [
+    "capsule import": [
         ("the document", f"{keys(ImportedRun.as_json)}, deeds, store"),
         ("with --inspect", f"{keys(CapsuleInfo.as_json)}, deeds, reads, file"),
         ("each of steps", keys(CapsuleStep.as_json)),
@@ -241,7 +242,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("flow", "path, digest"),
         ("each of deeds, what resuming the run would do", ", ".join(Deed._fields)),
     ],
-    "keygen": [("the document", "private, public, fingerprint")],
+    "capsule keygen": [("the document", "private, public, fingerprint")],
     "store copy": [
         ("the document", keys(report_as_json)),
         ("counts", ", ".join(CopyOutcome)),
@@ -269,7 +270,10 @@ def page(name: str, command: click.Command) -> str:
     """The page of one command, the commands of a group below it."""
     parts = [f"# holdfast {name}\n", *describe(name, command, "##")]
     if isinstance(command, click.Group):
-        for inner_name, inner in command.commands.items():
+        context = click.Context(command)
+        for inner_name in command.list_commands(context):
+            inner = command.get_command(context, inner_name)
+            assert inner is not None
             parts.append(f"## holdfast {name} {inner_name}\n")
             parts += describe(f"{name} {inner_name}", inner, "###")
     return "\n".join([*parts, NOTE])

@@ -46,7 +46,7 @@ output:
   report: "{{ steps.write.output }}"
 ```
 
-Every problem of a file is reported at once, with its line and column and a cure. `holdfast schema`
+Every problem of a file is reported at once, with its line and column and a cure. `holdfast workflow schema`
 prints the JSON Schema of the format, for editors.
 
 ## YAML, strictly

@@ -46,7 +46,17 @@ from tests.graphs import Log, chain
 from tests.integrity.damaging import damage_entry, sql
 
 SOURCE = Path(holdfast.__file__).parent
-REMEDY = re.compile(rf"\b(app\.\w+)\(|\b(holdfast\.\w+)\(|(?<!from )\b(holdfast (?:{'|'.join(ENTRIES)}))\b")
+_GROUPED = (
+    "store fsck",
+    "store migrate",
+    "capsule export",
+    "capsule import",
+    "capsule keygen",
+    "workflow inspect",
+)
+REMEDY = re.compile(
+    rf"\b(app\.\w+)\(|\b(holdfast\.\w+)\(|(?<!from )\b(holdfast (?:{'|'.join([*_GROUPED, *ENTRIES])}))\b"
+)
 
 Cure = Callable[["Bench"], None]
 CURES: dict[tuple[str, str], Cure] = {}
@@ -57,7 +67,7 @@ ELSEWHERE = {
         "engine/loop.py",
         "app.resume",
     ): "tests/engine/test_starved.py: it takes a process without memory",
-    ("integrity/repair.py", "holdfast fsck"): "no advice: it is who wrote a record",
+    ("integrity/repair.py", "holdfast store fsck"): "no advice: it is who wrote a record",
     ("views/plain.py", "holdfast show"): "tests/cli/test_look.py: it takes a lower limit of memory",
 }
 """Ways out that are taken by other tests, which need more than a folder for it."""
@@ -332,7 +342,7 @@ def a_file_under_way_under_that_id(bench: Bench) -> None:
     finally:
         (bench.folder / "open").touch()
         process.communicate(timeout=60)
-    assert "cancelled" in bench.holdfast("status", "r", code=None)
+    assert "cancelled" in bench.holdfast("runs", "status", "r", code=None)
 
 
 @cures("cli/errors.py", "holdfast fork")
@@ -391,15 +401,15 @@ def names_that_are_not_there(bench: Bench) -> None:
     searches = (
         ["show", "nope"],
         ["export", "nope", "-o", "x.hf"],
-        ["fsck", "nope"],
-        ["fsck", "nope", "--repair", "--yes"],
+        ["store", "fsck", "nope"],
+        ["store", "fsck", "nope", "--repair", "--yes"],
         ["store", "copy", "sqlite:///.holdfast/runs.db", "file:copies", "nope"],
     )
     for words in searches:
         assert "here" in bench.paste(bench.holdfast(*words, code=2), "holdfast runs")
     elsewhere = "--store=sqlite:///elsewhere.db"
     bench.holdfast("run", "flow.yaml", "--run-id", "there", elsewhere)
-    for words in (["show", "nope"], ["export", "nope", "-o", "x.hf"], ["fsck", "nope"]):
+    for words in (["show", "nope"], ["export", "nope", "-o", "x.hf"], ["store", "fsck", "nope"]):
         told = bench.holdfast(*words, elsewhere, code=2)
         assert "there" in bench.paste(told, "holdfast runs"), "the command names the store that was asked"
     told = bench.holdfast("run", "flow.yaml", "--run-id", "there", elsewhere, code=None)
@@ -411,27 +421,33 @@ def names_that_are_not_there(bench: Bench) -> None:
     assert "here" in bench.paste(told, "holdfast checkpoints list")
 
 
-@cures("capsules/format.py", "holdfast export")
-@cures("capsules/signing.py", "holdfast keygen")
-@cures("cli/commands/authoring.py", "holdfast import")
+@cures("capsules/format.py", "holdfast capsule export")
+@cures("capsules/signing.py", "holdfast capsule keygen")
+@cures("cli/commands/authoring.py", "holdfast capsule import")
 def capsules_and_keys(bench: Bench) -> None:
     pytest.importorskip("cryptography")
     (bench.folder / "ready").touch()
     bench.holdfast("run", bench.file(FLOW), "--run-id", "r")
     told = bench.holdfast("import", "flow.yaml", code=None)
-    assert "holdfast export RUN -o FILE" in told
+    assert "holdfast capsule export RUN -o FILE" in told
     bench.holdfast("export", "r", "-o", "r.hf")
-    told = bench.holdfast("inspect", "r.hf", code=None)
-    assert "holdfast import --inspect FILE" in told
+    told = bench.holdfast("workflow", "inspect", "r.hf", code=None)
+    assert "holdfast capsule import --inspect FILE" in told
     assert "flow" in bench.holdfast("import", "--inspect", "r.hf")
     bench.file("not a key", "key")
     told = bench.holdfast("export", "r", "-o", "signed.hf", "--sign", "key", code=None)
-    assert "holdfast keygen -o NAME" in told, told
-    bench.holdfast("keygen", "-o", "mine")
+    assert "holdfast capsule keygen -o NAME" in told, told
+    bench.holdfast("capsule", "keygen", "-o", "mine")
     bench.holdfast("export", "r", "-o", "signed.hf", "--sign", "mine")
 
 
-@cures("cli/commands/authoring.py", "holdfast validate", "holdfast inspect", "holdfast run", "holdfast runs")
+@cures(
+    "cli/commands/authoring.py",
+    "holdfast validate",
+    "holdfast workflow inspect",
+    "holdfast run",
+    "holdfast runs",
+)
 @cures("cli/main.py", "holdfast init", "holdfast run", "holdfast resume")
 def the_first_steps(bench: Bench) -> None:
     helped = bench.holdfast("--help")
@@ -526,7 +542,7 @@ def a_run_whose_program_the_worker_does_not_know(bench: Bench) -> None:
     assert option is not None, told
     worker = start(bench.folder, "worker", option[1], "shop:graph", "--until-idle", "--store", bench.url)
     said = worker.communicate(timeout=60)
-    assert "completed" in bench.holdfast("status", "r", "--store", bench.url), said
+    assert "completed" in bench.holdfast("runs", "status", "r", "--store", bench.url), said
 
 
 @cures("cli/commands/doctor.py", "holdfast worker")
@@ -545,7 +561,7 @@ def a_run_that_lost_its_worker(bench: Bench) -> None:
     (bench.folder / "open").touch()
     assert "lost their worker; holdfast worker takes them up: r" in " ".join(told.split()), told
     bench.holdfast("worker", "--until-idle")
-    assert "completed" in bench.holdfast("status", "r")
+    assert "completed" in bench.holdfast("runs", "status", "r")
 
 
 @cures("cli/targets.py", "holdfast fork")
@@ -557,17 +573,17 @@ def a_moment_that_cannot_be_resumed(bench: Bench) -> None:
     assert "completed" in bench.paste(told, "holdfast fork")
 
 
-@cures("capsules/import_run.py", "holdfast import")
+@cures("capsules/import_run.py", "holdfast capsule import")
 def commands_in_the_inbox_of_a_strangers_run(bench: Bench) -> None:
     (bench.folder / "a b").mkdir()
     path = stranger(bench.folder / "a b", INNOCENT, inbox=(Wish("answer", pause="x", by="a stranger"),))
     told = bench.holdfast("import", str(path))
-    assert "a stranger" in bench.paste(told, "holdfast import")
+    assert "a stranger" in bench.paste(told, "holdfast capsule import")
     trusted = re.search(
-        r"`(holdfast import .* --inspect)` shows them, (--trust) .*instead of (--inspect)", told
+        r"`(holdfast capsule import .* --inspect)` shows them, (--trust) .*instead of (--inspect)", told
     )
     assert trusted is not None, told
-    bench.paste(trusted[1].replace(trusted[3], trusted[2]), "holdfast import")
+    bench.paste(trusted[1].replace(trusted[3], trusted[2]), "holdfast capsule import")
     store = open_store("sqlite:///.holdfast/runs.db")
     assert len(store.inbox("r")) == 1
     store.close()
@@ -579,7 +595,7 @@ def a_strangers_run_and_a_strangers_checkpoint_file(bench: Bench) -> None:
     bench.holdfast("import", str(stranger(bench.folder, INNOCENT)))
     told = bench.holdfast("resume", "r", "--answer", "yes", "--no-interactive", code=2)
     assert "a question" not in bench.holdfast(*_pasted(told, "holdfast resume"), "--answer", "yes")
-    assert "completed" in bench.holdfast("status", "r")
+    assert "completed" in bench.holdfast("runs", "status", "r")
 
     flow = load_workflow(bench.folder / "w.yaml", text=INNOCENT)
     app = flow.open(bench.url)
@@ -685,11 +701,11 @@ def a_run_that_failed_with_a_worker(bench: Bench) -> None:
     (bench.folder / "ready").touch()
     assert "goes on with it" in bench.paste(told, "holdfast resume")
     bench.holdfast("worker", "--until-idle", *elsewhere)
-    assert "completed" in bench.holdfast("status", "r", *elsewhere)
+    assert "completed" in bench.holdfast("runs", "status", "r", *elsewhere)
 
 
-@cures("integrity/report.py", "holdfast fsck")
-@cures("cli/errors.py", "holdfast fsck")
+@cures("integrity/report.py", "holdfast store fsck")
+@cures("cli/errors.py", "holdfast store fsck")
 def a_run_that_is_damaged(bench: Bench) -> None:
     for place in ([], ["--store", "sqlite:///the others.db"]):
         store = open_store(place[-1] if place else "sqlite:///.holdfast/runs.db")
@@ -700,15 +716,15 @@ def a_run_that_is_damaged(bench: Bench) -> None:
         sql(store, "UPDATE runs SET status = 'failed' WHERE run = 'facts'")
         store.close()
         told = bench.holdfast("show", "r", *place, code=1)
-        told = bench.holdfast(*_pasted(told, "holdfast fsck"), code=1)
+        told = bench.holdfast(*_pasted(told, "holdfast store fsck"), code=1)
         assert "writes a new run" in told and "rights it" in told
-        assert "this would repair" in bench.holdfast(*_pasted(told, "holdfast fsck"), code=2)
-        bench.holdfast(*_pasted(told, "holdfast fsck"), "--yes")
-        assert "3 runs fine, nothing damaged" in bench.holdfast("fsck", *place)
+        assert "this would repair" in bench.holdfast(*_pasted(told, "holdfast store fsck"), code=2)
+        bench.holdfast(*_pasted(told, "holdfast store fsck"), "--yes")
+        assert "3 runs fine, nothing damaged" in bench.holdfast("store", "fsck", *place)
 
 
-@cures("stores/sqlite/writing.py", "holdfast fsck")
-@cures("views/runs.py", "holdfast fsck")
+@cures("stores/sqlite/writing.py", "holdfast store fsck")
+@cures("views/runs.py", "holdfast store fsck")
 def facts_of_a_run_that_are_damaged(bench: Bench) -> None:
     place = ["--store", bench.url]
     store = open_store(bench.url)
@@ -716,8 +732,8 @@ def facts_of_a_run_that_are_damaged(bench: Bench) -> None:
     sql(store, "UPDATE runs SET status = 'failed' WHERE run = 'r'")
     store.close()
     told = bench.holdfast("show", "r", *place, code=1)
-    bench.holdfast(*_pasted(told, "holdfast fsck"), "--yes")
-    assert "completed" in bench.holdfast("status", "r", *place)
+    bench.holdfast(*_pasted(told, "holdfast store fsck"), "--yes")
+    assert "completed" in bench.holdfast("runs", "status", "r", *place)
 
     store = open_store(bench.url)
     (info,), last = store.runs(run="r"), last_entry(store, "r")
@@ -725,12 +741,12 @@ def facts_of_a_run_that_are_damaged(bench: Bench) -> None:
     change_facts(store, dataclasses.replace(info, status="odd"), last)
     store.close()
     told = bench.holdfast("runs", *place, code=1)
-    told = bench.holdfast(*_pasted(told, "holdfast fsck"), code=1)
-    bench.holdfast(*_pasted(told, "holdfast fsck"), "--yes")
+    told = bench.holdfast(*_pasted(told, "holdfast store fsck"), code=1)
+    bench.holdfast(*_pasted(told, "holdfast store fsck"), "--yes")
     assert "completed" in bench.holdfast("runs", *place)
 
 
-@cures("stores/files/store.py", "holdfast fsck")
+@cures("stores/files/store.py", "holdfast store fsck")
 def a_folder_of_a_run_that_is_damaged(bench: Bench) -> None:
     place = ["--store", "file:files"]
     store = open_store("file:files")
@@ -740,13 +756,13 @@ def a_folder_of_a_run_that_is_damaged(bench: Bench) -> None:
         path = bench.folder / "files" / "r" / name
         path.write_bytes(b"{}" + path.read_bytes()[2:])
     told = call(bench.folder, "runs", *place).stderr
-    told = bench.holdfast(*_pasted(told, "holdfast fsck"), *place, code=1)
+    told = bench.holdfast(*_pasted(told, "holdfast store fsck"), *place, code=1)
     assert "neither its journal nor its run.json says which run it is of" in told
 
 
-@cures("stores/postgres/migrations.py", "holdfast store")
-@cures("stores/postgres/connection.py", "holdfast store")
-@cures("cli/display/tables.py", "holdfast store")
+@cures("stores/postgres/migrations.py", "holdfast store migrate")
+@cures("stores/postgres/connection.py", "holdfast store migrate")
+@cures("cli/display/tables.py", "holdfast store migrate")
 def a_schema_that_is_not_up_to_date(bench: Bench) -> None:
     server, url = bench.fixture("postgres_server"), bench.fixture("postgres_url")
     schema = url.partition("schema=")[2]
@@ -754,7 +770,7 @@ def a_schema_that_is_not_up_to_date(bench: Bench) -> None:
     open_store(url).close()
     server.sql(undone)
     told = bench.holdfast("store", "migrate", "--check", "--store", url, code=1)
-    assert "brought from schema" in bench.paste(told, "holdfast store")
+    assert "brought from schema" in bench.paste(told, "holdfast store migrate")
 
     server.sql("CREATE ROLE cured LOGIN")
     try:
@@ -763,7 +779,9 @@ def a_schema_that_is_not_up_to_date(bench: Bench) -> None:
         theirs = url.replace("postgres@", "cured@")
         told = bench.holdfast("runs", "--store", theirs, code=3)
         assert "as its owner" in told
-        assert "brought from schema" in bench.paste(told.replace("cured@", "postgres@"), "holdfast store")
+        assert "brought from schema" in bench.paste(
+            told.replace("cured@", "postgres@"), "holdfast store migrate"
+        )
         bench.holdfast("runs", "--store", theirs)
     finally:
         server.sql("DROP OWNED BY cured; DROP ROLE cured")
@@ -772,7 +790,7 @@ def a_schema_that_is_not_up_to_date(bench: Bench) -> None:
     try:
         server.sql(f"DROP SCHEMA {schema} CASCADE")
         told = failed(lambda: store.runs(), HoldfastError)
-        words = _pasted(told, "holdfast store")
+        words = _pasted(told, "holdfast store migrate")
         assert "brought from schema" in bench.holdfast(*words, "--store", url)
         assert store.runs() == []
     finally:

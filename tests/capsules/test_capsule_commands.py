@@ -1,4 +1,4 @@
-"""`holdfast export`, `import` and `keygen`, as people and programs call them."""
+"""`holdfast capsule export`, `import` and `keygen`, as people and programs call them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_run_goes_from_store_to_store_and_is_resumed_there(call: Call, paused:
     assert call("show", "weekly", "--store", "file:other", "--json").json["status"] == "completed"
     again = call("import", "run.holdfast", "--store", "file:other", "--json")
     assert again.json["outcome"] == "unchanged" and again.json["status"] == "completed"
-    assert call("status", "weekly").code == 4, "the original still waits"
+    assert call("runs", "status", "weekly").code == 4, "the original still waits"
 
 
 def test_looking_into_a_capsule_shows_what_it_would_do_and_writes_nothing(
@@ -125,11 +125,11 @@ def test_exporting_writes_over_nothing_unless_told(call: Call, paused: str, tmp_
 def test_a_signed_and_encrypted_capsule(
     call: Call, paused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = call("keygen", "-o", "me")
+    made = call("capsule", "keygen", "-o", "me")
     (tmp_path / "secret").write_text("a passphrase\n")
     print_ = re.search(r"fingerprint: (.+)", made.out)[1]  # type: ignore[index]
-    assert call("keygen", "-o", "you", "--json").json["public"] == "you.pub"
-    assert call("keygen", "-o", "me").code == 1
+    assert call("capsule", "keygen", "-o", "you", "--json").json["public"] == "you.pub"
+    assert call("capsule", "keygen", "-o", "me").code == 1
 
     done = call("export", "weekly", "-o", "e", "--sign", "me", "--encrypt", "--passphrase-file", "secret")
 
@@ -146,7 +146,7 @@ def test_a_signed_and_encrypted_capsule(
     assert call("import", "e").code == 2
     monkeypatch.setenv("HOLDFAST_TRUSTED", "you.pub:me.pub")
     assert f"signed by {print_}" in call("import", "e", "--as", "mine").out
-    assert call("status", "mine").code == 4
+    assert call("runs", "status", "mine").code == 4
     assert call("import", "run.holdfast").code == 2, "it is not signed"
 
 
@@ -203,7 +203,7 @@ def test_a_capsule_goes_through_a_pipe(call: Call, paused: str, tmp_path: Path) 
         (["import", "run.holdfast", "--passphrase-file", "x"], "is not encrypted"),
         (["import", "run.holdfast", "--store", "memory://"], "in memory"),
         (["import", "run.holdfast", "--as", "a\tb"], "not taken as a run id"),
-        (["inspect", "run.holdfast"], "is a capsule; look into it with"),
+        (["workflow", "inspect", "run.holdfast"], "is a capsule; look into it with"),
     ],
 )
 def test_bad_input_is_told(call: Call, paused: str, words: list[str], said: str) -> None:

@@ -87,7 +87,7 @@ def test_questions_are_answered_one_by_one_and_every_command_says_how_to_go_on(t
     several = call(tmp_path, "answer", "run-one", "title=x", "ok=true")
     early = call(tmp_path, "answer", "run-one", "ok=true", "--json")
     answered = call(tmp_path, "answer", "run-", "title=a=b")
-    status, shown = call(tmp_path, "status", "form.yaml"), call(tmp_path, "show", "run-one")
+    status, shown = call(tmp_path, "runs", "status", "form.yaml"), call(tmp_path, "show", "run-one")
     on = call(tmp_path, "resume", "run-one")
     done = call(tmp_path, "resume", "run-one", "--answer", "ok=on", "-q")
     over = call(tmp_path, "answer", "run-one", "x")

@@ -36,7 +36,10 @@ def test_where_encryption_is_required_no_command_writes_or_reads_what_is_not(
         ("run", "asking.yaml", "--run-id", "r"),
         ("resume", "plain"),
         ("show", "plain"),
-        ("fsck",),
+        (
+            "store",
+            "fsck",
+        ),
         ("worker", "--until-idle"),
     ):
         told = call(*words)
@@ -49,7 +52,7 @@ def test_where_encryption_is_required_no_command_writes_or_reads_what_is_not(
     for words in (("show", "plain"), ("resume", "plain"), ("answer", "plain", "me")):
         told = call(*words)
         assert told.code and "entry 1 is not encrypted, and encryption is required" in told.err
-    told = call("fsck")
+    told = call("store", "fsck")
     assert told.code and "entry 1 is not encrypted, and encryption is required" in told.out + told.err
     assert "what is not encrypted is refused" in call("doctor").out
 
@@ -63,7 +66,7 @@ def test_an_unsealed_answer_is_not_obeyed_and_fsck_tells(
     store.post("r", write_message(Wish(ANSWER, value=b"\x01\xa6forged", by="mallory")))
     store.close()
 
-    told = call("fsck")
+    told = call("store", "fsck")
     assert told.code and "message 1 is not encrypted, and the run is" in told.out + told.err
     monkeypatch.delenv("HOLDFAST_KEY")
     assert "set HOLDFAST_KEY" in call("answer", "r", "me").err
@@ -72,4 +75,4 @@ def test_an_unsealed_answer_is_not_obeyed_and_fsck_tells(
     assert call("answer", "r", "me").code == 0
     call("resume", "r")
 
-    assert "forged" not in call("show", "r", "--json").out and call("status", "r").code == 0
+    assert "forged" not in call("show", "r", "--json").out and call("runs", "status", "r").code == 0

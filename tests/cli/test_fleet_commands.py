@@ -85,7 +85,7 @@ def test_a_submitted_run_waits_for_a_worker_which_completes_it(holdfast: Call, t
     submitted = holdfast("submit", "chain.yaml", "--run-id", "r1")
 
     assert (submitted.code, submitted.out) == (0, "r1\n") and ran(tmp_path) == []
-    assert holdfast("status", "r1").out.startswith("r1 queued, next: first")
+    assert holdfast("runs", "status", "r1").out.startswith("r1 queued, next: first")
     told = work(holdfast)
     assert [event["kind"] for event in told] == ["started", "taken", "completed", "stopped"]
     assert ran(tmp_path) == ["first", "second", "gated"]
@@ -170,7 +170,11 @@ def test_gates_and_answers_of_a_submitted_run_are_handed_back_to_the_workers(
     assert answered.lines[1] == "a worker of queue a goes on with it"
     assert kinds(work(holdfast)) == {"r1": "paused"} and ran(tmp_path) == ["first"]
     assert " resume r1 --detach" in holdfast("show", "r1").out
-    assert holdfast("status", "r1", "--json").json["pauses"][0]["command"].endswith(" resume r1 --detach")
+    assert (
+        holdfast("runs", "status", "r1", "--json")
+        .json["pauses"][0]["command"]
+        .endswith(" resume r1 --detach")
+    )
     handed = holdfast("resume", "r1", "--detach", "--queue", "b", "--priority", "2")
     assert handed.out == "run r1 is queued; a worker of queue b goes on with it\n"
     assert kinds(work(holdfast, "--queues", "a")) == {}
@@ -199,7 +203,7 @@ def test_detach_refuses_what_it_would_not_heed(holdfast: Call) -> None:
         assert refused.code == 2 and "--detach takes" in refused.err, words
     refused = holdfast("resume", "r1", "--queue", "a")
     assert refused.code == 2 and "add --detach" in refused.err
-    assert holdfast("status", "r1").code == 4
+    assert holdfast("runs", "status", "r1").code == 4
 
 
 def test_a_run_that_waits_for_an_answer_and_at_a_gate_is_handed_over(holdfast: Call, tmp_path: Path) -> None:
@@ -222,7 +226,7 @@ def test_runs_of_the_fleet_are_resumed_by_its_workers(holdfast: Call, tmp_path: 
     assert "the gate is closed" in told and told.endswith("resume with: holdfast resume r1 --detach")
     assert holdfast("show", "r1").lines[-1].endswith(" resume r1 --detach")
     holdfast("cancel", "r1")
-    assert holdfast("replan", "r1", "first").lines[-1].endswith(" resume r1 --detach")
+    assert holdfast("steps", "replan", "r1", "first").lines[-1].endswith(" resume r1 --detach")
     (tmp_path / "open").touch()
     assert holdfast("resume", "r1", "--detach").code == 0 and kinds(work(holdfast)) == {"r1": "completed"}
 
@@ -324,7 +328,7 @@ def test_what_a_worker_tells_has_no_secrets_in_it(
 
     assert done.code == 0 and "r1 secret: failed: " in done.err and done.out == ""
     assert "sesame" not in done.err
-    assert holdfast("status", "r1").code == 1
+    assert holdfast("runs", "status", "r1").code == 1
 
 
 def test_a_worker_tells_harmless_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,7 +354,7 @@ def test_a_sleeping_run_is_left_until_its_time_and_shown_as_such(holdfast: Call)
     assert (
         "takes no answer; it goes on when its time has come" in shown.out and "answer with" not in shown.out
     )
-    assert "rest: asleep until " in holdfast("status", "r1").out
+    assert "rest: asleep until " in holdfast("runs", "status", "r1").out
     [pause] = holdfast("show", "r1", "--json").json["pauses"]
     assert " resume r1" in pause["command"]
 
@@ -378,7 +382,7 @@ def test_a_worker_that_is_told_to_stop_hands_its_runs_over(holdfast: Call, tmp_p
         "queued",
         "stopped",
     ]
-    assert holdfast("status", "r1").out.startswith("r1 queued") and ran(tmp_path) == ["first", "slow"]
+    assert holdfast("runs", "status", "r1").out.startswith("r1 queued") and ran(tmp_path) == ["first", "slow"]
     assert kinds(work(holdfast)) == {"r1": "completed"}
     assert ran(tmp_path) == ["first", "slow", "second"]
 
@@ -400,8 +404,8 @@ def test_a_second_signal_stops_a_worker_at_once(holdfast: Call, tmp_path: Path) 
 
 def test_status_waits_for_a_run_that_a_worker_will_drive(holdfast: Call, tmp_path: Path) -> None:
     holdfast("submit", "tagged.yaml", "--run-id", "r1")
-    waiting = start(tmp_path, "status", "r1", "--wait", "--every", "0.05")
-    assert call(tmp_path, "status", "r1").stdout.startswith("r1 queued") and waiting.poll() is None
+    waiting = start(tmp_path, "runs", "status", "r1", "--wait", "--every", "0.05")
+    assert call(tmp_path, "runs", "status", "r1").stdout.startswith("r1 queued") and waiting.poll() is None
 
     work(holdfast)
     out, err = waiting.communicate(timeout=60)
@@ -422,7 +426,7 @@ def test_a_run_that_lost_its_worker_counts_as_running(holdfast: Call, tmp_path: 
     worker.kill()
     worker.communicate(timeout=60)
 
-    lost = holdfast("status", "r1")
+    lost = holdfast("runs", "status", "r1")
     assert lost.code == 0 and lost.out.startswith(
         "r1 running (its process is gone; a worker takes it up), next"
     )
@@ -436,7 +440,7 @@ def test_a_run_that_lost_its_worker_counts_as_running(holdfast: Call, tmp_path: 
     checks = {check["name"]: check["text"] for check in holdfast("doctor", "--json").json["checks"]}
     assert "r1" in checks["orphaned runs"] and "dead runs" not in checks
     (tmp_path / "open").touch()
-    waiting = start(tmp_path, "status", "r1", "--wait", "--every", "0.05")
+    waiting = start(tmp_path, "runs", "status", "r1", "--wait", "--every", "0.05")
     assert kinds(work(holdfast)) == {"r1": "completed"}
     assert waiting.communicate(timeout=60)[0] == "r1 completed\n"
 
@@ -598,12 +602,12 @@ def test_a_run_that_is_held_back_says_why_and_gets_another_chance(
     assert "held back    it kills workers" in pg("show", "r1").out
     assert pg("show", "r1", "--json").json["held"] == "it kills workers"
     assert pg("queue", "list", "--json").json["queues"][0]["held"] == 1
-    status = pg("status", "r1", "--wait")
+    status = pg("runs", "status", "r1", "--wait")
     assert status.code == 1 and status.out.startswith(
         "r1 queued, held back: it kills workers; let workers try"
     )
     assert status.out.endswith(" resume r1 --detach\n") and pg("show", "r1").lines[-1].endswith(" --detach")
-    facts = pg("status", "r1", "--json").json
+    facts = pg("runs", "status", "r1", "--json").json
     assert (facts["held"], facts["exit_code"]) == ("it kills workers", 1)
     assert pg("resume", "r1", "--detach").code == 0
     assert kinds(work(pg)) == {"r1": "completed"}

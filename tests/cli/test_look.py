@@ -84,7 +84,7 @@ def test_a_run_whose_process_died_is_dead_everywhere(call: Call, sqlite_url: str
     shown = call("show", "lost")
     assert "dead (running, but its process is gone)" in shown.out and "app.resume('r" in shown.out
     assert "second  interrupted" in shown.out
-    told = call("status", "r", "--wait")
+    told = call("runs", "status", "r", "--wait")
     assert told.code == 130 and "dead" in told.out
 
 
@@ -218,10 +218,10 @@ def test_an_encrypted_run_asks_for_its_key(
 def test_the_exit_code_mirrors_the_run(call: Call, sqlite_url: str, run: str, code: int, text: str) -> None:
     three_runs(sqlite_url)
 
-    told = call("status", run)
+    told = call("runs", "status", run)
 
     assert (told.code, told.out.strip()) == (code, text)
-    assert call("status", run, "--json").json["exit_code"] == code
+    assert call("runs", "status", run, "--json").json["exit_code"] == code
 
 
 def test_a_run_that_runs_is_running_and_waiting_ends_with_it(sqlite_url: str, tmp_path: Path) -> None:
@@ -245,10 +245,10 @@ def test_a_run_that_runs_is_running_and_waiting_ends_with_it(sqlite_url: str, tm
         while not (tmp_path / "runs.db").exists() or not open_store(sqlite_url).runs(run="r"):
             assert running.poll() is None
             time.sleep(0.02)
-        with command("status", "slow", "--store", sqlite_url) as looking:
+        with command("runs", "status", "slow", "--store", sqlite_url) as looking:
             out, _ = looking.communicate(timeout=60)
         assert looking.returncode == 0 and "r running" in out
-        with command("status", "r", "--wait", "--every", "0.05", "--store", sqlite_url) as waiting:
+        with command("runs", "status", "r", "--wait", "--every", "0.05", "--store", sqlite_url) as waiting:
             go.touch()
             out, _ = waiting.communicate(timeout=60)
         assert waiting.returncode == 0 and out.strip() == "r completed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -31,11 +32,13 @@ def test_the_overview_names_every_command_in_its_section(tmp_path: Path) -> None
     done = call(tmp_path, "--help")
 
     assert done.returncode == 0 and done.stderr == ""
-    for section in ("Run:", "Look:", "Write:", "House-keeping:"):
+    for section in ("Run:", "Look and go back:", "Fleet:", "Files and stores:"):
         assert f"\n{section}\n" in done.stdout
     for name, entry in ENTRIES.items():
         assert f"  {name} " in done.stdout and entry.help.split(";")[0][:40] in done.stdout
     assert "holdfast run hello.yaml -i name=Ada" in done.stdout
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 50 and max(map(len, lines)) <= 80
 
 
 def test_the_overview_imports_only_click() -> None:
@@ -55,16 +58,39 @@ def test_the_overview_imports_only_click() -> None:
     assert ours == str(["holdfast.cli", *(f"holdfast.cli.{name}" for name in names)])
 
 
-@pytest.mark.parametrize("name", ENTRIES)
-def test_every_command_of_the_table_is_there_and_teaches(name: str) -> None:
-    context = click.Context(commands, info_name="holdfast")
-    command = commands.get_command(context, name)
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """Each command with the words that call it, those of groups included."""
+    todo: list[tuple[str, click.Command]] = [("", commands)]
+    while todo:
+        words, command = todo.pop()
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                inner = command.get_command(context, name)
+                assert inner is not None
+                todo.append((f"{words} {name}".strip(), inner))
+        yield words, command
 
-    assert isinstance(command, click.Command) and command.name == name
-    assert command.help and command.help.strip()
+
+@pytest.mark.parametrize(("words", "command"), [found for found in every_command() if found[0]])
+def test_every_command_has_a_help_text_with_an_example(words: str, command: click.Command) -> None:
+    assert command.name == words.split()[-1]
+    assert command.help and f"  holdfast {words}" in command.help
     for parameter in command.params:
         if isinstance(parameter, click.Option):
-            assert parameter.help, f"{name} {parameter.opts}"
+            assert parameter.help, f"{words} {parameter.opts}"
+
+
+def test_export_and_import_are_understood_without_the_name_of_their_group(tmp_path: Path) -> None:
+    for name in ("export", "import"):
+        assert call(tmp_path, name, "--help").stdout.startswith(f"Usage: holdfast {name} ")
+        assert f"  {name} " not in call(tmp_path, "--help").stdout
+
+
+def test_an_option_of_the_list_of_runs_does_not_go_before_another_command(tmp_path: Path) -> None:
+    done = call(tmp_path, "runs", "--store", "sqlite:///x.db", "status", "r")
+
+    assert done.returncode == 2 and "write --store after `runs status`" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -85,7 +111,7 @@ def test_a_mistyped_word_is_refused_with_what_was_meant(tmp_path: Path, words: l
 def test_without_a_command_the_overview_is_the_answer(tmp_path: Path) -> None:
     done = call(tmp_path)
 
-    assert done.returncode == 2 and "House-keeping:" in done.stderr
+    assert done.returncode == 2 and "Files and stores:" in done.stderr
 
 
 def test_the_version_is_told(tmp_path: Path) -> None:

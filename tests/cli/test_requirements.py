@@ -223,7 +223,7 @@ def test_a_rate_limit_is_resumed_from_the_command_line_by_the_workflows_name(tmp
         llm.script([rate_limit(), reply("at last")])
         failed = holdfast("run", "limited.yaml", "--run-id", "r")
         assert failed.code == 1 and "429" in failed.err and "resume r" in failed.err
-        assert json.loads(holdfast("status", "r", "--json").out)["status"] == "failed"
+        assert json.loads(holdfast("runs", "status", "r", "--json").out)["status"] == "failed"
         plan = holdfast("resume", "limited", "--plan")
         assert plan.code == 0 and "kept" in plan.out and len(llm.requests) == 1
         done = holdfast("resume", "limited", "--json")
@@ -233,7 +233,7 @@ def test_a_rate_limit_is_resumed_from_the_command_line_by_the_workflows_name(tmp
         assert listed
         assert holdfast("checkpoints", "prune", "--older-than", "7d", "--yes").code == 0
         assert holdfast("checkpoints", "clear", "limited", "--yes").code == 0
-        assert holdfast("status", "r").code != 0
+        assert holdfast("runs", "status", "r").code != 0
 
 
 def test_the_budget_holds_over_resumes(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast edit`, `skip`, `modify`, `inject` and `replan`: what another terminal changes about a run."""
+"""`holdfast runs edit`, `skip`, `modify`, `inject` and `replan`: what another terminal changes about a run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def resumed(say: Say) -> Any:
 
 def test_a_failed_step_is_skipped_and_the_rest_goes_on(failed: Path, say: Say) -> None:
     """R0.6."""
-    told = say("skip", "r1", "gated", "--reason", "not today", "--by", "ann")
+    told = say("steps", "skip", "r1", "gated", "--reason", "not today", "--by", "ann")
 
     first, second = told.out.splitlines()
     assert told.code == 0 and first == "run r1: gated is skipped" and second.startswith("go on with: ")
@@ -85,23 +85,25 @@ def test_a_failed_step_is_skipped_and_the_rest_goes_on(failed: Path, say: Say) -
 
 
 def test_inputs_are_edited_as_the_file_declares_them(failed: Path, say: Say) -> None:
-    wrong = say("edit", "r1", "inputs.pages=many")
-    unknown = say("edit", "r1", "inputs.topik=x")
-    nowhere = say("edit", "r1", "topic=x")
-    done = say("edit", "r1", "inputs.topic=7", "inputs.pages=3", "steps.first.output=@w.yaml", "--json")
+    wrong = say("runs", "edit", "r1", "inputs.pages=many")
+    unknown = say("runs", "edit", "r1", "inputs.topik=x")
+    nowhere = say("runs", "edit", "r1", "topic=x")
+    done = say(
+        "runs", "edit", "r1", "inputs.topic=7", "inputs.pages=3", "steps.first.output=@w.yaml", "--json"
+    )
 
     assert wrong.code == unknown.code == nowhere.code == 2
     assert "must be of type integer" in wrong.err and "did you mean 'topic'" in unknown.err
     assert "what can be is inputs.NAME and steps.NAME.output" in nowhere.err
     assert done.json == {"run_id": "r1", "command": "edit", "applied": True, "status": "failed"}
-    say("skip", "r1", "gated")
+    say("steps", "skip", "r1", "gated")
     assert resumed(say)["echo"] == "7 3"
     assert say("show", "r1", "--state", "--json").json["state"]["first"]["output"] == FLOW
 
 
 def test_one_step_sees_other_inputs_and_one_item_is_another(failed: Path, say: Say) -> None:
-    assert say("replan", "r1", "echo").code == 0
-    assert say("modify", "r1", "echo", "inputs.topic=waves").out.startswith(
+    assert say("steps", "replan", "r1", "echo").code == 0
+    assert say("steps", "modify", "r1", "echo", "inputs.topic=waves").out.startswith(
         "run r1: echo sees other inputs.topic"
     )
     say("pause", "r1")
@@ -122,9 +124,9 @@ def test_an_item_is_changed_by_the_name_that_the_file_has_for_it(tmp_path: Path,
     (tmp_path / "w.yaml").write_text(PICKY)
     assert say("run", "w.yaml", "--run-id", "r1").code == 1
 
-    wrong = say("modify", "r1", "each[1]", "lettre=z")
-    finished = say("modify", "r1", "each[0]", "letter=z")
-    done = say("modify", "r1", "each[1]", "letter=z")
+    wrong = say("steps", "modify", "r1", "each[1]", "lettre=z")
+    finished = say("steps", "modify", "r1", "each[0]", "letter=z")
+    done = say("steps", "modify", "r1", "each[1]", "letter=z")
 
     assert "what can be is inputs.NAME and steps.NAME.output and letter" in wrong.err
     assert "is finished" in finished.err and done.code == 0, done.err
@@ -133,27 +135,29 @@ def test_an_item_is_changed_by_the_name_that_the_file_has_for_it(tmp_path: Path,
 
 def test_a_further_step_runs_and_what_makes_no_sense_is_refused(failed: Path, say: Say) -> None:
     refused = {
-        "inject r1 ecko": "there is no node 'ecko'; did you mean 'echo'?",
-        "inject r1 each": "'each' is made of several nodes, which follow each other: inject it with --follow",
-        "inject r1 each:item": "'each:item' is a part of 'each'",
-        "inject r1 echo --item 5": "--item takes a JSON object",
-        "inject r1 echo --item {": "--item: not JSON",
-        "skip r1 echo": "it is not the turn of 'echo' yet (now: 'gated')",
-        "skip r1 gatde": "did you mean 'gated'?",
-        "skip r9 gated": "'r9'",
-        "replan r1": "a workflow file, steps, or --nothing",
-        "replan r1 echo --nothing": "a workflow file, steps, or --nothing",
-        "replan r1 gone.yaml": "there is no file gone.yaml",
-        "replan r1 w.yaml echo": "either one workflow file, or steps",
-        "replan r1 echo --remap a=b": "--remap is for a workflow file",
-        "edit r1 inputs.topic": "not NAME=VALUE",
+        "steps inject r1 ecko": "there is no node 'ecko'; did you mean 'echo'?",
+        "steps inject r1 each": "'each' is made of several nodes, which follow each other: inject it with --follow",
+        "steps inject r1 each:item": "'each:item' is a part of 'each'",
+        "steps inject r1 echo --item 5": "--item takes a JSON object",
+        "steps inject r1 echo --item {": "--item: not JSON",
+        "steps skip r1 echo": "it is not the turn of 'echo' yet (now: 'gated')",
+        "steps skip r1 gatde": "did you mean 'gated'?",
+        "steps skip r9 gated": "'r9'",
+        "steps replan r1": "a workflow file, steps, or --nothing",
+        "steps replan r1 echo --nothing": "a workflow file, steps, or --nothing",
+        "steps replan r1 gone.yaml": "there is no file gone.yaml",
+        "steps replan r1 w.yaml echo": "either one workflow file, or steps",
+        "steps replan r1 echo --remap a=b": "--remap is for a workflow file",
+        "runs edit r1 inputs.topic": "not NAME=VALUE",
     }
     for words, reason in refused.items():
         told = say(*words.split())
         assert told.code == 2 and told.out == "" and reason in told.err, (words, told.err)
 
-    assert say("inject", "r1", "echo", "--item", '{"inputs": {"topic": "more", "pages": 9}}').code == 0
-    assert say("skip", "r1", "gated").code == 0
+    assert (
+        say("steps", "inject", "r1", "echo", "--item", '{"inputs": {"topic": "more", "pages": 9}}').code == 0
+    )
+    assert say("steps", "skip", "r1", "gated").code == 0
     resumed(say)
     assert ran(failed).count("echo") == 4
     shown = say("show", "r1", "--json").json
@@ -162,14 +166,14 @@ def test_a_further_step_runs_and_what_makes_no_sense_is_refused(failed: Path, sa
 
 
 def test_another_plan_or_none(failed: Path, say: Say) -> None:
-    assert say("replan", "r1", "--nothing", "--reason", "good enough").out.startswith(
+    assert say("steps", "replan", "r1", "--nothing", "--reason", "good enough").out.startswith(
         "run r1: it is to end after what is running"
     )
     told = say("resume", "r1", "--json").json
     assert told["status"] == "failed" and "no 'output' in steps.echo" in told["error"]["message"]
-    assert say("replan", "r1", "echo", "each").code == 0
+    assert say("steps", "replan", "r1", "echo", "each").code == 0
     assert resumed(say)["echo"] == "tides 1"
-    assert "'r1' is completed" in say("replan", "r1", "echo").err
+    assert "'r1' is completed" in say("steps", "replan", "r1", "echo").err
 
 
 def test_a_run_goes_on_with_a_changed_file(failed: Path, say: Say) -> None:
@@ -177,9 +181,9 @@ def test_a_run_goes_on_with_a_changed_file(failed: Path, say: Say) -> None:
     (failed / "v2.yaml").write_text(changed)
     (failed / "other.yaml").write_text(changed.replace("name: w\n", "name: v\n"))
 
-    lacking = say("replan", "r1", "v2.yaml")
-    other = say("replan", "r1", "other.yaml", "--remap", "gated=mended")
-    done = say("replan", "r1", "v2.yaml", "--remap", "gated=mended", "--by", "ann")
+    lacking = say("steps", "replan", "r1", "v2.yaml")
+    other = say("steps", "replan", "r1", "other.yaml", "--remap", "gated=mended")
+    done = say("steps", "replan", "r1", "v2.yaml", "--remap", "gated=mended", "--by", "ann")
 
     assert lacking.code == other.code == 2
     assert "to go on with 'gated', which the new definition lacks" in lacking.err
@@ -198,15 +202,15 @@ def test_the_graph_of_a_program_takes_what_it_can_and_the_rest_waits_for_the_pro
     app.invoke({"n": 1}, run_id="r1")
     where = ("--store", f"sqlite:///{tmp_path / 'runs.db'}")
 
-    waits = say("edit", "r1", "n=5", 'log:=["x"]', *where)
-    told = say("skip", "r1", "b", *where)
+    waits = say("runs", "edit", "r1", "n=5", 'log:=["x"]', *where)
+    told = say("steps", "skip", "r1", "b", *where)
 
     assert waits.out.splitlines() == [
         "run r1 is asked to change log, n",
         "it does when it goes on: app.resume('r1') in its program",
     ]
     assert told.out.startswith("run r1 is asked to skip b"), "what was asked for first comes first"
-    assert say("replan", "r1", str(write(tmp_path, "w.yaml", FLOW)), *where).code == 2
+    assert say("steps", "replan", "r1", str(write(tmp_path, "w.yaml", FLOW)), *where).code == 2
     assert app.resume("r1").state == {"n": 5, "log": ["a", "x", "c"]}
 
 
@@ -217,10 +221,10 @@ def test_a_driven_run_is_steered_from_another_terminal(tmp_path: Path, say: Say)
     wait_for(process, "gated started")
 
     told = [
-        say("edit", "r1", "inputs.pages=8", "--by", "ann"),
-        say("modify", "r1", "echo", "inputs.topic=waves", "--json"),
-        say("inject", "r1", "first"),
-        say("skip", "r1", "fisrt"),
+        say("runs", "edit", "r1", "inputs.pages=8", "--by", "ann"),
+        say("steps", "modify", "r1", "echo", "inputs.topic=waves", "--json"),
+        say("steps", "inject", "r1", "first"),
+        say("steps", "skip", "r1", "fisrt"),
     ]
     time.sleep(POLL)  # The driver looks into the inbox no more often.
     (tmp_path / "open").touch()
@@ -242,7 +246,7 @@ def test_a_driven_run_goes_on_at_once_with_a_changed_file(tmp_path: Path, say: S
     process = start(tmp_path, "run", "w.yaml", "--run-id", "r1", "--json")
     until(lambda: "slow" in ran(tmp_path))
 
-    told = say("replan", "r1", "v2.yaml", "--json")
+    told = say("steps", "replan", "r1", "v2.yaml", "--json")
     time.sleep(POLL)  # The driver looks into the inbox no more often.
     (tmp_path / "open").touch()
     out, err = process.communicate(timeout=60)

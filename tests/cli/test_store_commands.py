@@ -260,7 +260,7 @@ def test_a_run_under_way_is_copied_with_a_word_of_warning_and_moved_once_it_paus
     assert late.code == 1 and "left out (driven): run live: " in late.err
     assert moved.code == 0 and moved.out.startswith("1 run moved")
     assert driver.communicate(timeout=60)[0].strip() == "interrupted"
-    assert call("status", "live", "--store", "moved.db").out.startswith("live interrupted")
+    assert call("runs", "status", "live", "--store", "moved.db").out.startswith("live interrupted")
     assert here(call, "--store", "runs.db") == []
     source.close()
 

@@ -76,7 +76,7 @@ def test_a_run_is_meant_by_the_beginning_of_its_id(tmp_path: Path) -> None:
     for name in ("abcd-one", "abcd-two"):
         call(tmp_path, "run", "chain.yaml", "--run-id", name)
 
-    assert call(tmp_path, "status", "abcd-o").stdout.startswith("abcd-one ")
+    assert call(tmp_path, "runs", "status", "abcd-o").stdout.startswith("abcd-one ")
     assert "'abcd-one'" in call(tmp_path, "resume", "abcd-o", "--plan", "--json").stdout.replace('"', "'")
     assert call(tmp_path, "cancel", "abcd-t").stdout == "run abcd-two is cancelled\n"
     both, short = call(tmp_path, "show", "abcd"), call(tmp_path, "show", "abc")

@@ -145,7 +145,7 @@ def test_what_is_used_is_not_called_unused(call: Call, tmp_path: Path) -> None:
 
 
 def test_a_file_is_described_by_waves_and_routes(call: Call, tmp_path: Path) -> None:
-    told = call("inspect", written(tmp_path, DAG))
+    told = call("workflow", "inspect", written(tmp_path, DAG))
 
     assert told.lines == [
         "tree: 4 steps",
@@ -162,8 +162,8 @@ def test_a_file_is_described_by_waves_and_routes(call: Call, tmp_path: Path) -> 
 def test_conditions_groups_and_items_are_described(call: Call, tmp_path: Path) -> None:
     flow = written(tmp_path, GROUPED)
 
-    data = {step["name"]: step for step in call("inspect", flow, "--json").json["steps"]}
-    text = call("inspect", flow).out
+    data = {step["name"]: step for step in call("workflow", "inspect", flow, "--json").json["steps"]}
+    text = call("workflow", "inspect", flow).out
 
     assert data["seek"]["next"] == [
         {"to": "both", "when": "output.found", "choice": True},
@@ -184,12 +184,12 @@ def test_a_run_is_described_from_its_journal_when_file_and_code_are_gone(call: C
     assert call("run", flow, "--run-id", "r", "--quiet").code == 0
     (tmp_path / flow).unlink()
 
-    told = call("inspect", "r")
+    told = call("workflow", "inspect", "r")
 
     assert told.code == 0 and told.lines[0] == "hunt: 4 steps"
     assert "-> both (one of)" in told.out and "output" not in told.out
-    assert call("draw", "hunt").out.startswith("flowchart TD")
-    assert_is_dot(call("draw", "r", "--format", "dot").out)
+    assert call("workflow", "draw", "hunt").out.startswith("flowchart TD")
+    assert_is_dot(call("workflow", "draw", "r", "--format", "dot").out)
 
 
 def test_a_python_graph_s_run_and_its_sub_graph(call: Call, tmp_path: Path, sqlite_url: str) -> None:
@@ -201,23 +201,23 @@ def test_a_python_graph_s_run_and_its_sub_graph(call: Call, tmp_path: Path, sqli
         graph.add_edge(one, two)
     graph.compile(sqlite_url).invoke({}, run_id="r")
 
-    text = call("draw", "r", "--format", "dot", "--store", sqlite_url).out
+    text = call("workflow", "draw", "r", "--format", "dot", "--store", sqlite_url).out
 
     assert_is_dot(text)
     assert 'subgraph "cluster_n1"' in text and r'label="odd \"name\""' in text
     assert r'digraph "say \"hi\"\\"' in text
-    shown = call("inspect", "r", "--store", sqlite_url).out
+    shown = call("workflow", "inspect", "r", "--store", sqlite_url).out
     assert "sub" in shown and "      layer 1\n        x" in shown
 
 
 def test_a_state_saved_by_hand_has_no_graph(call: Call, sqlite_url: str) -> None:
     CheckpointStore(sqlite_url).save(State({"x": 1}, run_id="r"))
 
-    assert "has no graph" in call("inspect", "r", "--store", sqlite_url).err
+    assert "has no graph" in call("workflow", "inspect", "r", "--store", sqlite_url).err
 
 
 def test_a_file_that_is_not_there_is_told(call: Call) -> None:
-    told = call("inspect", "missing.yaml")
+    told = call("workflow", "inspect", "missing.yaml")
 
     assert told.code == 2 and "missing.yaml" in told.err
 
@@ -225,10 +225,7 @@ def test_a_file_that_is_not_there_is_told(call: Call) -> None:
 def test_draw_draws_mermaid_unless_told_otherwise(call: Call, tmp_path: Path) -> None:
     flow = written(tmp_path, GROUPED)
 
-    assert call("draw", flow).out == call("inspect", flow, "--format", "mermaid").out
-    assert '|"output.found"|' in call("draw", flow).out
-    assert call("draw", flow, "--format", "text").out == call("inspect", flow).out
-    assert call("draw", flow, "--format", "json").out == call("inspect", flow, "--json").out
+    assert '|"output.found"|' in call("workflow", "draw", flow).out
 
 
 def assert_is_dot(text: str) -> None:
@@ -284,8 +281,8 @@ def test_folding_keeps_true_loops_and_drops_ways_inside_a_step() -> None:
 
 
 def test_the_schema_is_printed_or_written(call: Call, tmp_path: Path) -> None:
-    printed = call("schema").json
-    told = call("schema", "-o", "deep/flow.schema.json")
+    printed = call("workflow", "schema").json
+    told = call("workflow", "schema", "-o", "deep/flow.schema.json")
 
     assert printed["$schema"].startswith("https://json-schema.org/") and "steps" in printed["properties"]
     assert json.loads((tmp_path / "deep" / "flow.schema.json").read_text()) == printed
@@ -340,7 +337,7 @@ def test_a_file_that_is_there_is_kept_unless_forced(call: Call, tmp_path: Path) 
 def test_a_path_that_cannot_be_written_is_told(call: Call, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    for words in (["init", "file/flow.yaml"], ["schema", "-o", "file/schema.json"]):
+    for words in (["init", "file/flow.yaml"], ["workflow", "schema", "-o", "file/schema.json"]):
         told = call(*words)
         assert told.code == 2 and "choose another path" in told.err
 
@@ -417,7 +414,7 @@ def test_the_steps_of_other_files_are_shown_below_theirs(call: Call, tmp_path: P
     assert call("show", "r", "--step", "sub", "--json").json["output"] == "hi"
     assert call("show", "r", "--step", "sub/echo", "--json").json["output"] == {"said": "hi"}
     assert data["output"] == ["a", "b"]
-    assert "sub" in call("inspect", "flow.yaml").out
+    assert "sub" in call("workflow", "inspect", "flow.yaml").out
 
 
 def test_every_wrong_python_target_of_a_file_and_of_its_sub_workflows_is_told(

@@ -313,16 +313,16 @@ def test_the_commands_tag_note_and_keep(tmp_path: Path) -> None:
     (tmp_path / "open").touch()
     assert call(tmp_path, "run", "chain.yaml", "--quiet").returncode == 0
 
-    done = call(tmp_path, "tag", "chain", "good", "odd", "--by", "ann")
+    done = call(tmp_path, "runs", "tag", "chain", "good", "odd", "--by", "ann")
     assert done.returncode == 0 and "tagged good, odd" in done.stdout, done.stderr
-    answer = json.loads(call(tmp_path, "tag", "chain", "--remove", "odd", "--json").stdout)
+    answer = json.loads(call(tmp_path, "runs", "tag", "chain", "--remove", "odd", "--json").stdout)
     assert answer["applied"] and answer["tags"] == ["good"]
-    assert call(tmp_path, "tag", "chain").stdout.strip() == "good"
-    assert call(tmp_path, "note", "chain@second", "from here", "--by", "ann").returncode == 0
-    assert call(tmp_path, "note", "chain", "-", given="two\nlines\n").returncode == 0
-    told = call(tmp_path, "note", "chain").stdout
+    assert call(tmp_path, "runs", "tag", "chain").stdout.strip() == "good"
+    assert call(tmp_path, "runs", "note", "chain@second", "from here", "--by", "ann").returncode == 0
+    assert call(tmp_path, "runs", "note", "chain", "-", given="two\nlines\n").returncode == 0
+    told = call(tmp_path, "runs", "note", "chain").stdout
     assert "by ann\n  from here" in told and "  two\n  lines" in told
-    assert call(tmp_path, "keep", "chain@second").stdout.endswith("the checkpoint is kept\n")
+    assert call(tmp_path, "checkpoints", "keep", "chain@second").stdout.endswith("the checkpoint is kept\n")
 
     listed = json.loads(call(tmp_path, "runs", "--tag", "good", "--json").stdout)["runs"]
     assert len(listed) == 1 and listed[0]["tags"] == ["good"]
@@ -331,7 +331,11 @@ def test_the_commands_tag_note_and_keep(tmp_path: Path) -> None:
     remarks = json.loads(call(tmp_path, "show", "chain", "--json").stdout)["remarks"]
     assert [said["keep"] for said in remarks] == [False, True]
 
-    for words in (("keep", "chain@77"), ("note", "chain", ""), ("tag", "nobody-here", "x")):
+    for words in (
+        ("checkpoints", "keep", "chain@77"),
+        ("runs", "note", "chain", ""),
+        ("runs", "tag", "nobody-here", "x"),
+    ):
         wrong = call(tmp_path, *words)
         assert wrong.returncode in (1, 2) and wrong.stderr and "Traceback" not in wrong.stderr
 

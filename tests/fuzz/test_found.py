@@ -146,8 +146,8 @@ def test_what_no_path_can_be_is_no_store(url: str, tmp_path: Path, monkeypatch: 
     "words",
     [
         ["events", "r", "--since", "9" * 30],
-        ["draw", "[" * 2000],
-        ["keygen", "-o", "9" * 5000],
+        ["workflow", "draw", "[" * 2000],
+        ["capsule", "keygen", "-o", "9" * 5000],
         ["show", "r@" + "9" * 5000],
     ],
 )

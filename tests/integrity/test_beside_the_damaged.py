@@ -41,16 +41,16 @@ def test_the_costs_of_others_are_told_and_what_cannot_be_read_is_named(
         list(charges_of(journal, ["r", "s"]))
     call = caller(capsys)
 
-    told = call("cost", "--json", "--store", sqlite_url)
+    told = call("runs", "cost", "--json", "--store", sqlite_url)
     assert told.code == 0 and told.json["total"]["cost"] == 3.0
     assert [left["run_id"] for left in told.json["unreadable"]] == ["r"]
-    told = call("cost", "--store", sqlite_url)
+    told = call("runs", "cost", "--store", sqlite_url)
     assert told.code == 0 and "left out, since it cannot be read: run 'r': entry 3 is damaged" in told.err
 
     new = repair_run(store, "r").new_run
     charges = list(charges_of(journal, [info.run for info in store.runs()]))
     assert {charge.run for charge in charges} == {"s", new}
-    assert call("cost", "--json", "--store", sqlite_url).json["unreadable"] == []
+    assert call("runs", "cost", "--json", "--store", sqlite_url).json["unreadable"] == []
     store.close()
 
 

@@ -272,7 +272,9 @@ def test_a_damaged_row_of_facts_is_refused_by_readers_and_found(sqlite: SqliteSt
     made(sqlite, "other")
     sql(sqlite, f"UPDATE runs SET {column} = 'cancelled' WHERE run = 'r'")
 
-    with pytest.raises(HoldfastError, match="the facts of run 'r' are damaged; `holdfast fsck --repair`"):
+    with pytest.raises(
+        HoldfastError, match="the facts of run 'r' are damaged; `holdfast store fsck --repair`"
+    ):
         sqlite.runs()
     report = check_store(sqlite)
     assert len(report.runs) == 2 and [run.run for run in report.runs if run.is_fine] == ["other"]

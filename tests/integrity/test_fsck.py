@@ -1,4 +1,4 @@
-"""`holdfast fsck`: exit codes, what is told, `--json`, `--repair` with its question, and stores that do not open."""
+"""`holdfast store fsck`: exit codes, what is printed, `--json`, `--repair`, and stores that do not open."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def damaged() -> None:
 
 
 def test_what_is_damaged_and_intact_is_told_and_the_exit_code_says_it(call: Call, damaged: None) -> None:
-    told = call("fsck")
+    told = call("store", "fsck")
 
     assert told.code == 1 and "whole-run" not in told.out
     assert "damaged run broken-run (workflow graph, completed)" in told.out
     assert "entry 3 is damaged (its checksum does not match)" in told.out
     assert "intact: entries 1 to 2 of 4" in told.out and "wave 1 after a, " in told.out
-    assert "way out: `holdfast fsck --repair`" in told.out and "1 run fine, 1 run damaged" in told.out
+    assert "way out: `holdfast store fsck --repair`" in told.out and "1 run fine, 1 run damaged" in told.out
 
 
 def test_as_json_it_is_one_document(call: Call, damaged: None) -> None:
-    told = call("fsck", "--json")
+    told = call("store", "fsck", "--json")
 
     assert told.code == 1 and told.json["fine"] is False and told.json["repair"] is None
     runs = {run["run_id"]: run for run in told.json["runs"]}
@@ -60,21 +60,21 @@ def test_as_json_it_is_one_document(call: Call, damaged: None) -> None:
 
 
 def test_runs_can_be_named_by_their_beginning(call: Call, damaged: None) -> None:
-    assert call("fsck", "whole").code == 0
-    assert call("fsck", "broken").code == 1
-    refused = call("fsck", "nobody")
+    assert call("store", "fsck", "whole").code == 0
+    assert call("store", "fsck", "broken").code == 1
+    refused = call("store", "fsck", "nobody")
     assert refused.code == 2 and "no run 'nobody'" in refused.err and refused.out == ""
 
 
 def test_repair_needs_a_yes_where_nobody_can_be_asked(call: Call, damaged: None) -> None:
-    refused = call("fsck", "--repair")
+    refused = call("store", "fsck", "--repair")
     assert refused.code == 2 and "this would repair 1 run" in refused.err and "--yes" in refused.err
 
-    done = call("fsck", "--repair", "--yes", "--json")
+    done = call("store", "fsck", "--repair", "--yes", "--json")
 
     assert done.code == 0 and done.json["fine"] is True
     assert done.json["repair"]["runs"][0]["new_run_id"] == "broken-run-repaired"
-    again = call("fsck", "--repair", "--yes")
+    again = call("store", "fsck", "--repair", "--yes")
     assert again.code == 0 and "repaired run broken-run (" in again.out and "nothing damaged" in again.out
     listed = {run["run_id"]: run["status"] for run in call("runs", "--json").json["runs"]}
     assert listed == {
@@ -85,12 +85,12 @@ def test_repair_needs_a_yes_where_nobody_can_be_asked(call: Call, damaged: None)
 
 
 def test_on_a_terminal_it_asks_first(tmp_path: Path, damaged: None) -> None:
-    session = Session(tmp_path, "fsck", "--repair")
+    session = Session(tmp_path, "store", "fsck", "--repair")
     session.expect("Repair 1 run of sqlite")
     session.write("n\n")
     assert session.end() != 0
 
-    session = Session(tmp_path, "fsck", "--repair")
+    session = Session(tmp_path, "store", "fsck", "--repair")
     session.expect("Repair 1 run of sqlite")
     session.write("y\n")
     session.expect("run 'broken-run-repaired' has what is intact, and can be resumed")
@@ -104,7 +104,7 @@ def test_what_is_replaced_is_put_where_it_is_asked_to_be(call: Call, tmp_path: P
     sql(store, "INSERT INTO inbox VALUES (99 << 32 | 1, 1.0, x'00')")
     store.close()
 
-    done = call("fsck", "--repair", "--yes", "--aside", "kept")
+    done = call("store", "fsck", "--repair", "--yes", "--aside", "kept")
 
     assert (
         done.code == 0
@@ -115,7 +115,7 @@ def test_what_is_replaced_is_put_where_it_is_asked_to_be(call: Call, tmp_path: P
 
 @pytest.mark.parametrize("words", [("--yes",), ("--aside", "x")])
 def test_options_of_repair_alone_are_refused(call: Call, damaged: None, words: tuple[str, ...]) -> None:
-    refused = call("fsck", *words)
+    refused = call("store", "fsck", *words)
 
     assert refused.code == 2 and "belong to --repair" in refused.err
 
@@ -123,10 +123,10 @@ def test_options_of_repair_alone_are_refused(call: Call, damaged: None, words: t
 def test_a_store_that_cannot_even_be_opened_is_damaged(call: Call, tmp_path: Path) -> None:
     (tmp_path / "runs.db").write_bytes(b"no database at all" * 400)
 
-    told = call("fsck", "--json")
+    told = call("store", "fsck", "--json")
 
     assert told.code == 1 and told.json["fine"] is False and "not a SQLite database" in told.json["medium"][0]
-    assert call("fsck").code == 1
+    assert call("store", "fsck").code == 1
 
 
 def test_who_reads_a_damaged_run_is_told_of_fsck(call: Call, damaged: None) -> None:
@@ -135,11 +135,11 @@ def test_who_reads_a_damaged_run_is_told_of_fsck(call: Call, damaged: None) -> N
     assert (
         refused.code == 1
         and "entry 3 is damaged" in refused.err
-        and "`holdfast fsck` tells what is intact" in refused.err
+        and "`holdfast store fsck` tells what is intact" in refused.err
     )
 
 
 def test_a_store_that_is_not_there_is_refused(call: Call) -> None:
-    refused = call("fsck", "--store", "sqlite:///nowhere.db")
+    refused = call("store", "fsck", "--store", "sqlite:///nowhere.db")
 
     assert refused.code == 2 and "there are no runs at" in refused.err and not Path("nowhere.db").exists()

@@ -177,7 +177,7 @@ def test_one_damaged_run_does_not_hide_the_others(
     assert [each.run for each in FileStore(folder).runs()] == ["bad", "good"]
     (folder / "bad" / "run.json").write_text("?")
     assert [each.run for each in FileStore(folder).runs()] == ["good"]
-    assert "'bad'" in caplog.text and "holdfast fsck" in caplog.text
+    assert "'bad'" in caplog.text and "holdfast store fsck" in caplog.text
     with pytest.raises(CorruptJournal, match="'bad'"):
         FileStore(folder).runs(run="bad")
 

@@ -206,7 +206,7 @@ def _left_out(capsule: Capsule, run: RunState | None, path: str | Path) -> tuple
         return ()
     what = "a command that waits" if left == 1 else f"{left} commands that wait"
     return (
-        f"{what} in its inbox left out; `holdfast import {shlex.quote(str(path))} --inspect` shows them, "
+        f"{what} in its inbox left out; `holdfast capsule import {shlex.quote(str(path))} --inspect` shows them, "
         "--trust (trust=True) instead of --inspect takes them",
     )
 

@@ -136,7 +136,7 @@ def _private_key(path: Path) -> Ed25519PrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        raise HoldfastError(f"{path} is no private Ed25519 key; `holdfast keygen -o NAME` makes one")
+        raise HoldfastError(f"{path} is no private Ed25519 key; `holdfast capsule keygen -o NAME` makes one")
     return key
 
 
@@ -150,7 +150,9 @@ def _public_key(path: Path) -> bytes:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):
-        raise HoldfastError(f"{path} is no public Ed25519 key; `holdfast keygen` writes them as NAME.pub")
+        raise HoldfastError(
+            f"{path} is no public Ed25519 key; `holdfast capsule keygen` writes them as NAME.pub"
+        )
     return key.public_bytes_raw()
 
 

@@ -144,7 +144,7 @@ def exit_code(error: BaseException) -> int:
 
 
 _NAMED = re.compile(
-    r"(`holdfast (?:runs|show|fsck|resume|cancel|checkpoints|fork|rerun|store migrate)\b(?! --help)[^`]*)`"
+    r"(`holdfast (?:runs|show|store fsck|resume|cancel|checkpoints|fork|rerun|store migrate)\b(?! --help)[^`]*)`"
     r"|(: holdfast (?:resume|cancel|fork) (?!\[)(?:'[^'\n]*'|[^\s;,`'])+)"
 )
 """The commands about runs that a message names."""
@@ -222,7 +222,7 @@ def message(error: BaseException) -> str:
 def _way_out(error: BaseException) -> str:
     """What to do about damage, unless that was said."""
     is_damage = any(kind.__name__ == "CorruptJournal" for kind in type(error).__mro__)
-    return "; `holdfast fsck` tells what is intact" if is_damage and "fsck" not in str(error) else ""
+    return "; `holdfast store fsck` tells what is intact" if is_damage and "fsck" not in str(error) else ""
 
 
 def _is_expected(error: BaseException) -> bool:

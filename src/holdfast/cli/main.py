@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any, NamedTuple
 
@@ -50,59 +50,68 @@ class Entry(NamedTuple):
     help: str
 
 
-RUN, STEER, FLEET, LOOK = "Run", "Steer", "Fleet", "Look"
-TRAVEL, WRITE, KEEP = "Travel", "Write", "House-keeping"
+RUN, LOOK, FLEET, FILES = "Run", "Look and go back", "Fleet", "Files and stores"
 
 ENTRIES = {
     "run": Entry(RUN, "run", "Run a workflow file."),
-    "resume": Entry(RUN, "run", "Go on with a run where it stopped."),
-    "answer": Entry(STEER, "control", "Answer what a run waits for."),
-    "pause": Entry(STEER, "control", "Let a run stop after the steps under way."),
-    "cancel": Entry(STEER, "control", "Stop a run."),
-    "edit": Entry(STEER, "steer", "Change the state of a run."),
-    "skip": Entry(STEER, "steer", "Pass over a step."),
-    "modify": Entry(STEER, "steer", "Change what a step is given."),
-    "inject": Entry(STEER, "steer", "Run a further step now."),
-    "replan": Entry(STEER, "steer", "Run other steps, or go on with a changed file."),
-    "submit": Entry(FLEET, "submit", "Store a run for workers to drive."),
-    "worker": Entry(FLEET, "worker", "Drive the runs that were submitted."),
+    "resume": Entry(RUN, "run", "Resume a run where it stopped."),
+    "answer": Entry(RUN, "control", "Answer what a run waits for."),
+    "pause": Entry(RUN, "control", "Pause a run after the steps under way."),
+    "cancel": Entry(RUN, "control", "Stop a run."),
+    "steps": Entry(RUN, "steer", "Skip, modify, inject and replan steps of a run."),
+    "delete": Entry(RUN, "control", "Delete a run and its data."),
+    "runs": Entry(LOOK, "runs", "List runs; edit, compare, tag, roll back and promote them."),
+    "show": Entry(LOOK, "runs", "Show all about a run."),
+    "events": Entry(LOOK, "runs", "Print what happened in a run, and follow it."),
+    "history": Entry(LOOK, "history", "List a run's checkpoints and forks."),
+    "diff": Entry(LOOK, "history", "Print what differs between two checkpoints."),
+    "fork": Entry(LOOK, "fork", "Start a new run at a checkpoint of another."),
+    "rerun": Entry(LOOK, "fork", "Run a step and what follows it again."),
+    "submit": Entry(FLEET, "submit", "Store a run for workers to execute."),
+    "worker": Entry(FLEET, "worker", "Execute the runs that were submitted."),
     "queue": Entry(FLEET, "queue", "List, limit and pause queues."),
     "schedule": Entry(FLEET, "schedule", "Submit runs at the times of a cron expression."),
-    "runs": Entry(LOOK, "runs", "List the runs."),
-    "show": Entry(LOOK, "runs", "Show all about a run."),
-    "status": Entry(LOOK, "runs", "Say how a run stands, in words and as the exit code."),
-    "events": Entry(LOOK, "runs", "Tell what happened in a run, and follow it."),
-    "cost": Entry(LOOK, "runs", "Tell what runs used up: tokens, money, time."),
-    "checkpoints": Entry(LOOK, "checkpoints", "List, show, prune and clear checkpoints."),
-    "history": Entry(TRAVEL, "history", "List a run's checkpoints, what happened between them, and forks."),
-    "rerun": Entry(TRAVEL, "fork", "Run a step and what follows it again; keep everything else."),
-    "fork": Entry(TRAVEL, "fork", "Begin a new run where another stood."),
-    "compare": Entry(TRAVEL, "history", "Tell what two runs did differently."),
-    "promote": Entry(TRAVEL, "fork", "Promote a fork's result to its parent run."),
-    "rollback": Entry(TRAVEL, "fork", "Roll a run back to an earlier checkpoint."),
-    "diff": Entry(TRAVEL, "history", "Tell what differs between two moments of runs."),
-    "export": Entry(TRAVEL, "capsule", "Write a run into one file."),
-    "import": Entry(TRAVEL, "capsule", "Read a run from a file, or look into it."),
-    "keygen": Entry(TRAVEL, "capsule", "Make keys for signing such files."),
-    "init": Entry(WRITE, "authoring", "Write a first workflow file."),
-    "validate": Entry(WRITE, "authoring", "Check workflow files and tell every problem."),
-    "inspect": Entry(WRITE, "authoring", "Describe the steps of a workflow or a run."),
-    "draw": Entry(WRITE, "authoring", "Draw a workflow or a run."),
-    "schema": Entry(WRITE, "authoring", "Print the JSON Schema of workflow files."),
-    "tag": Entry(KEEP, "notes", "Tag a run or a checkpoint."),
-    "note": Entry(KEEP, "notes", "Write a note to a run or a checkpoint."),
-    "keep": Entry(KEEP, "notes", "Keep a checkpoint from being pruned."),
-    "store": Entry(KEEP, "store", "Copy runs between stores; measure and migrate a store."),
-    "fsck": Entry(KEEP, "store", "Verify every run of a store, and repair what is damaged."),
-    "doctor": Entry(KEEP, "doctor", "Check the installation and the store."),
-    "demo": Entry(KEEP, "run", "Watch ten steps hit a rate limit and resume; needs no key."),
+    "init": Entry(FILES, "authoring", "Write a first workflow file."),
+    "validate": Entry(FILES, "authoring", "Check workflow files and print every problem."),
+    "workflow": Entry(FILES, "authoring", "Describe and draw a workflow; print the JSON Schema."),
+    "checkpoints": Entry(FILES, "checkpoints", "List, show, keep, prune and clear checkpoints."),
+    "capsule": Entry(FILES, "capsule", "Export a run to one file, and import it."),
+    "store": Entry(FILES, "store", "Check, repair, copy, measure and migrate a store."),
+    "doctor": Entry(FILES, "doctor", "Check the installation and the store."),
+    "demo": Entry(FILES, "run", "Watch ten steps hit a rate limit and resume."),
 }
 """Every command. Its module is imported when the command is used, so that the overview costs nothing."""
 
+HIDDEN = {"export": "capsule", "import": "capsule"}
+"""Commands of groups that are understood without the name of the group, too, and are listed nowhere."""
+
 EXAMPLE = """\
-  holdfast init hello.yaml                  write a first workflow
-  holdfast run hello.yaml -i name=Ada       run it; every finished step is saved
-  holdfast resume                           go on after a failure, a crash or Ctrl+C"""
+  holdfast init hello.yaml              write a first workflow
+  holdfast run hello.yaml -i name=Ada   run it; every finished step is saved
+  holdfast resume                       go on after a failure, a crash or Ctrl+C"""
+
+
+def _imported(module: str, name: str) -> click.Command:
+    with loading():
+        found = importlib.import_module(f"holdfast.cli.commands.{module}")
+    command: click.Command = getattr(found, f"{name}_" if iskeyword(name) else name)
+    return command
+
+
+class SpreadGroup(click.Group):
+    """A group some of whose commands are in other modules, which are imported when they are used."""
+
+    elsewhere: Mapping[str, str] = {}
+    """The modules of these commands, by the names of the commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return [*super().list_commands(ctx), *self.elsewhere]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of that name."""
+        module = self.elsewhere.get(cmd_name)
+        return super().get_command(ctx, cmd_name) if module is None else _imported(module, cmd_name)
 
 
 class Commands(click.Group):
@@ -114,19 +123,15 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, imported now."""
-        entry = ENTRIES.get(cmd_name)
-        if entry is None:
+        if cmd_name not in ENTRIES and cmd_name not in HIDDEN:
             return None
-        with loading():
-            module = importlib.import_module(f"holdfast.cli.commands.{entry.module}")
-        command: click.Command = getattr(module, f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name)
-        return command
+        return _imported(HIDDEN.get(cmd_name) or ENTRIES[cmd_name].module, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does it, with suggestions from the whole table."""
-        if args and args[0] not in ENTRIES and not args[0].startswith("-"):
+        if args and args[0] not in {*ENTRIES, *HIDDEN} and not args[0].startswith("-"):
             raise click.NoSuchCommand(args[0], possibilities=ENTRIES, ctx=ctx)
         return super().resolve_command(ctx, args)
 
@@ -159,7 +164,6 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="`holdfast COMMAND --help` tells more about a command.",
 )
 @click.option(
     "-V",
@@ -177,7 +181,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
     help="Show tracebacks of errors; may follow the command too.",
 )
 def commands() -> None:
-    """Run workflows that save every finished step and resume after anything."""
+    """Run workflows that save every finished step; `COMMAND --help` tells more."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

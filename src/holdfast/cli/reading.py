@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -186,6 +187,18 @@ def _is_file(text: str) -> bool:
 run_argument = click.argument("run", metavar="RUN")
 reason_option = click.option("--reason", default="", metavar="TEXT", help="Say why.")
 by_option = click.option("--by", metavar="NAME", help="Who asks for it; by default you at this machine.")
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+
+
+def confirm(what: str, yes: bool) -> None:
+    """Ask whether something that cannot be undone may be done; without a terminal only `--yes` says so."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"this would {what}; --yes says that it may")
+    click.confirm(f"{what[:1].upper()}{what[1:]}?", abort=True, err=True)
+
+
 plain_json_option = click.option("--json", "json", is_flag=True, help="Print JSON.")
 
 

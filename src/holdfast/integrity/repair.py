@@ -34,7 +34,7 @@ from holdfast.values import RunStatus
 # A new run with what is intact of a damaged one: the same records, chained anew under a key of its own.
 
 
-_BY = "holdfast fsck"
+_BY = "holdfast store fsck"
 
 
 class Rewriting:

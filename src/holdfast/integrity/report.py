@@ -80,11 +80,11 @@ class RunReport:
         if self.repaired_as:
             return f"run {self.repaired_as!r} has what could be read of it; delete this one when you miss nothing"
         if not self.needs_new_run:
-            return "nothing of the run is lost: `holdfast fsck --repair` rights it"
+            return "nothing of the run is lost: `holdfast store fsck --repair` rights it"
         if self.intact is None:
             return "nothing of it can be read; restore a backup"
         lost = "all of it" if self.intact.end >= self.head else f"what it had up to entry {self.intact.end}"
-        return f"`holdfast fsck --repair` writes a new run with {lost}"
+        return f"`holdfast store fsck --repair` writes a new run with {lost}"
 
     def as_json(self) -> dict[str, Any]:
         """Keys: run_id, workflow, status, fine, damages, entries, checkpoints, snapshots, messages, sealed, intact,

@@ -86,7 +86,7 @@ def _line(info: RunInfo, mark: Mark | None, alive: bool | None) -> RunLine:
     try:
         return _readable_line(info, None if mark is None else read_mark(info.key, mark, info.run), alive)
     except (ValueError, OverflowError, OSError) as error:
-        text = f"the facts of run {info.run!r} are damaged ({error}); `holdfast fsck` tells more"
+        text = f"the facts of run {info.run!r} are damaged ({error}); `holdfast store fsck` tells more"
         raise CorruptJournal(text, run=info.run) from None
 
 

@@ -170,11 +170,11 @@ def test_the_command(sqlite_url: str, call: Call) -> None:
     app.fork("root", at=2, update={"n": 5, "log": ["\x1b[31mred"]}, run_id="fork1")
     app.resume("fork1")
 
-    told = call("compare", "root", "fork1", "--store", sqlite_url)
+    told = call("runs", "compare", "root", "fork1", "--store", sqlite_url)
     assert told.code == 0
     assert "root, after wave 2 (b)" in told.out and "double" in told.out and "\x1b" not in told.out
-    found = call("compare", "root", "fork1", "--json", "--store", sqlite_url).json
+    found = call("runs", "compare", "root", "fork1", "--json", "--store", sqlite_url).json
     assert found.pop("store") == store.url
     assert found == json.loads(json.dumps(app.compare("root", "fork1").as_json()))
-    assert call("compare", "root", "nobody", "--store", sqlite_url).code == 2
+    assert call("runs", "compare", "root", "nobody", "--store", sqlite_url).code == 2
     store.close()

@@ -391,19 +391,21 @@ def folder(tmp_path: Path) -> Path:
 def test_the_command_tells_one_run_and_many(folder: Path) -> None:
     env = {**os.environ, "HOLDFAST_STORE": f"sqlite:///{folder}/.holdfast/runs.db", "NO_COLOR": "1"}
 
-    told = call(folder, "cost", "first", env=env)
+    told = call(folder, "runs", "cost", "first", env=env)
     assert told.returncode == 0, told.stderr
     assert "spent     $3.00: 2 calls, 20 tokens in, 4 out" in told.stdout
     assert "large" in told.stdout and "in steps, driven for" in told.stdout
-    one = json.loads(call(folder, "cost", "first", "--json", "--ids", env=env).stdout)
+    one = json.loads(call(folder, "runs", "cost", "first", "--json", "--ids", env=env).stdout)
     assert [row["name"] for row in one["steps"]] == ["b#1", "a#1"]
     assert one["total"]["cost"] == one["own"]["cost"] == 3.0
 
-    whole = json.loads(call(folder, "cost", "first", "--family", "--json", env=env).stdout)
+    whole = json.loads(call(folder, "runs", "cost", "first", "--family", "--json", env=env).stdout)
     assert (whole["runs"], whole["total"]["cost"]) == (2, 5.0)
-    models = json.loads(call(folder, "cost", "--since", "1h", "--by", "model", "--json", env=env).stdout)
+    models = json.loads(
+        call(folder, "runs", "cost", "--since", "1h", "--by", "model", "--json", env=env).stdout
+    )
     assert {row["name"]: row["cost"] for row in models["rows"]} == {"m": 1.0, "large": 4.0}
-    days = json.loads(call(folder, "cost", "--by", "day", "--limit", "1", "--json", env=env).stdout)
+    days = json.loads(call(folder, "runs", "cost", "--by", "day", "--limit", "1", "--json", env=env).stdout)
     assert days["runs"] == 3 and days["total"]["unpriced"] == 1
 
 
@@ -417,6 +419,6 @@ def test_the_command_refuses_what_makes_no_sense(folder: Path) -> None:
         (("first@1", "--by", "step"), "is a moment of a run"),
         (("--ids", "--by", "model"), "--ids tells steps apart"),
     ]:
-        done = call(folder, "cost", *words, env=env)
+        done = call(folder, "runs", "cost", *words, env=env)
         assert done.returncode == 2 or done.returncode == 1, words
         assert told in done.stderr and "Traceback" not in done.stderr, done.stderr

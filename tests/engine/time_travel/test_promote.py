@@ -228,24 +228,24 @@ def test_the_commands(sqlite_url: str, call: Call, tmp_path: Any, monkeypatch: p
     quietly = call("fork", "r@second", "--run", "--no-interactive", "--quiet", *url)
     assert quietly.code == 0 and json.loads(quietly.out) == {"result": "through", "count": 2}
 
-    compared = call("compare", "r", other, "--json", *url).json
+    compared = call("runs", "compare", "r", other, "--json", *url).json
     assert compared["related"] and compared["ancestor"]["run_id"] == "r"
-    assert "diverging" in call("compare", "r", other, *url).out
+    assert "diverging" in call("runs", "compare", "r", other, *url).out
 
-    promoted = call("promote", other, "--reason", "seven is better", "--json", *url).json
+    promoted = call("runs", "promote", other, "--reason", "seven is better", "--json", *url).json
     assert (promoted["run_id"], promoted["status"]) == ("r", "completed")
     assert call("show", "r", "--output", *url).json["count"] == 7
     assert "promoted" in call("history", "r", *url).out
 
-    rolled = call("rollback", "r@first", *url)
+    rolled = call("runs", "rollback", "r@first", *url)
     assert rolled.code == 0 and "holdfast resume r" in rolled.out.replace("-m ", "")
     assert call("resume", "r", "--quiet", *url).code == 0
     assert call("show", "r", "--output", *url).json["count"] == 2
 
     for words in (
-        ("rollback", "r"),
-        ("promote", "r"),
-        ("promote", "child@1"),
+        ("runs", "rollback", "r"),
+        ("runs", "promote", "r"),
+        ("runs", "promote", "child@1"),
         ("fork", "r@99"),
         ("fork", "r", "--run-id", "child"),
         ("fork", "r", "--as-node", "nobody"),

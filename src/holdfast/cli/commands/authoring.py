@@ -1,4 +1,4 @@
-"""`holdfast validate`, `inspect`, `draw`, `schema` and `init`: for people who write workflow files."""
+"""`holdfast init`, `validate` and `workflow`: for people who write workflow files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.cli.store_option import store_option
 from holdfast.workflows.model import Agent, Definition, Http, Step
 from holdfast.workflows.scope import members
 
-FORMATS = ("text", "json", "dot", "mermaid")
+DRAWINGS = ("mermaid", "dot")
 TEMPLATES = ("chain", "loop", "dag", "for-each", "gate")
 
 
@@ -81,65 +81,71 @@ def _print_report(report: dict[str, Any]) -> None:
         click.echo(one_line(f"{report['file']}: valid, {count(report['steps'], 'step')}", 2_000))
 
 
-@click.command()
-@click.argument("target", metavar="WORKFLOW|RUN")
-@click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How it is told."
-)
+@click.group()
+def workflow() -> None:
+    """Describe and draw the workflow of a file or a run; print the JSON Schema of workflow files.
+
+    \b
+    Example:
+      holdfast workflow inspect flow.yaml
+      holdfast workflow draw flow.yaml > flow.mmd
+    """
+
+
+_TARGET = click.argument("target", metavar="FILE|RUN")
+
+
+@workflow.command()
+@_TARGET
 @store_option
 @json_option
-def inspect(target: str, form: str, store: str | None, as_json: bool) -> int:
+def inspect(target: str, store: str | None, as_json: bool) -> int:
     """Describe the steps of a workflow file, or of the workflow of a stored run: layers, routes, what waits.
 
-    WORKFLOW is a file; RUN is a run's id or a workflow's name. A run is described as its journal has it, so its
-    file and its code need not be there. Steps of one layer may run together. Layers are no waves, which `history`
-    and RUN@N count: a loop or a for-each takes several.
+    RUN is a run's id or a workflow's name. A run is described as its journal has it, so its file and its code need not
+    be there. Steps of one layer may run together. Layers are not waves, which `history` and RUN@N count: a loop or a
+    for-each takes several.
 
     \b
     Example:
-      holdfast inspect flow.yaml
-      holdfast inspect flow.yaml --format dot | dot -Tsvg > flow.svg
+      holdfast workflow inspect flow.yaml
     """
-    _tell(target, "json" if as_json else form, store)
-    return 0
-
-
-@click.command()
-@click.argument("target", metavar="WORKFLOW|RUN")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default="mermaid",
-    show_default=True,
-    help="How it is drawn.",
-)
-@store_option
-def draw(target: str, form: str, store: str | None) -> int:
-    """Draw a workflow file, or the workflow of a stored run.
-
-    \b
-    Example:
-      holdfast draw flow.yaml > flow.mmd
-    """
-    _tell(target, form, store)
-    return 0
-
-
-def _tell(target: str, form: str, store: str | None) -> None:
-    from holdfast.cli.display.outlines import dot, outline_text
-    from holdfast.graph.drawing import mermaid
+    from holdfast.cli.display.outlines import outline_text
 
     outline, kinds = _outline(target, store)
-    if form == "mermaid":
-        click.echo(mermaid(outline), nl=False)
-    elif form == "dot":
-        click.echo(dot(outline), nl=False)
-    elif form == "json":
+    if as_json:
         print_json(_described(outline, kinds))
     else:
         click.echo(one_line(f"{outline['name']}: {count(len(outline['nodes']), 'step')}", 2_000))
         click.echo(visible(outline_text(outline, kinds)))
+    return COMPLETED
+
+
+@workflow.command()
+@_TARGET
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(DRAWINGS),
+    default="mermaid",
+    show_default=True,
+    help="The language.",
+)
+@store_option
+def draw(target: str, form: str, store: str | None) -> int:
+    """Draw a workflow file, or the workflow of a stored run, as Mermaid or for Graphviz.
+
+    \b
+    Example:
+      holdfast workflow draw flow.yaml > flow.mmd
+      holdfast workflow draw flow.yaml --format dot | dot -Tsvg > flow.svg
+    """
+    from holdfast.cli.display.outlines import dot
+    from holdfast.graph.drawing import mermaid
+
+    outline, _ = _outline(target, store)
+    click.echo(dot(outline) if form == "dot" else mermaid(outline), nl=False)
+    return COMPLETED
 
 
 def _outline(target: str, store: str | None) -> tuple[dict[str, Any], dict[str, str]]:
@@ -175,7 +181,9 @@ def _refuse_capsule(path: Path) -> None:
 
     with contextlib.suppress(OSError), path.open("rb") as file:
         if file.read(len(MAGIC)) == MAGIC:
-            raise click.UsageError(f"{path} is a capsule; look into it with: holdfast import --inspect FILE")
+            raise click.UsageError(
+                f"{path} is a capsule; look into it with: holdfast capsule import --inspect FILE"
+            )
 
 
 def _routes(steps: Mapping[str, Step]) -> dict[str, list[tuple[str, str]]]:
@@ -209,7 +217,7 @@ def _described(outline: Mapping[str, Any], kinds: dict[str, str]) -> dict[str, A
     return {"name": outline["name"], "steps": steps}
 
 
-@click.command()
+@workflow.command()
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file."
 )
@@ -218,7 +226,7 @@ def schema(output: Path | None) -> int:
 
     \b
     Example:
-      holdfast schema -o .holdfast/workflow.schema.json
+      holdfast workflow schema -o .holdfast/workflow.schema.json
     """
     import json
 
@@ -282,7 +290,7 @@ def _next_commands(template: str, name: str) -> list[tuple[str, str]]:
     run = f"holdfast run {name} -i name=Ada" if template == "chain" else f"holdfast run {name}"
     return [
         (f"holdfast validate {name}", "check it"),
-        (f"holdfast inspect {name}", "see its steps"),
+        (f"holdfast workflow inspect {name}", "see its steps"),
         (run, "run it; every finished step is saved"),
         ("holdfast runs", "see its runs"),
     ]

@@ -1,4 +1,4 @@
-"""`holdfast export`, `import` and `keygen`: carrying a run in a file."""
+"""`holdfast capsule`: a run in one file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,18 @@ def _passphrase_option(command: Decorated) -> Decorated:
     )(command)
 
 
-@click.command("export")
+@click.group()
+def capsule() -> None:
+    """Export a run to one file, a capsule, and import it into any store on any machine.
+
+    \b
+    Example:
+      holdfast capsule export research -o research.holdfast
+      holdfast capsule import research.holdfast
+    """
+
+
+@capsule.command("export")
 @click.argument("run", metavar="RUN|WORKFLOW")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Where to write it; - is stdout.")
 @click.option(
@@ -75,15 +86,15 @@ def export(
 ) -> int:
     """Write a run into one file: its definition, its journal, and what it used.
 
-    `holdfast import` reads the file into any store on any machine, where the run can be resumed. RUN is a run's id
-    or its beginning, or a workflow's name or file, which means its latest run. A run under way is written as far as
-    it is. Exporting the same run again gives the same bytes, wherever it is.
+    `holdfast capsule import` reads the file into any store on any machine, where the run can be resumed. RUN is a
+    run's id or its beginning, or a workflow's name or file, which means its latest run. A run under way is written as
+    far as it is. Exporting the same run again gives the same bytes, wherever it is.
 
     \b
     Example:
-      holdfast export research -o research.holdfast
-      holdfast export research -o research.holdfast --sign my.key --encrypt
-      holdfast export research -o - --format jsonl | grep StepFailed
+      holdfast capsule export research -o research.holdfast
+      holdfast capsule export research -o research.holdfast --sign my.key --encrypt
+      holdfast capsule export research -o - --format jsonl | grep StepFailed
     """
     from holdfast.views.runs import find_run_info
 
@@ -186,7 +197,7 @@ def _tell_export(exported: ExportedRun, output: str, as_json: bool) -> None:
     )
 
 
-@click.command("import")
+@capsule.command("import")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--inspect", "look", is_flag=True, help="Only show what is in it.")
 @click.option("--as", "run_id", metavar="ID", help="Give the run another id.")
@@ -220,7 +231,7 @@ def import_(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Read a run from a file that `holdfast export` wrote, or look into it.
+    """Read a run from a file that `holdfast capsule export` wrote, or look into it.
 
     All of the file is verified before anything is written. A run that is here already is brought up to date; one of
     the same id with another history is refused. Nothing in the file is run by importing it: that is what resuming
@@ -230,9 +241,9 @@ def import_(
 
     \b
     Example:
-      holdfast import --inspect research.holdfast
-      holdfast import research.holdfast
-      holdfast import research.holdfast --trust colleagues/
+      holdfast capsule import --inspect research.holdfast
+      holdfast capsule import research.holdfast
+      holdfast capsule import research.holdfast --trust colleagues/
       holdfast resume research
     """
     from holdfast.capsules.summary import inspect_capsule
@@ -332,7 +343,7 @@ def _tell_import(imported: ImportedRun, url: str, as_json: bool) -> None:
         click.echo(f"go on with it: {resume_command(imported.run, url, '')}")
 
 
-@click.command()
+@capsule.command()
 @click.option(
     "-o",
     "--output",
@@ -350,9 +361,9 @@ def keygen(output: Path, as_json: bool) -> int:
 
     \b
     Example:
-      holdfast keygen -o my.key
-      holdfast export research -o research.holdfast --sign my.key
-      holdfast import research.holdfast --trust my.key.pub
+      holdfast capsule keygen -o my.key
+      holdfast capsule export research -o research.holdfast --sign my.key
+      holdfast capsule import research.holdfast --trust my.key.pub
     """
     from holdfast.capsules.signing import make_key_pair
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -15,7 +14,8 @@ import click
 
 from holdfast.cli.display.tables import print_facts, print_json, print_table
 from holdfast.cli.display.text import count, moment, one_line
-from holdfast.cli.reading import json_option, reading, reading_moments
+from holdfast.cli.main import SpreadGroup
+from holdfast.cli.reading import confirm, json_option, reading, reading_moments, yes_option
 from holdfast.cli.store_option import chosen_url, meant_run, store_option
 from holdfast.engine.owner import has_owner
 from holdfast.engine.retention import kept_checkpoints, last_successful
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from holdfast.stores.base import Store
 
 
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-
-
-@click.group()
+@click.group(cls=SpreadGroup)
 def checkpoints() -> None:
-    """List, show, prune and clear checkpoints.
+    """List, show, keep, prune and clear checkpoints.
 
     \b
     Example:
       holdfast checkpoints list research
       holdfast checkpoints prune --older-than 7d --dry-run
     """
+
+
+checkpoints.elsewhere = {"keep": "notes"}
 
 
 @checkpoints.command("list")
@@ -288,10 +288,7 @@ def _remove(journal: Journal, found: list[Removal], dry_run: bool, yes: bool, as
 
     if dry_run or not found:
         return _told(found, dry_run, as_json)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError(f"this would remove {_sum(found)}; --yes says that it may")
-        click.confirm(f"Remove {_sum(found)}?", abort=True, err=True)
+    confirm(f"remove {_sum(found)}", yes)
     return _told(carry_out(journal, found), False, as_json)
 
 

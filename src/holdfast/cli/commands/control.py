@@ -1,4 +1,4 @@
-"""`holdfast answer`, `pause` and `cancel`: what another terminal may ask of a run."""
+"""`holdfast answer`, `pause`, `cancel` and `delete`: what another terminal may ask of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.display.text import as_json, one_line
 from holdfast.cli.questions import read_answers
-from holdfast.cli.reading import by_option, found_run, reason_option, run_argument
+from holdfast.cli.reading import by_option, confirm, found_run, reason_option, run_argument, yes_option
 from holdfast.cli.reading import plain_json_option as json_option
 from holdfast.cli.store_option import close_store, store_option
 from holdfast.journal.provenance import me
@@ -193,3 +193,37 @@ def _stop(what: str, run: str, reason: str, by: str | None, json: bool, store: s
         click.echo(one_line(f"run {run_id} is asked to {asked}; it will soon", 2_000))
     else:
         click.echo(one_line(f"run {run_id} is {status}", 2_000))
+
+
+@click.command()
+@run_argument
+@yes_option
+@json_option
+@store_option
+def delete(run: str, yes: bool, json: bool, store: str | None) -> None:
+    """Delete a run with its history, checkpoints and messages. A run that a process executes is refused.
+
+    RUN is a run's id or its beginning (4 characters or more), or a workflow's name, which means its latest run. Forks
+    of the run stay whole.
+
+    \b
+    Example:
+      holdfast delete 3f2a
+      holdfast delete 3f2a --yes --json
+    """
+    from holdfast.engine.owner import has_owner
+    from holdfast.errors import RunConflict
+    from holdfast.journal.copying import delete_run
+
+    with found_run(run, store) as (journal, run_id, _):
+        info = journal.info(run_id)
+        what = f"run {run_id} of {info.workflow} ({info.status}) and all its data"
+        confirm(f"delete {one_line(what, 2_000)}", yes)
+        if has_owner(journal.store, journal.info(run_id)):
+            raise RunConflict(
+                f"run {run_id!r} is executed by a process; cancel it first, or wait until it stops"
+            )
+        delete_run(journal, run_id)
+    click.echo(
+        as_json({"run_id": run_id, "deleted": True}) if json else one_line(f"run {run_id} is deleted", 2_000)
+    )

@@ -1,4 +1,4 @@
-"""`holdfast fork`, `promote` and `rollback`: other ways for a run to go on from where it once stood."""
+"""`holdfast fork`, `rerun`, `runs promote` and `runs rollback`: going on from an earlier checkpoint."""
 
 from __future__ import annotations
 
@@ -218,14 +218,14 @@ def _resume(run_id: str, url: str) -> str:
 def promote(
     fork: str, into: str | None, reason: str, by: str | None, store: str | None, as_json: bool
 ) -> int:
-    """Promote a fork's result to the run that it was forked from.
+    """Promote a fork's result to its parent run.
 
-    The run's own history stays, and `holdfast rollback` goes back to it; the fork stays, too. A fork that waits for an
-    answer makes the run wait for the same. Neither may be driven meanwhile.
+    The run's own history stays, and `holdfast runs rollback` goes back to it; the fork stays, too. A fork that waits
+    for an answer makes the run wait for the same. No process may execute either of them meanwhile.
 
     \b
     Example:
-      holdfast promote 3f2a --reason "the shorter draft won"
+      holdfast runs promote 3f2a --reason "the shorter draft won"
     """
     from holdfast.cli.reading import reading_moments
     from holdfast.engine.time_travel.checkpoints import find_moment
@@ -266,7 +266,7 @@ def rollback(run: str, reason: str, by: str | None, store: str | None, as_json: 
 
     \b
     Example:
-      holdfast rollback research@2 --reason "the source was wrong"
+      holdfast runs rollback research@2 --reason "the source was wrong"
     """
     from holdfast.cli.reading import reading_moments
     from holdfast.engine.time_travel.checkpoints import find_moment

@@ -77,7 +77,7 @@ def history(
     return 0
 
 
-# `holdfast compare`: what two runs did differently.
+# `holdfast runs compare`: what two runs did differently.
 
 
 @click.command()
@@ -94,8 +94,8 @@ def compare(one: str, other: str, show_all: bool, store: str | None, as_json: bo
 
     \b
     Example:
-      holdfast compare research 3f2a
-      holdfast compare 3f2a 77b1 --json | jq .diverging
+      holdfast runs compare research 3f2a
+      holdfast runs compare 3f2a 77b1 --json | jq .diverging
     """
     from holdfast.cli.display.history import print_comparison
     from holdfast.engine.time_travel.compare import compare_moments

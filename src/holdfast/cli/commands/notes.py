@@ -1,4 +1,4 @@
-"""`holdfast tag`, `note` and `keep`: saying something of runs and checkpoints."""
+"""`holdfast runs tag`, `runs note` and `checkpoints keep`: tags and notes of runs and checkpoints."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def tag(
 
     \b
     Example:
-      holdfast tag research good reviewed
-      holdfast tag research@3 before-the-crash
-      holdfast tag research --remove good
+      holdfast runs tag research good reviewed
+      holdfast runs tag research@3 before-the-crash
+      holdfast runs tag research --remove good
     """
     from holdfast.engine.commands import notes as remarks
 
@@ -81,9 +81,9 @@ def note(target: str, text: str | None, by: str | None, store: str | None, as_js
 
     \b
     Example:
-      holdfast note research "the second draft is the better one"
-      holdfast note research@5 "from here the prices are the new ones"
-      holdfast note research
+      holdfast runs note research "the second draft is the better one"
+      holdfast runs note research@5 "from here the prices are the new ones"
+      holdfast runs note research
     """
     from holdfast.engine.commands import notes as remarks
 
@@ -110,8 +110,8 @@ def keep(target: str, drop: bool, by: str | None, store: str | None, as_json: bo
 
     \b
     Example:
-      holdfast keep research@3
-      holdfast keep research@3 --no
+      holdfast checkpoints keep research@3
+      holdfast checkpoints keep research@3 --no
     """
     from holdfast.engine.commands import notes as remarks
 

@@ -10,6 +10,7 @@ import click
 from holdfast.cli.display.tables import json_text, print_json, print_table, terminal_width
 from holdfast.cli.display.text import moment, one_line
 from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, PAUSED, worded
+from holdfast.cli.main import SpreadGroup
 from holdfast.cli.reading import (
     held_reason,
     how_to_resume,
@@ -50,7 +51,7 @@ EXIT_CODES = {
 }
 
 
-@click.command()
+@click.group(cls=SpreadGroup, invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
 @click.option(
     "--status",
@@ -64,7 +65,9 @@ EXIT_CODES = {
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
 @store_option
 @json_option
+@click.pass_context
 def runs(
+    ctx: click.Context,
     workflow: str | None,
     status: tuple[str, ...],
     queue: str | None,
@@ -73,12 +76,16 @@ def runs(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """List the runs of a store, the one that was touched last first.
+    """List the runs of a store, the one that was touched last first; or do something with one of them.
 
     \b
     Example:
       holdfast runs --status failed --status dead
+      holdfast runs status 3f2a --wait
+      holdfast runs rollback research@2
     """
+    if ctx.invoked_subcommand is not None:
+        return _refuse_options(ctx)
     url = chosen_url(store)
     try:
         found = _found(store, workflow, status, queue, tag, limit)
@@ -93,6 +100,25 @@ def runs(
         matching = " that match" if filtered else " yet; start one with: holdfast run WORKFLOW.yaml"
         click.echo(one_line(f"no runs in {url}{matching}", 2_000))
     return 0
+
+
+runs.elsewhere = {
+    "edit": "steer",
+    "compare": "history",
+    "rollback": "fork",
+    "promote": "fork",
+    "tag": "notes",
+    "note": "notes",
+}
+
+
+def _refuse_options(ctx: click.Context) -> int:
+    """Refuse options of the list in front of another command, which they do not reach."""
+    for name in ctx.params:
+        if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+            option = name.removeprefix("as_")
+            raise click.UsageError(f"write --{option} after `runs {ctx.invoked_subcommand}`")
+    return COMPLETED
 
 
 def _found(
@@ -227,7 +253,7 @@ def show(
     return 0
 
 
-@click.command()
+@runs.command()
 @click.argument("run", metavar="RUN|WORKFLOW")
 @click.option("--wait", is_flag=True, help="Wait until the run stops: while it is driven, or a worker will.")
 @click.option(
@@ -250,7 +276,7 @@ def status(run: str, wait: bool, every: float, store: str | None, as_json: bool)
 
     \b
     Example:
-      holdfast status research --wait && echo finished
+      holdfast runs status research --wait && echo finished
     """
     from holdfast.views.runs import run_pauses
 
@@ -368,14 +394,14 @@ def _goes_on(journal: Journal, run_id: str, told: Timeline) -> bool:
     return True
 
 
-# `holdfast cost`: what runs have used up, and what they saved.
+# `holdfast runs cost`: what runs have used up, and what they saved.
 
 
 BY = ("step", "model", "run", "workflow", "day")
 _LONGEST = 1000
 
 
-@click.command()
+@runs.command()
 @click.argument("runs", metavar="[RUN...]", nargs=-1)
 @click.option("--workflow", metavar="NAME", help="All runs of this workflow.")
 @click.option("--since", metavar="TIME", help="Only what was used up in the last 7d, 12h, 30m.")
@@ -408,9 +434,9 @@ def cost(
 
     \b
     Example:
-      holdfast cost research
-      holdfast cost research --family --by run
-      holdfast cost --since 7d --by model --json
+      holdfast runs cost research
+      holdfast runs cost research --family --by run
+      holdfast runs cost --since 7d --by model --json
     """
     if runs and workflow is not None:
         raise click.UsageError("give either RUNs or --workflow")

@@ -1,4 +1,4 @@
-"""`holdfast edit`, `skip`, `modify`, `inject` and `replan`: letting a run go on in another way than it was to."""
+"""`holdfast runs edit` and `holdfast steps`: changing how a run goes on."""
 
 from __future__ import annotations
 
@@ -37,6 +37,17 @@ if TYPE_CHECKING:
     from holdfast.engine.app import App
 
 
+@click.group()
+def steps() -> None:
+    """Change which steps of a run come next, and what they see.
+
+    \b
+    Example:
+      holdfast steps skip report publish
+      holdfast steps replan report review publish
+    """
+
+
 _STEP = click.argument("step", metavar="STEP")
 _CHANGES = click.argument("pairs", metavar="NAME=VALUE...", nargs=-1, required=True)
 
@@ -60,15 +71,15 @@ def edit(run: str, pairs: tuple[str, ...], json: bool, **who: str | None) -> Non
     be done is refused with the reason. All that steers a run is told by `holdfast events`, with who asked for it.
 
     \b
-      holdfast edit report inputs.topic=tides --reason "the customer called"
-      holdfast edit 3f2a 'steps.draft.output=@draft.md'
+      holdfast runs edit report inputs.topic=tides --reason "the customer called"
+      holdfast runs edit 3f2a 'steps.draft.output=@draft.md'
     """
 
     with steering("edit", run, json, **who) as steer:
         steer.edit(pairs)
 
 
-@click.command()
+@steps.command()
 @run_argument
 @_STEP
 @reason_option
@@ -82,15 +93,15 @@ def skip(run: str, step: str, json: bool, **who: str | None) -> None:
     that is running is not skipped; neither is one whose turn has not come.
 
     \b
-      holdfast skip report publish --reason "not this time"
-      holdfast skip 3f2a 'fetch[7]'
+      holdfast steps skip report publish --reason "not this time"
+      holdfast steps skip 3f2a 'fetch[7]'
     """
 
     with steering("skip", run, json, **who) as steer:
         steer.skip(step)
 
 
-@click.command()
+@steps.command()
 @run_argument
 @_STEP
 @_CHANGES
@@ -104,15 +115,15 @@ def modify(run: str, step: str, pairs: tuple[str, ...], json: bool, **who: str |
     NAME is as for `edit`; for an item of a for-each also item, or what the file calls it.
 
     \b
-      holdfast modify report summarise inputs.words:=200
-      holdfast modify 3f2a 'fetch[7]' item=https://example.org/mirror
+      holdfast steps modify report summarise inputs.words:=200
+      holdfast steps modify 3f2a 'fetch[7]' item=https://example.org/mirror
     """
 
     with steering("modify", run, json, **who) as steer:
         steer.modify(step, pairs)
 
 
-@click.command()
+@steps.command()
 @run_argument
 @click.argument("node", metavar="STEP")
 @click.option("--item", metavar="JSON", help="Values that the step sees over the state: a JSON object.")
@@ -136,14 +147,14 @@ def inject(
     Its results count, and nothing follows it unless --follow is given. STEP is outer/inner in a sub-workflow.
 
     \b
-      holdfast inject report fetch --follow --reason "the page changed"
+      holdfast steps inject report fetch --follow --reason "the page changed"
     """
 
     with steering("inject", run, json, **who) as steer:
         steer.inject(node, read_item(item), key, follow)
 
 
-@click.command()
+@steps.command()
 @run_argument
 @click.argument("plan", metavar="[FILE | STEP...]", nargs=-1)
 @click.option("--nothing", is_flag=True, help="Run nothing more: the run ends after what is running.")
@@ -164,9 +175,9 @@ def replan(
     must be the same, and every step that is under way or next must be there, or be renamed with --remap.
 
     \b
-      holdfast replan report review publish
-      holdfast replan 3f2a --nothing --reason "good enough"
-      holdfast replan 3f2a report-v2.yaml
+      holdfast steps replan report review publish
+      holdfast steps replan 3f2a --nothing --reason "good enough"
+      holdfast steps replan 3f2a report-v2.yaml
     """
 
     names = read_pairs(remap, "--remap")

@@ -20,7 +20,7 @@ from holdfast.cli.display.show import place_of_store
 from holdfast.cli.display.tables import print_json, print_label
 from holdfast.cli.display.text import count, moment, one_line
 from holdfast.cli.output import CLEAR_LINE, PLAIN, RED, control
-from holdfast.cli.reading import json_option
+from holdfast.cli.reading import confirm, json_option, yes_option
 from holdfast.cli.store_option import (
     chosen_url,
     exists,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def store() -> None:
-    """Copy runs between stores, measure a store, bring its schema up to date.
+    """Check and repair a store, copy runs between stores, measure a store, bring its schema up to date.
 
     \b
     Example:
@@ -222,14 +222,14 @@ def migrate(check: bool, store: str | None, as_json: bool) -> int:
     return errors.COMPLETED if after.is_current else errors.FAILED
 
 
-# `holdfast fsck`: verifying every run of a store, and repairing what is damaged.
+# `holdfast store fsck`: verifying every run of a store, and repairing what is damaged.
 
 
 _EVERY = 0.1
 _LONGEST = 1000
 
 
-@click.command()
+@store.command()
 @click.argument("runs", metavar="[RUN]...", nargs=-1)
 @click.option("--repair", is_flag=True, help="Repair what is damaged; what is replaced is put aside.")
 @click.option(
@@ -239,7 +239,7 @@ _LONGEST = 1000
     help="With --repair: the folder for what is replaced. By default STORE.lost+found beside the store, or "
     "lost+found where the store is on a server.",
 )
-@click.option("--yes", "-y", is_flag=True, help="With --repair: do not ask.")
+@yes_option
 @store_option
 @json_option
 def fsck(
@@ -253,8 +253,8 @@ def fsck(
 
     \b
     Example:
-      holdfast fsck
-      holdfast fsck research-7 --repair
+      holdfast store fsck
+      holdfast store fsck research-7 --repair
     """
     from holdfast.integrity.check import check_store
     from holdfast.integrity.repair import repair_store
@@ -318,12 +318,8 @@ def _meant(store: Store, run: str) -> str:
 
 
 def _confirm(report: StoreReport, yes: bool) -> None:
-    if yes:
-        return
     what = f"{count(len(report.damaged), 'run')} of {report.store}" if report.damaged else report.store
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"this would repair {what}; --yes says that it may")
-    click.confirm(f"Repair {what}?", abort=True, err=True)
+    confirm(f"repair {what}", yes)
 
 
 class CheckProgress:

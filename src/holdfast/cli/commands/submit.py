@@ -67,7 +67,7 @@ def submit(
     \b
       holdfast submit report.yaml -i topic=tides --store postgresql://localhost/jobs
       holdfast submit report.yaml --queue night --delay 2h --priority 5
-      holdfast status $(holdfast submit report.yaml --key order-7) --wait
+      holdfast runs status $(holdfast submit report.yaml --key order-7) --wait
     """
     with loading():
         from holdfast.cli.detach import queued_as_json

@@ -303,7 +303,9 @@ class FileStore:
         try:
             return self._facts(name)
         except CorruptJournal as error:
-            logger.warning("%s: %s; `holdfast fsck` tells more, the other runs are intact", self.url, error)
+            logger.warning(
+                "%s: %s; `holdfast store fsck` tells more, the other runs are intact", self.url, error
+            )
             return None
 
     def _given_up(self, name: str) -> RunInfo | None:

@@ -106,7 +106,7 @@ def _damaged(what: str, run: str, seq: int | None) -> CorruptJournal:
 
 def _unlike(run: object) -> CorruptJournal:
     return CorruptJournal(
-        f"the facts of run {run!r} are damaged; `holdfast fsck --repair` rights them by its journal",
+        f"the facts of run {run!r} are damaged; `holdfast store fsck --repair` rights them by its journal",
         run=run if isinstance(run, str) else None,
     )
 
