@@ -14,16 +14,17 @@ def page(results: Results) -> str:
     """All tables, and where Holdfast is not ahead."""
     parts = [
         "### Wall time\n\n"
-        "The median of the rounds ± half of what lies between the least and the most, and how many times\n"
-        "Holdfast's it is: above 1, Holdfast is ahead.\n\n" + figures(results, "wall", seconds),
-        "### CPU time of the process\n\nWithout the server's.\n\n" + figures(results, "cpu", seconds),
+        "The median of the rounds ± half of the range, and the median of the ratios to Holdfast: "
+        "above 1, Holdfast is ahead.\n\n" + figures(results, "wall", seconds),
+        "### CPU time of the process\n\nWithout the CPU time of the server.\n\n"
+        + figures(results, "cpu", seconds),
         "### Bytes on disk afterwards\n\n"
-        "By how much the database grew, in whole pages.\n\n" + figures(results, "used", size),
-        "### Bytes written\n\nTo files, or to the server's log.\n\n" + figures(results, "written", size),
+        "The growth of the database, in whole pages.\n\n" + figures(results, "used", size),
+        "### Bytes written\n\nTo files, or to the server's WAL.\n\n" + figures(results, "written", size),
     ]
     if results.syncs:
         parts.append(
-            "### Syncs per step\n\nOf each further step; below 1, steps that happen at once share them.\n\n"
+            "### Syncs per step\n\nPer additional step; below 1, parallel steps share syncs.\n\n"
             + syncs(results)
         )
     parts.append("### Where Holdfast is not ahead\n\n" + ("\n".join(behind(results)) or "Nowhere."))
