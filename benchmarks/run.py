@@ -364,7 +364,7 @@ graph.add_edge(before, END).compile(sys.argv[2]).invoke({})
 """
 
 
-def bench_flow(folder: Path) -> Iterator[Row]:
+def bench_workflow_file(folder: Path) -> Iterator[Row]:
     """A step of `holdfast run` against a step of the same graph in Python, both in processes of their own."""
     (folder / "work.py").write_text(WORK)
     (folder / "same.py").write_text(SAME_IN_PYTHON)
@@ -410,7 +410,7 @@ BENCHMARKS: dict[str, Callable[[Path], Iterator[Row]]] = {
     "checkpoints": bench_checkpoints,
     "import": bench_import,
     "help": bench_help,
-    "flow": bench_flow,
+    "workflow-file": bench_workflow_file,
 }
 
 SCALED = {
