@@ -31,7 +31,7 @@ from holdfast import (
     open_store,
 )
 from holdfast.cli.main import ENTRIES, commands, main
-from holdfast.engine.commands.inbox import Wish
+from holdfast.engine.commands.inbox import RunCommand
 from holdfast.engine.transfer import copy_runs
 from holdfast.journal.copying import change_facts, last_entry
 from holdfast.journal.records import RunEnded
@@ -576,7 +576,7 @@ def a_moment_that_cannot_be_resumed(bench: Bench) -> None:
 @cures("capsules/import_run.py", "holdfast capsule import")
 def commands_in_the_inbox_of_a_strangers_run(bench: Bench) -> None:
     (bench.folder / "a b").mkdir()
-    path = stranger(bench.folder / "a b", INNOCENT, inbox=(Wish("answer", pause="x", by="a stranger"),))
+    path = stranger(bench.folder / "a b", INNOCENT, inbox=(RunCommand("answer", pause="x", by="a stranger"),))
     told = bench.holdfast("import", str(path))
     assert "a stranger" in bench.paste(told, "holdfast capsule import")
     trusted = re.search(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from holdfast.engine.app import App
     from holdfast.engine.blocking import RunInterrupted, RunTerminated
-    from holdfast.engine.commands.posting import Receipt
+    from holdfast.engine.commands.control import Receipt
     from holdfast.engine.context import Context
     from holdfast.engine.once import StopSignal
     from holdfast.engine.resume_plan import PlannedStep, ResumePlan
@@ -130,7 +130,7 @@ _NAMES = {
         "RunInterrupted",
         "RunTerminated",
     ),
-    "holdfast.engine.commands.posting": ("Receipt",),
+    "holdfast.engine.commands.control": ("Receipt",),
     "holdfast.engine.context": ("Context",),
     "holdfast.engine.once": ("StopSignal",),
     "holdfast.engine.resume_plan": (

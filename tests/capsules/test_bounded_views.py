@@ -15,7 +15,7 @@ import pytest
 from holdfast import END, START, App, StateGraph, import_run, open_store
 from holdfast.capsules.format import lines_of
 from holdfast.capsules.summary import inspect_capsule
-from holdfast.engine.commands.inbox import MODIFY, Change, Wish, write_message
+from holdfast.engine.commands.inbox import MODIFY, Change, RunCommand, write_message
 from holdfast.engine.time_travel.compare import compare_moments
 from holdfast.errors import CodecError
 from holdfast.journal.journal import Journal
@@ -155,7 +155,7 @@ def test_commands_in_a_capsule_are_inspected_as_far_as_they_fit_together(
     app = grown("memory://")
     app.invoke({"n": 1}, run_id="r")
     for _ in range(VALUES):
-        app.store.post("r", write_message(Wish(MODIFY, changes=(Change(("k",), light(PARTS)),))))
+        app.store.post("r", write_message(RunCommand(MODIFY, changes=(Change(("k",), light(PARTS)),))))
     path = exported(app.store, "r", tmp_path)
 
     peak, info = peak_of(lambda: inspect_capsule(path))

@@ -30,8 +30,8 @@ from holdfast import (
     open_store,
 )
 from holdfast.engine import owner as driver
-from holdfast.engine.commands.inbox import Wish, write_message
-from holdfast.engine.commands.posting import post
+from holdfast.engine.commands.control import post
+from holdfast.engine.commands.inbox import RunCommand, write_message
 from holdfast.engine.owner import active_runs
 from holdfast.engine.transfer import copy_runs
 from holdfast.journal.copying import COPIED, prune_run
@@ -85,7 +85,7 @@ def test_an_imported_run_is_answered_and_goes_on(source: Store, store: Store, tm
 
 def test_a_message_that_nobody_took_in_travels(source: Store, store: Store, tmp_path: Path) -> None:
     asking(source).invoke({"n": 1}, run_id="r")
-    post(Journal(source), "r", Wish("answer", pause="b#1:q", value=Codec().encode("go")))
+    post(Journal(source), "r", RunCommand("answer", pause="b#1:q", value=Codec().encode("go")))
     path = exported(source, "r", tmp_path)
 
     import_run(store, path)
@@ -310,7 +310,7 @@ def test_what_a_store_s_key_sealed_stays_sealed(
 
 def test_a_sealed_run_gets_another_id_only_with_its_key(source: Store, tmp_path: Path, key: str) -> None:
     asking(source, encryption_key=key).invoke({"n": 1}, run_id="r")
-    wish = Wish("answer", pause="b#1:q", value=Codec().encode("go"))
+    wish = RunCommand("answer", pause="b#1:q", value=Codec().encode("go"))
     post(Journal(source, Seal.from_text(key)), "r", wish)
     path, target = exported(source, "r", tmp_path), open_store("memory://")
 
@@ -478,7 +478,7 @@ def test_tags_that_were_removed_do_not_come_back(source: Store, store: Store, tm
 
 def remark(text: str) -> bytes:
     said = {"at": 0, "text": text, "add": [], "remove": [], "keep": None}
-    return write_message(Wish("remark", remark=said))
+    return write_message(RunCommand("annotate", annotation=said))
 
 
 def notes(store: Store) -> list[str]:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from holdfast import HoldfastError, import_run, make_key_pair, open_store
 from holdfast.cli.run_settings import Wishes
 from holdfast.engine.checkpoint_files import check_config
-from holdfast.engine.commands.inbox import Wish, write_message
+from holdfast.engine.commands.inbox import RunCommand, write_message
 from holdfast.engine.submission import requeue
 from holdfast.engine.transfer import copy_runs
 from holdfast.errors import CodecError, ForeignRun
@@ -54,7 +54,12 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def paused_run(
-    folder: Path, text: str, *, wishes: Wishes | None = None, inbox: tuple[Wish, ...] = (), run: str = "r"
+    folder: Path,
+    text: str,
+    *,
+    wishes: Wishes | None = None,
+    inbox: tuple[RunCommand, ...] = (),
+    run: str = "r",
 ) -> Store:
     """A stranger's store with a run of a workflow file, which waits for an answer, and that file's path."""
     there = folder / "there"
@@ -73,29 +78,29 @@ def stranger(folder: Path, text: str = EVIL, **how: Any) -> Path:
     return exported(paused_run(folder, text, **how), "r", folder)
 
 
-def redefinition(folder: Path, text: str) -> Wish:
+def redefinition(folder: Path, text: str) -> RunCommand:
     """A message that lets a run go on with another definition."""
     (folder / "other.yaml").write_text(text)
     flow = load_workflow(folder / "other.yaml")
     outline = flow.open("memory://").settings.outline
     definition = {"workflow": flow.name, "outline": outline, "config": flow.config(), "names": {}}
     (folder / "other.yaml").unlink()
-    return Wish("replan", by="a stranger", definition=definition)
+    return RunCommand("replan", by="a stranger", definition=definition)
 
 
 # 1. What waits in the inbox of a stranger's run.
 
 
 def test_commands_in_a_strangers_inbox_are_shown_and_left_out(call: Call, tmp_path: Path) -> None:
-    injected = [Wish("answer", pause="ask", value=Codec().encode("yes"), by="a stranger")]
-    injected.append(Wish("skip", step="act", reason="the stranger's reason"))
+    injected = [RunCommand("answer", pause="ask", value=Codec().encode("yes"), by="a stranger")]
+    injected.append(RunCommand("skip", step="act", reason="the stranger's reason"))
     injected.append(redefinition(tmp_path, INNOCENT.replace("true", "touch sprung")))
     path = stranger(tmp_path, INNOCENT, inbox=tuple(injected))
 
     shown = call("import", "--inspect", str(path)).out
     done = call("import", str(path))
 
-    for text in ("command: answer", "the stranger's reason", "command: replan", "touch sprung"):
+    for text in ("kind: answer", "the stranger's reason", "kind: replan", "touch sprung"):
         assert text in shown, text
     assert done.code == 0 and "3 commands that wait in its inbox left out" in done.err
     resumed = call("resume", "r", "--trust", "--no-interactive")
@@ -104,7 +109,9 @@ def test_commands_in_a_strangers_inbox_are_shown_and_left_out(call: Call, tmp_pa
 
 
 def test_commands_of_a_trusted_capsule_are_taken_along(tmp_path: Path) -> None:
-    path = stranger(tmp_path, INNOCENT, inbox=(Wish("answer", pause="ask", value=Codec().encode("yes")),))
+    path = stranger(
+        tmp_path, INNOCENT, inbox=(RunCommand("answer", pause="ask", value=Codec().encode("yes")),)
+    )
     store = open_store("memory://")
 
     import_run(store, path)
@@ -477,7 +484,7 @@ def test_copies_keep_where_a_run_came_from_and_can_be_a_strangers(tmp_path: Path
     source, one, other = (open_store("memory://") for _ in range(3))
     graph = chain("a", "b", name="w")
     graph.compile(source, interrupt_before=["b"]).invoke({"n": 1}, run_id="r")
-    source.post("r", write_message(Wish("skip", step="b")))
+    source.post("r", write_message(RunCommand("skip", step="b")))
 
     copy_runs(source, one)
     assert graph.compile(one).resume("r").status == "completed", "between one's own stores nothing is asked"

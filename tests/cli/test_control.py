@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import StateGraph, open_store
-from holdfast.engine.commands.inbox import ANSWER, Wish
-from holdfast.engine.commands.posting import post
+from holdfast.engine.commands.control import post
+from holdfast.engine.commands.inbox import ANSWER, RunCommand
 from holdfast.journal.provenance import me
 from tests.cli.calling import ASKING, call, start, wait_for, write
 
@@ -78,7 +78,9 @@ def test_an_answer_to_a_run_that_another_process_executes_says_what_became_of_it
         told = json.loads(done.stdout)
         while told["status"] == "waiting":
             told = json.loads(call(tmp_path, "answer", "r1#1", "--status", "--store", url, "--json").stdout)
-        late = post(app.settings.journal, "r1", Wish(ANSWER, pause="ask#1:go", value=b"\x01\x05", by="bob"))
+        late = post(
+            app.settings.journal, "r1", RunCommand(ANSWER, pause="ask#1:go", value=b"\x01\x05", by="bob")
+        )
     finally:
         release.set()
         thread.join(60)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import open_store
-from holdfast.engine.commands.inbox import ANSWER, Wish, write_message
+from holdfast.engine.commands.inbox import ANSWER, RunCommand, write_message
 from tests.cli.looking import Call, caller
 
 KEY = "6b" * 32
@@ -63,7 +63,7 @@ def test_an_unsealed_answer_is_not_obeyed_and_fsck_tells(
     monkeypatch.setenv("HOLDFAST_KEY", KEY)
     call("run", "asking.yaml", "--run-id", "r")
     store = open_store(sqlite_url)
-    store.post("r", write_message(Wish(ANSWER, value=b"\x01\xa6forged", by="mallory")))
+    store.post("r", write_message(RunCommand(ANSWER, value=b"\x01\xa6forged", by="mallory")))
     store.close()
 
     told = call("store", "fsck")

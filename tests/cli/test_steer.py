@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.engine.commands.mailbox import POLL
+from holdfast.engine.commands.inbox import POLL
 from tests.cli.calling import ran, start, until, wait_for, write
 from tests.graphs import chain
 
@@ -50,7 +50,7 @@ Say = Callable[..., Told]
 def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
     """The command line, in this process and in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("holdfast.cli.commands.steer.PATIENCE", 0.1)
+    monkeypatch.setattr("holdfast.cli.commands.steer.TIMEOUT", 0.1)
 
     def said(*words: str) -> Told:
         code = main(words)

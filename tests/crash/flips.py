@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from holdfast import HoldfastError, check_store, open_store
-from holdfast.engine.commands.inbox import Wish, open_message, write_message
+from holdfast.engine.commands.inbox import RunCommand, open_message, write_message
 from holdfast.journal import writer
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import read_mark
@@ -76,7 +76,7 @@ def fill(store: Store, steps: int = 3) -> None:
         long.invoke({"n": 1}, run_id="long", config={"tags": ["kept"]})
         long.resume(long.checkpoints("long")[0].id)
         one(lambda state, ctx: {"log": [ctx.ask("well?")]}).compile(store).invoke({"n": 2}, run_id="asked")
-        store.post("asked", write_message(Wish("answer", pause="p", value=b"\x01\x05", by="ada")))
+        store.post("asked", write_message(RunCommand("answer", pause="p", value=b"\x01\x05", by="ada")))
         long.invoke({"n": 3}, run_id="pruned")
         journal = Journal(store)
         horizon = store.marks("pruned")[1].seq
@@ -157,9 +157,7 @@ def wrong(whole: dict[str, Any], now: dict[str, Any]) -> list[str]:
             false += [f"run {line}" for line in answer if line not in whole["runs"]]
         elif what.startswith("inbox"):
             known = whole.get(what, [])
-            false += [
-                f"{what}: {wish}" for wish in answer if wish.command != "unreadable" and wish not in known
-            ]
+            false += [f"{what}: {wish}" for wish in answer if wish.kind != "unreadable" and wish not in known]
         elif whole.get(what) != answer:
             false.append(f"{what}: {answer!r:.300}, not {whole.get(what)!r:.300}")
     return false

@@ -238,10 +238,10 @@ def test_an_inbox_that_cannot_be_read_stops_nothing(caplog: pytest.LogCaptureFix
 
 
 def test_a_cancel_posted_while_a_step_runs_is_heeded_between_steps(memory: Store) -> None:
-    from holdfast.engine.commands.inbox import CANCEL, Wish, write_message
+    from holdfast.engine.commands.inbox import CANCEL, RunCommand, write_message
 
     def posts(state: Any, ctx: Context) -> dict[str, Any]:
-        memory.post(ctx.run_id, write_message(Wish(CANCEL, "by post")))
+        memory.post(ctx.run_id, write_message(RunCommand(CANCEL, "by post")))
         time.sleep(0.3)
         return {"log": ["a"]}
 
@@ -534,14 +534,14 @@ def test_a_keyboard_interrupt_raised_by_a_node_saves_the_run(store: Store) -> No
 
 
 def test_a_cancelled_run_that_is_resumed_is_not_cancelled_again(memory: Store) -> None:
-    from holdfast.engine.commands.inbox import CANCEL, Wish, write_message
+    from holdfast.engine.commands.inbox import CANCEL, RunCommand, write_message
 
     steps: list[str] = []
 
     async def slow(state: Any, ctx: Context) -> dict[str, Any]:
         steps.append(ctx.node)
         if len(steps) == 1:
-            memory.post("r", write_message(Wish(CANCEL, "enough")))
+            memory.post("r", write_message(RunCommand(CANCEL, "enough")))
         await asyncio.sleep(0.6)
         return {"log": [ctx.node]}
 
@@ -571,10 +571,10 @@ def test_a_run_that_is_not_stored_yet_can_be_cancelled(memory: Store) -> None:
 
 def test_a_cancel_is_heeded_while_a_retry_is_awaited(memory: Store) -> None:
     from holdfast import Retry
-    from holdfast.engine.commands.inbox import CANCEL, Wish, write_message
+    from holdfast.engine.commands.inbox import CANCEL, RunCommand, write_message
 
     def fails(state: Any) -> None:
-        memory.post("r", write_message(Wish(CANCEL, "enough")))
+        memory.post("r", write_message(RunCommand(CANCEL, "enough")))
         raise ValueError("again")
 
     app = one(fails, retry=Retry(attempts=3, delay=600, max_delay=600)).compile(memory)

@@ -23,7 +23,7 @@ from holdfast import (
     append,
 )
 from holdfast.engine.commands import control
-from holdfast.engine.commands.inbox import Wish, write_message
+from holdfast.engine.commands.inbox import RunCommand, write_message
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
@@ -117,7 +117,9 @@ def test_a_node_may_say_what_skipping_it_leaves_behind_or_refuse(memory: Store) 
         app.skip("r", "a")
     app.edit("r", {"n": 0})
 
-    assert control.skip(Journal(memory), "r", "a") == "asked", "only the graph knows what to leave behind"
+    assert control.send(Journal(memory), "r", control.skip("a")) == "asked", (
+        "only the graph knows what to leave behind"
+    )
 
     assert app.resume("r").state["log"] == ["asked for", "b"]
 
@@ -195,9 +197,9 @@ def test_without_the_graph_an_edit_waits_for_whoever_has_it_and_all_after_it_in_
     app = waiting(memory)
     journal = Journal(memory)
 
-    assert control.edit(journal, "r", {"log": ["edited"]}) == "asked"
-    assert control.skip(journal, "r", "b") == "asked"
-    assert control.edit(journal, "r", {"lgo": 1}) == "asked"
+    assert control.send(journal, "r", control.edit({"log": ["edited"]})) == "asked"
+    assert control.send(journal, "r", control.skip("b")) == "asked"
+    assert control.send(journal, "r", control.edit({"lgo": 1})) == "asked"
     assert app.get_state("r") == {"log": ["a"]}
     outcome = app.resume("r")
 
@@ -454,7 +456,7 @@ def test_a_wish_to_stop_that_its_driver_did_not_see_is_heeded_if_there_is_someth
     memory: Store, wish: str, status: str
 ) -> None:
     app = waiting(memory)
-    memory.post("r", write_message(Wish(wish, by="bob")))
+    memory.post("r", write_message(RunCommand(wish, by="bob")))
 
     assert app.skip("r", "b") == status
 

@@ -24,8 +24,7 @@ from holdfast import (
     open_store,
 )
 from holdfast.engine.commands.control import changes_of
-from holdfast.engine.commands.inbox import Wish, write_message
-from holdfast.engine.commands.mailbox import POLL
+from holdfast.engine.commands.inbox import POLL, RunCommand, write_message
 from holdfast.journal.records import Commanded, StateEdited
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
@@ -74,10 +73,10 @@ def test_a_running_step_is_neither_skipped_nor_modified_nor_replaced(memory: Sto
     until(lambda: bool(app.pauses("r")))
 
     with pytest.raises(CommandRefused, match="step 'a#1' is running; wait for it, or cancel the run"):
-        app.skip("r", "a", patience=30)
+        app.skip("r", "a", timeout=30)
     with pytest.raises(CommandRefused, match="step 'a#1' is running"):
-        app.modify("r", "a", {"n": 1}, patience=30)
-    assert app.replan("r", [], patience=30) == "running"
+        app.modify("r", "a", {"n": 1}, timeout=30)
+    assert app.replan("r", [], timeout=30) == "running"
     outcome = driven.end()
 
     assert outcome.status == "completed" and outcome.state["log"] == ["held"]
@@ -89,7 +88,7 @@ def test_further_steps_join_the_wave_that_is_running(memory: Store) -> None:
     app = graph.compile(memory)
     driven = Driven(app, held)
 
-    assert app.inject("r", Send("b", {"n": 7}), patience=30) == "running"
+    assert app.inject("r", Send("b", {"n": 7}), timeout=30) == "running"
     outcome = driven.end()
 
     assert outcome.state["log"] == ["held", "b1", "b7", "c"] and outcome.stats.waves == 2
@@ -151,7 +150,7 @@ def test_a_retry_that_is_waited_for_can_be_skipped(memory: Store, heard: Heard) 
     driven = Driven(app, held)
     until(lambda: any("tried again" in text for text in told(app)))
 
-    app.skip("r", "a", patience=30)
+    app.skip("r", "a", timeout=30)
 
     assert driven.end().state["log"] == ["b"]
 
@@ -216,9 +215,9 @@ def test_nonsense_in_the_inbox_is_refused_and_the_run_goes_on(memory: Store) -> 
     definition = {"workflow": "graph", "outline": 5}
     for body in (
         b"garbage",
-        write_message(Wish("fly")),
-        write_message(Wish("replan", definition=definition)),
-        write_message(Wish("answer", pause="p")),
+        write_message(RunCommand("fly")),
+        write_message(RunCommand("replan", definition=definition)),
+        write_message(RunCommand("answer", pause="p")),
     ):
         memory.post("r", body)
 
@@ -238,7 +237,7 @@ def test_a_run_that_glides_obeys_between_two_steps_and_never_inside_one(sqlite_u
     def step(state: Any) -> dict[str, Any]:
         n = len(seen)
         if n == 1:
-            wish = Wish("edit", changes=changes_of("edit", {"n": 100}, Codec()))
+            wish = RunCommand("edit", changes=changes_of("edit", {"n": 100}, Codec()))
             other.post("r", write_message(wish))
         before = state["n"]
         time.sleep(0.01)
@@ -367,7 +366,7 @@ def test_a_command_whose_driver_was_killed_is_obeyed_once_by_the_next(
 
     os.kill(process.pid, signal.SIGKILL)
     process.end()
-    app.store.post("r", write_message(Wish("cancel", "too late")))
+    app.store.post("r", write_message(RunCommand("cancel", "too late")))
     outcome = app.resume("r")
 
     assert outcome.state["log"] == ["edited", *(f"{name}0" for name in "abcdef")]

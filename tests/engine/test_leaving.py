@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, Retry, RunStatus, StateGraph
-from holdfast.engine.commands.inbox import ANSWER, CANCEL, Wish
-from holdfast.engine.commands.posting import post
+from holdfast.engine.commands.control import post
+from holdfast.engine.commands.inbox import ANSWER, CANCEL, RunCommand
 from holdfast.engine.loop import Execution
 from holdfast.engine.retention import expire_runs
 from holdfast.errors import ExecutionError, RunConflict
@@ -84,7 +84,7 @@ def test_an_answer_that_comes_in_while_a_drive_ends_is_not_left_lying(memory: St
 
         def on_event(self, event: Any) -> None:
             if event.type == "pause" and event.data["name"] == "two":
-                post(journal, run_id, Wish(ANSWER, pause="one#1:one", value=codec.encode(1)))
+                post(journal, run_id, RunCommand(ANSWER, pause="one#1:one", value=codec.encode(1)))
 
     take_up(app, run_id, observer=Late())
 
@@ -99,7 +99,7 @@ def test_a_cancel_that_a_dead_driver_did_not_see_is_heeded_by_the_next_worker_bu
     app = graph(a=lambda state: {"ran": True}).compile(memory)
     by_worker, by_hand = app.submit({}), app.submit({})
     for run in (by_worker, by_hand):
-        post(app.settings.journal, run, Wish(CANCEL, "no more"))
+        post(app.settings.journal, run, RunCommand(CANCEL, "no more"))
 
     assert take_up(app, by_worker).status == RunStatus.CANCELLED
     assert app.resume(by_hand).status == RunStatus.COMPLETED

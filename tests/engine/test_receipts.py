@@ -15,9 +15,8 @@ import pytest
 
 from holdfast import START, App, Receipt, StateGraph, open_store
 from holdfast.engine.commands import control
-from holdfast.engine.commands import posting as receipts
-from holdfast.engine.commands.inbox import ANSWER, Wish
-from holdfast.engine.commands.posting import post
+from holdfast.engine.commands.control import post
+from holdfast.engine.commands.inbox import ANSWER, RunCommand
 from holdfast.errors import CommandRefused, NotPaused, RunNotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Answered, Commanded
@@ -65,10 +64,10 @@ def both(executed: Executed, first: dict[str, Any], second: dict[str, Any]) -> l
         (pause, value, _), *more = control.take_answers(loaded.info, loaded.run, None, answers, codec, None)
         others = tuple(control.Change((each.pause,), each.value) for each in more)
         numbers.append(
-            (post(journal, "r", Wish(ANSWER, pause=pause, value=value, by=by, changes=others)), by)
+            (post(journal, "r", RunCommand(ANSWER, pause=pause, value=value, by=by, changes=others)), by)
         )
     for number, by in numbers:
-        found.append(receipts.awaited(journal, Receipt("r", "waiting", by=by, number=number), codec, 60.0))
+        found.append(control._settled(journal, Receipt("r", "waiting", by=by, number=number), codec, 60.0))
     return found
 
 
@@ -90,7 +89,7 @@ def test_several_answers_of_one_call_are_applied_together_or_not_at_all(executed
 
     assert (first.status, second.status) == ("applied", "refused")
     assert [pause.name for pause in executed.app.pauses("r")] == ["title"]
-    last = executed.app.answer("r", answers={"title": "Tides"}, by="ann", patience=60.0)
+    last = executed.app.answer("r", answers={"title": "Tides"}, by="ann", timeout=60.0)
     assert (last.status, last.names, last.reason) == ("applied", ("title",), "")
 
 
@@ -99,9 +98,9 @@ def test_an_answer_that_is_not_taken_in_time_is_asked_for_later_by_its_handle(st
     executed = Executed(store)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("holdfast.engine.commands.mailbox.Mailbox.look", lambda self: None)
+            patch.setattr("holdfast.engine.commands.inbox.Inbox.look", lambda self: None)
             patch.setattr("holdfast.engine.loop.Execution.request_look", lambda self: None)
-            receipt = executed.app.answer("r", answers={"go": "yes"}, by="ann", patience=0.05)
+            receipt = executed.app.answer("r", answers={"go": "yes"}, by="ann", timeout=0.05)
             assert receipt.status == "waiting" and receipt.handle == "r#1"
             assert executed.app.answer_status("r#1") == Receipt("r", "waiting", by="ann", number=1)
     finally:
@@ -122,8 +121,8 @@ def test_a_refusal_is_known_in_every_process_and_after_the_run_has_ended(tmp_pat
 
     code = (
         "import sys, json; from holdfast import open_store; from holdfast.journal.journal import Journal;"
-        "from holdfast.engine.commands import posting as receipts; from holdfast.state.codec import Codec;"
-        "print(json.dumps(receipts.find(Journal(open_store(sys.argv[1])), 'r#2', Codec()).as_json()))"
+        "from holdfast.engine.commands import control; from holdfast.state.codec import Codec;"
+        "print(json.dumps(control.find_receipt(Journal(open_store(sys.argv[1])), 'r#2', Codec()).as_json()))"
     )
     args = [sys.executable, "-c", code, f"sqlite:///{tmp_path}/runs.db"]
     told = json.loads(subprocess.run(args, check=True, capture_output=True, text=True).stdout)
@@ -134,8 +133,8 @@ def test_a_refusal_is_found_in_the_journal_when_many_have_followed_it(executed: 
     both(executed, {"go": "yes"}, {"go": "no"})
     journal = executed.app.settings.journal
     for _ in range(25):
-        number = post(journal, "r", Wish(ANSWER, pause="gone", value=b"\x01\x05"))
-    receipts.awaited(journal, Receipt("r", "waiting", number=number), executed.app.settings.codec, 60.0)
+        number = post(journal, "r", RunCommand(ANSWER, pause="gone", value=b"\x01\x05"))
+    control._settled(journal, Receipt("r", "waiting", number=number), executed.app.settings.codec, 60.0)
 
     assert executed.app.answer_status("r#2").by == "bob"
     assert executed.app.answer_status("r#1").status == "applied"
@@ -145,7 +144,7 @@ def test_an_answer_to_a_run_that_completes_meanwhile_is_refused_in_its_journal(m
     graph = StateGraph(dict, name="w").add_node("a", lambda state: {"n": 1}).add_edge(START, "a")
     app = graph.compile(memory)
     app.invoke({}, run_id="r")
-    number = post(Journal(memory), "r", Wish(ANSWER, pause="a#1:q", value=b"\x01\x05", by="ann"))
+    number = post(Journal(memory), "r", RunCommand(ANSWER, pause="a#1:q", value=b"\x01\x05", by="ann"))
 
     receipt = app.answer_status(f"r#{number}")
 
@@ -192,7 +191,7 @@ def test_whoever_answers_in_the_event_loop_that_executes_the_run_does_not_hold_i
         running = asyncio.create_task(app.ainvoke({}, run_id="r"))
         while not (memory.runs(run="r") and app.pauses("r")):
             await asyncio.sleep(0.01)
-        receipt = app.answer("r", 5, patience=3600.0)
+        receipt = app.answer("r", 5, timeout=3600.0)
         while app.answer_status(receipt.handle).status == "waiting":
             await asyncio.sleep(0.01)
         go_on.set()

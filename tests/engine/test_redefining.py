@@ -33,8 +33,12 @@ def test_a_run_goes_on_with_another_definition(memory: Store) -> None:
     flaky.broken = False
     changed = chain("a", "b", "z", nodes={"b": flaky, "z": says("z")}).compile(memory)
 
-    answer = control.redefine(
-        app.settings.journal, "r", "graph", changed.outline(), {"flow": "v2"}, by="ann", reason="better"
+    answer = control.send(
+        app.settings.journal,
+        "r",
+        control.redefine("graph", changed.outline(), {"flow": "v2"}),
+        by="ann",
+        reason="better",
     )
 
     assert answer == "failed" and told(app)[-2:] == [
@@ -58,7 +62,7 @@ def test_renamed_steps_keep_their_place_and_what_they_left(memory: Store) -> Non
     changed = new.add_edge(START, "first").add_edge("first", "second").compile(memory)
 
     names = {"a": "first", "b": "second"}
-    control.redefine(app.settings.journal, "r", "g", changed.outline(), {}, names=names)
+    control.send(app.settings.journal, "r", control.redefine("g", changed.outline(), {}, names))
 
     assert changed.resume("r", "yes").state == {"a": 1, "first": 1, "answer": "yes"}
 
@@ -77,9 +81,8 @@ def test_a_definition_that_does_not_fit_is_refused(
     app = waiting(memory)
 
     with pytest.raises(CommandRefused, match=reason):
-        control.redefine(
-            app.settings.journal, "r", workflow, chain(*nodes).compile(memory).outline(), {}, names=names
-        )
+        outline = chain(*nodes).compile(memory).outline()
+        control.send(app.settings.journal, "r", control.redefine(workflow, outline, {}, names))
 
 
 def test_a_run_is_cancelled_at_once_though_a_definition_waits_for_its_steps(memory: Store) -> None:
@@ -87,7 +90,8 @@ def test_a_run_is_cancelled_at_once_though_a_definition_waits_for_its_steps(memo
     app = fan("a", "b", nodes={"a": held}).compile(memory)
     driven = Driven(app, held)
 
-    control.redefine(app.settings.journal, "r", "graph", fan("a", "b").compile(memory).outline(), {"v": 2})
+    outline = fan("a", "b").compile(memory).outline()
+    control.send(app.settings.journal, "r", control.redefine("graph", outline, {"v": 2}))
     app.cancel("r")
     until(lambda: app.runs()[0].status == "cancelled")
     driven.end()
@@ -112,9 +116,9 @@ def test_a_driver_leaves_a_run_that_has_another_definition_between_two_waves(
         driven = Driven(app, held)
 
     definition: Any = ("graph", changed.outline(), {"v": 2})
-    answer = control.redefine(app.settings.journal, "r", *definition, names={"a": "z"})
+    answer = control.send(app.settings.journal, "r", control.redefine(*definition, {"a": "z"}))
     assert answer == "asked"
-    assert control.skip(app.settings.journal, "r", "c", patience=0.4) == "asked", (
+    assert control.send(app.settings.journal, "r", control.skip("c"), timeout=0.4) == "asked", (
         "what is under way comes first"
     )
     held.free.set()

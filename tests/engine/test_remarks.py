@@ -119,7 +119,7 @@ def test_bytes_that_are_no_text_are_taken_as_what_they_are() -> None:
     app.invoke({}, run_id="r")
     app.note("r", "caf\udce9", by="b\udcff")
     with pytest.raises(CommandRefused, match="no step"):
-        control.skip(app.settings.journal, "r", "\udcff")
+        control.send(app.settings.journal, "r", control.skip("\udcff"))
 
     (said,) = run_view(app.settings.journal, "r").remarks
     assert [(note.by, note.text) for note in said.notes] == [("b\\udcff", "caf\\udce9")]
@@ -206,15 +206,15 @@ def test_a_remark_to_a_paused_run_of_the_fleet_leaves_it_paused(store: Store) ->
 
 def test_what_came_too_late_for_a_completed_run_is_refused_with_the_next_remark() -> None:
     app = finished("memory://")
-    from holdfast.engine.commands.inbox import EDIT, Wish
-    from holdfast.engine.commands.posting import post
+    from holdfast.engine.commands.control import post
+    from holdfast.engine.commands.inbox import EDIT, RunCommand
 
-    post(app.settings.journal, "r", Wish(EDIT))
+    post(app.settings.journal, "r", RunCommand(EDIT))
     app.tag("r", "done")
     view = run_view(app.settings.journal, "r")
     assert view.tags == ("done",) and view.refusals[0].reason == "the run is completed"
     with pytest.raises(Exception, match="completed"):
-        control.edit(app.settings.journal, "r", {"n": 2})
+        control.send(app.settings.journal, "r", control.edit({"n": 2}))
 
 
 def test_tags_of_runs_that_are_sealed_are_sealed_in_the_journal(tmp_path: Path) -> None:

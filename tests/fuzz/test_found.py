@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import CodecError, CorruptJournal, StoreError, check_store, open_store
 from holdfast.cli.main import main
-from holdfast.engine.commands.inbox import UNREADABLE, read_message
+from holdfast.engine.commands.inbox import UNREADABLE, checksummed, read_message
 from holdfast.engine.time_travel.checkpoints import find_moment
 from holdfast.errors import CheckpointNotFound
 from holdfast.integrity.repair import repair_store
@@ -46,12 +46,13 @@ def test_a_stored_value_of_the_wrong_kind_costs_nothing(items: list[object]) -> 
 def test_a_message_with_a_number_for_a_value_costs_nothing() -> None:
     """A number is not so many zeros."""
     change = [["key"], 2**44]
-    wishes = [
-        {"command": "edit", "changes": [change]},
-        {"command": "inject", "additions": [["n", None, [change]]]},
+    commands = [
+        {"kind": "edit", "changes": [change]},
+        {"kind": "inject", "additions": [["n", None, [change]]]},
     ]
 
-    assert [read_message(ormsgpack.packb(wish)).command for wish in wishes] == [UNREADABLE] * 2
+    read = [read_message(checksummed(ormsgpack.packb(command))) for command in commands]
+    assert [command.kind for command in read] == [UNREADABLE] * 2
 
 
 @pytest.mark.parametrize(

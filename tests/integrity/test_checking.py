@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import HoldfastError, RunNotFound, check_store, open_store
-from holdfast.engine.commands.inbox import UNREADABLE, Wish, read_message, write_message
+from holdfast.engine.commands.inbox import UNREADABLE, RunCommand, read_message, write_message
 from holdfast.journal import writer as writer_module
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import sealed_mark
@@ -45,7 +45,7 @@ def test_a_whole_store_is_fine(store: Store) -> None:
     app.resume(app.checkpoints("r")[0].id)
     asking = one(lambda state, ctx: {"log": [ctx.ask("well?")]}).compile(store)
     asking.invoke({"n": 1}, run_id="asked")
-    store.post("asked", write_message(Wish("pause", by="ada")))
+    store.post("asked", write_message(RunCommand("pause", by="ada")))
     made(store, "pruned")
     journal = Journal(store)
     loaded = journal.load(journal.info("pruned"), Codec(), store.marks("pruned")[1].seq)
@@ -213,11 +213,11 @@ def test_messages_that_are_damaged_or_missing_are_found(memory: MemoryStore) -> 
 
 
 def test_a_changed_byte_of_a_message_makes_it_unreadable() -> None:
-    body = write_message(Wish("cancel", reason="enough", by="ada"))
+    body = write_message(RunCommand("cancel", reason="enough", by="ada"))
 
-    assert read_message(body).command == "cancel"
+    assert read_message(body).kind == "cancel"
     for place in range(len(body)):
-        assert read_message(flipped(body, place)).command == UNREADABLE
+        assert read_message(flipped(body, place)).kind == UNREADABLE
 
 
 def test_only_the_runs_that_are_named_are_looked_at(memory: MemoryStore) -> None:

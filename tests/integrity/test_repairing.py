@@ -24,7 +24,7 @@ from holdfast import (
     repair_run,
     repair_store,
 )
-from holdfast.engine.commands.inbox import Wish, write_message
+from holdfast.engine.commands.inbox import RunCommand, write_message
 from holdfast.engine.retention import prune_workflow
 from holdfast.journal import writer as writer_module
 from holdfast.journal.journal import Journal
@@ -162,7 +162,7 @@ def test_a_later_snapshot_keeps_all_of_the_state(snapshots_soon: None, store: St
 def test_a_paused_run_keeps_its_question_and_its_messages(memory: Store) -> None:
     app = one(lambda state, ctx: {"log": [ctx.ask("well?")]}).compile(memory)
     app.invoke({"n": 1}, run_id="r")
-    memory.post("r", write_message(Wish("fly", by="ada")))
+    memory.post("r", write_message(RunCommand("fly", by="ada")))
     app.cancel("r")
     last = len(list(memory.read("r")))
     damage_entry(memory, "r", last)
@@ -249,7 +249,7 @@ def test_a_damaged_message_is_put_aside_and_the_run_refuses_it(tmp_path: Path) -
     assert isinstance(store, FileStore)
     app = one(lambda state, ctx: {"log": [ctx.ask("well?")]}).compile(store)
     app.invoke({"n": 1}, run_id="r")
-    store.post("r", write_message(Wish("fly", by="ada")))
+    store.post("r", write_message(RunCommand("fly", by="ada")))
     path = store.directory / "r" / "inbox" / "0000000001"
     damaged = flipped(path.read_bytes())
     path.write_bytes(damaged)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import check_store, open_store, repair_store
-from holdfast.engine.commands.inbox import Wish, write_message
+from holdfast.engine.commands.inbox import RunCommand, write_message
 from holdfast.stores.base import Store
 from holdfast.stores.files.store import FileStore
 from holdfast.stores.memory import MemoryStore
@@ -94,7 +94,7 @@ def test_an_empty_message_stands_for_one_that_is_lost(store: Store) -> None:
     app = one(lambda state, ctx: {"log": [ctx.ask("well?")]}).compile(store)
     app.invoke({"n": 1}, run_id="r")
     for name in ("fly", "swim", "walk"):
-        store.post("r", write_message(Wish(name, by="ada")))
+        store.post("r", write_message(RunCommand(name, by="ada")))
     lose_message(store, "r", 2)
     lose_message(store, "r", 1)
     assert [str(damage) for damage in check_store(store).runs[0].damages][:2] == [

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import END, START, Outcome, StateGraph, StoreError
 from holdfast.engine.commands.control import changes_of
-from holdfast.engine.commands.inbox import Wish, write_message
+from holdfast.engine.commands.inbox import RunCommand, write_message
 from holdfast.journal.commit import Inboxes
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Mark, Message, Store
@@ -110,7 +110,7 @@ def test_runs_that_end_together_look_together_and_heed_what_came_meanwhile() -> 
         while len(store.runs()) < len(runs):
             await asyncio.sleep(0.01)
         store.questions.clear()
-        store.post("r3", write_message(Wish("edit", changes=changes_of("edit", {"n": 30}, Codec()))))
+        store.post("r3", write_message(RunCommand("edit", changes=changes_of("edit", {"n": 30}, Codec()))))
         posted.set()
         return await asyncio.gather(*runs)
 

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import CodecError, CorruptJournal, HoldfastError, open_store
 from holdfast.engine.commands import control
-from holdfast.engine.commands.inbox import ANSWER, CANCEL, EDIT, UNREADABLE, Change, Wish, write_message
-from holdfast.engine.commands.posting import see_to
+from holdfast.engine.commands.control import process_inbox
+from holdfast.engine.commands.inbox import ANSWER, CANCEL, EDIT, UNREADABLE, Change, RunCommand, write_message
 from holdfast.engine.owner import active_runs
 from holdfast.integrity.check import check_store
 from holdfast.integrity.repair import repair_store
@@ -325,7 +325,7 @@ def test_an_entry_of_another_history_of_the_same_run_is_refused(store: Store) ->
     def edited(*words: str) -> Stored:
         put(store, begun)
         for word in words:
-            control.edit(journal, "r", {"log": [word]}, graph=made.graph)
+            control.send(journal, "r", control.edit({"log": [word]}), graph=made.graph)
         return stored(store, "r")
 
     one, two = edited("one"), edited("other", "two")
@@ -362,13 +362,13 @@ def test_a_snapshot_is_not_taken_where_the_journal_was_pruned_either(store: Stor
 
 
 def answer(value: str) -> bytes:
-    return write_message(Wish(ANSWER, value=CODEC.encode(value), by="mallory"))
+    return write_message(RunCommand(ANSWER, value=CODEC.encode(value), by="mallory"))
 
 
 UNSEALED = {
     "an answer": answer("forged"),
-    "an edit": write_message(Wish(EDIT, changes=(Change(("log",), CODEC.encode(["forged"])),))),
-    "a cancel": write_message(Wish(CANCEL)),
+    "an edit": write_message(RunCommand(EDIT, changes=(Change(("log",), CODEC.encode(["forged"])),))),
+    "a cancel": write_message(RunCommand(CANCEL)),
 }
 
 
@@ -379,7 +379,7 @@ def test_an_unsealed_message_is_refused_recorded_and_told(store: Store, message:
     assert "message 1 is not encrypted, and the run is" in problems(store)
     assert "message 1 is not encrypted, and the run is" in problems(store, seal=None)
 
-    see_to(Journal(store, SEAL), "r", CODEC)
+    process_inbox(Journal(store, SEAL), "r", CODEC)
 
     assert made.get_state("r")["log"] == ["r", "a", "b"]
     (refusal,) = Journal(store, SEAL).load(store.runs(run="r")[0], CODEC).run.refusals
@@ -391,7 +391,7 @@ def test_whoever_has_no_key_is_told_so_before_anything_is_posted(store: Store) -
     begin(store, "r")
 
     with pytest.raises(CodecError, match="run 'r' is encrypted, and takes encrypted messages only"):
-        control.edit(Journal(store), "r", {"log": ["me"]})
+        control.send(Journal(store), "r", control.edit({"log": ["me"]}))
 
     assert store.inbox("r") == []
 
@@ -480,7 +480,7 @@ def test_a_run_with_snapshots_in_the_clear_is_read_from_sealed_ones_once_it_is_s
     journal = Journal(store, SEAL)
     assert made.get_state("r")["log"] == ["r", "a", "b"]
 
-    control.edit(journal, "r", {"log": ["sealed"]}, graph=made.graph)
+    control.send(journal, "r", control.edit({"log": ["sealed"]}), graph=made.graph)
     log = made.get_state("r")["log"]
     assert problems(store) == problems(store, seal=None) == ""
     own = stored(store, "r")
@@ -515,7 +515,7 @@ def test_entries_in_the_clear_count_only_where_the_first_sealed_one_was_written_
     store: Store,
 ) -> None:
     clear, journal = in_clear(store, pruned=False), Journal(store, SEAL)
-    control.edit(journal, "r", {"log": ["sealed"]}, graph=app(store).graph)
+    control.send(journal, "r", control.edit({"log": ["sealed"]}), graph=app(store).graph)
     own = stored(store, "r")
     assert journal.load(journal.info("r"), CODEC, SEQ).seq == SEQ
 
@@ -554,14 +554,14 @@ def test_a_message_is_taken_by_its_own_run_under_its_own_number_and_once(
     tenant.close()
     journal.post("s", answer("forged"))
     stolen += [message.body for message in store.inbox("s")]
-    control.edit(journal, "r", {"log": ["edited"]}, graph=made.graph)
+    control.send(journal, "r", control.edit({"log": ["edited"]}), graph=made.graph)
     edited = made.get_state("r")["log"]
     stolen += [message.body for message in store.inbox("r")]
 
     for body in stolen:
         store.post("r", body)
     told = problems(store, runs=["r"])
-    see_to(journal, "r", CODEC)
+    process_inbox(journal, "r", CODEC)
 
     assert all(f"message {number} does not open with its key" in told for number in range(2, 2 + len(stolen)))
     assert made.get_state("r")["log"] == edited and edited[-1] == "edited"
@@ -586,7 +586,7 @@ def test_a_run_that_began_in_the_clear_is_sealed_once_there_is_a_key(store: Stor
     store.post("r", answer("before"))
     made = app(store)
 
-    see_to(Journal(store, SEAL), "r", CODEC)
+    process_inbox(Journal(store, SEAL), "r", CODEC)
     assert problems(store) == ""
     own = stored(store, "r")
     put(store, rechained(own._replace(entries=[*own.entries, own.entries[1]._replace(seq=99)])))

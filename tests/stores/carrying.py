@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 
 from holdfast import END, START, App, StateGraph
-from holdfast.engine.commands.mailbox import POLL
+from holdfast.engine.commands.inbox import POLL
 from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, Store
 from holdfast.stores.sqlite.connection import APPLICATION_ID, migrations
 from holdfast.testing import Crash

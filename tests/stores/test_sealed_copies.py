@@ -53,7 +53,8 @@ def test_a_sealed_run_is_copied_to_another_namespace_and_brought_up_to_date(
     monkeypatch.setenv("HOLDFAST_KEY", f"{KEY},{OLD}")
     assert outcomes(store, tenant) == {"r": "copied"}
     assert outcomes(store, tenant) == {"r": "unchanged"}
-    control.edit(Journal(store, Seal.from_text(KEY + "," + OLD)), "r", {"log": ["b"]}, graph=app(store).graph)
+    journal = Journal(store, Seal.from_text(KEY + "," + OLD))
+    control.send(journal, "r", control.edit({"log": ["b"]}), graph=app(store).graph)
 
     assert outcomes(store, tenant) == {"r": "updated"}
     assert outcomes(store, tenant) == {"r": "unchanged"}

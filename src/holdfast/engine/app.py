@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine import checkpoint_files as files
 from holdfast.engine.blocking import Blocking, StreamQueue, run_blocking
-from holdfast.engine.commands.app_methods import Steerable
 from holdfast.engine.loop import Execution
 from holdfast.engine.resume import ResumeOptions, find_checkpoint
-from holdfast.engine.runner import Caller, ObserverLike, Runner, state_of
-from holdfast.engine.settings import Outcome, Pause, Settings, one_of, public_pauses
+from holdfast.engine.runner import ObserverLike, ignore, state_of
+from holdfast.engine.settings import Outcome, Pause, one_of, public_pauses
 from holdfast.engine.submission import DEFAULT_QUEUE, Place, When, id_of_key, requeue
-from holdfast.engine.time_travel.app_methods import Accounting, RunningAgain, Travelling
+from holdfast.engine.time_travel.app_methods import Accounting
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
-from holdfast.events import Event, MultiObserver, resolve_observer
-from holdfast.graph.graph import Graph
+from holdfast.events import Event
 from holdfast.journal.copying import delete_run
 from holdfast.journal.run_state import Checkpoint, read_mark
 from holdfast.state.state import State
-from holdfast.stores.base import RunInfo, Store
+from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
+    from holdfast.engine.commands.control import Receipt, Step, Update
+    from holdfast.engine.commands.inbox import RunCommand
     from holdfast.engine.resume_plan import ResumePlan
 
 
 Input = Mapping[str, Any] | Any | None
 
 
-class App(Steerable, RunningAgain, Travelling, Accounting):
-    """A compiled graph on a store. It holds no run: one app may drive any number of them at once."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._runner = Runner(settings)
+class App(Accounting):
+    """A compiled graph on a store. It holds no run: one app may execute any number of them at once."""
 
     # Running.
 
@@ -52,7 +48,7 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
         reuse: str | None = None,
         observer: ObserverLike = None,
     ) -> Outcome:
-        """Start a run and drive it until it completes, pauses or is cancelled.
+        """Start a run and execute it until it completes, pauses or is cancelled.
 
         `checkpoint` resumes instead: a file of `save_checkpoint`, or whatever `resume` takes. A failure
         raises `ExecutionError`, Ctrl+C and SIGTERM save the run first. Works inside a running event loop.
@@ -99,7 +95,7 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
         trust: bool | str = False,
         observer: ObserverLike = None,
     ) -> Outcome:
-        """Take a run up where it stopped. Finished steps do not run again.
+        """Resume a run where it stopped. Finished steps do not run again.
 
         `target` is a run id, a checkpoint id, a workflow name (its latest unfinished run) or a checkpoint
         file. A checkpoint that is not the run's newest starts a new run from there.
@@ -252,7 +248,7 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
         *,
         idle_timeout: float = 1.0,
         observer: ObserverLike = None,
-        hold: Callable[[Execution], None] | None = None,
+        hold: Callable[[Execution], None] = ignore,
     ) -> Outcome:
         """Drive a run of the fleet as far as it goes without waiting; what workers do.
 
@@ -311,27 +307,134 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
 
         return plan_resume(self._settings, target, options)
 
+    # Commands to runs, whoever executes them.
+
+    def cancel(self, run_id: str, reason: str = "cancelled", *, by: str = "") -> RunStatus:
+        """Stop a run for good or until it is resumed. A run that is executing, in any process, stops soon.
+
+        Return the status the run then has: `running` if its owner has still to notice.
+        """
+        from holdfast.engine.commands import control
+
+        self._refuse_other_workflow(run_id)
+        return control.cancel(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
+
+    def pause(self, run_id: str, reason: str = "paused", *, by: str = "") -> RunStatus:
+        """Let a run that is executing, in any process, save itself and stop, so that `resume` goes on with it."""
+        from holdfast.engine.commands import control
+
+        self._refuse_other_workflow(run_id)
+        return control.pause(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
+
+    def answer(
+        self,
+        run_id: str,
+        answer: Any = None,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        by: str = "",
+        timeout: float = 2.0,
+    ) -> Receipt:
+        """Answer what a run waits for without executing it, and return what became of the answer.
+
+        If nobody executes the run, it is `applied` now, and the next `resume` goes on with it. Otherwise the process
+        that does takes it, or refuses it if somebody else was faster; if that is not known within `timeout` seconds,
+        the receipt is `waiting`, and `answer_status(receipt.handle)` tells later. Answers that do not fit raise.
+        """
+        from holdfast.engine.commands import control
+
+        self._refuse_other_workflow(run_id)
+        journal, codec, retention = self._settings.journal, self._settings.codec, self._settings.retention
+        own: dict[str, Any] = {"codec": codec, "retention": retention}
+        return control.answer(journal, run_id, answer, answers=answers, by=by, timeout=timeout, **own)
+
+    def answer_status(self, handle: str) -> Receipt:
+        """Return what became of an answer that was `waiting`, by its handle; also long after, and in any process."""
+        from holdfast.engine.commands import control
+
+        return control.find_receipt(self._settings.journal, handle, self._settings.codec)
+
+    def edit(
+        self, run_id: str, update: Update, *, by: str = "", reason: str = "", timeout: float = 0.0
+    ) -> str:
+        """Change the state of a run, as its reducers take the update; a tuple as key is a place inside a value.
+
+        Like every command this is applied between two steps, by the process that executes the run, or at once if
+        none does, and the journal tells who asked for it and why. Return the status that the run then has, or
+        `"asked"` if it is not applied within `timeout` seconds. What cannot be done raises `CommandRefused` with the
+        reason, if it is known by then.
+        """
+        from holdfast.engine.commands import control
+
+        return self._send(run_id, control.edit(update, self._settings.codec), by, reason, timeout)
+
+    def skip(self, run_id: str, step: str, *, by: str = "", reason: str = "", timeout: float = 0.0) -> str:
+        """Skip a step that is ready, waits, failed or is in doubt; return as `edit` does.
+
+        `step` is a step's id, or a node's name, which means all its steps; `outer/inner` in a sub-graph.
+        """
+        from holdfast.engine.commands import control
+
+        return self._send(run_id, control.skip(step), by, reason, timeout)
+
+    def modify(
+        self, run_id: str, step: str, update: Update, *, by: str = "", reason: str = "", timeout: float = 0.0
+    ) -> str:
+        """Let a step that has not begun see other values than the state has; return as `edit` does."""
+        from holdfast.engine.commands import control
+
+        return self._send(run_id, control.modify(step, update, self._settings.codec), by, reason, timeout)
+
+    def inject(
+        self,
+        run_id: str,
+        steps: Step | Iterable[Step],
+        *,
+        frame: str = "",
+        follow: bool = False,
+        by: str = "",
+        reason: str = "",
+        timeout: float = 0.0,
+    ) -> str:
+        """Run further steps now: nodes' names or `Send`s; return as `edit` does.
+
+        They join the steps that are about to run, or are running. Their updates count, and nothing follows them,
+        unless `follow` says that what usually does shall. `frame` is the sub-graph they are of.
+        """
+        from holdfast.engine.commands import control
+
+        command = control.inject(steps, self._settings.codec, frame=frame, follow=follow)
+        return self._send(run_id, command, by, reason, timeout)
+
+    def replan(
+        self,
+        run_id: str,
+        steps: Step | Iterable[Step],
+        *,
+        frame: str = "",
+        follow: bool = True,
+        by: str = "",
+        reason: str = "",
+        timeout: float = 0.0,
+    ) -> str:
+        """Run these steps instead of all that are neither running nor finished; return as `edit` does.
+
+        Nothing follows what is running then, so that without steps the run ends after it.
+        """
+        from holdfast.engine.commands import control
+
+        command = control.replan(steps, self._settings.codec, frame=frame, follow=follow)
+        return self._send(run_id, command, by, reason, timeout)
+
+    def _send(self, run_id: str, command: RunCommand, by: str, reason: str, timeout: float) -> str:
+        from holdfast.engine.commands import control
+
+        self._refuse_other_workflow(run_id)
+        how: dict[str, Any] = {"codec": self._settings.codec, "graph": self._settings.graph}
+        journal = self._settings.journal
+        return control.send(journal, run_id, command, by=by, reason=reason, timeout=timeout, **how)
+
     # Looking.
-
-    @property
-    def graph(self) -> Graph:
-        """The graph that this app runs."""
-        return self._settings.graph
-
-    @property
-    def name(self) -> str:
-        """The workflow's name."""
-        return self._settings.graph.name
-
-    @property
-    def settings(self) -> Settings:
-        """What the graph was compiled with."""
-        return self._settings
-
-    @property
-    def store(self) -> Store:
-        """The store that this app's runs are kept in."""
-        return self._settings.journal.store
 
     def outline(self) -> dict[str, Any]:
         """The graph as plain data, with a fingerprint per node."""
@@ -413,10 +516,3 @@ class App(Steerable, RunningAgain, Travelling, Accounting):
         `config` is laid over the saved one.
         """
         return self.stream(checkpoint=file_path, config=config)
-
-    def _caller(
-        self, observer: ObserverLike, private: bool = False, hold: Callable[[Execution], None] | None = None
-    ) -> Caller:
-        own, given = self._settings.observer, resolve_observer(observer)
-        both = MultiObserver(own, given) if own is not None and given is not None else own or given
-        return Caller(both, private, hold) if hold is not None else Caller(both, private)

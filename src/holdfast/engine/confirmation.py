@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.engine.checkpoint_files import check_config
-from holdfast.engine.commands.inbox import Wish, open_message, write_message
+from holdfast.engine.commands.inbox import RunCommand, open_message, write_message
 from holdfast.errors import CodecError, ForeignRun
 from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import Provenance, definition_digest, me
@@ -85,8 +85,8 @@ def digest_of(
     journal: Journal, info: RunInfo, run: RunState, came: Iterable[Message], config: bytes | None = None
 ) -> str:
     """Return the digest of what a run would run with, messages that `came` with it included, however sealed."""
-    wishes = (open_message(journal, info, message, sealed=False) for message in came)
-    return definition_digest(run, map(write_message, wishes), config)
+    commands = (open_message(journal, info, message, sealed=False) for message in came)
+    return definition_digest(run, map(write_message, commands), config)
 
 
 def confirm(
@@ -160,10 +160,10 @@ def config_shown(raw: bytes, codec: Codec = CODEC, way_out: str = "") -> dict[An
     return found if type(found) is dict else {"": found}
 
 
-def message_shown(wish: Wish, codec: Codec = CODEC) -> dict[str, Any]:
+def message_shown(command: RunCommand, codec: Codec = CODEC) -> dict[str, Any]:
     """Return a message of an inbox, with all that is encoded in it."""
     shown: dict[str, Any] = {}
-    for name, value in wish._asdict().items():
+    for name, value in command._asdict().items():
         if value:
             shown[name] = _value_shown(value, codec)
     return shown

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from holdfast import clock
 from holdfast.engine.attempt import Result, attempt_async, attempt_here
-from holdfast.engine.commands.inbox import PAUSE, Wish
-from holdfast.engine.commands.mailbox import POLL, Mailbox
+from holdfast.engine.commands.inbox import PAUSE, POLL, Inbox, RunCommand
 from holdfast.engine.context import Context
 from holdfast.engine.decide import (
     AskWhat,
@@ -130,10 +129,10 @@ class Execution:
         """The thread of the event loop."""
         self._wanted_again: set[str] = set()
         """The interrupted steps of which somebody said that they are to run again."""
-        self.mailbox = Mailbox(
-            self.saving, self, self._obeyed, resumed=resumed, by_worker=idle_timeout is not None
+        self.inbox = Inbox(
+            self.saving, self._apply, self._follow, resumed=resumed, by_worker=idle_timeout is not None
         )
-        self._ending = Ending(self.saving, self._gates, self._results, self.mailbox)
+        self._ending = Ending(self.saving, self._gates, self._results, self.inbox)
         self._poll_handle: asyncio.TimerHandle | None = None
 
     @property
@@ -262,8 +261,8 @@ class Execution:
 
     def stop_wanted(self) -> bool:
         """Whether the run is to stop; looks into the inbox now and then."""
-        if self.stop is None:
-            self.mailbox.look_if_due()
+        if self.stop is None and self.inbox.is_due:
+            self.inbox.look()
         return self.stop is not None
 
     # Being stopped.
@@ -329,17 +328,17 @@ class Execution:
             await self.saving.flush_async()
         self.saving.tell_saved()
 
-    def request(self, wish: Wish) -> None:
+    def request(self, command: RunCommand) -> None:
         """Stop, at once or after what is under way, for this very process wishes it. From any thread."""
-        self.mailbox.note(wish)
-        if wish.command == PAUSE:
-            self.request_pause(wish.reason)
+        self.inbox.note(command)
+        if command.kind == PAUSE:
+            self.request_pause(command.reason)
         else:
-            self.request_stop(RunStatus.CANCELLED, wish.reason)
+            self.request_stop(RunStatus.CANCELLED, command.reason)
 
     def request_look(self) -> None:
         """Look into the inbox as soon as can be. May be called from any thread."""
-        self.mailbox.polled = float("-inf")
+        self.inbox.polled = float("-inf")
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._look)
@@ -349,16 +348,16 @@ class Execution:
             self._poll_handle.cancel()
         self._poll()
 
-    def heed(self, wish: Wish) -> None:
-        """Take in somebody's wish that the run stop, be it to go on with another definition."""
-        if wish.redefines:
+    def _follow(self, command: RunCommand) -> None:
+        """Stop as a command asks, be it to go on with another definition."""
+        if command.redefines:
             in_fleet = bool(self.saving.writer.info.queue)
             self._pausing_as = RunStatus.QUEUED if in_fleet else RunStatus.INTERRUPTED
             self.pausing = "replanned"
-        elif wish.command == PAUSE:
-            self._pausing_as, self.pausing = RunStatus.INTERRUPTED, wish.reason
+        elif command.kind == PAUSE:
+            self._pausing_as, self.pausing = RunStatus.INTERRUPTED, command.reason
         elif self.stop in (None, RunStatus.QUEUED):
-            self.stop, self.stop_reason = RunStatus.CANCELLED, wish.reason
+            self.stop, self.stop_reason = RunStatus.CANCELLED, command.reason
 
     def _schedule_poll(self) -> None:
         if self._poll_handle is None and self._loop is not None:
@@ -369,18 +368,18 @@ class Execution:
         if self._loop is None:
             return
         if self.private:
-            self.mailbox.look()
+            self.inbox.look()
             self._looked()
         else:
-            looking = self._loop.create_task(in_background(self.mailbox.look))
+            looking = self._loop.create_task(in_background(self.inbox.look))
             looking.add_done_callback(lambda _: self._looked())
 
     async def _look_now(self) -> None:
         """Look into the inbox, without blocking an event loop that is not this drive's own."""
         if self.private:
-            self.mailbox.look()
+            self.inbox.look()
         else:
-            await self.mailbox.look_async()
+            await self.inbox.look_async()
 
     def _looked(self) -> None:
         if self._loop is None:
@@ -388,7 +387,7 @@ class Execution:
         if self.stop is not None:
             self._cancel_running()
             return
-        if self.mailbox.holds_any and self._wake is not None:
+        if self.inbox.has_commands and self._wake is not None:
             self._wake.set()
         if self._tasks or self._awaiting or self._wake_at is not None:
             self._schedule_poll()
@@ -495,11 +494,11 @@ class Execution:
         """Record every decision that can be made now; the steps that are to be run."""
         launches: list[Step] = []
         self._wake_at = None
-        if self.mailbox.is_due:
+        if self.inbox.is_due:
             await self._look_now()
-        if self.mailbox.holds_any:
-            obeyed = await self._obey()
-            if self.run.status != RunStatus.RUNNING or not (obeyed or self.stop):
+        if self.inbox.has_commands:
+            applied = await self._apply_commands()
+            if self.run.status != RunStatus.RUNNING or not (applied or self.stop):
                 return launches  # What is under way is finished first.
         if self.pausing is not None and self.stop is None:
             if self._tasks:
@@ -510,7 +509,7 @@ class Execution:
             self._stop_here(self.stop, self.stop_reason)
             return launches
         if self.run.pauses:
-            self._heed_time()
+            self._expire_pauses()
         progress = True
         while progress and self.run.status == RunStatus.RUNNING:
             progress = False
@@ -541,24 +540,24 @@ class Execution:
                 self._say_start(step)
         return launches
 
-    def _obeyed(self, wish: Wish) -> str:
+    def _apply(self, command: RunCommand) -> str:
         """Record what a message asks; answers why it is refused, or nothing."""
-        from holdfast.engine.commands.handlers import obey  # Most runs are never sent a message.
+        from holdfast.engine.commands.handlers import apply_command  # Most runs are never sent a message.
 
-        return obey(self.saving, self.graph, wish)
+        return apply_command(self.saving, self.graph, command)
 
-    async def _obey(self) -> bool:
-        """Do what was asked for, one wish after the other; `False` if it has to wait for what is under way."""
+    async def _apply_commands(self) -> bool:
+        """Do what was asked for, one command after the other; `False` if it has to wait for what is under way."""
         self._take_results()
         self._writes.recount()
-        while self.mailbox.holds_any and self.run.status == RunStatus.RUNNING:
-            if self.mailbox.is_about_what_is_next and await self._led_on():
+        while self.inbox.has_commands and self.run.status == RunStatus.RUNNING:
+            if self.inbox.is_about_next_steps and await self._route_finished():
                 continue
-            if not self.mailbox.obey_next(busy=bool(self._tasks)):
+            if not self.inbox.apply_next(busy=bool(self._tasks)):
                 return False
         return True
 
-    async def _led_on(self) -> bool:
+    async def _route_finished(self) -> bool:
         """Let what is finished lead on; `False` if nothing did."""
         found = decide(self.graph, self.run, self.rules)
         moves = [decision for decision in found if isinstance(decision, (RouteOn, CloseFrame))]
@@ -567,7 +566,7 @@ class Execution:
                 break
         return bool(moves)
 
-    def _heed_time(self) -> None:
+    def _expire_pauses(self) -> None:
         """Settle the waits that are over; wake up for the next."""
         for answered in elapsed(self.run, lambda at: self.time_left(at) <= 0):
             self._record(answered)
@@ -644,8 +643,8 @@ class Execution:
             case End(status):
                 if status in (RunStatus.COMPLETED, RunStatus.PAUSED):
                     await self._look_now()
-                if self.mailbox.holds_any:
-                    return await self._obey()
+                if self.inbox.has_commands:
+                    return await self._apply_commands()
                 self._ending.end(status)
                 return False
             case Start():

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from holdfast import clock
 from holdfast.engine.attempt import Result, attempt_inline, fault_of
-from holdfast.engine.commands.mailbox import POLL, Mailbox
+from holdfast.engine.commands.inbox import POLL, Inbox
 from holdfast.engine.context import Context, Host, StopSignal
 from holdfast.engine.decide import qualified
 from holdfast.engine.once import StepInterrupted
@@ -222,7 +222,7 @@ class Driver(Host, Protocol):
     stop: RunStatus | None
     pausing: str | None
     inline: bool
-    mailbox: Mailbox
+    inbox: Inbox
     overtaking: LeaseCheck
 
     def prepare(self, step: Step) -> tuple[Node, State, Context | None]: ...
@@ -291,7 +291,7 @@ class Glide:
             return None
         graph = self._graph
         node = graph.nodes.get(graph.only_next.get(step.node, ""))
-        if node is None or node.graph is not None or clock.perf_counter() - driver.mailbox.polled > POLL:
+        if node is None or node.graph is not None or clock.perf_counter() - driver.inbox.polled > POLL:
             return None
         return node if self._run.frames[""].waves + 1 < graph.max_iterations else None
 
@@ -332,8 +332,8 @@ def _tell_once(run_id: str, how: str) -> None:
 class Ending:
     """Records and tells the end of one drive. Why it failed is left in `failure`."""
 
-    def __init__(self, saving: Saving, gates: Gates, results: Results, mailbox: Mailbox) -> None:
-        self._saving, self._gates, self._results, self._mailbox = saving, gates, results, mailbox
+    def __init__(self, saving: Saving, gates: Gates, results: Results, inbox: Inbox) -> None:
+        self._saving, self._gates, self._results, self._inbox = saving, gates, results, inbox
         self._record, self._say = saving.record, saving.say
         self.failure: ExecutionError | None = None
 
@@ -367,7 +367,7 @@ class Ending:
             hint = self._hint(cause)
             message = f"node {qualified(step)!r}{item} failed: {step.fault}"
             self.failure = self._execution_error(message, node, cause, hint=hint)
-        self._mailbox.close(status == RunStatus.COMPLETED)
+        self._inbox.close(status == RunStatus.COMPLETED)
         if status != RunStatus.COMPLETED and not self._saving.marked:
             self._saving.mark(run.root, [], [step.node for step in run.active() if step.status != DONE])
         fault = fault_of(self.failure) if status == RunStatus.FAILED and self.failure else None

@@ -38,7 +38,8 @@ from holdfast.errors import (
     StateInvalid,
     StoreError,
 )
-from holdfast.events import Event, Observer, tell
+from holdfast.events import Event, MultiObserver, Observer, resolve_observer, tell
+from holdfast.graph.graph import Graph
 from holdfast.journal import records
 from holdfast.journal.copying import delete_run, needed_by
 from holdfast.journal.journal import Loaded
@@ -50,7 +51,7 @@ from holdfast.state.codec import Codec
 from holdfast.state.ops import advance, freeze
 from holdfast.state.schema import as_mapping
 from holdfast.state.state import State, origin_of
-from holdfast.stores.base import RunInfo
+from holdfast.stores.base import RunInfo, Store
 from holdfast.threads import in_background
 from holdfast.values import END, RunStatus, readable_step
 
@@ -73,8 +74,8 @@ def _refuse_unqueued(facts: RunInfo, info: RunInfo) -> None:
         raise RunConflict(f"run {info.run!r} is {info.status}; workers leave it alone until it is requeued")
 
 
-def _ignore(drive: Execution) -> None:
-    return None
+def ignore(execution: Execution) -> None:
+    """Do nothing with an execution."""
 
 
 ObserverLike = Observer | str | Callable[[Event], object] | None
@@ -89,7 +90,7 @@ class Caller:
 
     observer: Observer | None
     private: bool = False
-    hold: Callable[[Execution], None] = _ignore
+    hold: Callable[[Execution], None] = ignore
     idle_timeout: float | None = None
 
 
@@ -400,9 +401,9 @@ class Runner:
         for record in reconciled.records:
             writer.record(record)
         if options.update:
-            from holdfast.engine.commands.inbox import Ground, warn_of_decided_route
+            from holdfast.engine.commands.subject import Subject
 
-            warn_of_decided_route(Ground(info.run, writer.run, codec, settings.graph, driven=False))
+            Subject(info.run, writer.run, codec, settings.graph).warn_of_chosen_route()
         approve = options.approve and info.status == RunStatus.PAUSED
         encoded = self._encoded_config(config) if options.config else b""
         unsaved = active_runs.take_unsaved(self._store, info.run)
@@ -505,9 +506,9 @@ class Runner:
 
     def _see_to(self, drive: Execution) -> None:
         if self._store.inbox(drive.run_id, drive.run.inbox_seen):
-            from holdfast.engine.commands.posting import see_to
+            from holdfast.engine.commands.control import process_inbox
 
-            see_to(self.journal, drive.run_id, self._codec, self.settings.graph)
+            process_inbox(self.journal, drive.run_id, self._codec, self.settings.graph)
 
     def _outcome(self, drive: Execution, status: RunStatus, kept: int) -> Outcome:
         run, saving = drive.run, drive.saving
@@ -550,6 +551,45 @@ class Runner:
         return Outcome(
             RunStatus(run.status), state, loaded.info.run, origin_of(state).checkpoint_id, pauses, stats
         )
+
+
+class AppBase:
+    """The base of `App`: a compiled graph on a store, and the runner of its runs."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._runner = Runner(settings)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that this app runs."""
+        return self._settings.graph
+
+    @property
+    def name(self) -> str:
+        """The workflow's name."""
+        return self._settings.graph.name
+
+    @property
+    def settings(self) -> Settings:
+        """What the graph was compiled with."""
+        return self._settings
+
+    @property
+    def store(self) -> Store:
+        """The store that this app's runs are kept in."""
+        return self._settings.journal.store
+
+    def _refuse_other_workflow(self, run_id: str) -> None:
+        for info in self.store.runs(run=run_id):
+            self._runner.refuse_other_workflow(info)
+
+    def _caller(
+        self, observer: ObserverLike, private: bool = False, hold: Callable[[Execution], None] = ignore
+    ) -> Caller:
+        own, given = self._settings.observer, resolve_observer(observer)
+        both = MultiObserver(own, given) if own is not None and given is not None else own or given
+        return Caller(both, private, hold)
 
 
 def tags_of(config: Mapping[str, Any]) -> tuple[str, ...]:

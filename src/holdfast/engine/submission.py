@@ -109,11 +109,11 @@ def requeue(
     if loaded.run.status == RunStatus.PAUSED:
         found.insert(0, Resumed("", approve=True))
     for message in journal.store.inbox(run_id, loaded.run.inbox_seen):
-        wish = open_message(journal, info, message, sealed=loaded.sealed)
-        if wish.command not in STOPS:
+        command = open_message(journal, info, message, sealed=loaded.sealed)
+        if command.kind not in STOPS:
             break
         # Whoever wants it to go on knows that it was to stop before.
-        writer.record(Commanded(message.number, wish.command, STALE, wish.by, wish.reason))
+        writer.record(Commanded(message.number, command.kind, STALE, command.by, command.reason))
     for record in found:
         writer.record(record)
     upcoming = [step.node for step in loaded.run.active() if step.status != DONE]

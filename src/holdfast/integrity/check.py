@@ -459,8 +459,8 @@ class RunCheck:
             )
         except CorruptJournal as error:
             return _alone(error)
-        wish = open_message(self.journal, self.info, message, sealed=False)
-        return f"message {message.number} is damaged" if wish.command == UNREADABLE else ""
+        command = open_message(self.journal, self.info, message, sealed=False)
+        return f"message {message.number} is damaged" if command.kind == UNREADABLE else ""
 
 
 def _alone(error: CorruptJournal) -> str:

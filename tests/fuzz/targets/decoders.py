@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from holdfast.capsules.format import check_record, check_run, unpacked_bytes
-from holdfast.engine.commands.inbox import UNREADABLE, Wish, read_message, write_message
+from holdfast.engine.commands.inbox import UNREADABLE, RunCommand, checksummed, read_message, write_message
 from holdfast.errors import CapsuleInvalid, CheckpointNotFound, CodecError, CorruptJournal, StoreError
 from holdfast.journal.run_state import (
     checkpoint_id,
@@ -251,19 +251,15 @@ def messages() -> Check:
     """Messages in an inbox: what cannot be read is an unknown command, and nothing is ever raised."""
 
     def check(data: bytes) -> str:
-        wish = read_message(data)
-        if not isinstance(wish, Wish):
-            raise Wrong(f"{wish!r} is no wish")
-        if (
-            data[:1] == b"\x01"
-            and wish.command != UNREADABLE
-            and read_message(write_message(wish)) != wish._replace(refused="")
-        ):
-            again = read_message(write_message(wish))
-            if repr(again) != repr(wish):
-                raise Wrong(f"{wish} comes back as {again}")
-        kind = wish.command if wish.command in _COMMANDS else "another"
-        return f"{kind} {bool(wish.changes)} {bool(wish.additions)}"
+        command = read_message(data if data[:1] == b"\x01" else checksummed(data))
+        if not isinstance(command, RunCommand):
+            raise Wrong(f"{command!r} is no command")
+        if data[:1] == b"\x01" and command.kind != UNREADABLE:
+            again = read_message(write_message(command))
+            if again != command._replace(refused="") and repr(again) != repr(command):
+                raise Wrong(f"{command} comes back as {again}")
+        kind = command.kind if command.kind in _COMMANDS else "another"
+        return f"{kind} {bool(command.changes)} {bool(command.additions)}"
 
     return check
 
@@ -340,16 +336,18 @@ def _facts_seeds() -> list[bytes]:
 
 
 def _message_seeds() -> list[bytes]:
-    from holdfast.engine.commands.inbox import Addition, Change
+    from holdfast.engine.commands.inbox import Change, StepRequest
 
     changes = (Change(("a", "b"), b"\x01\x05"),)
     some = [
-        Wish("answer", pause="p", value=b"\x01\x05", by="ada"),
-        Wish("inject", additions=(Addition("n", "k", changes), Addition("m")), follow=True),
-        Wish("edit", changes=changes, frame="x#1"),
-        Wish("replan", definition={"name": "w", "outline": {}, "remap": []}, remark={"at": 1, "add": ["t"]}),
+        RunCommand("answer", pause="p", value=b"\x01\x05", by="ada"),
+        RunCommand("inject", additions=(StepRequest("n", "k", changes), StepRequest("m")), follow=True),
+        RunCommand("edit", changes=changes, frame="x#1"),
+        RunCommand(
+            "replan", definition={"name": "w", "outline": {}, "remap": []}, annotation={"at": 1, "add": ["t"]}
+        ),
     ]
-    return [body for wish in some for body in (write_message(wish), write_message(wish)[9:])]
+    return [body for command in some for body in (write_message(command), write_message(command)[9:])]
 
 
 TARGETS = [

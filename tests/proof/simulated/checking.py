@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any
 
-from holdfast.engine.commands.posting import APPLIED, REFUSED
+from holdfast.engine.commands.control import APPLIED, REFUSED
 from holdfast.journal.fold import fold
 from holdfast.journal.records import (
     Answered,

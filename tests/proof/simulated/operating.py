@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast import App, Retention
 from holdfast.engine.commands import control
-from holdfast.engine.commands.posting import Receipt
+from holdfast.engine.commands.control import Receipt
 from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.retention import prune_workflow
 from holdfast.engine.runner import Caller
@@ -290,9 +290,9 @@ class Operation:
     def _say_yes(self, app: App, run: str, pause: str) -> None:
         """Answer a question, or let two people do that, of whom the first does not wait to hear what became of it."""
         are_two = self.scenario.wish == wishes.ANSWER_SOON
-        for patience in (0.0, 1.0) if are_two else (1.0,):
+        for timeout in (0.0, 1.0) if are_two else (1.0,):
             self._people += 1
-            options = {"codec": Codec(), "by": f"person {self._people}", "patience": patience}
+            options = {"codec": Codec(), "by": f"person {self._people}", "timeout": timeout}
             with contextlib.suppress(*((NotPaused, AnswerRejected) if are_two else ())):
                 journal = app.settings.journal
                 self.receipts.append(control.answer(journal, run, answers={pause: "yes"}, **options))

@@ -99,18 +99,18 @@ PLANTED = (
     Planted(
         "messages are read from the first",
         "signals",
-        "engine/commands/mailbox.py",
+        "engine/commands/inbox.py",
         "self._journal.inboxes.look(self._saving.run_id, self._saving.run.inbox_seen)",
         "self._journal.inboxes.look(self._saving.run_id, 0)",
         _PROOF,
         (
             (
-                "engine/commands/mailbox.py",
+                "engine/commands/inbox.py",
                 "self._journal.store.inbox(self._saving.run_id, self._saving.run.inbox_seen)",
                 "self._journal.store.inbox(self._saving.run_id, 0)",
             ),
             (
-                "engine/commands/mailbox.py",
+                "engine/commands/inbox.py",
                 "        if number > self._saving.run.inbox_seen:\n",
                 "        if True:\n",
             ),
@@ -224,7 +224,7 @@ PLANTED = (
     Planted(
         "an answer that was refused is said to be applied",
         "signals",
-        "engine/commands/posting.py",
+        "engine/commands/control.py",
         "    for refusal in run.refusals:\n        if refusal.number == number:\n",
         "    for refusal in run.refusals:\n        if False:\n",
         (*_TESTS, "two_people"),

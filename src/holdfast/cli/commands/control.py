@@ -14,7 +14,7 @@ from holdfast.cli.store_option import close_store, store_option
 from holdfast.journal.provenance import me
 
 if TYPE_CHECKING:
-    from holdfast.engine.commands.posting import Receipt
+    from holdfast.engine.commands.control import Receipt
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo
 
@@ -104,7 +104,7 @@ def _tell(receipt: Receipt, url: str, json: bool) -> int:
 
 
 def _status(handle: str, values: tuple[str, ...], store: str | None, json: bool) -> int:
-    from holdfast.engine.commands import posting as receipts
+    from holdfast.engine.commands import control
     from holdfast.state.codec import Codec
 
     if values:
@@ -115,7 +115,7 @@ def _status(handle: str, values: tuple[str, ...], store: str | None, json: bool)
             f"--status takes the handle that `answer` printed, such as RUN#1, not {handle!r}."
         )
     with found_run(run, store) as (journal, run_id, url):
-        receipt = receipts.find(journal, f"{run_id}#{number}", Codec())
+        receipt = control.find_receipt(journal, f"{run_id}#{number}", Codec())
         return _tell(receipt, url, json)
 
 

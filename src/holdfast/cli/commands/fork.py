@@ -402,7 +402,7 @@ def _drive(app: App, found: Target, back: Rerun, step: str, polite: Any, options
 
 def _changes(app: App, found: Target, pairs: tuple[str, ...], step: str = "") -> dict[tuple[str, ...], Any]:
     from holdfast.cli.commands.steer import Speaker, Steering
-    from holdfast.engine.commands.inbox import nodes_of
+    from holdfast.engine.commands.subject import nodes_of
     from holdfast.graph.graph import base_name
 
     if not pairs:

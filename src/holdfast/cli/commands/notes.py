@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from holdfast.views.run_view import RemarkView
 
 
-PATIENCE = 1.0
-"""How long, in seconds, a driver is given to write it down."""
+TIMEOUT = 1.0
+"""Seconds to wait until the process that executes the run has recorded it."""
 
 _target = click.argument("target", metavar="RUN|MOMENT")
 
@@ -53,12 +53,12 @@ def tag(
       holdfast runs tag research@3 before-the-crash
       holdfast runs tag research --remove good
     """
-    from holdfast.engine.commands import notes as remarks
+    from holdfast.engine.commands import control
 
     with _journal(store, target) as (journal, meant):
         if not tags and not remove:
             return _tell(journal, meant, as_json, "tags")
-        answer = remarks.tag(journal, meant, tags, remove, by=by or me(), patience=PATIENCE)
+        answer = control.annotate(journal, meant, add=tags, remove=remove, by=by or me(), timeout=TIMEOUT)
         told = [
             f"tagged {', '.join(tags)}" if tags else "",
             f"no longer tagged {', '.join(remove)}" if remove else "",
@@ -85,14 +85,14 @@ def note(target: str, text: str | None, by: str | None, store: str | None, as_js
       holdfast runs note research@5 "from here the prices are the new ones"
       holdfast runs note research
     """
-    from holdfast.engine.commands import notes as remarks
+    from holdfast.engine.commands import control
 
     with _journal(store, target) as (journal, meant):
         if text is None:
             return _tell(journal, meant, as_json, "notes")
         if text == "-":
             text = sys.stdin.read().rstrip("\n")
-        answer = remarks.note(journal, meant, text, by=by or me(), patience=PATIENCE)
+        answer = control.annotate(journal, meant, text=text, by=by or me(), timeout=TIMEOUT)
         return _said(journal, meant, answer, "noted", as_json, "note")
 
 
@@ -113,10 +113,10 @@ def keep(target: str, drop: bool, by: str | None, store: str | None, as_json: bo
       holdfast checkpoints keep research@3
       holdfast checkpoints keep research@3 --no
     """
-    from holdfast.engine.commands import notes as remarks
+    from holdfast.engine.commands import control
 
     with _journal(store, target) as (journal, meant):
-        answer = remarks.keep(journal, meant, keep=not drop, by=by or me(), patience=PATIENCE)
+        answer = control.annotate(journal, meant, keep=not drop, by=by or me(), timeout=TIMEOUT)
         told = "the checkpoint is no longer kept" if drop else "the checkpoint is kept"
         return _said(journal, meant, answer, told, as_json, "keep")
 
@@ -131,7 +131,7 @@ def _journal(store: str | None, target: str) -> Iterator[tuple[Journal, str]]:
 
 
 def _said(journal: Journal, target: str, answer: str, told: str, as_json: bool, command: str) -> int:
-    from holdfast.engine.commands.posting import ASKED
+    from holdfast.engine.commands.control import ASKED
     from holdfast.engine.time_travel.checkpoints import find_moment
 
     info, applied = find_moment(journal.store, target).info, answer != ASKED

@@ -20,7 +20,7 @@ from holdfast.cli.store_option import store_option
 from holdfast.cli.targets import REPLANNED, config_of, stored_workflow
 from holdfast.cli.values import all_steps, read_inputs, read_pairs, value_of
 from holdfast.engine.commands import control
-from holdfast.engine.commands.posting import ASKED
+from holdfast.engine.commands.control import ASKED
 from holdfast.engine.confirmation import refuse_unconfirmed
 from holdfast.engine.owner import has_owner
 from holdfast.errors import HoldfastError
@@ -35,6 +35,7 @@ from holdfast.workflows.workflow import Workflow
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
+    from holdfast.engine.commands.inbox import RunCommand
 
 
 @click.group()
@@ -209,8 +210,8 @@ def _changed_file(plan: tuple[str, ...]) -> Workflow | None:
 # Steering a run from the command line: names and values as people write them, and what came of it in words.
 
 
-PATIENCE = 1.0
-"""How long, in seconds, a command waits for a driver to say what came of it."""
+TIMEOUT = 1.0
+"""Seconds that a command waits for the process that executes the run to say what came of it."""
 
 
 @contextlib.contextmanager
@@ -300,30 +301,30 @@ class Steering:
     def edit(self, pairs: Sequence[str]) -> None:
         """Change the state."""
         update = self._changes(pairs)
-        answer = control.edit(self.journal, self.run_id, update, **self._how())
+        answer = self._send(control.edit(update, self._codec))
         self._tell(answer, f"{self._listed(update)} changed", f"change {self._listed(update)}")
 
     def skip(self, step: str) -> None:
         """Pass over a step."""
-        answer = control.skip(self.journal, self.run_id, step, **self._how())
+        answer = self._send(control.skip(step))
         self._tell(answer, f"{step} is skipped", f"skip {step}")
 
     def modify(self, step: str, pairs: Sequence[str]) -> None:
         """Change what a step is given."""
         update = self._changes(pairs, step)
-        answer = control.modify(self.journal, self.run_id, step, update, **self._how())
+        answer = self._send(control.modify(step, update, self._codec))
         listed = self._listed(update)
         self._tell(answer, f"{step} sees other {listed}", f"let {step} see other {listed}")
 
     def inject(self, node: str, item: dict[str, Any] | None, key: str | None, follow: bool) -> None:
         """Run a further step."""
         step = {"node": node, "item": item, "key": key}
-        answer = control.inject(self.journal, self.run_id, [step], follow=follow, **self._how())
+        answer = self._send(control.inject([step], self._codec, follow=follow))
         self._tell(answer, f"{node} is to run", f"run {node}")
 
     def replan(self, steps: Sequence[str]) -> None:
         """Run other steps."""
-        answer = control.replan(self.journal, self.run_id, list(steps), **self._how())
+        answer = self._send(control.replan(list(steps), self._codec))
         then = f"go on with {', '.join(steps)}" if steps else "end after what is running"
         self._tell(answer, f"it is to {then}", then)
 
@@ -334,17 +335,13 @@ class Steering:
                 f"run {self.run_id!r} was not started from a workflow file; compile the changed graph, and resume it"
             )
         app = flow.open(self.journal.store)
-        answer = control.redefine(
-            self.journal,
-            self.run_id,
+        command = control.redefine(
             flow.name,
             app.settings.outline,
             {**flow.config(), REPLANNED: time.time()},
             names=names,
-            by=self.speaker.by,
-            reason=self.speaker.reason,
-            patience=PATIENCE,
         )
+        answer = control.send(self.journal, self.run_id, command, timeout=TIMEOUT, **self._who)
         self._tell(answer, f"it goes on with {flow.path}", f"go on with {flow.path}")
 
     # What people write.
@@ -393,11 +390,27 @@ class Steering:
 
     # Asking, and telling what came of it.
 
-    def _how(self) -> dict[str, Any]:
+    @property
+    def _who(self) -> dict[str, Any]:
+        return {"by": self.speaker.by, "reason": self.speaker.reason}
+
+    @property
+    def _codec(self) -> Codec:
         app = self._app()
-        own = {} if app is None else {"codec": app.settings.codec, "graph": app.graph}
-        speaker = self.speaker
-        return {"by": speaker.by, "reason": speaker.reason, "patience": PATIENCE, **own}
+        return Codec() if app is None else app.settings.codec
+
+    def _send(self, command: RunCommand) -> str:
+        app = self._app()
+        graph = None if app is None else app.graph
+        return control.send(
+            self.journal,
+            self.run_id,
+            command,
+            codec=self._codec,
+            graph=graph,
+            timeout=TIMEOUT,
+            **self._who,
+        )
 
     def _app(self) -> App | None:
         """The run's workflow on its store; `None` if it cannot be opened, and then its driver has to decide."""

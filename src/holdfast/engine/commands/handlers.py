@@ -1,59 +1,516 @@
-"""What the outside may ask of a run, decided between its steps: as records, or refused with the reason."""
+"""The handler of each command: what it asks becomes records, or it is refused with the reason."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from holdfast.engine.checkpoint_files import check_config
 from holdfast.engine.commands.inbox import (
+    ANNOTATE,
     ANSWER,
-    CANCEL,
     EDIT,
     INJECT,
     MODIFY,
-    PAUSE,
-    REMARK,
     REPLAN,
     SKIP,
-    Ground,
-    NeedsGraph,
-    Refused,
-    Wish,
-    warn_of_decided_route,
+    STOPS,
+    Change,
+    RunCommand,
+    StepRequest,
 )
-from holdfast.engine.commands.replan import inject, modify, redefine, replan, skip, told
+from holdfast.engine.commands.subject import NeedsGraph, Refused, Subject
+from holdfast.engine.decide import qualified
 from holdfast.engine.resume import edits
-from holdfast.engine.saving import Saving
-from holdfast.errors import CommandRefused, HoldfastError
-from holdfast.graph.graph import Graph
-from holdfast.journal.records import Answered, Record, Remarked, StepFinished
+from holdfast.engine.routing import meaning
+from holdfast.errors import CodecError, CommandRefused, HoldfastError
+from holdfast.graph.drawing import is_outline
+from holdfast.graph.graph import (
+    Graph,
+    base_name,
+    has_parts,
+    outline_at,
+    outline_names,
+    renamed,
+    renamed_nodes,
+    whole_of,
+)
+from holdfast.journal.records import (
+    Answered,
+    GraphChanged,
+    Ops,
+    Record,
+    Remarked,
+    StateEdited,
+    Steered,
+    StepFinished,
+    Target,
+    WaveFinished,
+)
+from holdfast.journal.run_state import (
+    DONE,
+    FAILED,
+    GATED,
+    READY,
+    RETRYING,
+    RUNNING,
+    STILL_IN_DOUBT,
+    Frame,
+    RunState,
+    Step,
+    names_within,
+    renamed_path,
+    step_id,
+)
 from holdfast.journal.wire import safe_text
+from holdfast.state.codec import Codec
+from holdfast.state.ops import Op, advance, make_op
 from holdfast.stores.base import RunInfo
+from holdfast.suggestions import suggestion
+from holdfast.values import START, readable_step
 
-# Tags, notes and keeping: what people say of a run or of one of its checkpoints, at any time.
+if TYPE_CHECKING:
+    from holdfast.engine.saving import Saving
 
+logger = logging.getLogger("holdfast")
+
+
+def apply_command(saving: Saving, graph: Graph, command: RunCommand) -> str:
+    """Record what a command asks of an executing run; return why it is refused, or ""."""
+    subject = Subject(saving.run_id, saving.run, saving.settings.codec, graph, executing=True)
+    try:
+        found = records_of(subject, command)
+    except Refused as refusal:
+        return str(refusal)
+    except NeedsGraph:
+        return "the graph that the run is executed with does not fit"
+    for record in found:
+        if isinstance(record, StepFinished):
+            facts = {"step": record.step, "error": False, "seconds": 0.0}
+            update = {op.key: op.value for op in record.ops}
+            saving.say("node.complete", saving.run.step(record.step).node, **facts, update=update)
+        saving.record(record)
+        if isinstance(record, Remarked):
+            saving.writer.set_info(tags_after(saving.writer.info, record))
+    if command.kind == EDIT:
+        subject.warn_of_chosen_route()
+    return ""
+
+
+def records_of(subject: Subject, command: RunCommand) -> list[Record]:
+    """Return what a command records; raise `Refused`, or `NeedsGraph` if the run's graph is needed and not known."""
+    handler = _HANDLERS.get(command.kind)
+    if handler is None:
+        raise Refused(f"unknown command {command.kind!r}")
+    try:
+        return handler(subject, command)
+    except (Refused, NeedsGraph):
+        raise
+    except Exception as error:
+        # A message must never bring a run down: it would do so again after every resume.
+        logger.exception("run %s: %r cannot be applied", subject.run_id, command.kind)
+        raise Refused(f"it cannot be done: {error!r}") from error
+
+
+# Answers and edits of the state.
+
+
+def _answer(subject: Subject, command: RunCommand) -> list[Record]:
+    given = [(command.pause, command.value), *((change.path[0], change.value) for change in command.changes)]
+    for pause, _ in given:
+        if pause not in subject.run.pauses:
+            raise Refused(
+                f"nothing waits for {pause!r} any more: it was answered before, or its time was over"
+            )
+    return [Answered(pause, value, command.by) for pause, value in given]
+
+
+def _edit(subject: Subject, command: RunCommand) -> list[Record]:
+    graph, state = subject.graph_at(""), subject.state(subject.run.root)
+    channels = graph.schema.channels
+    keys = dict.fromkeys(change.path[0] for change in command.changes)
+    # A key without a reducer is set as it is: what unfinished steps were about to do to it no longer counts.
+    plain = tuple(key for key in keys if key not in channels or channels[key].reducer is None)
+    for change in command.changes:
+        if len(change.path) > 1 and change.path[0] not in plain:
+            raise Refused(
+                f"{change.path[0]!r} has a reducer; give an update of the whole key, for it to take in"
+            )
+    try:
+        found = edits(graph, subject.run, subject.new_values(state, command.changes), subject.codec)
+    except KeyError:
+        raise NeedsGraph from None
+    except HoldfastError as error:
+        raise Refused(str(error)) from None
+    return [record._replace(by=command.by, over=plain) for record in found if record.ops or plain]
+
+
+# Single steps: skipping them, giving them other values.
+
+_NOT_BEGUN = (READY, GATED)
+_BEGINS_AGAIN = (READY, GATED, RETRYING, FAILED)
+
+
+def explained(what: str, by: str, why: str) -> str:
+    """Return what was done, by whom and why, in one line."""
+    return what + (f" by {by}" if by else "") + (f": {why}" if why else "")
+
+
+def _skip(subject: Subject, command: RunCommand) -> list[Record]:
+    """Skip a step, or all steps of a node that can be skipped."""
+    why = explained("asked for", command.by, command.reason)
+    return [_skipped(subject, step, why) for step in _changeable(subject, command.step, _why_not_skipped)]
+
+
+def _changeable(subject: Subject, name: str, why_not: Callable[[Subject, Step], str]) -> list[Step]:
+    found = subject.steps(name)
+    able = [step for step in found if not why_not(subject, step)]
+    if not able:
+        raise Refused(why_not(subject, found[0]))
+    return able
+
+
+def _why_not_skipped(subject: Subject, step: Step) -> str:
+    name = readable_step(step.id)
+    if step.status == DONE:
+        return f"step {name!r} is finished"
+    if step.id in subject.run.frames:
+        return f"step {name!r} is a graph that is under way; name a step inside it, as in 'outer/inner'"
+    if step.status == RUNNING and subject.executing:
+        return f"step {name!r} is running; wait for it, or cancel the run"
+    return ""
+
+
+def _skipped(subject: Subject, step: Step, why: str) -> StepFinished:
+    """Return the end of a skipped step, with the result that its node's `on_skip` gives."""
+    if subject.graph is None:
+        if _has_on_skip(subject, step):
+            raise NeedsGraph
+        return StepFinished(step.id, skipped=why)
+    graph = subject.graph_at(step.frame)
+    node = graph.nodes.get(step.node)
+    if node is None:
+        raise NeedsGraph
+    if node.on_skip is None:
+        return StepFinished(step.id, skipped=why)
+    state = subject.state_for(step)
+    try:
+        value = node.on_skip(state, why)
+        ops, goto = meaning(graph, subject.codec, subject.run.frames[step.frame], step, value, state)
+    except Exception as error:
+        reason = str(error) if isinstance(error, HoldfastError) else repr(error)
+        raise Refused(f"step {readable_step(step.id)!r} cannot be passed over: {reason}") from None
+    return StepFinished(step.id, ops, goto, skipped=why)
+
+
+def _has_on_skip(subject: Subject, step: Step) -> bool:
+    return "on_skip" in subject.outline_at(step.frame).get("nodes", {}).get(step.node, {})
+
+
+def _modify(subject: Subject, command: RunCommand) -> list[Record]:
+    return modified(subject, command.step, command.changes, command.by, command.reason)
+
+
+def modified(subject: Subject, name: str, changes: Sequence[Change], by: str, why: str) -> list[Record]:
+    """Return what lets steps that have not begun see other values than the state has."""
+    items: dict[str, list[tuple[str, Ops]]] = {}
+    for step in _changeable(subject, name, _why_not_modified):
+        items.setdefault(step.frame, []).append((step.id, _new_item(subject, step, changes)))
+    return [Steered(frame, items=tuple(changed), by=by, why=why) for frame, changed in items.items()]
+
+
+def _why_not_modified(subject: Subject, step: Step) -> str:
+    if step.status in _BEGINS_AGAIN and STILL_IN_DOUBT not in step.notes:
+        return ""
+    if step.status in (DONE, RUNNING) and (reason := _why_not_skipped(subject, step)):
+        return reason
+    return f"step {readable_step(step.id)!r} has begun, and its arguments may have been used; skip it, or let it go on"
+
+
+def _new_item(subject: Subject, step: Step, changes: Sequence[Change]) -> Ops:
+    values = subject.new_values(subject.state_for(step), changes)
+    item = {op.key: op for op in step.item}
+    others = {key: value for key, value in values.items() if key not in item}
+    for key, value in {**values, **_validated(subject, step, others)}.items():
+        item[key] = _set(subject, key, value)
+    return tuple(item.values())
+
+
+def _validated(subject: Subject, step: Step, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return values of keys of the step's state as its schema takes them; refuse unknown keys and wrong types."""
+    if subject.graph is None:
+        if any(key not in subject.run.frames[step.frame].cells for key in values):
+            raise NeedsGraph
+        return values
+    schema, found = subject.graph_at(step.frame).schema, {}
+    try:
+        for key, value in values.items():
+            validate = schema.channel(key).validate
+            found[key] = value if validate is None else validate(value)
+    except HoldfastError as error:
+        raise Refused(str(error)) from None
+    return found
+
+
+def _set(subject: Subject, key: str, value: Any) -> Op:
+    try:
+        return make_op(subject.codec, "set", key, value)
+    except HoldfastError as error:
+        raise Refused(str(error)) from None
+
+
+# Other steps: beside those that come next, or in their place.
+
+
+def _inject(subject: Subject, command: RunCommand) -> list[Record]:
+    """Run further steps beside those that are about to run, or are running."""
+    placed: dict[str, list[Target]] = {}
+    for addition in command.additions:
+        place, target = _placed(subject, addition, command)
+        placed.setdefault(place.path, []).append(target)
+    records: list[Record] = []
+    for path, targets in placed.items():
+        place = subject.run.frames[path]
+        _refuse_twins(place, place.active, targets)
+        # The last node runs when all else is through: if it is about to run, it waits for these.
+        last = subject.outline_at(place.path).get("last")
+        drop = tuple(
+            step.id for step in place.active.values() if step.node == last and step.status in _NOT_BEGUN
+        )
+        by, why = command.by, command.reason
+        records.append(Steered(path, drop, (), tuple(targets), not command.follow, by=by, why=why))
+    return records
+
+
+def _replan(subject: Subject, command: RunCommand) -> list[Record]:
+    """Run these steps instead of all that are not running, and of what would follow those that are."""
+    if command.definition is not None:
+        return _redefine(subject, command.definition, command.by)
+    by, why, follow = command.by, command.reason, command.follow
+    placed = [_placed(subject, addition, command) for addition in command.additions]
+    places = {place.path: place for place, _ in placed} or {"": subject.frame(command.frame)}
+    if len(places) > 1:
+        raise Refused(
+            f"one plan is for one graph, and these steps are of {len(places)}; replan one at a time"
+        )
+    (place,) = places.values()
+    outline = subject.outline_at(place.path)
+    _refuse_half_done(place, outline)
+    targets = [target for _, target in placed]
+    replaced = [step for step in place.active.values() if _is_replaceable(subject, step)]
+    skipped = _skipped_with_result(
+        subject, replaced, {target.node for target in targets}, explained("replanned", by, why)
+    )
+    drop = tuple(step.id for step in replaced if step.id not in skipped)
+    kept = {name: step for name, step in place.active.items() if name not in drop}
+    _refuse_twins(place, kept, targets)
+    if not targets and not kept and outline.get("last"):
+        targets, follow = [Target(outline["last"])], True
+    steered = Steered(place.path, drop, (), tuple(targets), not follow, replan=True, by=by, why=why)
+    if not kept or not all(step.status == DONE or step.id in skipped for step in kept.values()):
+        return [*skipped.values(), steered]
+    # All else is finished: what it did shows before the new steps begin.
+    ops = [op for step in kept.values() for op in (skipped[step.id].ops if step.id in skipped else step.ops)]
+    wave = WaveFinished(place.path, _reduced(subject, place, ops), ())
+    if not targets and outline.get("last") not in (None, *(step.node for step in kept.values())):
+        targets, follow = [Target(outline["last"])], True
+    added = Steered(place.path, add=tuple(targets), one_off=not follow, by=by, why=why)
+    return [*skipped.values(), steered._replace(add=()), wave, added]
+
+
+def _reduced(subject: Subject, place: Frame, ops: Sequence[Op]) -> Ops:
+    """Return what the custom reducers make of these changes."""
+    if not any(op.kind == "reduce" for op in ops):
+        return ()
+    schema = subject.graph_at(place.path).schema
+    return tuple(schema.reduce(subject.codec, advance(place.cells, ops), ops))
+
+
+def _skipped_with_result(
+    subject: Subject, steps: Sequence[Step], again: set[str], why: str
+) -> dict[str, StepFinished]:
+    """Return the ends of the replaced steps whose nodes have an `on_skip` and do not run again, by step id."""
+    found = {}
+    for step in steps:
+        if _has_on_skip(subject, step) and step.node not in again:
+            try:
+                found[step.id] = _skipped(subject, step, why)
+            except Refused:
+                continue
+    return found
+
+
+def _is_replaceable(subject: Subject, step: Step) -> bool:
+    if step.status == DONE or step.id in subject.run.frames:
+        return False
+    return step.status != RUNNING or not subject.executing
+
+
+def _refuse_half_done(place: Frame, outline: Mapping[str, Any]) -> None:
+    """Refuse to break off a step of several nodes between two of them."""
+    nodes = outline.get("nodes", {})
+    for step in place.active.values():
+        whole = whole_of(step.node, nodes) or (step.node if has_parts(step.node, nodes) else "")
+        not_begun = whole == step.node and step.status in _NOT_BEGUN
+        through = step.status == DONE and whole not in map(base_name, _following(step, outline))
+        if whole and not (not_begun or through):
+            raise Refused(f"{whole!r} is half done; skip it first, or ask again when it is through")
+
+
+def _following(step: Step, outline: Mapping[str, Any]) -> list[str]:
+    """Return the nodes that may follow a finished step, as far as an outline tells."""
+    if step.goto is not None:
+        return [target.node for target in step.goto]
+    edges = [edge[1] for edge in outline.get("edges", ()) if edge[0] == step.node]
+    routed = [targets for source, targets in outline.get("routes", ()) if source == step.node]
+    joined = [target for sources, target in outline.get("joins", ()) if step.node in sources]
+    return [*edges, *(target for targets in routed for target in targets), *joined]
+
+
+def _placed(subject: Subject, addition: StepRequest, command: RunCommand) -> tuple[Frame, Target]:
+    """Return the frame and the target of an addition; `outer/inner` is in the frame of `outer`."""
+    outer, _, node = addition.node.rpartition("/")
+    if outer and command.frame:
+        raise Refused(f"{addition.node!r} names its graph itself; leave the frame out")
+    place = subject.frame(outer or command.frame)
+    nodes = subject.outline_at(place.path).get("nodes", {})
+    if node not in nodes:
+        raise Refused(f"there is no node {addition.node!r}{suggestion(node, map(base_name, nodes))}")
+    if whole := whole_of(node, nodes):
+        raise Refused(f"{node!r} is a part of {whole!r} and does not stand for itself; name that")
+    if not command.follow and has_parts(node, nodes):
+        raise Refused(f"{node!r} is made of several nodes, which follow each other: run it with follow=True")
+    item = tuple(_set(subject, change.path[0], subject.decoded(change)) for change in addition.item)
+    return place, Target(node, addition.key, item)
+
+
+def _refuse_twins(place: Frame, active: Mapping[str, Step], targets: Sequence[Target]) -> None:
+    """Refuse items whose key is taken, by one that is under way or by another of these."""
+    rounds = {step.node: step.visit for step in active.values() if step.key is not None}
+    taken = set(active)
+    for node, key, _ in targets:
+        if key is None:
+            continue
+        name = step_id(place.path, node, rounds.get(node, 0), key)
+        if name in taken:
+            raise Refused(f"node {node!r} has an item with the key {key!r} already; give another key")
+        taken.add(name)
+
+
+# A new definition of the workflow, before anybody has compiled it.
+
+_NO_DEFINITION = "what came with it is not a definition of a workflow"
+
+
+def _redefine(subject: Subject, definition: Mapping[str, Any], by: str) -> list[Record]:
+    """Go on with another definition: its outline, its part of the config, and renamed steps.
+
+    The workflow has to be the same by its name, and have every node that the run still needs.
+    """
+    run = subject.run
+    workflow, outline, names = _read(definition)
+    if workflow != run.workflow:
+        raise Refused(f"the run is of workflow {run.workflow!r}, and the new definition of {workflow!r}")
+    if not any(run.active()):
+        raise Refused("nothing of the run is left to do")
+    known = list(dict.fromkeys(map(base_name, outline_names(run.outline))))
+    for old in names:
+        if old not in known:
+            raise Refused(f"{old!r} cannot be renamed: the run has no such step{suggestion(old, known)}")
+    remap = renamed_nodes(names, run.outline)
+    _refuse_missing(run, outline, remap)
+    config = _merged_config(run.config, definition["config"], subject.codec)
+    changed = GraphChanged(outline, tuple(remap.items()), config, by)
+    return [changed, *_renamed_results(run, names, remap, subject.codec, by)]
+
+
+def _read(definition: Mapping[str, Any]) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """Return the workflow, the outline and the renamed steps of a definition, which anybody may have written."""
+    workflow, outline, names = (definition.get(name) for name in ("workflow", "outline", "names"))
+    if not isinstance(workflow, str) or not isinstance(outline, dict) or not is_outline(outline):
+        raise Refused(f"{_NO_DEFINITION}: it has no workflow's name, or no outline of a graph")
+    if not isinstance(definition.get("config"), bytes):
+        raise Refused(f"{_NO_DEFINITION}: it has no config")
+    if names and not (isinstance(names, dict) and all(isinstance(name, str) for name in names.values())):
+        raise Refused(f"{_NO_DEFINITION}: its renamed steps are not names of steps")
+    return workflow, outline, dict(names or {})
+
+
+def _merged_config(own: bytes, given: bytes, codec: Codec) -> bytes:
+    """Return the config of a run with that of a definition laid over it."""
+    try:
+        base, config = codec.decode(own), codec.decode(given)
+        if not isinstance(config, Mapping):
+            raise Refused(f"{_NO_DEFINITION}: its config is a {type(config).__name__}")
+        merged = {**(base if isinstance(base, Mapping) else {}), **config}
+        check_config(merged, "give the workflow file again")
+        return codec.encode(merged)
+    except CodecError as error:
+        raise Refused(f"{_NO_DEFINITION}: {error}") from None
+
+
+def _refuse_missing(run: RunState, outline: Mapping[str, Any], remap: Mapping[str, str]) -> None:
+    """Refuse an outline without a node that the run still needs, or without a join that it waits at."""
+    for frame in run.frames.values():
+        own, names = outline_at(outline, _path(frame, remap)), names_within(frame.path, remap)
+        nodes = own.get("nodes", {})
+        for step in frame.active.values():
+            name = names.get(step.node, step.node)
+            leads_itself = step.node == START or (step.status == DONE and step.goto is not None)
+            if name not in nodes and not leads_itself:
+                near = suggestion(name, nodes)
+                raise Refused(
+                    f"the run is to go on with {qualified(step)!r}, which the new definition lacks{near}"
+                )
+        known = {"/".join([target, *sorted(sources)]) for sources, target in own.get("joins", ())}
+        for join in frame.waiting:
+            target, *sources = (names.get(node, node) for node in join.split("/"))
+            if "/".join([target, *sorted(sources)]) not in known:
+                raise Refused(f"the run waits at the join before {target!r}, which the new definition lacks")
+
+
+def _path(frame: Frame, remap: Mapping[str, str]) -> str:
+    return renamed_path(frame.path, remap) if frame.path else ""
+
+
+def _renamed_results(
+    run: RunState, names: Mapping[str, str], remap: Mapping[str, str], codec: Codec, by: str
+) -> Iterator[StateEdited]:
+    """Yield what renamed steps left in the state, under their new names, the unfinished wave's included."""
+    for frame in run.frames.values():
+        finished = [op for step in frame.active.values() if step.status == DONE for op in step.ops]
+        cells = advance(frame.cells, finished)
+        ops = tuple(
+            Op("set", new, cells[old].encoded(codec), codec=codec)
+            for old, new in renamed(names, cells).items()
+        )
+        if ops:
+            yield StateEdited(_path(frame, remap), ops, by)
+
+
+# Annotations: tags, notes and kept checkpoints.
 
 LONGEST_TAG = 200
 LONGEST_NOTE = 100_000
 MOST_TAGS = 100
-"""How many tags one remark may add or remove."""
+"""How many tags one annotation may add or remove."""
 
 
-def remark_of(
+def annotation(
     at: int, text: str = "", add: Iterable[str] = (), remove: Iterable[str] = (), keep: bool | None = None
 ) -> dict[str, Any]:
-    """A remark as a message carries it; one that says nothing, or too much, is refused."""
-    found = {"add": _tags(add), "remove": _tags(remove)}
+    """Return an annotation as a command carries it; refuse one that says nothing, or too much."""
+    added, removed = _tags(add), _tags(remove)
     text = safe_text(text) if isinstance(text, str) else text
     if not isinstance(text, str) or len(text) > LONGEST_NOTE:
         raise CommandRefused(f"a note is text of at most {LONGEST_NOTE} characters, not {text!r:.80}")
-    if both := sorted({*found["add"]} & {*found["remove"]}):
+    if both := sorted({*added} & {*removed}):
         raise CommandRefused(f"a tag is either added or removed, not both: {', '.join(both)}")
-    if not text.strip() and not any(found.values()) and keep is None:
+    if not (text.strip() or added or removed) and keep is None:
         raise CommandRefused("there is nothing to say: give a text, or tags")
-    return {"at": at, "text": text, **found, "keep": keep}
+    return {"at": at, "text": text, "add": added, "remove": removed, "keep": keep}
 
 
 def _tags(tags: Iterable[str]) -> list[str]:
@@ -72,148 +529,43 @@ def _tags(tags: Iterable[str]) -> list[str]:
     return found
 
 
-def remarked(wish: Wish) -> Remarked:
-    """The record that a message comes to."""
-    said: Mapping[str, Any] = wish.remark or {}
+def _annotate(subject: Subject, command: RunCommand) -> list[Record]:
+    given: Mapping[str, Any] = command.annotation or {}
+    keep = given.get("keep")
     try:
-        checked = remark_of(
-            int(said.get("at", 0)),
-            str(said.get("text", "")),
-            map(str, said.get("add", ())),
-            map(str, said.get("remove", ())),
-            None if said.get("keep") is None else bool(said["keep"]),
+        checked = annotation(
+            int(given.get("at", 0)),
+            str(given.get("text", "")),
+            map(str, given.get("add", ())),
+            map(str, given.get("remove", ())),
+            None if keep is None else bool(keep),
         )
     except CommandRefused as error:
         raise Refused(str(error)) from None
-    return Remarked(
-        checked["at"],
-        checked["text"],
-        tuple(checked["add"]),
-        tuple(checked["remove"]),
-        checked["keep"],
-        wish.by,
-    )
+    add, remove = tuple(checked["add"]), tuple(checked["remove"])
+    return [Remarked(checked["at"], checked["text"], add, remove, checked["keep"], command.by)]
 
 
 def tags_after(info: RunInfo, record: Remarked) -> RunInfo:
-    """A run's plain facts once a remark is made: what is said of the run as a whole changes its tags."""
+    """Return a run's facts after an annotation: one of the run as a whole changes its tags."""
     if record.at or not (record.add or record.remove):
         return info
     left = [tag for tag in info.tags if tag not in record.remove]
     return dataclasses.replace(info, tags=tuple(dict.fromkeys([*left, *record.add])))
 
 
-logger = logging.getLogger("holdfast")
-
-
-def obey(saving: Saving, graph: Graph, wish: Wish) -> str:
-    """Record what a message asks of a driven run; answers why it is refused, or nothing."""
-    ground = Ground(saving.run_id, saving.run, saving.settings.codec, graph, driven=True)
-    try:
-        found = decided(ground, wish)
-    except Refused as refusal:
-        return str(refusal)
-    except NeedsGraph:
-        return "the graph that the run is driven with does not fit"
-    for record in found:
-        if isinstance(record, StepFinished):
-            facts = {"step": record.step, "error": False, "seconds": 0.0}
-            update = {op.key: op.value for op in record.ops}
-            saving.say("node.complete", saving.run.step(record.step).node, **facts, update=update)
-        saving.record(record)
-        if isinstance(record, Remarked):
-            saving.writer.set_info(tags_after(saving.writer.info, record))
-    if wish.command == EDIT:
-        warn_of_decided_route(ground)
-    return ""
-
-
-def decided(ground: Ground, wish: Wish) -> list[Record]:
-    """What a message comes to; raises `Refused`, or `NeedsGraph` if the graph that it takes is not at hand."""
-    handler = _HANDLERS.get(wish.command)
-    if handler is None:
-        raise Refused(f"unknown command {wish.command!r}")
-    try:
-        return handler(ground, wish)
-    except (Refused, NeedsGraph):
-        raise
-    except Exception as error:
-        # A message must never bring a run down, for it would do so again after every resume.
-        logger.exception("run %s: %r cannot be obeyed", ground.run_id, wish.command)
-        raise Refused(f"it cannot be done: {error!r}") from error
-
-
-def _answer(ground: Ground, wish: Wish) -> list[Record]:
-    given = [(wish.pause, wish.value), *((change.path[0], change.value) for change in wish.changes)]
-    for pause, _ in given:
-        if pause not in ground.run.pauses:
-            raise Refused(
-                f"nothing waits for {pause!r} any more: it was answered before, or its time was over"
-            )
-    return [Answered(pause, value, wish.by) for pause, value in given]
-
-
-def _edit(ground: Ground, wish: Wish) -> list[Record]:
-    graph, state = ground.graph_at(""), ground.state(ground.run.root)
-    for change in wish.changes:
-        channel = graph.schema.channels.get(change.path[0])
-        if len(change.path) > 1 and channel is not None and channel.reducer is not None:
-            raise Refused(
-                f"{change.path[0]!r} has a reducer; give an update of the whole key, for it to take in"
-            )
-    try:
-        found = edits(graph, ground.run, ground.settled(state, wish.changes), ground.codec)
-    except KeyError:
-        raise NeedsGraph from None
-    except HoldfastError as error:
-        raise Refused(str(error)) from None
-    plain = tuple(
-        key for key in dict.fromkeys(change.path[0] for change in wish.changes) if _is_plain(graph, key)
-    )
-    return [record._replace(by=wish.by, over=plain) for record in found if record.ops or plain]
-
-
-def _is_plain(graph: Graph, key: str) -> bool:
-    """Whether a key is set as it is, so that what was about to be done to it is of no account."""
-    channel = graph.schema.channels.get(key)
-    return channel is None or channel.reducer is None
-
-
-def _skip(ground: Ground, wish: Wish) -> list[Record]:
-    return skip(ground, wish.step, told("asked for", wish.by, wish.reason))
-
-
-def _modify(ground: Ground, wish: Wish) -> list[Record]:
-    return modify(ground, wish.step, wish.changes, wish.by, wish.reason)
-
-
-def _inject(ground: Ground, wish: Wish) -> list[Record]:
-    return inject(ground, wish.additions, wish.frame, wish.follow, wish.by, wish.reason)
-
-
-def _replan(ground: Ground, wish: Wish) -> list[Record]:
-    if wish.definition is not None:
-        return redefine(ground, wish.definition, wish.by)
-    return replan(ground, wish.additions, wish.frame, wish.follow, wish.by, wish.reason)
-
-
-def _remark(ground: Ground, wish: Wish) -> list[Record]:
-    return [remarked(wish)]
-
-
-def _stop(ground: Ground, wish: Wish) -> list[Record]:
-    """What stops a drive is heeded by the drive itself."""
+def _stop(subject: Subject, command: RunCommand) -> list[Record]:
+    """Record nothing: the execution itself stops."""
     return []
 
 
-_HANDLERS: dict[str, Callable[[Ground, Wish], list[Record]]] = {
-    CANCEL: _stop,
-    PAUSE: _stop,
+_HANDLERS: dict[str, Callable[[Subject, RunCommand], list[Record]]] = {
+    **dict.fromkeys(STOPS, _stop),
     ANSWER: _answer,
     EDIT: _edit,
     SKIP: _skip,
     MODIFY: _modify,
     INJECT: _inject,
     REPLAN: _replan,
-    REMARK: _remark,
+    ANNOTATE: _annotate,
 }

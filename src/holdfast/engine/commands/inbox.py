@@ -1,361 +1,306 @@
-"""What the outside may ask of a run: messages in its inbox."""
+"""Commands: what may be asked of a run from outside, as values, as messages, and in the inbox of an execution."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ormsgpack
 
 from holdfast import clock
-from holdfast.engine.decide import qualified
-from holdfast.errors import CodecError, CorruptJournal, HoldfastError
-from holdfast.graph.graph import Graph, base_name, has_parts, outline_at, outline_names, whole_of
+from holdfast.errors import CodecError, CorruptJournal, StoreError
 from holdfast.journal.journal import Journal
-from holdfast.journal.run_state import DONE, Frame, RunState, Step
+from holdfast.journal.records import Commanded
 from holdfast.journal.wire import safe_text
-from holdfast.state.codec import Codec
-from holdfast.state.ops import advance, thaw
-from holdfast.state.schema import Schema
-from holdfast.state.state import State
 from holdfast.stores.base import Message, RunInfo
-from holdfast.suggestions import suggestion
-from holdfast.values import START, readable_step
+from holdfast.threads import locked
+
+if TYPE_CHECKING:
+    from holdfast.engine.saving import Saving
+
+logger = logging.getLogger("holdfast")
 
 CANCEL, PAUSE, ANSWER = "cancel", "pause", "answer"
 EDIT, SKIP, MODIFY, INJECT, REPLAN = "edit", "skip", "modify", "inject", "replan"
-REMARK = "remark"
-"""Says something of the run; the only command that a completed run still takes."""
+ANNOTATE = "annotate"
+"""Tags, notes and kept checkpoints; the only command that a completed run still takes."""
 
 UNREADABLE = "unreadable"
-"""The command of a message that is not what was sent, or is sealed with a key that is not here."""
+"""The kind of a message that is damaged, or sealed with another key."""
 
 STOPS = (CANCEL, PAUSE)
-OF_WHAT_IS_NEXT = (SKIP, MODIFY, INJECT, REPLAN)
-"""Commands that speak of the steps that come next, so that what is finished has to lead on before."""
+ABOUT_NEXT_STEPS = (SKIP, MODIFY, INJECT, REPLAN)
+"""Commands about the steps that come next: finished steps must be routed first."""
 
-STALE = "it was meant for an earlier drive of this run"
+STALE = "it was meant for an earlier execution of this run"
 LATE = "the run is about to go on with another definition; ask again when it does"
+
+POLL = 0.25
+"""Seconds between two looks into the inbox of an executing run."""
 
 
 class Change(NamedTuple):
-    """Another value at a place of the state: `("inputs", "topic")` is inside `inputs`. `value` is encoded."""
+    """A new value at a path of the state: `("inputs", "topic")` is inside `inputs`. `value` is encoded."""
 
     path: tuple[str, ...]
     value: bytes
 
 
-class Addition(NamedTuple):
-    """Another step: a node, and what a `Send` to it would say. The values of `item` are encoded."""
+class StepRequest(NamedTuple):
+    """A step to run: a node, and the key and item that a `Send` would have. Values of `item` are encoded."""
 
     node: str
     key: str | None = None
     item: tuple[Change, ...] = ()
 
 
-class Wish(NamedTuple):
-    """One message: a command, and what belongs to it. `value` is an encoded answer to `pause`."""
+class RunCommand(NamedTuple):
+    """One command with its arguments. `value` is an encoded answer to `pause`."""
 
-    command: str
+    kind: str
     reason: str = ""
     pause: str = ""
     value: bytes = b""
     by: str = ""
     refused: str = ""
-    """Why it is not obeyed; nothing that a message itself could say."""
+    """Why it is refused before it is looked at; never part of a message."""
     step: str = ""
-    """The step, or the node, that is meant."""
+    """A step's id or a node's name."""
     changes: tuple[Change, ...] = ()
-    additions: tuple[Addition, ...] = ()
+    additions: tuple[StepRequest, ...] = ()
     frame: str = ""
     follow: bool = False
-    """Whether what usually follows the additions follows them."""
+    """Whether the usual successors of the added steps follow them."""
     definition: Mapping[str, Any] | None = None
-    """Of a workflow that the run is to go on with: its name, its outline, its part of the config, renamed steps."""
-
-    remark: Mapping[str, Any] | None = None
-    """What is said of the run, or of one of its checkpoints: at, text, add, remove, keep."""
+    """A new definition of the workflow: workflow, outline, config, names (renamed steps)."""
+    annotation: Mapping[str, Any] | None = None
+    """What is noted of the run or of a checkpoint: at, text, add, remove, keep."""
 
     @property
     def redefines(self) -> bool:
         """Whether the run is to go on with another definition of its workflow."""
-        return self.command == REPLAN and self.definition is not None
+        return self.kind == REPLAN and self.definition is not None
 
 
-def write_message(wish: Wish) -> bytes:
-    """A message as bytes."""
-    message = _safe({key: value for key, value in wish._asdict().items() if value})
-    body = ormsgpack.packb(message)
-    return _HEAD + _digest(body) + body
-
+# Messages: a command as bytes, with a checksum.
 
 _HEAD, _DIGEST_BYTES = b"\x01", 8
-"""What the first versions wrote had no checksum, and begins with the byte of a MessagePack map."""
 
 
-def _digest(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
+def write_message(command: RunCommand) -> bytes:
+    """Return a command as the bytes of a message."""
+    content = {name: value for name, value in command._asdict().items() if value}
+    return checksummed(ormsgpack.packb(_storable(content)))
 
 
-def _safe(value: Any) -> Any:
-    """A value as MessagePack can hold it: somebody at a terminal may type bytes that are no text."""
-    if isinstance(value, str):
-        return safe_text(value)
-    if isinstance(value, Mapping):
-        return {_safe(key): _safe(item) for key, item in value.items()}
-    return [_safe(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def read_message(body: bytes) -> Wish:
-    """A message; what cannot be read becomes an unknown command."""
-    if body[:1] == _HEAD:
-        digest, body = body[1 : 1 + _DIGEST_BYTES], body[1 + _DIGEST_BYTES :]
-        if digest != _digest(body):
-            return Wish(UNREADABLE)
+def read_message(body: bytes) -> RunCommand:
+    """Return the command of a message; one that cannot be read is `UNREADABLE`."""
+    content = body[len(_HEAD) + _DIGEST_BYTES :]
+    if body != checksummed(content):
+        return RunCommand(UNREADABLE)
     try:
-        return _wish(ormsgpack.unpackb(body))
+        return _command(ormsgpack.unpackb(content))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Wish(UNREADABLE)
+        return RunCommand(UNREADABLE)
 
 
-def open_message(journal: Journal, info: RunInfo, message: Message, *, sealed: bool) -> Wish:
-    """A stored message, as `read_message` reads it; one that is encrypted needs the journal's key.
+def open_message(journal: Journal, info: RunInfo, message: Message, *, sealed: bool) -> RunCommand:
+    """Return the command of a stored message, decrypted with the journal's key if need be.
 
-    A run that is `sealed` takes no message that is not. What is wrong with one is the reason for which it is refused.
+    A run that is `sealed` refuses messages that are not; the command then says why in `refused`.
     """
     try:
         return read_message(journal.bodies(info).open_message(message, sealed=sealed))
     except CodecError:
-        return Wish(UNREADABLE)
+        return RunCommand(UNREADABLE)
     except CorruptJournal as error:
-        return Wish(UNREADABLE, refused=str(error))
+        return RunCommand(UNREADABLE, refused=str(error))
 
 
-def _wish(message: Mapping[str, Any]) -> Wish:
-    value = message.get("value", b"")
-    definition, remark = message.get("definition"), message.get("remark")
-    return Wish(
-        command=str(message["command"]),
-        reason=str(message.get("reason", "")),
-        pause=str(message.get("pause", "")),
+def checksummed(content: bytes) -> bytes:
+    """Return the body of a message: its content after a version byte and a checksum."""
+    return _HEAD + hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest() + content
+
+
+def _storable(value: Any) -> Any:
+    """Return a value with all text encodable: a terminal may pass bytes that are no text."""
+    if isinstance(value, str):
+        return safe_text(value)
+    if isinstance(value, Mapping):
+        return {_storable(key): _storable(item) for key, item in value.items()}
+    return [_storable(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+_TEXTS = ("reason", "pause", "by", "step", "frame")
+
+
+def _command(message: Mapping[str, Any]) -> RunCommand:
+    value, maps = message.get("value", b""), (message.get("definition"), message.get("annotation"))
+    definition, annotation = (found if isinstance(found, dict) else None for found in maps)
+    return RunCommand(
+        str(message["kind"]),
+        **{name: str(message.get(name, "")) for name in _TEXTS},
         value=value if isinstance(value, bytes) else b"",
-        by=str(message.get("by", "")),
-        step=str(message.get("step", "")),
         changes=_changes(message.get("changes", ())),
-        additions=tuple(_addition(*wire) for wire in message.get("additions", ())),
-        frame=str(message.get("frame", "")),
+        additions=tuple(_request(*wire) for wire in message.get("additions", ())),
         follow=message.get("follow") is True,
-        definition=definition if isinstance(definition, dict) else None,
-        remark=remark if isinstance(remark, dict) else None,
+        definition=definition,
+        annotation=annotation,
     )
 
 
 def _changes(wires: Sequence[Any]) -> tuple[Change, ...]:
     changes = tuple(Change(tuple(map(str, path)), value) for path, value in wires)
     if not all(change.path and isinstance(change.value, bytes) for change in changes):
-        raise ValueError("a change of nothing, or to what is no stored value")
+        raise ValueError("a change without a path or without an encoded value")
     return changes
 
 
-def _addition(node: Any, key: Any, item: Sequence[Any]) -> Addition:
-    return Addition(str(node), None if key is None else str(key), _changes(item))
+def _request(node: Any, key: Any, item: Sequence[Any]) -> StepRequest:
+    return StepRequest(str(node), None if key is None else str(key), _changes(item))
 
 
-# Which steps and frames of a run somebody means by a name; what is not there is refused with what is.
+class Inbox:
+    """The inbox of an executing run: every message is read, applied between two steps, and recorded once."""
 
+    def __init__(
+        self,
+        saving: Saving,
+        apply: Callable[[RunCommand], str],
+        on_stop: Callable[[RunCommand], None],
+        *,
+        resumed: bool,
+        by_worker: bool,
+    ) -> None:
+        """`apply` records what a command asks and returns why it is refused, or ""; `on_stop` stops the execution.
 
-class Refused(Exception):
-    """A command cannot be obeyed; the text says why."""
+        Whoever resumes a run wants it to go on: earlier commands to stop are stale. A worker decides nothing, so
+        it follows them.
+        """
+        self._saving, self._apply, self._on_stop = saving, apply, on_stop
+        self._journal = saving.settings.journal
+        self._waiting: dict[int, RunCommand] = {}
+        self._local: list[RunCommand] = []
+        self._applied = 0
+        self._is_redefined = False
+        self.polled = float("-inf") if resumed and by_worker else clock.perf_counter()
+        """When the inbox was last looked into, by `clock.perf_counter`."""
+        self._lock = threading.Lock()
+        if resumed and not by_worker:
+            self.look(stops_are_stale=True)
 
+    @property
+    def has_commands(self) -> bool:
+        """Whether commands were read that are not recorded yet."""
+        return bool(self._waiting)
 
-def meant_steps(run: RunState, name: str) -> list[Step]:
-    """The steps that are under way or about to run which a step id or a node's name means, `outer/inner` if nested.
+    @property
+    def is_about_next_steps(self) -> bool:
+        """Whether the oldest of them is about the steps that come next."""
+        command = locked(self._lock, lambda: self._waiting[min(self._waiting)])
+        return command.kind in ABOUT_NEXT_STEPS and not (command.redefines or self._is_redefined)
 
-    An item of a for-each is `node[key]`; helper nodes go by the name of the step that they belong to.
-    """
-    active = [step for step in run.active() if step.node != START]
-    found = [step for step in active if step.id == name] or [
-        step for step in active if name in _names_of_step(step)
-    ]
-    if not found:
-        raise Refused(_absent(run, active, name))
-    return found
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look into the inbox."""
+        return clock.perf_counter() - self.polled > POLL
 
+    def note(self, command: RunCommand) -> None:
+        """Keep a command of this process, which was followed without a message, to record it at the end."""
+        self._local.append(command)
 
-def _names_of_step(step: Step) -> set[str]:
-    own = qualified(step)
-    names = {own, base_name(own)}
-    return (
-        names
-        if step.key is None
-        else names | {readable_step(step.id), *(f"{each}[{step.key}]" for each in names)}
-    )
+    def look(self, *, stops_are_stale: bool = False) -> None:
+        """Read new messages. Commands to stop take effect at once, all others between steps."""
+        with self._looking():
+            messages = self._journal.store.inbox(self._saving.run_id, self._saving.run.inbox_seen)
+            self._keep(messages, stops_are_stale)
 
+    async def look_async(self) -> None:
+        """As `look`, without blocking the event loop."""
+        with self._looking():
+            self._keep(await self._journal.inboxes.look(self._saving.run_id, self._saving.run.inbox_seen))
 
-def meant_frame(run: RunState, name: str) -> Frame:
-    """The open frame that a path, or the names of the nodes that it is nested in, means; the run's own without one."""
-    if name in run.frames:
-        return run.frames[name]
-    found = [frame for path, frame in run.frames.items() if path and name in _names_of_path(path)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        paths = ", ".join(repr(frame.path) for frame in found)
-        raise Refused(f"{name!r} is under way several times; name one of {paths}")
-    open_ = ", ".join(repr(path) for path in run.frames if path) or "none"
-    raise Refused(f"no sub-graph {name!r} is under way (open: {open_})")
-
-
-def _names_of_path(path: str) -> set[str]:
-    name = nodes_of(path)
-    return {name, base_name(name)}
-
-
-def nodes_of(path: str) -> str:
-    """The nodes that a step's id, or a frame's path, leads through: `outer/inner` for `outer#1/inner#2[a]`."""
-    return "/".join(part.partition("[")[0].partition("#")[0] for part in path.split("/"))
-
-
-def _absent(run: RunState, active: Iterable[Step], name: str) -> str:
-    """Why no step is meant: it is over, not yet due, or there is none."""
-    plain, known = nodes_of(name), list(outline_names(run.outline))
-    bases = {base_name(node) for node in known}
-    if plain not in known and plain not in bases:
-        near = suggestion(name, [*dict.fromkeys(map(base_name, known)), *(step.id for step in active)])
-        return f"there is no step or node {name!r}{near}"
-    if _was_there(run, plain):
-        return f"step {name!r} is finished"
-    now = ", ".join(dict.fromkeys(repr(base_name(qualified(step))) for step in active)) or "nothing"
-    return f"it is not the turn of {name!r} yet (now: {now}); ask again when it is"
-
-
-def _was_there(run: RunState, name: str) -> bool:
-    """Whether a node of that name has been visited, as far as the run remembers."""
-    outer = name.rpartition("/")[0]
-    frames = [frame for path, frame in run.frames.items() if outer in _names_of_path(path)]
-    if outer and not frames:
-        return _was_there(run, outer)
-    inner = name.rpartition("/")[2]
-    return any(node == inner or base_name(node) == inner for frame in frames for node in frame.visits)
-
-
-# What a command is decided on: the run as it stands, its graph if that is at hand, and values on their way.
-
-
-logger = logging.getLogger("holdfast")
-
-
-class NeedsGraph(Exception):
-    """Only whoever has the run's graph can do this."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """A run that is asked for something. `driven` says that its running steps are really running."""
-
-    run_id: str
-    run: RunState
-    codec: Codec
-    graph: Graph | None
-    driven: bool
-
-    def graph_at(self, path: str) -> Graph:
-        """The (sub-)graph of a frame."""
-        if self.graph is None:
-            raise NeedsGraph
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        self.polled = clock.perf_counter()
         try:
-            return self.graph.at(path)
-        except KeyError:
-            raise NeedsGraph from None
+            yield
+        except StoreError as error:
+            logger.warning("run %s: the inbox cannot be read: %s", self._saving.run_id, error)
 
-    def outline_at(self, path: str) -> Mapping[str, Any]:
-        """The outline of the (sub-)graph of a frame."""
-        whole = self.run.outline
-        if not whole and self.graph is not None:
-            whole = self.graph.outline()
-        return outline_at(whole, path)
+    def _keep(self, messages: Sequence[Message], stops_are_stale: bool = False) -> None:
+        writer = self._saving.writer
+        for message in messages:
+            command = open_message(self._journal, writer.info, message, sealed=writer.sealed)
+            stops = command.kind in STOPS
+            if stops and stops_are_stale:
+                command = command._replace(refused=STALE)
+            is_new = locked(self._lock, self._add, message.number, command)
+            if is_new and stops and not stops_are_stale:
+                self._on_stop(command)
 
-    def state(self, frame: Frame) -> State:
-        """The state of a frame."""
-        return State.view(frame.cells, self.codec, self.run_id, "", frame.last_node, clock.time())
+    def _add(self, number: int, command: RunCommand) -> bool:
+        if number in self._waiting or number <= self._applied:
+            return False
+        self._waiting[number] = command
+        return True
 
-    def state_for(self, step: Step) -> State:
-        """The state as a step sees it."""
-        state = self.state(self.run.frames[step.frame])
-        return state.overlaid(advance({}, step.item)) if step.item else state
+    def apply_next(self, *, busy: bool = False) -> bool:
+        """Apply the oldest command and record that, so that no later execution applies it again.
 
-    def decoded(self, change: Change) -> Any:
-        """The value of a change."""
-        try:
-            return self.codec.decode(change.value)
-        except HoldfastError as error:
-            raise Refused(f"{'.'.join(change.path)}: {error}") from None
+        While steps are running (`busy`), a new definition has to wait, with all commands after it: return False.
+        """
+        found = locked(self._lock, self._next, busy)
+        if found is None:
+            return False
+        number, command = found
+        if number > self._saving.run.inbox_seen:
+            refused = self._saving.writer.together(lambda: self._apply_recorded(number, command))
+            if command.redefines and not refused:
+                self._is_redefined = True
+                self._on_stop(command)
+        return True
 
-    def settled(self, state: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, Any]:
-        """The whole new values of the keys that changes are made to or inside of."""
-        result: dict[str, Any] = {}
-        for change in changes:
-            key, *inside = change.path
-            if not inside:
-                result[key] = self.decoded(change)
-                continue
-            if key not in result:
-                if key not in state:
-                    raise Refused(f"the state has no {key!r}{suggestion(key, state)}")
-                result[key] = thaw(state[key])
-            _put(result[key], inside, self.decoded(change), key)
-        return result
+    def _next(self, busy: bool) -> tuple[int, RunCommand] | None:
+        number = min(self._waiting)
+        command = self._waiting[number]
+        if busy and command.redefines:
+            return None
+        del self._waiting[number]
+        self._applied = max(self._applied, number)
+        return number, command
 
+    def _apply_recorded(self, number: int, command: RunCommand) -> str:
+        late = LATE if self._is_redefined and command.kind not in STOPS else ""
+        refused = command.refused or late or self._apply(command)
+        self._record(number, command, refused)
+        return refused
 
-def _put(whole: Any, path: list[str], value: Any, place: str) -> None:
-    for part in path[:-1]:
-        if isinstance(whole, dict) and part not in whole:
-            raise Refused(f"{place!r} has no {part!r}{suggestion(part, map(str, whole))}")
-        whole, place = (whole[part] if isinstance(whole, dict) else None), f"{place}.{part}"
-    if not isinstance(whole, dict):
-        raise Refused(f"{place!r} has no parts; change it as a whole")
-    whole[path[-1]] = value
+    def close(self, completed: bool) -> None:
+        """Apply, or at least record, what is left before the execution ends; a completed run takes no more."""
+        while self._local:
+            self._record(self._saving.run.inbox_seen, self._local.pop(0), "")
+        if completed:
+            locked(self._lock, self._refuse_all, "the run is completed")
+        while self._waiting:
+            self.apply_next()
 
+    def _refuse_all(self, reason: str) -> None:
+        self._waiting = {
+            number: command
+            if command.kind == ANNOTATE
+            else command._replace(refused=command.refused or reason)
+            for number, command in self._waiting.items()
+        }
 
-def checked(schema: Schema, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as a schema takes them; undeclared keys and wrong types are refused."""
-    try:
-        found = {}
-        for key, value in values.items():
-            validate = schema.channel(key).validate
-            found[key] = value if validate is None else validate(value)
-        return found
-    except HoldfastError as error:
-        raise Refused(str(error)) from None
-
-
-def warn_of_decided_route(ground: Ground) -> None:
-    """Warn after an edit that the way on was chosen before it, and say how to have it chosen again."""
-    if ground.graph is not None and (note := _decided_route(ground.graph, ground.run)):
-        logger.warning("run %s: %s", ground.run_id, note)
-
-
-def _decided_route(graph: Graph, run: RunState) -> str:
-    node = run.root.last_node or START
-    chosen = [step.node for step in run.root.active.values() if step.status != DONE]
-    edges = graph.edges_from.get(node, ())
-    if not chosen or (node not in graph.route_from and all(edge.when is None for edge in edges)):
-        return ""
-    if node == START:
-        return (
-            f"the first nodes were chosen before this edit and are not chosen again: next is {_quoted_names(chosen)}; "
-            "a new run with the edited values as its input has them chosen"
-        )
-    if node not in graph.nodes or whole_of(node, graph.nodes) or has_parts(node, graph.nodes):
-        return ""
-    return (
-        f"the way on from {node!r} was chosen before this edit and is not chosen again: next is "
-        f"{_quoted_names(chosen)}; a fork with as_node={node!r} has it chosen by the edited state"
-    )
-
-
-def _quoted_names(nodes: Iterable[str]) -> str:
-    return ", ".join(repr(base_name(name)) for name in dict.fromkeys(nodes))
+    def _record(self, number: int, command: RunCommand, refused: str) -> None:
+        kind, reason, by = command.kind, command.reason, command.by
+        if refused:
+            who = by or "somebody"
+            logger.warning("run %s: %r of %s was refused: %s", self._saving.run_id, kind, who, refused)
+        self._saving.record(Commanded(number, kind, refused, by, reason))
+        self._saving.say("command", command=kind, by=by, reason=reason, refused=refused)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.blocking import Blocking
-from holdfast.engine.loop import Execution
 from holdfast.engine.resume import ResumeOptions
-from holdfast.engine.runner import Caller, ObserverLike, Runner, state_of
-from holdfast.engine.settings import Outcome, Settings
+from holdfast.engine.runner import AppBase, ObserverLike, state_of
+from holdfast.engine.settings import Outcome
 from holdfast.state.state import State
 
 if TYPE_CHECKING:
@@ -24,11 +23,8 @@ if TYPE_CHECKING:
     from holdfast.views.usage import RunLedger
 
 
-class Travelling:
+class Travelling(AppBase):
     """The part of an app that goes back and forth in time. A run is named by its id, its workflow's latest by name."""
-
-    _settings: Settings
-    _runner: Runner
 
     def history(self, run: str, *, limit: int | None = None, before: str | None = None) -> History:
         """A run's checkpoints, newest first, each with what happened since the one before.
@@ -163,10 +159,8 @@ class Travelling:
 # What an app can run again: a step and what follows it, or what its graph now does otherwise.
 
 
-class RunningAgain:
+class RunningAgain(Travelling):
     """The part of an app that goes back with runs and keeps what need not run again."""
-
-    _runner: Runner
 
     def rerun(
         self,
@@ -234,11 +228,6 @@ class RunningAgain:
 
         return self._rerunner.plan_rerun(run, step, RerunOptions())[1]
 
-    def _caller(
-        self, observer: ObserverLike, private: bool = False, hold: Callable[[Execution], None] | None = None
-    ) -> Caller:
-        raise NotImplementedError
-
     @property
     def _rerunner(self) -> Rerunner:
         from holdfast.engine.time_travel.rerunner import Rerunner
@@ -249,11 +238,8 @@ class RunningAgain:
 # What an app says and tells of its runs: tags, notes, kept checkpoints, costs.
 
 
-class Accounting:
+class Accounting(RunningAgain):
     """The part of an app that speaks of runs, whoever drives them and whether they are over."""
-
-    _settings: Settings
-    _runner: Runner
 
     def cost(self, run: str) -> RunLedger:
         """What a run has used up, over all its drives: tokens, money and time, by step and by model.
@@ -273,27 +259,21 @@ class Accounting:
         remove: Iterable[str] = (),
         checkpoint: Place | None = None,
         by: str = "",
-        patience: float = 0.0,
+        timeout: float = 0.0,
     ) -> str:
         """Add tags to a run, or to a checkpoint, and remove others; the tags of a run find it again.
 
         `run` is a run id, or a moment as `RUN@3` or a checkpoint's id, which is that checkpoint; so is `checkpoint`, a
         place as in `state_at`. Whatever is said of a run, completed ones included, is in its journal, with who said
-        it. Answers as `edit` does.
+        it. Returns as `edit` does.
         """
-        from holdfast.engine.commands import notes as remarks
-
-        options = {"checkpoint": checkpoint, **self._remarking(run, by, patience)}
-        return remarks.tag(self._settings.journal, run, tags, remove, **options)
+        return self._annotate(run, checkpoint, by, timeout, add=tags, remove=remove)
 
     def note(
-        self, run: str, text: str, *, checkpoint: Place | None = None, by: str = "", patience: float = 0.0
+        self, run: str, text: str, *, checkpoint: Place | None = None, by: str = "", timeout: float = 0.0
     ) -> str:
         """Write a note to a run, or to a checkpoint; see `tag`."""
-        from holdfast.engine.commands import notes as remarks
-
-        options = {"checkpoint": checkpoint, **self._remarking(run, by, patience)}
-        return remarks.note(self._settings.journal, run, text, **options)
+        return self._annotate(run, checkpoint, by, timeout, text=text)
 
     def keep(
         self,
@@ -302,16 +282,21 @@ class Accounting:
         *,
         keep: bool = True,
         by: str = "",
-        patience: float = 0.0,
+        timeout: float = 0.0,
     ) -> str:
         """Have retention and pruning leave a checkpoint, by default the newest, and its run alone; see `tag`."""
-        from holdfast.engine.commands import notes as remarks
+        return self._annotate(run, checkpoint, by, timeout, keep=keep)
 
-        options = self._remarking(run, by, patience)
-        return remarks.keep(self._settings.journal, run, checkpoint, keep=keep, **options)
-
-    def _remarking(self, run: str, by: str, patience: float) -> dict[str, Any]:
+    def _annotate(self, run: str, checkpoint: Place | None, by: str, timeout: float, **what: Any) -> str:
+        from holdfast.engine.commands import control
         from holdfast.engine.time_travel.checkpoints import find_moment
 
-        self._runner.refuse_other_workflow(find_moment(self._settings.journal.store, run).info)
-        return {"by": by, "codec": self._settings.codec, "patience": patience}
+        settings = self._settings
+        self._runner.refuse_other_workflow(find_moment(settings.journal.store, run).info)
+        how: dict[str, Any] = {
+            "checkpoint": checkpoint,
+            "by": by,
+            "timeout": timeout,
+            "codec": settings.codec,
+        }
+        return control.annotate(settings.journal, run, **what, **how)

@@ -8,20 +8,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from holdfast import clock
-from holdfast.engine.commands.control import Update, changes_of
-from holdfast.engine.commands.handlers import decided
-from holdfast.engine.commands.inbox import (
-    EDIT,
-    Change,
-    Ground,
-    NeedsGraph,
-    Refused,
-    Wish,
-    meant_frame,
-    warn_of_decided_route,
-)
-from holdfast.engine.commands.posting import waits_for_worker
-from holdfast.engine.commands.replan import modify, told
+from holdfast.engine.commands.control import Update, changes_of, waits_for_worker
+from holdfast.engine.commands.handlers import explained, modified, records_of
+from holdfast.engine.commands.inbox import EDIT, Change, RunCommand
+from holdfast.engine.commands.subject import NeedsGraph, Refused, Subject
 from holdfast.engine.graph_changes import brought_over
 from holdfast.engine.owner import describe, has_owner
 from holdfast.engine.resume import load_latest
@@ -154,13 +144,13 @@ def edited(writer: Writer, hands: Hands, edit: Edit, called: str = "") -> bytes 
     if hands.graph is not None and (changes or name is not None):
         for record in brought_over(run_id, writer.run, hands.graph, codec):
             writer.record(record)
-    ground = Ground(run_id, writer.run, codec, hands.graph, driven=False)
+    ground = Subject(run_id, writer.run, codec, hands.graph)
     try:
         if name is not None:
             return _as_node(writer, ground, name, changes, by, why)
         if changes:
             _record_edit(writer, ground, changes, by, why)
-            warn_of_decided_route(ground)
+            ground.warn_of_chosen_route()
     except Refused as refusal:
         raise CommandRefused(f"run {run_id!r}: {refusal}") from None
     except NeedsGraph:
@@ -175,13 +165,13 @@ def edited(writer: Writer, hands: Hands, edit: Edit, called: str = "") -> bytes 
     return None
 
 
-def _record_edit(writer: Writer, ground: Ground, changes: Sequence[Change], by: str, why: str) -> None:
-    for record in decided(ground, Wish(EDIT, why, by=by, changes=tuple(changes))):
+def _record_edit(writer: Writer, ground: Subject, changes: Sequence[Change], by: str, why: str) -> None:
+    for record in records_of(ground, RunCommand(EDIT, why, by=by, changes=tuple(changes))):
         writer.record(record)
 
 
 def _as_node(
-    writer: Writer, ground: Ground, name: str, changes: Sequence[Change], by: str, why: str
+    writer: Writer, ground: Subject, name: str, changes: Sequence[Change], by: str, why: str
 ) -> bytes:
     """Let a node have returned an update, so that what follows it comes next, and nothing else does.
 
@@ -191,7 +181,7 @@ def _as_node(
     if not isinstance(name, str) or not name:
         raise Refused(f"as_node names a node by text, not {name!r:.80}")
     outer, _, node = name.rpartition("/")
-    place = meant_frame(ground.run, outer)
+    place = ground.frame(outer)
     graph = ground.graph_at(place.path)
     _refuse_unfit(graph, name, node)
     if not place.path and changes:
@@ -203,7 +193,7 @@ def _as_node(
         writer.record(Steered(place.path, drop, (), add, by=by, why=why))
     step = own or next(reversed(place.active.values()))
     ops = _returned(ground, graph, place, step, changes) if place.path else ()
-    writer.record(StepFinished(step.id, ops, skipped=told("its result was given", by, why)))
+    writer.record(StepFinished(step.id, ops, skipped=explained("its result was given", by, why)))
     return encode_mark(place.waves, [node], _following(graph, node), place.path)
 
 
@@ -224,17 +214,17 @@ def _refuse_unfit(graph: Graph, name: str, node: str) -> None:
         raise Refused(f"{name!r} is made of several nodes; name one that stands for itself")
 
 
-def _is_its_turn(ground: Ground, step: Step, node: str) -> bool:
+def _is_its_turn(ground: Subject, step: Step, node: str) -> bool:
     """Whether a step is one of that node, not finished, and not split up into items or a graph under way."""
     return step.node == node and step.status != DONE and step.key is None and step.id not in ground.run.frames
 
 
 def _returned(
-    ground: Ground, graph: Graph, place: Frame, step: Step, changes: Sequence[Change]
+    ground: Subject, graph: Graph, place: Frame, step: Step, changes: Sequence[Change]
 ) -> tuple[Op, ...]:
     state = ground.state_for(step)
     try:
-        return meaning(graph, ground.codec, place, step, ground.settled(state, changes), state)[0]
+        return meaning(graph, ground.codec, place, step, ground.new_values(state, changes), state)[0]
     except HoldfastError as error:
         raise Refused(str(error)) from None
 
@@ -417,10 +407,12 @@ class Given:
                 f"step {name!r} is not what comes next at the checkpoint before it, as not every wave was saved there; "
                 "change the state with update= instead"
             )
-        ground = Ground(run_id, run, settings.codec, settings.graph, driven=False)
+        ground = Subject(run_id, run, settings.codec, settings.graph)
         try:
             if self.input:
-                return modify(ground, name, changes_of("rerun", self.input, settings.codec), self.by, "rerun")
+                return modified(
+                    ground, name, changes_of("rerun", self.input, settings.codec), self.by, "rerun"
+                )
             state, graph = ground.state_for(step), ground.graph_at(step.frame)
             value = self.output(state) if callable(self.output) else self.output
             ops, goto = meaning(graph, settings.codec, frame, step, value, state)
