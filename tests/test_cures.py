@@ -122,7 +122,7 @@ def failed(call: Callable[[], object], kind: type[BaseException] = ExecutionErro
 
 
 def followed(told: str, app: App, call: str) -> Any:
-    """What a call that a message names gives, followed to the letter."""
+    """Return the result of the call that a message names, executed literally."""
     text = told[told.index(call) :]
     return eval(text[: text.index(")") + 1], {"app": app})
 

@@ -49,7 +49,7 @@ def paused(store: str, observer: TraceObserver) -> App:
 
 
 def test_a_run_that_is_resumed_elsewhere_goes_on_in_its_trace(tmp_path: Any) -> None:
-    """S1.17: trace continuity; no span is told twice."""
+    """S1.17: trace continuity; no span is exported twice."""
     url, one, other = f"sqlite:///{tmp_path / 'runs.db'}", Traced(), Traced()
     paused(url, one.observer).invoke(run_id="r")
     paused(url, other.observer).resume("r", "yes")

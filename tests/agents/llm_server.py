@@ -32,7 +32,7 @@ class Recorded:
 
     @property
     def system(self) -> str:
-        """What the model was told beforehand."""
+        """The system prompt of the request."""
         told = (message for message in self.body["messages"] if message["role"] in ("system", "developer"))
         return "\n".join(str(message["content"]) for message in told)
 

@@ -102,7 +102,7 @@ def test_a_pattern_matches_a_part_of_any_text() -> None:
 
 
 def test_options_that_nest_are_each_checked_once() -> None:
-    """Checked anew for every way there, 60 levels of two options each would never end."""
+    """If every branch were checked separately, 60 levels of two options each would never end."""
     again = {"type": "array", "items": {"$ref": "#/$defs/tree"}}
     options = [{"type": "object", "properties": {"args": again, "op": {"const": op}}} for op in ("and", "or")]
     schema = {"$defs": {"tree": {"anyOf": options}}, "$ref": "#/$defs/tree"}

@@ -46,7 +46,7 @@ def random_places(size: int, count: int, seed: int) -> list[tuple[int, int]]:
 
 
 def main(words: list[str]) -> int:
-    """Change random bytes of a large capsule, and tell."""
+    """Change random bytes of a large capsule, and report."""
     count, seed = int(words[0]) if words else 10_000, int(words[1]) if len(words) > 1 else 1
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:

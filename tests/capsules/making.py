@@ -1,4 +1,4 @@
-"""Runs to be put into capsules, and capsules made by hand, as a stranger would."""
+"""Runs to be put into capsules, and capsules made by hand, as an attacker would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views of a stranger's run: what all its values need together is bounded, and what is left out is named."""
+"""Views of an untrusted run: the memory of all its values together is bounded, and omitted values are named."""
 
 from __future__ import annotations
 

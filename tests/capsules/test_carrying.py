@@ -489,7 +489,7 @@ def notes(store: Store) -> list[str]:
 def test_messages_that_wait_in_the_target_are_kept(
     source: Store, store: Store, tmp_path: Path, way: str
 ) -> None:
-    """Both sides got one since they parted: journals tell them by number, and none may be taken for another."""
+    """Both sides got a message after they diverged: journals name messages by number, and none may be confused."""
 
     def carry() -> None:
         if way == "capsule":

@@ -1,4 +1,4 @@
-"""Capsules that switch off checks, ask for too much work, or say of their run what its journal does not tell."""
+"""Capsules that switch off checks, ask for too much work, or contradict the journal of their run."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_run_that_claims_to_be_a_fork_does_not_hold_another(store: Store, tmp_
 
 
 def test_a_run_whose_encrypted_fork_is_read_through_it_stays_until_the_key_is_here(store: Store) -> None:
-    """Deleting never takes from a fork what it is read through; the way out is told."""
+    """Deleting a parent never breaks its fork; the message names a remedy."""
     key = "6b" * 32
     app = chain("a", "b").compile(store, encryption_key=key)
     app.invoke({"n": 1}, run_id="r")

@@ -99,7 +99,7 @@ def test_sections_that_change_places_are_noticed(tmp_path: Path) -> None:
 
 
 def test_sections_of_another_capsule_are_noticed(tmp_path: Path) -> None:
-    """Each section is whole; only the digest of them all tells."""
+    """Each section is intact; only the digest of all sections shows the change."""
     store = open_store("memory://")
     chain("a", name="w").compile(store).invoke({"n": 1}, run_id="r")
     store.post("r", b"yes")

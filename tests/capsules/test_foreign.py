@@ -1,4 +1,4 @@
-"""Runs of strangers: what they would run with is shown, completely, and nothing runs before it was confirmed."""
+"""Runs from outside: definition and options are shown completely, and nothing runs before the confirmation."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def paused_run(
     inbox: tuple[RunCommand, ...] = (),
     run: str = "r",
 ) -> Store:
-    """A stranger's store with a run of a workflow file, which waits for an answer, and that file's path."""
+    """A foreign store with a run of a workflow file, which waits for an answer, and that file's path."""
     there = folder / "there"
     there.mkdir(exist_ok=True)
     (there / "w.yaml").write_text(text)
@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_read_is_shown_as_it_is_and_hides_nothing(call: Ca
 
 
 def with_config(store: Store, folder: Path, change: Any, run: str = "r") -> Path:
-    """A capsule of a run whose config a stranger changed."""
+    """A capsule of a run whose config an attacker changed."""
     from holdfast.journal.records import Resumed
     from holdfast.journal.writer import Writer
 
@@ -423,7 +423,7 @@ def test_what_changed_since_it_was_shown_has_to_be_confirmed_again(tmp_path: Pat
 
 
 def test_going_back_to_what_nobody_confirmed_has_to_be_confirmed(tmp_path: Path) -> None:
-    """A stranger's history may hold other definitions than the one that was shown."""
+    """An untrusted history may hold other definitions than the one that was shown."""
     source, store = open_store("memory://"), open_store("memory://")
     graph = chain("a", "b", name="w")
     graph.compile(source, interrupt_before=["b"]).invoke({"n": 1}, run_id="r", config={"evil": True})
@@ -668,7 +668,7 @@ odd_trees = st.recursive(
 
 
 def typed(value: Any) -> str:
-    """The value as text that tells it from every other: an independent picture to compare with."""
+    """Return a value as unambiguous text, independent of the code under test."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{typed(key)}: {typed(item)}' for key, item in value.items())}}}"
     if isinstance(value, (list, tuple)):

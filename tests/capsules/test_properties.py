@@ -1,4 +1,4 @@
-"""Runs of random graphs: exporting what was imported gives the same bytes, on every store, at every moment."""
+"""Runs of random graphs: exporting what was imported gives the same bytes, on every store, at every checkpoint."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def done(app: App, run: str, deed: str) -> str:
 
 
 def folded(store: Store, run: str) -> bytes:
-    """All that a run's journal tells, but who drives it."""
+    """Return everything in a run's journal except its owner."""
     journal, codec = Journal(store), TolerantCodec()
     state = journal.load(journal.info(run), codec).run
     state.driver = ""

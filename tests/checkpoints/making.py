@@ -48,7 +48,7 @@ class Calls(list[str]):
 
 
 class Flaky:
-    """Gives an error until it is mended."""
+    """A node that raises until it is repaired."""
 
     def __init__(self, error: Exception) -> None:
         self.error: Exception | None = error

@@ -17,7 +17,7 @@ def calls() -> Calls:
 
 
 def test_a_file_at_a_join_has_what_its_branches_brought(tmp_path):
-    """S4.13: at the fan-in the results of the parallel flows are included."""
+    """S4.13: at the fan-in the results of the parallel branches are included."""
     graph = fan("a", "b")
     graph.add_node("join", lambda state: {"log": ["join"]})
     graph.add_edge(["a", "b"], "join")
@@ -50,7 +50,7 @@ def test_resuming_from_the_file_of_a_gate_passes_that_gate_and_no_other(tmp_path
 def test_a_file_that_cannot_be_written_stops_the_run_or_does_not_as_the_policy_says(
     tmp_path, on_save_error, heard
 ):
-    """S4.15: errors are raised or only told, by a flag; and no event names a file that is not there."""
+    """S4.15: a flag decides whether errors are raised or only reported; no event names a missing file."""
     (tmp_path / "file").write_text("")
     app = chain("a", "b").compile(
         interrupt_before=["b"],
@@ -70,7 +70,7 @@ def test_a_file_that_cannot_be_written_stops_the_run_or_does_not_as_the_policy_s
 
 
 def test_every_public_method_and_its_parameters_are_documented():
-    """S4.16: each has a docstring, and one with several options tells of each."""
+    """S4.16: each has a docstring, which describes all its options."""
     for kind in (App, StateGraph):
         for name, method in inspect.getmembers(kind, inspect.isfunction):
             if not name.startswith("_"):

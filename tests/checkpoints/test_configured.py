@@ -306,7 +306,7 @@ def test_a_state_saved_by_hand_is_resumed(registered):
 
 
 def test_the_iteration_limit_survives_a_resume(registered):
-    """S3.19: "max iterations (N) exceeded", counted over all drives of the run."""
+    """S3.19: "max iterations (N) exceeded", counted over all executions of the run."""
     calls, flaky = Calls(), Flaky(RuntimeError("down"))
     graph = ConfiguredGraph(config(max_iterations=5))
     graph.add_node("a", _node("a", calls, None))

@@ -126,7 +126,7 @@ def test_a_run_that_fails_after_the_response_is_a_failure_that_says_why(store):
 
 
 def failed_before(store: Any, name: str) -> Any:
-    """An app with a run "r" that stopped at the node `name`, which is mended by now."""
+    """An app with a run "r" that stopped at the node `name`, which is repaired by now."""
     flaky = Flaky(RuntimeError("down"))
 
     def block(state: Any, ctx: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a checkpoint tells of its run."""
+"""Checkpoints as plain values."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_intent_is_stored_before_a_node_runs_and_its_completion_after():
 
 
 def test_only_finished_members_of_a_group_are_in_a_checkpoint(store):
-    """S0.17: what failed or has not finished is not told as completed, nor is its output."""
+    """S0.17: failed and unfinished steps are not reported as completed, nor are their outputs."""
 
     def fail(state: Any) -> None:
         raise RuntimeError("no")

@@ -165,7 +165,7 @@ def test_a_saved_checkpoint_is_told_with_its_id_and_time(store, heard):
 
 
 def test_a_failed_save_does_not_crash_the_run(heard, caplog):
-    """S0.13, S0.23: it is logged and told as `checkpoint_failed`, and the run goes on without."""
+    """S0.13, S0.23: it is logged and reported as `checkpoint_failed`, and the run continues without it."""
     store = FullDisk()
 
     def fill(state: Any) -> dict[str, Any]:

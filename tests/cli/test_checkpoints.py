@@ -176,7 +176,7 @@ def test_pruning_where_nothing_was_run_creates_nothing(call: Call, tmp_path: Pat
 
 
 def test_a_driven_run_is_never_touched(sqlite_url: str, tmp_path: Path) -> None:
-    """While another process drives it, neither prune nor clear removes anything of a run."""
+    """While another process executes a run, neither prune nor clear removes anything of it."""
     program = tmp_path / "waits.py"
     program.write_text(
         "import pathlib, sys, time\n"

@@ -1,4 +1,4 @@
-"""`holdfast submit`, `worker`, `queue` and `schedule`, and what other commands say of runs that workers drive."""
+"""`holdfast submit`, `worker`, `queue` and `schedule`, and other commands on runs that workers execute."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def holdfast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def work(holdfast: Call, *words: str) -> list[dict[str, Any]]:
-    """What a worker tells while it does all there is to do."""
+    """Return what a worker prints until it is idle."""
     done = holdfast("worker", "--until-idle", "--json", *words)
     assert done.code == 0, done.err
     return [json.loads(line) for line in done.lines]
 
 
 def kinds(told: list[dict[str, Any]]) -> dict[str, str]:
-    """The last that was told of each run."""
+    """Return the last event of each run."""
     return {event["run_id"]: event["kind"] for event in told if "run_id" in event}
 
 

@@ -1,4 +1,4 @@
-"""A run told in plain lines."""
+"""The output of a run as plain lines."""
 
 from __future__ import annotations
 

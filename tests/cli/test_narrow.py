@@ -1,4 +1,4 @@
-"""Narrow terminals: what is told gives way, ids and figures stay."""
+"""Narrow terminals: texts are shortened, ids and figures are not."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ EVIL = "e\x1b]0;title\x07\x1b[6n\x9b2J\u202e\u2028\u2066\x85\x7f\rx\nFORGED line
 
 
 def harm(text: str) -> str | None:
-    """What of a text a terminal would obey, or the line that data made. (Prompts of several lines are indented.)"""
+    """Return control characters of a text, or a line that data started. (Prompts of several lines are indented.)"""
     if found := OBEYED.search(text):
         return repr(text[max(0, found.start() - 60) : found.end() + 20])
     return next((line for line in text.split("\n") if line.startswith(("FORGED", "\tFORGED"))), None)

@@ -39,7 +39,7 @@ def ran(folder: Path) -> list[str]:
 
 
 def test_a_plan_is_done_as_it_was_shown_or_not_at_all(folder: Path) -> None:
-    """The resume does exactly the plan, or says why the world moved."""
+    """The resume does exactly the plan, or reports what changed."""
     plan = json.loads(call(folder, "resume", "r", "--plan", "--json").stdout)
     assert [(row["step"], row["what"]) for row in plan["steps"]] == [
         ("first", "kept"),

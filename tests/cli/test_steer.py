@@ -215,7 +215,7 @@ def test_the_graph_of_a_program_takes_what_it_can_and_the_rest_waits_for_the_pro
 
 
 def test_a_driven_run_is_steered_from_another_terminal(tmp_path: Path, say: Say) -> None:
-    """R0.6: applied between steps, by the process that drives the run."""
+    """R0.6: applied between steps, by the process that executes the run."""
     write(tmp_path, "w.yaml", WAITS)
     process = start(tmp_path, "run", "w.yaml", "--run-id", "r1")
     wait_for(process, "gated started")

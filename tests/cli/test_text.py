@@ -1,4 +1,4 @@
-"""How durations, money and strangers' text look."""
+"""The rendering of durations, money and untrusted text."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ WARM = Warm()
 
 
 def serve(is_measured: bool) -> None:
-    """Fork for each line of stdin, and tell how the child ended."""
+    """Fork for each line of stdin, and print how the child ended."""
     measuring = _measuring()
     commands = importlib.import_module("holdfast.cli.commands")
     for module in pkgutil.iter_modules(commands.__path__, "holdfast.cli.commands."):

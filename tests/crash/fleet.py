@@ -1,4 +1,4 @@
-"""Chaos: workers are killed and stopped, and the server crashes, while runs are driven.
+"""Chaos: workers are killed and stopped, and the server crashes, while runs execute.
 
     python -m tests.crash.fleet --runs 300 --steps 20 --workers 4
 
@@ -63,7 +63,7 @@ class Report:
 
 
 class Fleet:
-    """Some worker processes, any of which may die at any moment; another then takes its place."""
+    """Some worker processes, any of which may die at any time; another one then replaces it."""
 
     def __init__(self, url: str, ledger: Path, steps: int, size: int, seconds: float = 0.005) -> None:
         self._command = [
@@ -221,7 +221,7 @@ def _check(report: Report, store: Store, ledger: Path, steps: int) -> None:
 
 
 def main() -> int:
-    """Wreak havoc, and tell."""
+    """Disturb the fleet, and report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,6 @@
 """Change single bytes of stored runs, one at a time, and look: `python -m tests.crash.flips --store sqlite --every`.
 
-Whatever byte is changed, whoever reads gets a `HoldfastError` or exactly what was written, and `fsck` tells of the
+Whatever byte is changed, a reader gets a `HoldfastError` or exactly what was written, and `fsck` reports the
 change unless it is in bytes without meaning. Those are, and nothing else:
 
 - of a SQLite file, what a dump of all rows and of the schema does not show: unused parts of pages, the change
@@ -148,7 +148,7 @@ def _checkpoint(journal: Journal, info: Any, mark: Any) -> Any:
 
 
 def wrong(whole: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What readers are told that was never written."""
+    """Return what readers show that was never written."""
     false = []
     for what, answer in now.items():
         if isinstance(answer, HoldfastError):
@@ -290,7 +290,7 @@ def _settle(path: Path) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Change bytes as asked; tell how often what came of it, and everything that should not have."""
+    """Change bytes as asked; print the counts of the results, and every wrong one."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Kills `holdfast run` of the example workflows at random moments and resumes until done.
+"""Kills `holdfast run` of the example workflows at random times and resumes until done.
 
     python -m tests.crash.flows --times 100
 
@@ -88,7 +88,7 @@ class Trial:
         return [line.removeprefix("r:") for line in path.read_text().splitlines()] if path.exists() else []
 
     def until_done(self, kills: int, chance: random.Random, seconds: float = 1.0) -> object:
-        """The run's output, after so many kills at random moments; undisturbed it takes about `seconds`."""
+        """Return the run's output after this many kills at random times; undisturbed it takes about `seconds`."""
         while True:
             before, known = len(self.ledger()), self.finished()
             process = self.start(*self.command())

@@ -1,4 +1,4 @@
-"""Kills real processes: forks a driver, lets it die where it is told to, and resumes in another process.
+"""Kills of real processes: forks an owner, kills it at a given point, and resumes in another process.
 
 The process that forks never opens a store nor starts a thread, so that each child begins clean.
 """
@@ -93,7 +93,7 @@ class DyingWitness:
 
 
 class Driver:
-    """Drives the run of a place, in the process that is going to die or in one that comes after."""
+    """Executes the run of a place, in the process that will be killed or in a later one."""
 
     def __init__(self, place: Place, store: Store | None = None, witness: Observer | None = None) -> None:
         case = place.case
@@ -223,7 +223,7 @@ def every_boundary(root: Path, case: Case, points: Sequence[str]) -> dict[str, i
 
 
 def one_step_a_life(root: Path, case: Case) -> dict[str, int]:
-    """Every process dies as soon as it has stored one step; count the lives it takes."""
+    """Every process dies as soon as it has stored one step; count the processes."""
     wanted = uninterrupted(root, case)
     place = Place(root / "lives", case)
     lives = 0
@@ -244,7 +244,7 @@ def one_step_a_life(root: Path, case: Case) -> dict[str, int]:
 
 
 def random_moments(root: Path, case: Case, kills: int, seed: int) -> dict[str, int]:
-    """Kill runs at random moments, up to four times each, until enough kills have hit."""
+    """Kill runs at random times, up to four times each, until enough kills have hit."""
     wanted = uninterrupted(root, case)
     moments = random.Random(seed)
     hits = number = 0

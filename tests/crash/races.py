@@ -1,4 +1,4 @@
-"""Two processes drive the same run at the same moment, again and again.
+"""Two processes that execute the same run at the same time, again and again.
 
     python -m tests.crash.races --times 1000 --store sqlite
     python -m tests.crash.races --times 1000 --store postgres
@@ -32,7 +32,7 @@ STEPS = 5
 
 
 def racer(url: str) -> None:
-    """Drive every run that is named on stdin, whoever else does; say how it ended."""
+    """Execute every run that is named on stdin, beside another process; print how it ended."""
     store = open_store(url)
     app = chain(store, STEPS, 0.002)
     for line in sys.stdin:
@@ -104,7 +104,7 @@ def _check(journal: Journal, run: str, told: list[str]) -> None:
 
 
 def main() -> None:
-    """Race, and tell."""
+    """Race, and report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -15,7 +15,7 @@ SOURCE = Path(next(iter(holdfast.__path__))).parent
 
 
 def harness(*arguments: str) -> dict[str, int]:
-    """What a process that forks and kills its children counted; fails if a child came to a wrong end."""
+    """Return the counts of a process that forks and kills its children; fail if a child ended wrongly."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash.harness", *arguments],
         capture_output=True,

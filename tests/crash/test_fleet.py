@@ -30,7 +30,7 @@ def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 class Crew:
-    """Single workers that a test tells apart."""
+    """Single workers with names."""
 
     def __init__(self, url: str, ledger: Path, seconds: float) -> None:
         self._url, self._ledger, self._seconds = url, ledger, seconds

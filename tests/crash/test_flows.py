@@ -1,4 +1,4 @@
-"""Example workflows, killed at random moments and resumed from the command line."""
+"""Example workflows, killed at random times and resumed from the command line."""
 
 from __future__ import annotations
 

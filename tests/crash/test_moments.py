@@ -1,4 +1,4 @@
-"""Processes killed at other moments: while telling, again and again, at random, and with less durability."""
+"""Processes killed at other times: while they emit events, repeatedly, at random, and with less durability."""
 
 from __future__ import annotations
 

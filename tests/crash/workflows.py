@@ -1,4 +1,4 @@
-"""Workflows that tell an outside ledger when each step starts, for processes that are going to be killed."""
+"""Workflows that write to an outside ledger when each step starts, for processes that will be killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Work(TypedDict, total=False):
 
 @dataclass
 class Workflow:
-    """A graph under test: its input, how it is compiled and driven, and the answers to its questions."""
+    """A graph under test: its input, how it is compiled and executed, and the answers to its questions."""
 
     graph: StateGraph
     input: dict[str, Any]
@@ -173,7 +173,7 @@ def once(ledger: Ledger, pause: float) -> Workflow:
 
 
 def everything(ledger: Ledger, pause: float) -> Workflow:
-    """Several kinds of work in one slower run, to be killed at any moment."""
+    """Several kinds of work in one slower run, to be killed at any time."""
     inner = StateGraph(Work, name="inner")
     inner.add_node("turn", _step(ledger, pause, lambda s: {"n": s["n"] + 1, "log": [f"turn {s['n']}"]}))
     inner.add_edge(START, "turn")

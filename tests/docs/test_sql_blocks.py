@@ -132,7 +132,7 @@ def test_the_sql_of_a_page_runs_in_order_and_every_question_is_answered(
 
 
 def test_the_roles_of_the_documentation_can_do_their_work_and_no_more(database: Database) -> None:
-    """S2.4: the data of teams is isolated, by roles that the page on production tells how to make."""
+    """S2.4: the data of teams is isolated, by the roles that the page on production describes."""
     for role, place, statements in list(blocks(ROOT / "docs/howto/production.md"))[:2]:
         if place == "jobs":
             with populated(database):

@@ -1,4 +1,4 @@
-"""A process that runs out of threads, descriptors or memory while it drives a run, and resumes when it has some again.
+"""A process that runs out of threads, descriptors or memory while it executes a run, and resumes without the limit.
 
 `python -m tests.engine.starved URL WHAT HOW SPARE [LEDGER]`: the limits are real ones of the operating system. What
 came of the call under the limit, and of the resume without it, is printed as JSON. With `nothing` for WHAT there is
@@ -49,7 +49,7 @@ def build(ledger: Ledger, url: str, *, is_async: bool) -> App:
 
 
 def call(app: App, how: str, loop: asyncio.Runner) -> str:
-    """Begin run `r` in one of the ways there are, the async ones in a loop that is there; the status it came to."""
+    """Start run `r` in one of several ways, the async ones in an existing loop; return its status."""
     if how in ("invoke", "inline"):
         return app.invoke(run_id="r").status
     if how in ("ainvoke", "async-nodes"):

@@ -1,4 +1,4 @@
-"""Runs to be steered: stopped ones, driven ones, and what their journals tell."""
+"""Runs to be steered: stopped ones, executing ones, and their journals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sees(word: str) -> Callable[[Any], dict[str, Any]]:
 
 
 class Flaky:
-    """A node that fails until it is mended."""
+    """A node that fails until it is repaired."""
 
     def __init__(self) -> None:
         self.broken = True

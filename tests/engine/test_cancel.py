@@ -58,7 +58,7 @@ def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
 
 
 class Looper:
-    """A sync node that works until it is told to stop, unless the state says not to."""
+    """A sync node that works until it is cancelled, unless the state says not to."""
 
     def __init__(self) -> None:
         self.started = threading.Event()
@@ -424,7 +424,7 @@ except RunTerminated as error:
 
 
 def started(url: str, kind: str) -> subprocess.Popen[str]:
-    """A process that drives run `r` and is in the middle of its second wave."""
+    """A process that executes run `r` and is in the middle of its second wave."""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, url, kind],
         stdout=subprocess.PIPE,
@@ -447,7 +447,7 @@ def disk_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def resumed(url: str, kind: str) -> list[str]:
-    """The log of the run after it was taken up here, with nodes that just work."""
+    """Return the log of the run after a resume here, with nodes that just work."""
     store = open_store(url)
     graph = split("a", "b", "c") if kind == "siblings" else chain("a", "b")
     app = graph.compile(store)

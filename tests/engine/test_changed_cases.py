@@ -478,7 +478,7 @@ NAMES = ["a", "b", "c", "d", "e"]
 def test_whatever_was_edited_the_resume_matches_the_plan(
     saved: list[str], now: list[str], edited: set[str], broken: str, again: bool
 ) -> None:
-    """Chains of any nodes in any order: with `rerun_changed` a resume comes to what a new run comes to."""
+    """Chains of any nodes in any order: with `rerun_changed` a resume has the same result as a new run."""
     store, words = MemoryStore(), {name: name.upper() for name in edited}
     world["broken"] = {broken if broken in saved else saved[-1]}
     with pytest.raises(ExecutionError):

@@ -1,4 +1,4 @@
-"""Commands to a run that nobody drives: done at once, journalled with who and why, or refused."""
+"""Commands to a run without an owner: applied at once, journalled with sender and reason, or refused."""
 
 from __future__ import annotations
 

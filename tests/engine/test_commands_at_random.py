@@ -1,4 +1,4 @@
-"""Random commands to random graphs, from inside and outside of drives: nothing breaks, and every run ends."""
+"""Random commands to random graphs, from inside and outside of executions: nothing breaks, and every run ends."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ asked = st.builds(Asked, st.sampled_from(VERBS), st.sampled_from(NODES), st.inte
 
 
 class Play:
-    """A graph whose nodes do as they were told, and put the next command of the script as they do it."""
+    """A graph whose nodes follow a script, and send the next command of the script meanwhile."""
 
     def __init__(
         self, work: dict[str, str], edges: list[tuple[str, str]], script: list[Asked], barrier: bool
@@ -98,9 +98,9 @@ class Play:
         return run
 
     def drive(self, begin: bool = False) -> RunStatus:
-        """How the run stands when nobody drives it, nor asks something of it, any more.
+        """Return the run when nobody executes it or sends commands any more.
 
-        A step that was left behind in its thread may still be asking when the drive ends.
+        A step that was abandoned in its thread may still be asking when the execution ends.
         """
         status = self._driven(begin)
         with self.quiet:

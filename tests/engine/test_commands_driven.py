@@ -1,4 +1,4 @@
-"""Commands to a run that is driven: obeyed between two of its steps, in order, by whichever process drives it."""
+"""Commands to an executing run: applied between two of its steps, in order, by its owner."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_nonsense_in_the_inbox_is_refused_and_the_run_goes_on(memory: Store) -> 
 
 
 def test_a_run_that_glides_obeys_between_two_steps_and_never_inside_one(sqlite_url: str) -> None:
-    """A message of another process, which only the inbox tells of."""
+    """A message of another process, which only the inbox has."""
     other = open_store(sqlite_url)
     seen: list[int] = []
 
@@ -287,7 +287,7 @@ BEGIN = 'print(app.invoke({"n": 0}, run_id="r").status, flush=True)'
 
 
 class Process:
-    """A driver in a process of its own, spoken to through its pipes."""
+    """An owner in its own process, controlled through its pipes."""
 
     def __init__(self, url: str) -> None:
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""One run, two drivers: threads and real processes that want the same run."""
+"""One run, two owners: threads and real processes that want the same run."""
 
 from __future__ import annotations
 

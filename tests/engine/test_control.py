@@ -75,7 +75,7 @@ def test_wrong_answers_are_refused_and_nothing_is_kept() -> None:
 
 
 class Busy:
-    """A wave of a step that asks and a step that works until it is told to end."""
+    """A wave of a step that asks and a step that works until it is released."""
 
     def __init__(self, store: Any) -> None:
         self.working, self.release = threading.Event(), threading.Event()

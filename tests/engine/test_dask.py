@@ -136,7 +136,7 @@ def test_a_timeout_does_not_wait_for_the_cluster(dask: str) -> None:
 def test_a_cluster_that_is_gone_is_lost_and_one_that_comes_back_is_found(
     monkeypatch: pytest.MonkeyPatch, memory: Store
 ) -> None:
-    """What waited there is tried again, in vain; once there is a cluster again, the run is resumed."""
+    """Waiting steps are retried and fail; when there is a cluster again, the run is resumed."""
     monkeypatch.setattr("holdfast.engine.executors.executors._CONNECT_SECONDS", 0.5)
     first = local_cluster(workers=0)
     address = first.scheduler_address

@@ -1,4 +1,4 @@
-"""Who drives a run, and whether they still can."""
+"""The owner of a run, and whether it is alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run tells: names, order, observers, and streams."""
+"""The events of a run: names, order, observers, and streams."""
 
 from __future__ import annotations
 

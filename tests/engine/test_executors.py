@@ -179,7 +179,7 @@ class TestProcesses:
         assert state["n"] == 3 and set(state["log"]) == {str(os.getpid())}
 
     def test_a_node_knows_which_attempt_of_which_step_it_is(self, caplog: pytest.LogCaptureFixture) -> None:
-        """What it logs is told here, at the level that is wanted here."""
+        """Log messages of the process appear here, at the level that is set here."""
         caplog.set_level(logging.INFO, "holdfast.nodes")
 
         out = run(away.facts)
@@ -359,7 +359,7 @@ class TestLost:
 
 class TestTimes:
     def test_a_timeout_ends_the_process(self, tmp_path: Path) -> None:
-        """It is told even if nothing there ever looks up, and the place is free again."""
+        """The timeout is reported even if the step never returns, and its process is free again."""
         while not told(tmp_path):  # On a busy machine the time may be over before the node tells anything.
             error = cause(away.hangs, "processes:1", {"folder": str(tmp_path)}, timeout=0.5)
             assert isinstance(error, StepTimeout)

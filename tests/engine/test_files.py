@@ -57,7 +57,7 @@ class Shop(TypedDict, total=False):
 
 
 def chain(*names: str, ran: list[str] | None = None, **options: Any) -> StateGraph:
-    """A chain whose nodes add their name to `log` and tell `ran` that they run."""
+    """A chain whose nodes add their name to `log` and append it to `ran`."""
     graph = StateGraph(dict, name="w", **options)
 
     def says(name: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""A driver whose lease lapsed looks at the journal before its next step, for another may have run it meanwhile."""
+"""An owner whose lease expired, which checks the journal before its next step: another may have run it meanwhile."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Leased(MemoryStore):
 
 
 def overtake(app: App) -> None:
-    """Take run `r` over from whoever drives it."""
+    """Take run `r` over from its owner."""
     # As another process does it: not through this one's queue of commits.
     journal, codec = Journal(WrappedStore(app.store)), app.settings.codec
     writer = Writer(journal, journal.load(journal.info("r"), codec), codec, durable=True)

@@ -80,7 +80,7 @@ def test_an_answer_that_comes_in_while_a_drive_ends_is_not_left_lying(memory: St
     journal, codec = app.settings.journal, app.settings.codec
 
     class Late:
-        """Posts an answer when the drive has looked for the last time."""
+        """Posts an answer after the execution has read its inbox for the last time."""
 
         def on_event(self, event: Any) -> None:
             if event.type == "pause" and event.data["name"] == "two":

@@ -1,4 +1,4 @@
-"""Checkpoint files of strangers: a small pickle makes nothing large, and takes no time that grows with its square."""
+"""Untrusted checkpoint files: a small pickle makes nothing large, and takes no quadratic time."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def watching(store: Store, names: str, **options: Any) -> tuple[StateGraph, list
 
 
 class RecordingStore(MemoryStore):
-    """A memory store that remembers every append, and fails while it is told to."""
+    """A memory store that records every append, and fails while it is set to."""
 
     def __init__(self) -> None:
         super().__init__()

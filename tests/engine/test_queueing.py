@@ -1,4 +1,4 @@
-"""Runs of the fleet: submitted, taken up without waiting, left until their time, handed back."""
+"""Runs of the fleet: submitted, executed without waiting, left until they are due, handed back."""
 
 from __future__ import annotations
 

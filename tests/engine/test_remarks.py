@@ -1,4 +1,4 @@
-"""Tags, notes and kept checkpoints: said of runs and checkpoints at any time, in the journal, and heeded."""
+"""Tags, notes and kept checkpoints: added to runs and checkpoints at any time, journalled, and applied."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ WHOLE = ["first", "left", "right", "last"]
 
 
 def starve(*words: str) -> subprocess.CompletedProcess[str]:
-    """A process that drives a run under a limit, if it is not `nothing`, and resumes it without one."""
+    """A process that executes a run under a limit, if it is not `nothing`, and resumes it without one."""
     return subprocess.run(
         [sys.executable, "-m", "tests.engine.starved", *words],
         capture_output=True,
@@ -32,7 +32,7 @@ def starve(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def starved(url: str, what: str, how: str, spare: int = 0, *ledger: str) -> dict[str, Any]:
-    """What a process tells of a run under a limit, and of its resume without one."""
+    """Return what a process prints of a run under a limit, and of its resume without one."""
     done = starve(url, what, how, str(spare), *ledger)
     assert done.returncode == 0, done.stdout + done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -92,7 +92,7 @@ def test_where_no_connection_can_be_opened_a_call_says_so_and_can_be_resumed(pos
 def test_a_worker_without_descriptors_ends_after_a_few_tries_and_leaves_its_runs(
     tmp_path: Path, spare: int
 ) -> None:
-    """With two it can claim no run, with three or four it can drive none that it claims."""
+    """With two it can claim no run, with three or four it can execute none that it claims."""
     told = starved(f"file://{tmp_path}/runs", "descriptors", "worker", spare)
 
     assert told["status"] == "completed" or told["error"] == "ResourceExhausted"

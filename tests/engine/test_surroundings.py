@@ -1,4 +1,4 @@
-"""Where a run is driven: noted in its journal once, again where it changes, and without slowing it down."""
+"""The environment of a run: journalled once, again if it changes, and without slowing the run down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step has stored while it runs: a store that is away, or another driver, is not the step's failure."""
+"""Records that a step stores while it runs: an unreachable store, or another owner, does not fail the step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from holdfast.values import RunStatus
 
 
 class Faltering(WrappedStore):
-    """A store that does what it is told instead of its n-th commit."""
+    """A store that calls a function instead of its n-th commit."""
 
     def __init__(
         self, inner: Store, at: int, instead: Callable[[Sequence[Append]], list[Conflict | None]]

@@ -1,4 +1,4 @@
-"""A chain of steps that tells before each of them, and a process that takes a run of it over and dies."""
+"""A chain of steps that reports each of them, and a process that takes over a run of it and dies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Log(TypedDict, total=False):
 
 
 def build(store: Store | str, told: Callable[[str, str], object] | None = None) -> App:
-    """The chain; `told` is called in each step with its node and its idempotency key."""
+    """Return the chain; `told` is called in each step with its node and its idempotency key."""
 
     def step(state: Any, ctx: Any) -> dict[str, list[str]]:
         if told is not None:

@@ -1,4 +1,4 @@
-"""Claiming runs of a PostgreSQL store: who gets which, what becomes of those that nobody can take up."""
+"""Claims of runs in a PostgreSQL store: which worker gets which run, and runs that no worker can execute."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_run_is_orphaned_when_the_lease_of_its_driver_is_gone(stores: list[Pos
 
 
 def test_a_run_that_a_worker_dropped_is_taken_up_by_it_again(stores: list[PostgresStore]) -> None:
-    """A drive that ended because the store was away leaves its run with a driver that lives."""
+    """An execution that ended because the store was unreachable leaves its run with a live owner."""
     store = stores[0]
     app = graph(store)
     run = app.submit({})

@@ -1,4 +1,4 @@
-"""A store that goes back in time under whoever drives its runs: nobody writes on from what is lost."""
+"""A store that is restored while its runs execute: no owner continues from lost entries."""
 
 from __future__ import annotations
 

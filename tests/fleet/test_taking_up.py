@@ -1,4 +1,4 @@
-"""What others see of a run that a worker has taken up, however seldom the run saves itself."""
+"""Runs that a worker executes, as others see them, however rarely they are saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: what they take up, how they share it, and how they stop."""
+"""Workers: which runs they execute, how they share them, and how they stop."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def run_campaign(units: Iterable[Unit], jobs: int, folder: Path) -> dict[str, Su
 
 
 def _is_done(worker: Worker) -> bool:
-    """Read what a worker tells; whether that was all. One that makes no headway is ended."""
+    """Read the output of a worker; return whether that was all. End a worker that makes no progress."""
     if not select.select([worker.reader], [], [], 0.1)[0]:
         if worker.is_stalled():
             os.kill(worker.pid, signal.SIGKILL)

@@ -61,7 +61,7 @@ def _run(target: Target, seconds: float, folder: Path, findings: Path, seed: str
 
 
 def main(words: list[str]) -> None:
-    """One target, driven by atheris: `python -m tests.fuzz.guided TARGET [LIBFUZZER OPTION …] FOLDER …`."""
+    """One target, fuzzed by atheris: `python -m tests.fuzz.guided TARGET [LIBFUZZER OPTION …] FOLDER …`."""
     try:
         import atheris
     except ImportError:

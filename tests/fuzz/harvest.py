@@ -87,7 +87,7 @@ SOURCES = {"records": records, "snapshots": snapshots, "marks": marks, "codec": 
 
 
 def main() -> None:
-    """Add to every corpus, and tell."""
+    """Add to every corpus, and report."""
     for target, source in SOURCES.items():
         print(f"{target}: {keep(target, source())} inputs")
     print(f"records, large ones: {keep('records', _resets(), 4000)} inputs")

@@ -1,4 +1,4 @@
-"""Changing bytes a little, as a disk, a stranger or a careless program would; the same seed makes the same changes."""
+"""Small changes of bytes, as of a disk, an attacker or a careless program; the same seed makes the same changes."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def hunt(planted: Planted) -> Tally:
 
 
 def main(words: list[str]) -> int:
-    """Hunt for every planted bug, and tell; 1 if one was not found."""
+    """Hunt for every planted bug, and report; return 1 if one was not found."""
     missed = 0
     with tempfile.TemporaryDirectory() as folder:
         tempfile.tempdir = folder

@@ -12,7 +12,7 @@ MEGABYTE = 1 << 20
 
 
 class Wrong(Exception):
-    """A target came to a wrong result: worse than any error. `kind` tells findings of one check apart."""
+    """A wrong result of a target: worse than any error. `kind` distinguishes findings of one check."""
 
     def __init__(self, message: str, kind: str = "") -> None:
         self.kind = kind

@@ -35,7 +35,7 @@ from tests.graphs import chain
     ],
 )
 def test_a_stored_value_of_the_wrong_kind_costs_nothing(items: list[object]) -> None:
-    """Bytes from a stranger are refused before they take time or memory."""
+    """Untrusted bytes are refused before they take time or memory."""
     code, *rest = items
     raw = b"\x01" + ormsgpack.packb([WRITTEN[code], *rest])  # type: ignore[index]
 
@@ -94,7 +94,7 @@ def test_a_duration_is_finite_and_soon_read(value: object) -> None:
     "place", ["9" * 5000, "-" + "9" * 30, "-" + "9" * 5000, "a#" + "9" * 5000, "-" + "9" * 18]
 )
 def test_a_moment_that_no_run_can_have_is_not_found(store: Store, place: str) -> None:
-    """S0.14: what was never saved is told as that, whatever number it is asked by."""
+    """S0.14: an entry that was never saved is reported as such, whatever its number is."""
     chain("a", "b").compile(store).invoke({"n": 1}, run_id="r")
 
     with pytest.raises(CheckpointNotFound):
@@ -119,7 +119,7 @@ def test_no_number_leads_from_one_run_into_the_next(store: Store) -> None:
 
 
 def test_a_run_whose_journal_is_gone_is_told_as_damaged(tmp_path: Path) -> None:
-    """S0.14, S4.15: whoever looks at a run that could not be repaired is told so."""
+    """S0.14, S4.15: reading a run that could not be repaired raises an error."""
     store = open_store(f"file://{tmp_path}/runs")
     chain("a").compile(store).invoke({"n": 1}, run_id="r")
     journal = tmp_path / "runs" / "r" / "journal"
@@ -169,7 +169,7 @@ def test_no_word_on_the_command_line_is_unforeseen(
 
 
 def test_a_name_that_is_not_unicode_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R1.9: what a command has done it can tell, whatever the name of the file."""
+    """R1.9: a command can report what it has done, whatever the name of the file."""
     monkeypatch.chdir(tmp_path)
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
     monkeypatch.setattr("sys.stdout", out)

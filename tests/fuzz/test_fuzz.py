@@ -1,4 +1,4 @@
-"""Fuzzing in short: every target for a moment, planted bugs, and the machinery itself."""
+"""Fuzzing in short: every target for a short time, planted bugs, and the machinery itself."""
 
 from __future__ import annotations
 

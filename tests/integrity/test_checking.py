@@ -378,7 +378,7 @@ def test_what_a_crash_leaves_is_left_over_and_no_damage(files: FileStore) -> Non
 
 
 def test_a_store_of_somebody_else_s_is_checked_with_the_usual_verbs() -> None:
-    """A store without a mender of its own."""
+    """A store without its own repair."""
 
     class Own(MemoryStore):
         mender = None  # type: ignore[assignment]

@@ -263,7 +263,7 @@ KINDS: dict[str, Callable[[Store], None]] = {
 
 @dataclass(frozen=True)
 class History:
-    """One run as its journal tells it."""
+    """One run as its journal has it."""
 
     store: Store
     info: RunInfo

@@ -237,7 +237,7 @@ def talker(steps: int) -> StateGraph:
 
 
 def painter(steps: int) -> StateGraph:
-    """A loop that writes a page anew at every step."""
+    """A loop that rewrites a page at every step."""
     return loop(steps, lambda n: {"page": noise(n, 512)})
 
 

@@ -1,4 +1,4 @@
-"""A run that is pruned between two reads of one load is read anew, and not taken for a damaged one."""
+"""A run that is pruned between two reads of one load: it is read again, and not reported as damaged."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ SEQ = 3
 
 
 class Stored(NamedTuple):
-    """All that a store has of a run: what an attacker reads, and writes anew."""
+    """Everything that a store has of a run: what an attacker reads and rewrites."""
 
     info: RunInfo
     entries: list[Entry]

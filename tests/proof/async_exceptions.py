@@ -10,7 +10,7 @@ runs twice, `fsck` finds nothing, every lock is free.
 - `cancelled`: `CancelledError` at a line of a coroutine; `cancel`: the task is cancelled while such a line runs;
 - `signal`: a real signal, whose handler calls `sys.exit`, at an instruction where CPython looks for signals.
 
-`--signals N` does without such help: a process that handles SIGTERM with `sys.exit(0)` gets it at N random moments of
+`--signals N` does without such help: a process that handles SIGTERM with `sys.exit(0)` gets it at N random times of
 each shape, and another process resumes its run.
 """
 

@@ -1,7 +1,7 @@
-"""Cancels async calls at random moments, and resumes in the same process: `python -m tests.proof.cancellations`.
+"""Cancels async calls at random times, and resumes in the same process: `python -m tests.proof.cancellations`.
 
-Each run is begun with `ainvoke`, `astream` or `aexecute`, cancelled at a moment that chance chooses (once, or again
-while the first is still being heeded), and resumed at once with `aresume`, which may be cancelled, too. A cancelled
+Each run is started with `ainvoke`, `astream` or `aexecute`, cancelled at a random time (once, or again
+while the first cancel is being handled), and resumed at once with `aresume`, which may be cancelled, too. A cancelled
 call must have settled its saves: no resume may meet a save that is still on its way.
 """
 
@@ -44,7 +44,7 @@ async def _call(subject: Subject, how: str) -> None:
 
 
 async def _cancelled(subject: Subject, work: Coroutine[Any, Any, None], chance: random.Random) -> bool:
-    """Cancel a call at some moment, maybe twice; whether it was still under way."""
+    """Cancel a call at some time, maybe twice; return whether it was still running."""
     task = asyncio.ensure_future(work)
     if chance.random() < 0.3:
         for _ in range(chance.randrange(12)):

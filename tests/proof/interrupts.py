@@ -1,7 +1,7 @@
-"""Presses Ctrl+C at random moments, and resumes in the same process: `python -m tests.proof.interrupts --times 4000`.
+"""Presses Ctrl+C at random times, and resumes in the same process: `python -m tests.proof.interrupts --times 4000`.
 
 As in a REPL or a notebook: a run is begun with `invoke`, with `invoke` inside a running event loop, or with `stream`; a
-real SIGINT comes at a moment that chance chooses, `KeyboardInterrupt` is caught, and the same process goes on with
+real SIGINT comes at a random time, `KeyboardInterrupt` is caught, and the same process continues with
 `resume`, which may be interrupted, too. Each batch of runs is a process of its own, which must end within a given time.
 """
 
@@ -41,7 +41,7 @@ class _Press:
         self._off.acquire()
 
     def press(self) -> None:
-        """Wait for the moment, and press."""
+        """Wait until the time has come, and press."""
         if not self._off.acquire(timeout=self._seconds):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         self._is_over = True

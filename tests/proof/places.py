@@ -1,4 +1,4 @@
-"""Where a proof runs a workflow: a store in a folder of its own, a ledger beside it, and who drives."""
+"""The place where a proof runs a workflow: a store in its own folder, a ledger beside it, and the owner."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def looked_at(site: Site) -> list[Violation]:
 
 
 def stops_clearly(driver: Driver, site: Site) -> bool:
-    """Begin the run; whether it was stopped by an error of ours, which the ledger then tells."""
+    """Start the run; return whether an error of ours stopped it, which is then in the ledger."""
     try:
         driver.begin()
     except HoldfastError as error:

@@ -1,7 +1,7 @@
-"""Cuts the power at every moment of recorded runs: `python -m tests.proof.power_cuts --full`.
+"""Cuts the power at every point of recorded runs: `python -m tests.proof.power_cuts --full`.
 
-A run is recorded: what it writes, syncs, creates, renames and removes, in order, and when it was told that
-something is safe. For each moment the images that a power cut may leave on the disk are built (see
+A run is recorded: what it writes, syncs, creates, renames and removes, in order, and when it was confirmed that
+something is safe. For each point the images that a power cut may leave on the disk are built (see
 `tests.proof.power.images`), opened, read and verified; some are checked with `fsck`, some are resumed. With
 durability "full" everything acknowledged is there; with "process" what is there is a beginning, or is reported as
 damaged; nothing that was never written is ever shown.
@@ -59,7 +59,7 @@ class Job(NamedTuple):
 
     @property
     def may_report(self) -> bool:
-        """Whether an image may be damaged, if it says so: what a disk left cannot be told from what a disk lost."""
+        """Return whether an image may report damage: a torn write cannot be distinguished from a lost one."""
         broken = self.model in ("torn", "stale") or (self.durability == "process" and self.model != "ordered")
         return broken and self.scheme == "file"
 

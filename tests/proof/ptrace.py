@@ -116,7 +116,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Fail:
-    """The call does not happen, and the process is told this error."""
+    """The call does not happen, and the process gets this error."""
 
     errno: int
 
@@ -211,7 +211,7 @@ Heard = Callable[[Call, int], None]
 def trace(work: Callable[[], None], watch: Watch, heard: Heard | None = None) -> int:
     """Do `work` in a forked process under watch; its exit code, negative for the signal that killed it.
 
-    `watch` says what becomes of each interesting call; `heard` is told how those that happened ended. The
+    `watch` decides what happens to each interesting call; `heard` gets the results of those that happened. The
     caller has no other children.
     """
     child = _forked(work, _CALLS)

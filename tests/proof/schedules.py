@@ -25,7 +25,7 @@ _BATCH = 500
 
 
 class Tally:
-    """What many schedules came to."""
+    """The results of many schedules."""
 
     def __init__(self) -> None:
         self.schedules = self.moments = self.drives = 0
@@ -77,7 +77,7 @@ class Tally:
 
 
 def warm_up() -> None:
-    """Compile every workflow and learn what it comes to, once."""
+    """Compile every workflow and compute its result, once."""
     for shape in shapes():
         expected(shape.name)
     gc.collect()
@@ -120,7 +120,7 @@ def batches(first: int, times: int, patient: bool) -> Iterator[tuple[int, int, b
 
 
 def campaign(first: int, times: int, jobs: int, *, patient: bool = False) -> Tally:
-    """Run schedules until one fails, or, if `patient`, all of them."""
+    """Run schedules until one fails, or, with `patient`, all of them."""
     total = Tally()
     if jobs == 1:
         for bounds in batches(first, times, patient):

@@ -1,4 +1,4 @@
-"""Disturbs a real PostgreSQL server, and the way to it, while runs are driven, and holds them against the invariants.
+"""Disturbs a real PostgreSQL server, and the connection to it, while runs execute, and checks the invariants.
 
     python -m tests.proof.server_faults                     the short form, some seconds
     python -m tests.proof.server_faults --full              at least 10,000 faults
@@ -157,7 +157,7 @@ def _told(tally: Tally, kind: str) -> Iterator[None]:
 
 
 def main() -> int:
-    """Disturb, and tell."""
+    """Disturb, and report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -82,7 +82,7 @@ MAKERS: dict[str, Callable[[Ledger, float], Workflow]] = {**WORKFLOWS, "mixed": 
 
 @dataclass
 class Subject:
-    """One run of a workflow, its ledger, and what it comes to if nobody stops it."""
+    """One run of a workflow, its ledger, and its undisturbed result."""
 
     app: App
     workflow: Workflow
@@ -135,7 +135,7 @@ def comparable(state: State | Outcome) -> dict[str, Any]:
 
 
 def undisturbed(name: str) -> dict[str, Any]:
-    """What a workflow comes to if nobody stops it."""
+    """Return the undisturbed result of a workflow."""
     store = open_store("memory://")
     subject = Subject.make(store, name, "undisturbed", 0.0, {})
     outcome = subject.app.invoke(subject.workflow.input, run_id=subject.run)

@@ -141,7 +141,7 @@ def doomed(site: Site, kind: str) -> None:
 
 
 class _Deaf:
-    """An observer that hears nothing: a run that goes on without saving tells of steps that are not stored."""
+    """An observer that ignores everything: a run that continues without saving emits events of unstored steps."""
 
     def on_event(self, event: object) -> None: ...
 

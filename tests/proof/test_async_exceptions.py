@@ -40,7 +40,7 @@ def test_an_exception_where_others_wait_leaves_nobody_waiting(shape: str, file: 
 
 
 def test_a_handler_that_exits_leaves_a_run_that_can_be_resumed() -> None:
-    """S1.3: `signal.signal(SIGTERM, lambda *a: sys.exit(0))`, as every container has it, at random moments."""
+    """S1.3: `signal.signal(SIGTERM, lambda *a: sys.exit(0))`, as every container has it, at random times."""
     shapes = ("--shape", "plain", "--shape", "wave", "--shape", "awaited")
 
     counts = proof("async_exceptions", *shapes, "--signals", "4", "--jobs", "1")

@@ -1,4 +1,4 @@
-"""Async calls are cancelled at random moments, and their runs resumed at once in the same process."""
+"""Async calls that are cancelled at random times, and whose runs are resumed at once in the same process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl+C comes at random moments, is caught as in a notebook, and the same process resumes."""
+"""Ctrl+C at random times: it is caught as in a notebook, and the same process resumes."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ OLD, NEW = b"o" * 700, b"n" * 700
 def test_whatever_a_power_cut_leaves_has_all_that_was_acknowledged(
     scene: str, store: str, durability: str, stride: int
 ) -> None:
-    """S0.9, S1.3: a few moments here; `python -m tests.proof.power_cuts --full` takes all of six scenes."""
+    """S0.9, S1.3: a few points here; `python -m tests.proof.power_cuts --full` takes all of six scenes."""
     where = ("--scene", scene, "--store", store, "--durability", durability, "--sector", "512")
 
     counts = proof("power_cuts", *where, "--stride", str(stride), "--images", "1", "--jobs", "1")

@@ -78,7 +78,7 @@ def test_no_choices_at_all_are_a_simple_schedule_without_faults() -> None:
 
 
 def test_a_worker_that_was_stopped_at_once_begins_nothing_more() -> None:
-    """A step whose thread had not begun, and what a step does once, are left to whoever drives the run next."""
+    """A step whose thread had not started, and the functions of `once`, are left to the next owner of the run."""
     for name in ("once_sync", "two", "wave_sync"):
         found = _at_every_moment(_shape(name)._replace(runs=3), faults.STOP, 1.0, range(20, 160))
         assert [verdict for verdict in found if verdict.violations] == []
@@ -95,7 +95,7 @@ def test_two_people_who_answer_a_run_that_executes_are_told_what_became_of_their
 
 
 def test_a_process_that_stood_still_before_the_thread_of_a_step_began_looks_again() -> None:
-    """Another driver has finished the run meanwhile."""
+    """Another owner has finished the run meanwhile."""
     for name in ("wave_sync", "for_each_sync"):
         scenario = _shape(name)._replace(mode=PRIVATE, machines=2, runs=1)
         found = _at_every_moment(scenario, faults.PAUSE, 1.8, range(1, 40))

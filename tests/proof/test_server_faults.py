@@ -35,7 +35,7 @@ def made(tally: Tally, postgres_server: PostgresServer) -> Iterator[Scene]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", IN_SCENE)
 def test_no_invariant_breaks_whatever_happens_to_the_server(made: Scene, kind: str) -> None:
-    """S2.2: acknowledged work is kept, finished work is not repeated, one driver commits, no run is stranded."""
+    """S2.2: acknowledged work is kept, finished work is not repeated, one owner commits, no run is stranded."""
     IN_SCENE[kind](made, False, 0)
 
     assert not made.tally.broken, made.tally.table()

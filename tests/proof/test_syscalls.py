@@ -1,4 +1,4 @@
-"""A real process is killed at system calls that change its store, or these fail, and its run is taken up."""
+"""Kills and errors at system calls that change the store of a real process, and the resume of its run."""
 
 from __future__ import annotations
 

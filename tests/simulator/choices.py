@@ -37,7 +37,7 @@ class Choices:
         return low + (high - low) * self.pick(_GRAIN) / (_GRAIN - 1)
 
     def randbits(self, bits: int) -> int:
-        """So many bits. They only tell things apart, so they are the same in every simulation, and not written down."""
+        """Return this many bits. They are only identifiers: the same in every simulation, and not recorded."""
         self._bits += 1
         return self._bits * _SCATTER & ((1 << bits) - 1)
 

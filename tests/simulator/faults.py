@@ -38,7 +38,7 @@ AT_COMMIT = (CRASH_BEFORE, CRASH_AFTER, TORN, LOST_REPLY, REFUSED)
 
 
 class Fault(NamedTuple):
-    """One thing that goes wrong at a moment: the n-th event, or boundary of a store call, of the simulation.
+    """A fault at one point: the n-th event, or boundary of a store call, of the simulation.
 
     `amount` is what it needs: seconds of a pause, a partition, a clock's jump, or until a dead process is there again.
     """

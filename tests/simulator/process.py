@@ -1,4 +1,4 @@
-"""A simulated process: an event loop whose time, threads, pauses and death the world decides."""
+"""A simulated process: an event loop whose time, threads, pauses and death the simulation decides."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Lapse:
 
 
 class Process(asyncio.AbstractEventLoop):
-    """One incarnation of a process on a machine. Its threads are events of the world, too, and never real ones."""
+    """One incarnation of a process on a machine. Its threads are events of the simulation, too, and never real ones."""
 
     def __init__(self, world: World, machine: str, number: int, lease_seconds: float) -> None:
         self.world, self.machine, self.number = world, machine, number
@@ -196,7 +196,7 @@ class Process(asyncio.AbstractEventLoop):
         return self.alive and now >= self.paused_until and now >= self.cut_off_until
 
     def stop_renewing(self) -> None:
-        """It does not renew its lease from now on; the last time was a moment ago."""
+        """Stop renewing the lease; the last renewal was just before."""
         if self._renewed_at is None:
             ago = self.lease_seconds / 3 * self.world.choices.pick(4) / 4
             self._renewed_at = self.world.now - ago

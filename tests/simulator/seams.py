@@ -1,4 +1,4 @@
-"""Putting a world in the place of the real one: its clocks, its chances, its threads, who a process is."""
+"""Replacements of clocks, randomness, threads and process identity by those of a simulation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Threads:
 
 
 class _Identity:
-    """Which machine a process of the world runs on."""
+    """Return the machine on which a simulated process runs."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -61,7 +61,7 @@ _facts = functools.lru_cache(maxsize=512)(driver._facts)
 
 
 class _Traces:
-    """Tells what went wrong, and not where: to find the lines takes longer than all else that a failing step does."""
+    """Report what went wrong, and not where: finding the lines takes longer than everything else in a failing step."""
 
     def format_exception(self, error: BaseException) -> list[str]:
         return [f"{type(error).__qualname__}: {error}"]
@@ -76,7 +76,7 @@ _LOGGERS = tuple(logging.getLogger(name) for name in ("holdfast", "holdfast.flee
 
 
 class Seams:
-    """Lets the engine live in a world while it is entered. Nothing real may run beside it."""
+    """A context in which the engine runs in a simulation. Nothing real may run beside it."""
 
     def __init__(self, world: World) -> None:
         identity, choices = _Identity(world), world.choices
@@ -99,7 +99,7 @@ class Seams:
         self._before: list[tuple[Any, str, Any]] = []
 
     def put_in_place(self) -> None:
-        """From now on all that the engine asks is answered by the world."""
+        """Let the simulation answer everything that the engine asks from now on."""
         self._before = [(place, name, getattr(place, name)) for place, name, _ in self._seams]
         driver.active_runs.reset()
         for place, name, value in self._seams:

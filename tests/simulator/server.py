@@ -12,7 +12,7 @@ from tests.simulator.process import Process
 
 
 class Stored(NamedTuple):
-    """An entry, by whom it was stored, and when: at which moment of the simulation, and what time it was then."""
+    """An entry, the process that stored it, and when: the event of the simulation, and the simulated time."""
 
     entry: Entry
     process: Process

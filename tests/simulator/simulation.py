@@ -1,4 +1,4 @@
-"""A simulation: processes around one server, driven from a seed until nothing is left to do."""
+"""A simulation: processes around one server, executed from a seed until nothing is left to do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEASE_SECONDS = 1.0
 
 
 class Simulation:
-    """Processes of one world. Use it in a `with` block: inside, the engine sees the world's time and nothing else.
+    """The processes of one simulation. Use it in a `with` block: inside, the engine sees only the simulated time.
 
     The same seed, or the same `choices`, and the same `faults` give the same simulation, to the byte. With `crash_at`
     the process that commits dies at that boundary: 1 is before the first commit is stored, 2 after that, and so on.

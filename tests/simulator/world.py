@@ -1,4 +1,4 @@
-"""The world of a simulation: its time, whose turn it is, and what goes wrong at which moment."""
+"""The scheduler of a simulation: its time, whose turn it is, and which fault happens when."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def _untold(info: RunInfo) -> None:
 
 
 class World:
-    """One thread in which processes take turns. A moment is an event of one of them, or a boundary of a store call.
+    """One thread in which processes take turns. A point is an event of one of them, or a boundary of a store call.
 
-    While a process is inside a call of the store, or sleeps, others go on: that is done by running their events
+    While a process is inside a call of the store, or sleeps, others continue: that is done by running their events
     inside that call. So whatever happens between two calls is one event, and nothing else is.
     """
 

@@ -1,4 +1,4 @@
-"""What stored bytes come to: the codec refuses what would need far more memory or time than it has bytes."""
+"""Budgets of the codec: it refuses values that would need far more memory or time than their bytes."""
 
 from __future__ import annotations
 

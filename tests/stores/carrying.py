@@ -1,4 +1,4 @@
-"""Runs to be carried from store to store, and processes that drive them meanwhile."""
+"""Runs to be copied from store to store, and processes that execute them meanwhile."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def ran(folder: Path) -> list[str]:
 
 
 def drive(url: str, folder: Path, run: str = "live", queue: str = "") -> subprocess.Popen[str]:
-    """A process that drives a run, of a queue perhaps; it is in the middle of `slow` on return."""
+    """A process that executes a run, perhaps of a queue; it is in the middle of `slow` on return."""
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, url, str(folder), run, queue],
         stdout=subprocess.PIPE,

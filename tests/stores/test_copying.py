@@ -535,7 +535,7 @@ def test_a_copy_that_cannot_be_read_back_is_not_trusted(source: Store, target: S
 
 
 class Restless(Mortal):
-    """A store in which somebody answers and asks anew, so to say, after each time that a run is read as a whole."""
+    """A store in which somebody answers, and the run asks again, each time that a run is read completely."""
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
         if self.lives.left:
@@ -585,7 +585,7 @@ def test_a_closed_run_that_goes_elsewhere_is_copied_as_what_it_is(source: Store,
 
 
 class Contested(Mortal):
-    """A store in which a worker takes a run up at the worst moment: right before it is closed for good."""
+    """A store in which a worker claims a run at the worst time: right before it is closed for good."""
 
     def commit(self, appends: Any) -> list[Conflict | None]:
         if self.lives.left == 9:

@@ -1,4 +1,4 @@
-"""What a file store keeps of a long journal, so that opening it anew need not read it all."""
+"""The landmarks of a file store: opening a long journal again need not read all of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def go_on(store: Store, head: int, upto: int) -> None:
 
 
 def scanned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[int], str]:
-    """How many frames a store that is opened anew looks at to list the run; what it then reads."""
+    """Return how many frames a reopened store reads to list the run, and what it then reads."""
     looked, scan = 0, frames.scan
 
     def counting(*args: object) -> object:

@@ -155,7 +155,7 @@ def test_an_append_too_large_for_one_statement_is_written_whole_or_not_at_all(
 
 
 def test_facts_alone_wait_for_an_append_under_way_and_see_it(store: PostgresStore) -> None:
-    """Two drivers: the one that only says how it stands must not overrule the one that advanced the run."""
+    """Two owners: the one that only updates the status must not overrule the one that advanced the run."""
     create(store)
     other = PostgresStore(store.url)
     answers: list[Conflict | None] = []

@@ -1,4 +1,4 @@
-"""Leases by the server's clock, and being told of changes instead of asking for them."""
+"""Leases by the server's clock, and notifications of changes instead of polling."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_store_has_leases_and_tells_of_changes(store: PostgresStore) -> None:
 def test_while_a_lease_is_late_it_says_so_each_time_it_is_asked(
     postgres_url: str, other: PostgresStore
 ) -> None:
-    """Others may come at any moment: a driver looks before every step, not only before the first."""
+    """Others may take over at any time: an owner checks before every step, not only before the first."""
     store = PostgresStore(f"{postgres_url}&lease=1")
     store.lease()
 
@@ -122,7 +122,7 @@ def test_leases_that_are_dead_for_long_are_forgotten(store: PostgresStore, other
 
 
 def listening(store: PostgresStore, run: str = "r") -> None:
-    """Return once the store is told of changes, and has been told of those before."""
+    """Return when the store receives notifications, and has received the earlier ones."""
     store.changed(run, 0)
     wait_until(lambda: store._watch.listener.epoch > 0)
     while store.changed(run, 0.2):

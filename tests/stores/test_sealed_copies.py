@@ -1,4 +1,4 @@
-"""Sealed runs in other namespaces, under other ids and in capsules: sealed anew with the key, refused without it."""
+"""Encrypted runs in other namespaces, under other ids and in capsules: encrypted again, refused without the key."""
 
 from __future__ import annotations
 

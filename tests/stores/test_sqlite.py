@@ -1,4 +1,4 @@
-"""What is SQLite's own: schema, strangers, locks, forks, failing disks."""
+"""Tests of the SQLite store alone: schema, foreign files, locks, forks, failing disks."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("how", HOSTILE)
 def test_a_file_with_a_schema_that_is_not_ours_is_refused_before_it_is_read(path: Path, how: str) -> None:
-    """A stranger's views are endless, and his triggers run with every write."""
+    """The views of a foreign file may be endless, and its triggers run with every write."""
     SqliteStore(path).close()
     sql(path, *HOSTILE[how])
 
@@ -136,7 +136,7 @@ def test_a_file_that_was_analyzed_is_opened(path: Path) -> None:
 def test_a_query_that_does_not_come_to_an_end_is_ended(
     path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pages of a stranger's file may lead to each other without end."""
+    """The pages of a foreign file may form a loop."""
     monkeypatch.setattr(sqlite_file, "_LEAST_ROUNDS", 2)
     create(store)
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"

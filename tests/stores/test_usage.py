@@ -1,4 +1,4 @@
-"""What a store tells of what it holds, and how its schema stands."""
+"""Statistics of a store, and the version of its schema."""
 
 from __future__ import annotations
 

@@ -71,5 +71,5 @@ def pack(state: Any) -> dict[str, Any]:
 
 
 def careful_shop() -> StateGraph:
-    """What a fresh interpreter can be told to make."""
+    """A workflow that a fresh interpreter can build."""
     return chain("careful", ("pay", pay_carefully), ("pack", pack))

@@ -1,4 +1,4 @@
-"""`crash_everywhere`: careless workflows are caught and told what to change, careful ones pass."""
+"""`crash_everywhere`: careless workflows fail with what to change, careful ones pass."""
 
 from __future__ import annotations
 

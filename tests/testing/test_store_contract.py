@@ -1,4 +1,4 @@
-"""The store contract for authors of stores: a store that is right passes, and a wrong one is told its promise."""
+"""The store contract for authors of stores: a correct store passes, and a wrong one gets the broken promise."""
 
 from __future__ import annotations
 

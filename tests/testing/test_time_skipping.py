@@ -215,7 +215,7 @@ def test_real_io_is_waited_for_in_real_time() -> None:
 
 
 def test_beside_a_connection_that_is_open_time_is_real() -> None:
-    """Nobody can tell whether it is waited for, or only kept."""
+    """It cannot be detected whether it is awaited, or only kept."""
 
     async def keep() -> None:
         ours, theirs = socket.socketpair()
@@ -266,7 +266,7 @@ async def program_that_says_all_before_it_ends() -> None:
 
 
 def soon(settle: Any) -> threading.Thread:
-    """A thread of which Holdfast knows nothing, as drivers of databases have them."""
+    """A thread unknown to Holdfast, as database libraries have them."""
     loop = asyncio.get_running_loop()
 
     def work() -> None:
@@ -413,7 +413,7 @@ def test_patience_with_a_thread_that_settles_nothing_has_an_end(monkeypatch: pyt
 
 
 def test_a_connection_that_is_kept_from_one_run_to_the_next_is_known_as_strange_there() -> None:
-    """As in a crash test in fast mode, where each life has a time of its own and what is in memory survives."""
+    """As in a crash test in fast mode, where each execution has its own time and the memory survives."""
     asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def serve() -> None:

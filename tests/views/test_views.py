@@ -228,7 +228,7 @@ def test_a_run_whose_driver_is_gone_is_dead_and_its_step_interrupted(memory: Sto
 
 
 def test_a_run_that_ended_while_it_was_looked_at_is_not_called_dead(memory: Store) -> None:
-    """Its driver may end, well, between reading that it runs and asking whether it lives."""
+    """Its owner may end normally between the reading of its status and the check whether it is alive."""
     lines = []
 
     def ends(driver: str) -> bool:

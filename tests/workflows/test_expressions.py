@@ -272,7 +272,7 @@ def test_read_only_containers_and_derived_scalars_are_plain_data() -> None:
 
 
 class Trap:
-    """An object that tells whether anything of it was touched."""
+    """An object that records whether it was accessed."""
 
     def __init__(self) -> None:
         object.__setattr__(self, "touched", [])

@@ -1,4 +1,4 @@
-"""Hooks: what the commands are told, and what they are not given."""
+"""Hooks: which data their commands get, and which they do not get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From data to a definition: good files are read, bad ones told in full, nothing else ever comes out."""
+"""From data to a definition: good files are read, bad ones are reported completely, and nothing else happens."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_expressions_read_secrets_and_their_errors_do_not_cut_them() -> None:
 
 
 def small(quoted: str) -> str:
-    """A quoted text with small letters in its escapes, as some programs write it."""
+    """A quoted text with lower case in its escapes, as some programs write it."""
     return re.sub("%..", lambda found: found[0].lower(), quoted)
 
 
@@ -157,7 +157,7 @@ DISGUISES: dict[str, Callable[[str], str]] = {
 
 
 def leaks(secret: str, scrubbed: str) -> bool:
-    """Whether a scrubbed text still tells a good part of the secret."""
+    """Return whether a scrubbed text still contains a large part of the secret."""
     encoded = [base64.b64encode(bytes(before) + secret.encode()).decode() for before in range(3)]
     sources = [
         secret,

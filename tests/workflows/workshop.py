@@ -104,7 +104,7 @@ class Workshop:
             app.store.close()
 
     def resume(self, text: str | None = None, target: str = "r", **options: Any) -> Outcome:
-        """What became of the run after it was taken up again, with another text of its file perhaps."""
+        """Return the result of the run after a resume, perhaps with another text of its file."""
         flow = self.load(text)
         app = flow.open(self.url)
         try:
@@ -117,7 +117,7 @@ class Workshop:
         return self.run(text, inputs, **options).state["x"]
 
     def error(self, text: str | None = None, inputs: Mapping[str, Any] | None = None, **options: Any) -> str:
-        """What is told of a run that fails."""
+        """Return the message of a run that fails."""
         try:
             outcome = self.run(text, inputs, **options)
         except ExecutionError as error:

@@ -45,7 +45,7 @@ class Bench:
         nodes: Mapping[str, Any] | None = None,
         name: str = "facts",
     ) -> StateGraph:
-        """A graph with these edges; a node that `nodes` has no function for is a `node`, of version 1 if not told."""
+        """A graph with these edges; a node without a function in `nodes` is a `node`, of version 1 by default."""
         graph, versions = StateGraph(Facts, name=name), versions or {}
         names = dict.fromkeys(
             each

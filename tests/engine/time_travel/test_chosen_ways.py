@@ -1,4 +1,4 @@
-"""A way that is chosen otherwise is a change, and is followed anew."""
+"""Changed routes: they count as a change, and their targets run again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks: begun where another run stood, by reference, edited, and safe from what becomes of their parent."""
+"""Forks: started at a checkpoint of another run, by reference, edited, and independent of their parent."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.graphs import Log, chain, says
 
 
 def test_a_fork_goes_on_from_where_its_parent_stood(store: Store) -> None:
-    """S0.15: nothing is driven until it is resumed, and the parent stays as it is."""
+    """S0.15: nothing executes until it is resumed, and the parent stays as it is."""
     app = chain("a", "b", "c").compile(store)
     app.invoke({"n": 1}, run_id="parent")
 

@@ -153,7 +153,7 @@ def test_a_damaged_entry_of_a_page_is_found(memory: MemoryStore) -> None:
 
 
 def test_the_state_at_any_place(store: Store) -> None:
-    """S1.15: state_at takes an id, a wave, or what follows the @ of a moment."""
+    """S1.15: state_at takes an id, a wave, or what follows the @ of a checkpoint's name."""
     app = chain("a", "b", "c").compile(store)
     app.invoke({"n": 1}, run_id="r")
 

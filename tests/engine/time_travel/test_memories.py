@@ -1,4 +1,4 @@
-"""What a step noted, and what it was answered, where a run begins again: kept, asked anew, or done anew."""
+"""Records and answers of a step after a fork, a rerun or a rollback: kept, asked again, or done again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Naming a moment of a run the way people do."""
+"""Names of checkpoints: `RUN@3`, `RUN@-1`, `RUN@NODE`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promoting what a fork came to, and rolling a run back: recorded, reversible, harmless to do twice."""
+"""Promoting a fork's result, and rolling a run back: recorded, reversible, harmless to do twice."""
 
 from __future__ import annotations
 

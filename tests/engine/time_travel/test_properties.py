@@ -1,4 +1,4 @@
-"""Random graphs, and random things done to their runs: every moment that is left is what it always was."""
+"""Random graphs, and random operations on their runs: every remaining checkpoint stays the same."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def levels(specs: list[Spec]) -> list[int]:
 def model(
     specs: list[Spec], again: set[str], kept: dict[str, dict[str, Any]]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Wave by wave: nodes of the cone are computed, what the others changed is changed again."""
+    """Return the expected state: affected nodes are computed, the updates of the others are applied again."""
     state: dict[str, Any] = {**BEGINNING, "log": []}
     order: list[str] = []
     places = levels(specs)

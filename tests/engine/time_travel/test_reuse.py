@@ -479,7 +479,7 @@ def test_a_crash_at_any_moment_of_it_repeats_nothing(point: Any) -> None:
 def test_a_large_list_is_known_again_after_a_crash_though_it_was_put_together_meanwhile(
     memory: Store,
 ) -> None:
-    """The second drive reads a snapshot; what the list was made of is no longer told there."""
+    """The second execution reads a snapshot, which no longer has the parts of the list."""
     ran: list[str] = []
 
     class Long(TypedDict, total=False):

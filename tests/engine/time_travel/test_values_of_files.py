@@ -135,7 +135,7 @@ def test_values_that_steps_are_given_count(
 
 
 def test_a_variable_in_a_route_counts(desk: Path, store: Store) -> None:
-    """S2.18: what is chosen otherwise is followed anew; what came before is kept."""
+    """S2.18: a changed route is followed again; earlier results are kept."""
     text = """
 workflow: {name: w, vars: {way: b}}
 steps:

@@ -1,4 +1,4 @@
-"""Capsules: files from strangers, changed, or made by hand with every checksum right."""
+"""Capsules: untrusted files, changed, or made by hand with correct checksums."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ steps:
 
 
 class _World:
-    """A folder with a store, a workflow file and a broken one; made anew for every input."""
+    """A folder with a store, a workflow file and a broken one; created again for every input."""
 
     def __init__(self) -> None:
         base = own_folder()

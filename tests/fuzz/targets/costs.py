@@ -78,7 +78,7 @@ def pickle_program(rng: Random) -> bytes:
 
 
 def pickles() -> Check:
-    """Checkpoint files of strangers: what is read is no larger than its bytes allow."""
+    """Untrusted checkpoint files: what is read is no larger than its bytes allow."""
 
     def check(data: bytes) -> str:
         try:
@@ -237,7 +237,7 @@ _FRAGMENTS = ("a", "a-", "step 'a", "#1", "[", "'", "app.resume('", "no store is
 
 
 def phrases() -> Check:
-    """Long messages with whatever text in them, and misspelt names among many: told without trying everything."""
+    """Long messages with any text in them, and misspelt names among many: reported without trying everything."""
 
     def check(data: bytes) -> str:
         choices = Choices(data)

@@ -1,4 +1,4 @@
-"""Stores: their bytes on a disk in any state, the names of their moments, and the URLs that they are opened by."""
+"""Stores: their bytes on a disk in any state, the names of their checkpoints, and their URLs."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class _Stored:
         self.aside = folder / "aside"
 
     def once_was(self, what: str, told: Any) -> bool:
-        """Whether a run once stood as it is told to stand now."""
+        """Return whether a run once had the state that is shown now."""
         if isinstance(told, HoldfastError):
             return False
         return told in self.past.get(what.partition(" of ")[2], ())
 
     def knows_end(self, run: str, files: dict[str, bytes]) -> bool:
-        """Whether the facts beside a journal are as they were, so that they tell how far it went."""
+        """Return whether the facts beside a journal are unchanged, so that they show its last entry."""
         name = f"runs/{run}/run.json"
         return self.kind == "sqlite" or files.get(name) == self.files.get(name)
 
@@ -73,7 +73,7 @@ class _Stored:
 
 
 def _past(store: Any, run: str) -> list[Any]:
-    """How a run stood after each of its entries."""
+    """Return the states of a run after each of its entries."""
     journal, found = Journal(store), []
     for entry in store.read(run):
         with contextlib.suppress(HoldfastError):
@@ -157,7 +157,7 @@ def _store_check(kind: str) -> Check:
 
 
 def _false(stored: _Stored, now: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """What is told that never was so, and which runs are shown as they once stood: their journals lost their ends."""
+    """Return what is shown and never was so, and runs that are shown in an earlier state: truncated journals."""
     behind = sorted(
         {
             what.partition(" of ")[2]
@@ -178,7 +178,7 @@ def _false(stored: _Stored, now: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def _repaired(stored: _Stored, store: Any) -> str:
-    """Let a store be repaired: it either says why not, or readers are told nothing false after it."""
+    """Repair a store: it either reports why not, or readers see nothing false after it."""
     shutil.rmtree(stored.aside, ignore_errors=True)
     try:
         repair = repair_store(store, aside=stored.aside)
@@ -192,17 +192,17 @@ def _repaired(stored: _Stored, store: Any) -> str:
 
 
 def file_store() -> Check:
-    """A folder of files, damaged in any way: what is shown was written, or the damage is told and repaired."""
+    """A folder of files, damaged in any way: what is shown was written, or the damage is reported and repaired."""
     return _store_check("file")
 
 
 def sqlite_store() -> Check:
-    """A SQLite file, damaged in any way: what is shown was written, or the damage is told and repaired."""
+    """A SQLite file, damaged in any way: what is shown was written, or the damage is reported and repaired."""
     return _store_check("sqlite")
 
 
 def moments() -> Check:
-    """Any text as the name of a moment: a moment, or that there is none."""
+    """Any text as the name of a checkpoint: a checkpoint, or an error that there is none."""
     folder = own_folder()
     stores = [
         open_store(url) for url in ("memory://", f"sqlite:///{folder}/runs.db", f"file://{folder}/runs")

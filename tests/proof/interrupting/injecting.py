@@ -145,7 +145,7 @@ _RAISE: Any = _WithoutCall()
 
 
 def exit_in_our_code(number: int, frame: FrameType | None) -> None:
-    """As `exit_on_signal`, unless the signal came to what we call: asyncio cannot bear it in the middle of its own."""
+    """As `exit_on_signal`, unless the signal arrived in called code: asyncio does not survive it in its own."""
     if frame is not None and frame.f_code.co_filename.startswith(SOURCE):
         exit_on_signal(number, frame)
 

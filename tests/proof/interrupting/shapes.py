@@ -1,4 +1,4 @@
-"""Small workflows of every shape, which tell a ledger what they do."""
+"""Small workflows of every shape, which write to a ledger what they do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes that handle SIGTERM as containers do, with `sys.exit(0)`, and get it at any moment."""
+"""Real processes that handle SIGTERM as containers do, with `sys.exit(0)`, and get it at any time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE = 90.0
 
 
 class Struck:
-    """One run in a process that is told to end, and another process that resumes it."""
+    """One run in a process that gets a signal to end, and another process that resumes it."""
 
     def __init__(self, root: Path, shape: str, scheme: str) -> None:
         root.mkdir()
@@ -72,7 +72,7 @@ class Struck:
 
 
 def strike_often(root: Path, shape: str, scheme: str, times: int, seed: int) -> list[str]:
-    """Send the signal at so many random moments of a run; what was broken."""
+    """Send the signal at this many random times of a run; return what was broken."""
     calm = Struck(root / "calm", shape, scheme)
     seconds = calm.begin(None)
     wanted, _ = calm.resume()

@@ -1,4 +1,4 @@
-"""What is on a disk for certain at each moment of a recording, and what is on its way."""
+"""What is certainly on a disk at each point of a recording, and what may be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The images that a power cut at one moment may leave, by four models of a disk.
+"""The images that a power cut at one point may leave, by four models of a disk.
 
 - `arbitrary`: whatever was not synced is there or not, in any order: each sector of a file, its size, and each
   change of a folder by itself. Grown parts that were not written are zeros. Harsher than any file system.
@@ -56,7 +56,7 @@ Choice = tuple[int, ...]
 
 
 def images(disk: Disk, model: str, sector: int, random_ones: int, dice: random.Random) -> Iterator[Image]:
-    """Images of a moment: the edges, and so many random ones. Some may be the same."""
+    """Return images of one point: the extremes, and this many random ones. Some may be the same."""
     if model == "ordered":
         yield from _ordered(disk, sector, random_ones, dice)
         return

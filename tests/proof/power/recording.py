@@ -1,4 +1,4 @@
-"""Recording what a process does to the files of a store, in order, and when it was told that something is safe."""
+"""A recording of what a process does to the files of a store, in order, and of when a write was acknowledged."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Synced:
 
 @dataclass(frozen=True)
 class Heard:
-    """The outside was told something; whatever follows may rely on it."""
+    """Something was acknowledged to the outside; everything that follows may rely on it."""
 
     line: Line
 

@@ -1,4 +1,4 @@
-"""A store that tells a ledger what it is about to do, and what it has promised to survive a power cut."""
+"""A store that writes to a ledger what it is about to do, and what it has acknowledged to survive a power cut."""
 
 from __future__ import annotations
 

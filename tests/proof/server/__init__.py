@@ -1,1 +1,1 @@
-"""Disturbing a real PostgreSQL server, and the way to it, while runs are driven."""
+"""Disturbances of a real PostgreSQL server, and of the connection to it, while runs execute."""

@@ -1,4 +1,4 @@
-"""The server dies while runs are driven and while they are taken up: immediate shutdown, a backend killed with -9."""
+"""Crashes of the server while runs execute and while they are claimed: immediate shutdown, a backend killed with -9."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACTS = {"stop": "immediate shutdown and restart", "kill": "a backend killed with
 
 
 class _Crew:
-    """Threads that drive one run after the other until they are told to stop."""
+    """Threads that execute one run after the other until they are stopped."""
 
     def __init__(self, scene: Scene, patience: float) -> None:
         self._scene, self._patience = scene, patience
@@ -67,7 +67,7 @@ class _Crew:
 
 
 def crashes(scene: Scene, times: int, patience: float, workflows: Iterable[str] = DRIVERS) -> None:
-    """So many crashes while `workflows` are driven by drivers with this patience; then every run is checked."""
+    """Crash this often while `workflows` are executed by owners with this patience; then check every run."""
     crew = _Crew(scene, patience)
     crew.start(workflows)
     for _ in range(times):

@@ -114,7 +114,7 @@ def _fill_often(tally: Tally, disk: Full, name: str, times: int) -> None:
 
 
 def _stopped(trial: Trial, store: Witnessed) -> str | None:
-    """What a run is told that is driven while there is no room."""
+    """Return the error of a run that executes while the disk is full."""
     store.ledger = trial.ledger
     app = trial.workflow.graph.compile(store)
     try:

@@ -35,7 +35,7 @@ STEPS = 5
 
 
 class Gate:
-    """Holds a step until it is opened, and tells when the step has come there."""
+    """A gate that holds a step until it is opened, and reports when a step has reached it."""
 
     def __init__(self) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -162,7 +162,7 @@ def _pair(is_synchronous: bool) -> Iterator[Pair]:
 
 
 class Stale:
-    """A driver in a thread, held at gates; what it ended with."""
+    """An owner in a thread, held at gates, and its result."""
 
     def __init__(
         self, pair: Pair, run: str, *held: str, patience: float = 60.0, is_heir: bool = False
@@ -179,15 +179,15 @@ class Stale:
         self._thread.start()
 
     def at(self, node: str) -> None:
-        """Wait until the driver is held there."""
+        """Wait until the owner is held there."""
         assert self.gates[node].reached.wait(60), f"{node} is never reached"
 
     def past(self, node: str) -> None:
-        """Let the driver go on."""
+        """Let the owner continue."""
         self.gates[node].opened.set()
 
     def end(self) -> object:
-        """What the driver ended with: an outcome, or an error."""
+        """Return the result of the owner: an outcome, or an error."""
         self._thread.join(120)
         assert not self._thread.is_alive(), "the driver does not come to an end"
         gates.clear()
@@ -234,7 +234,7 @@ def _goes_on_by_itself(tally: Tally, pair: Pair) -> None:
 
 
 def _the_old_primary_comes_back(tally: Tally, pair: Pair) -> None:
-    """Two servers believe that they are the primary: what the old one is told is acknowledged to nobody."""
+    """Two servers believe that they are the primary: a commit on the old one is acknowledged to nobody."""
     pair.primary.start()
     store = Witnessed(pair.primary.url(SCHEMA, patience=0))
     trial = Trial("chain", "split", store)
@@ -264,7 +264,7 @@ def _the_old_primary_comes_back(tally: Tally, pair: Pair) -> None:
 
 
 def asynchronous(tally: Tally, *, is_overtaken: bool = True) -> None:
-    """What was acknowledged may be gone: the driver is told so and stops, and the run goes on from what there is."""
+    """Acknowledged entries may be lost: the owner gets an error and stops, and the run continues from what there is."""
     with _pair(False) as pair:
         driver = Stale(pair, "lost", "s1", "s3")
         driver.at("s1")
@@ -319,7 +319,7 @@ def _follow(pair: Pair) -> None:
 
 
 def zombie(tally: Tally) -> None:
-    """A driver that slept through a fail-over, and whose run another has taken over, is refused by the new primary."""
+    """An owner that slept through a failover, and whose run another has taken over, is refused by the new primary."""
     with _pair(True) as pair:
         driver = Stale(pair, "slept", "s2")
         driver.at("s2")

@@ -31,7 +31,7 @@ class _Through(PostgresServer):
 
 
 def fleet(scene: Scene, runs: int, workers: int, rain: float, patience: float = 300.0, **given: Any) -> None:
-    """Submit runs and let workers drive them while statements meet acts with the chance `rain`."""
+    """Submit runs and let workers execute them while statements are disturbed with the probability `rain`."""
     tally = scene.tally
     scene.proxy.arm(rain=rain)
     with tempfile.TemporaryDirectory() as folder:

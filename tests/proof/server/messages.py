@@ -32,7 +32,7 @@ def whole_messages(buffer: bytearray) -> Iterator[Message]:
 
 
 class Texts:
-    """Remembers what a connection's prepared statements say, to tell which of them is executed."""
+    """The prepared statements of a connection, to know which of them is executed."""
 
     def __init__(self) -> None:
         self._prepared: dict[bytes, str] = {}
@@ -70,6 +70,6 @@ def fatal(sqlstate: str, text: str) -> bytes:
 
 
 def backend_of(greeting: bytes | bytearray) -> int | None:
-    """The process id that a server tells in BackendKeyData, if this is a greeting with one."""
+    """Return the process id in a server's BackendKeyData, if this is a greeting with one."""
     place = greeting.find(b"K\0\0\0\x0c")
     return int.from_bytes(greeting[place + 5 : place + 9]) if place >= 0 else None

@@ -1,4 +1,4 @@
-"""A driver is cut off from the server for longer than its lease; another takes its run over; then the first is back."""
+"""An owner that is cut off from the server for longer than its lease, while another takes its run over."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _drive(trial: Trial, store: Witnessed, failure: list[BaseException]) -> None
 
 
 def _outlive(trial: Trial, cut_off: Witnessed, heir: Witnessed) -> bool:
-    """Wait until the driver's lease has run out, and take its run over, if there is one."""
+    """Wait until the owner's lease has expired, and take its run over, if there is one."""
     if not heir.runs(run=trial.run):
         return False
     lease = cut_off.lease()

@@ -1,4 +1,4 @@
-"""A way to a PostgreSQL server, by TCP or Unix socket, on which the n-th statement meets what it is told to."""
+"""A proxy to a PostgreSQL server, by TCP or Unix socket, which disturbs the n-th statement as configured."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class _Link:
 class Proxy:
     """Carries bytes between clients and one server, in a thread of its own.
 
-    `arm(acts)` counts statements anew: the n-th meets `acts[n]`. `arrivals` does the same for connections. What
+    `arm(acts)` restarts the count of statements: the n-th gets `acts[n]`. `arrivals` does so for connections. What
     happened is in `struck`.
     """
 
@@ -145,7 +145,7 @@ class Proxy:
     ) -> None:
         """Count from 0 again, and do these things.
 
-        With `halt_at` all comes to a halt before that statement, or once it is sent; with `rain` every statement
+        With `halt_at` everything stops before that statement, or after it is sent; with `rain` every statement
         meets some act with this chance.
         """
         self._call(lambda: self._armed(dict(acts or {}), dict(arrivals or {}), halt_at, rain))

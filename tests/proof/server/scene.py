@@ -1,4 +1,4 @@
-"""One server, a proxy before it, and the stores of those who drive and of those who look."""
+"""One server, a proxy before it, and the stores of owners and of readers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Scene:
         return Trial(workflow, f"{workflow}-{next(_numbers)}", self.direct, durability)
 
     def undisturbed(self, workflow: str, store: Witnessed) -> tuple[str, int]:
-        """What a workflow comes to when nobody disturbs it, and how many statements that takes."""
+        """Return the result of an undisturbed workflow, and how many statements it takes."""
         if workflow not in self._wanted:
             for _ in range(2):  # Twice, for the first makes connections and prepares statements.
                 self.proxy.arm()

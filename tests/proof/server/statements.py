@@ -23,7 +23,7 @@ def every_statement(
     every: int = 1,
     kind: str = "statements",
 ) -> None:
-    """Each act at each statement; a patient driver notices nothing, an impatient one stops clearly and is resumed."""
+    """Each disturbance at each statement: an owner with a long timeout notices nothing, others stop and are resumed."""
     for workflow in workflows:
         for mode in modes:
             with scene.store(MODES[mode]) as store:

@@ -1,4 +1,4 @@
-"""Driving one run while its server is disturbed, and holding what came of it against the invariants."""
+"""One run that executes while its server is disturbed, and the check of its invariants."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Witnessed(PostgresStore):
 
 
 def waiting(ledger: WorkLedger, pause: float) -> Workflow:
-    """Sleeps durably, then asks, and tells the ledger when it went on."""
+    """Sleeps durably, then asks, and writes to the ledger when it continues."""
     noted = cast(Ledger, ledger)
 
     def rest(state: Any, ctx: Context) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Trial:
         self.result = Result()
 
     def drive(self, store: Witnessed, rest: float = 0.0, attempts: int = MOST_ATTEMPTS) -> Result:
-        """Drive the run through `store` until it is completed, taking it up as often as it stops."""
+        """Execute the run through `store` until it is completed, resuming it as often as it stops."""
         store.ledger = self.ledger
         app = self.workflow.graph.compile(store, durability=self._durability, **self.workflow.options)
         for _ in range(attempts):
@@ -152,7 +152,7 @@ class Trial:
         return self.result
 
     def take_over(self, store: Witnessed, seconds: float = 30.0) -> bool:
-        """Drive the run through another store once its driver counts as dead; whether there was anything to do."""
+        """Execute the run through another store when its owner counts as dead; return False if it was done."""
         store.ledger = self.ledger
         app = self.workflow.graph.compile(store, durability=self._durability, **self.workflow.options)
         self._note_what_is_stored()
@@ -201,7 +201,7 @@ class Trial:
             self._violated(RECOVERY, "resuming a completed run changed its journal")
 
     def keep(self, state: State) -> None:
-        """Remember what the run came to."""
+        """Record the result of the run."""
         self.result.state = json.dumps(state.to_dict(), sort_keys=True)
 
     def _violated(self, invariant: Any, what: str) -> None:

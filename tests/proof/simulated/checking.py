@@ -237,7 +237,7 @@ def check(operation: Operation, stage: Stage, came_to_its_end: bool) -> list[Vio
 
 
 def _is_early(stored: Stored, due: float) -> bool:
-    """Whether the wall clock of whoever stored an entry had never come to a time, nor would have by now."""
+    """Return whether the wall clock of the process that stored an entry had not reached a time by now."""
     return stored.time + stored.process.most_ahead < due - _GRAIN and stored.entry.at < due - _GRAIN
 
 

@@ -1,4 +1,4 @@
-"""Who starts, drives and looks after the runs of a schedule: callers, workers, and somebody who answers."""
+"""The actors of a schedule: callers, workers, and somebody who answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PASSING = (RunConflict, StoreError, ExecutionError, AnswerRejected, NotPaused)
 
 
 class Claims(LocalClaims):
-    """Claims of a store that tells when something is queued, unless that gets lost."""
+    """Claims of a store that notifies when something is queued, unless the notification is lost."""
 
     listeners: list[Callable[[], None]]
 
@@ -82,7 +82,7 @@ class Operation:
 
     @property
     def is_over(self) -> bool:
-        """Whether every run has come to its end."""
+        """Return whether every run has ended."""
         return not self.open
 
     def _start(self, machine: str) -> None:

@@ -93,7 +93,7 @@ _SPAN = {PRIVATE: 24, SHARED: 48, FLEET: 110}
 
 
 def draw(choices: Choices) -> Scenario:
-    """What the next choices come to; zeros give the simplest."""
+    """Return the scenario of the next choices; zeros give the simplest."""
     pick = choices.pick
     mode, shape = _MODES[pick(len(_MODES))], drawn()[pick(len(drawn()))]
     runs = machines = 1

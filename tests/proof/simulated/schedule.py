@@ -52,7 +52,7 @@ def replay(choices: Sequence[int], *, trace: bool = False) -> Verdict:
 
 
 def play(choices: Choices, *, trace: bool = False, scenario: Scenario | None = None) -> Verdict:
-    """The schedule that choices come to."""
+    """Return the schedule of these choices."""
     scenario = draw(choices) if scenario is None else scenario
     with Simulation(choices=choices, faults=scenario.faults, trace=trace) as simulation:
         world = simulation.world

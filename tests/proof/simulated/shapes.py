@@ -1,4 +1,4 @@
-"""Small workflows for schedules: compiled once, driven a million times."""
+"""Small workflows for schedules: compiled once, executed a million times."""
 
 from __future__ import annotations
 

@@ -86,5 +86,5 @@ def stage() -> Stage:
 
 
 def enter(new: Stage | None) -> None:
-    """Let the bodies of all shapes tell this stage."""
+    """Let the bodies of all shapes report to this stage."""
     _stage[0] = new

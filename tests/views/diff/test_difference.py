@@ -1,4 +1,4 @@
-"""What a difference tells, and that it takes time in proportion to the values, whatever they are."""
+"""Differences of values, and their cost, which is proportional to the values."""
 
 from __future__ import annotations
 

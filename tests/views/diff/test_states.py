@@ -1,4 +1,4 @@
-"""What differs between two moments of runs, on every store."""
+"""Differences between two checkpoints of runs, on every store."""
 
 from __future__ import annotations
 
