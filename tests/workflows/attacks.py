@@ -64,12 +64,11 @@ def _scope(name: str) -> dict[str, Any]:
 
 
 def _run(language: str, source: str, scope: dict[str, Any]) -> str:
-    from holdfast.workflows.language.expressions import compile_expression
-    from holdfast.workflows.language.templates import compile_template
+    from holdfast.workflows.language.templates import compile_expression, compile_template
 
     try:
         if language == "expression":
-            compile_expression(source).evaluate(scope)
+            compile_expression(source).value(scope)
         else:
             compile_template(source).render(scope)
     except HoldfastError:

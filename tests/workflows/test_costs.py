@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import HoldfastError, WorkflowInvalid, load_workflow
 from holdfast.workflows.language import values as plain
-from holdfast.workflows.language.evaluation import Evaluation
+from holdfast.workflows.language.compiler import Evaluation
 from holdfast.workflows.language.functions import FUNCTIONS
 from holdfast.workflows.language.templates import TemplateError, compile_template, compile_tree, render_tree
 from holdfast.workflows.language.values import MAX_STEPS, Misuse

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
 from holdfast.state.ops import freeze
-from holdfast.workflows.language.expressions import ExpressionError, compile_expression
+from holdfast.workflows.language.templates import TemplateError, compile_expression
 from holdfast.workflows.secrets import REDACTED, Scrubber, SecretError, SecretMissing, Secrets
 
 KEY = "s3cr3t/K&y'\"+\\ü x"
@@ -89,8 +89,8 @@ def test_expressions_read_secrets_and_their_errors_do_not_cut_them() -> None:
     secrets = Secrets({"LONG": "x" * 30 + "0123456789" * 5, "KEY": "abcdefgh"})
     scope = {"secrets": secrets}
 
-    assert compile_expression("secrets.KEY == 'abcdefgh'").evaluate(scope) is True
-    assert compile_expression("default(secrets.NOPE, 'none')").evaluate(scope) == "none"
+    assert compile_expression("secrets.KEY == 'abcdefgh'").value(scope) is True
+    assert compile_expression("default(secrets.NOPE, 'none')").value(scope) == "none"
     for text in (
         "secrets.LONG + 1",
         "{}[secrets.LONG]",
@@ -98,8 +98,8 @@ def test_expressions_read_secrets_and_their_errors_do_not_cut_them() -> None:
         "{secrets.LONG: 1}.x",
         "int(secrets.LONG)",
     ):
-        with pytest.raises(ExpressionError) as caught:
-            compile_expression(text).evaluate(scope)
+        with pytest.raises(TemplateError) as caught:
+            compile_expression(text).value(scope)
         assert "xxxx" not in Scrubber(secrets).scrub(str(caught.value))
 
 

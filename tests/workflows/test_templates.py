@@ -233,7 +233,7 @@ def test_an_error_names_the_place_and_what_was_found(text: str) -> None:
     ],
 )  # fmt: skip
 def test_the_paths_a_template_reads_are_known_before_it_runs(text: str, paths: set[Any]) -> None:
-    assert compile_template(text).paths() == paths
+    assert compile_template(text).paths == paths
 
 
 def test_every_value_goes_through_the_hook_even_constants() -> None:
@@ -247,7 +247,7 @@ def test_every_value_goes_through_the_hook_even_constants() -> None:
         "a {{ inputs.tags }} {% for i in [1, 2] %}{{ i }}{% endfor %} {{ 'constant' }} {{ none }}"
     )
 
-    assert template.render_with(SCOPE, place) == "a <1> <2><3> <4> <5>"
+    assert template.render(SCOPE, place) == "a <1> <2><3> <4> <5>"
     assert seen == [["b", "a", "b"], 1, 2, "constant", None]
 
 

@@ -16,8 +16,8 @@ from holdfast.state.state import State, origin_of
 from holdfast.values import END, START
 from holdfast.workflows.errors import NoRoute, StepFailed
 from holdfast.workflows.kinds.kind import Texts
-from holdfast.workflows.language.expressions import Expression, ExpressionError, compile_expression
-from holdfast.workflows.language.values import a, kind
+from holdfast.workflows.language.templates import Expression, TemplateError, compile_expression
+from holdfast.workflows.language.values import describe_kind, kind
 from holdfast.workflows.model import END_ROUTE, After, OnError, Parallel, Route, Step
 from holdfast.workflows.scope import Layout, Scope, World, members, steps_named, values_named
 from holdfast.workflows.step import Work, evaluated, never_skipped, told, waited_for
@@ -34,13 +34,13 @@ class Router:
             (route, None if route.when is None else compile_expression(route.when))
             for route in step.routes or ()
         ]
-        self._names = steps_named({path for _, when in self._routes if when for path in when.names()})
+        self._names = steps_named({path for _, when in self._routes if when for path in when.paths})
 
     def choices(self) -> tuple[tuple[str, str], ...]:
         """Where its routes lead, each with the fingerprint of its condition and of the values that it names."""
         workflow = self._layout.definition.workflow
         whens = [
-            (route, [] if when is None else values_named(when.names(), workflow))
+            (route, [] if when is None else values_named(when.paths, workflow))
             for route, when in self._routes
         ]
         told = [(_node(route), fingerprint(repr((route.when, values)))) for route, values in whens]
@@ -67,8 +67,8 @@ class Router:
 
     def _holds(self, number: int, route: Route, when: Expression, scope: Scope) -> bool:
         try:
-            return bool(when.evaluate(scope))
-        except ExpressionError as error:
+            return bool(when.value(scope))
+        except TemplateError as error:
             raise self._error(f"route {number} (to: {route.to}) cannot be evaluated: {error}") from None
 
     def _unconditional(self) -> str:
@@ -341,7 +341,7 @@ class Items:
         texts = Texts()
         self._in = texts.tree("for_each.in", self._each.in_)
         self._key = None if self._each.key is None else compile_expression(self._each.key)
-        paths = texts.paths() | (set() if self._key is None else self._key.names())
+        paths = texts.paths() | (set() if self._key is None else self._key.paths)
         self._names = steps_named(paths) if inputs is None else None
         self.paths = paths | work.paths
         """The places of the scope that beginning reads, or handing out its items."""
@@ -430,7 +430,9 @@ class Items:
         elif isinstance(found, (list, tuple)):
             pairs = [(str(index), value) for index, value in enumerate(found)]
         else:
-            raise StepFailed(f"for_each.in: a list or fields are needed, and this gives {a(kind(found))}")
+            raise StepFailed(
+                f"for_each.in: a list or fields are needed, and this gives {describe_kind(found)}"
+            )
         if len(pairs) > MAX_ITEMS:
             raise StepFailed(f"for_each.in: there are {len(pairs):,} items; at most {MAX_ITEMS:,} are taken")
         if self._key is not None:
@@ -444,7 +446,7 @@ class Items:
         key = evaluated(self._key, scope, f"for_each.key of item {index}")
         if kind(key) not in ("text", "number") or not str(key):
             raise StepFailed(
-                f"for_each.key of item {index}: a text or a number is needed, not {a(kind(key))}"
+                f"for_each.key of item {index}: a text or a number is needed, not {describe_kind(key)}"
             )
         return str(key)
 

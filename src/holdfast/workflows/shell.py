@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.workflows.language.templates import Template
-from holdfast.workflows.language.values import Budget, Misuse, as_text, elements, kind
+from holdfast.workflows.language.values import Meter, Misuse, as_text, elements, kind
 
 # Which commands a script with values may have.
 
@@ -374,7 +374,7 @@ def safe_script(
         values.append(value)
         return f"{MARK}{len(values) - 1}{MARK}"
 
-    script = template.render_with(scope, remember)
+    script = template.render(scope, remember)
     if not values:
         return script, {}
     variables = _Variables(values)
@@ -397,7 +397,7 @@ def _check_files(files: Sequence[str], env: Mapping[str, str]) -> None:
 
 def check_script(template: Template, programs: Sequence[str]) -> None:
     """Raise `UnsafePlace` for a script that could never be run, as far as that can be told without values."""
-    pieces = template.pieces()
+    pieces = template.pieces
     if pieces is None or None not in pieces or MARK in template.text:
         return
     marked = [f"{MARK}{number}{MARK}" if piece is None else piece for number, piece in enumerate(pieces)]
@@ -409,7 +409,7 @@ class _Variables:
 
     def __init__(self, values: list[Any]) -> None:
         self._values = values
-        self._budget = Budget()
+        self._budget = Meter()
         self._size = 0
         self.env: dict[str, str] = {}
 

@@ -13,7 +13,7 @@ from holdfast.state.ops import thaw
 from holdfast.state.state import State
 from holdfast.workflows.errors import BudgetExceeded, StepFailed, StepTimedOut
 from holdfast.workflows.kinds.kind import Kind, Paths
-from holdfast.workflows.language.expressions import Expression, ExpressionError, compile_expression
+from holdfast.workflows.language.templates import Expression, TemplateError, compile_expression
 from holdfast.workflows.model import After, Step
 from holdfast.workflows.model import Retry as RetryWish
 from holdfast.workflows.scope import Layout, Names, Scope, World, steps_named
@@ -67,7 +67,7 @@ class Work:
         self.kind, self._key = kind, layout.key(step.name)
         self._when = None if step.when is None else compile_expression(step.when)
         paths = kind.paths()
-        self.paths = paths | (set() if self._when is None else self._when.names())
+        self.paths = paths | (set() if self._when is None else self._when.paths)
         """The places of the scope that its texts and its condition read."""
         self._names: Names = steps_named(self.paths)
         self._secrets = {path[1] for path in paths if path[0] == "secrets" and len(path) > 1}
@@ -86,7 +86,7 @@ class Work:
             yield layout.failure_key
         if self.step.for_each is not None:
             yield layout.each_key(own)
-        names = set() if self._when is None else self._when.names()
+        names = set() if self._when is None else self._when.paths
         if any(path[0] == "inputs" for path in paths | names):
             yield layout.inputs_key
         for name in sorted({*(self._names or ()), *self._needed}):
@@ -244,8 +244,8 @@ def waited_for(step: Step) -> list[After | str]:
 def evaluated(expression: Expression, scope: Scope, field: str) -> Any:
     """What an expression comes to; what goes wrong with it is told with the field that it stands in."""
     try:
-        return expression.evaluate(scope)
-    except ExpressionError as error:
+        return expression.value(scope)
+    except TemplateError as error:
         raise StepFailed(f"{field}: {error}") from None
 
 

@@ -21,7 +21,7 @@ from holdfast.state.standard_types import MOST_ALIKE, MOST_ROWS
 from holdfast.state.types import Types
 from holdfast.suggestions import suggestion
 from holdfast.views.plain import MOST_PARTS, ViewCodec, plain
-from holdfast.workflows.language.evaluation import Evaluation
+from holdfast.workflows.language.compiler import Evaluation
 from holdfast.workflows.language.functions import FUNCTIONS
 from holdfast.workflows.language.values import MAX_LENGTH, Misuse
 from tests.fuzz.choices import Choices, random_choices

@@ -6,9 +6,8 @@ import math
 from random import Random
 from typing import Any
 
-from holdfast.workflows.language.expressions import ExpressionError, compile_expression
 from holdfast.workflows.language.functions import FUNCTIONS
-from holdfast.workflows.language.templates import TemplateError, compile_template
+from holdfast.workflows.language.templates import TemplateError, compile_expression, compile_template
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import Check, Target, Wrong
 
@@ -129,9 +128,9 @@ def expressions() -> Check:
         text = data.decode("utf-8", "surrogateescape" if b"\xed" in data else "replace")
         try:
             expression = compile_expression(text)
-            expression.names()
-            found = expression.evaluate(SCOPE)
-        except ExpressionError as error:
+            expression.paths
+            found = expression.value(SCOPE)
+        except TemplateError as error:
             if not 1 <= error.column <= len(text) + 1:
                 raise Wrong(f"column {error.column} of {text!r}") from error
             raise
@@ -212,8 +211,8 @@ def arithmetic() -> Check:
         except Exception as error:
             refusal = type(error).__name__
         try:
-            ours = compile_expression(text).evaluate(_SHARED)
-        except ExpressionError as error:
+            ours = compile_expression(text).value(_SHARED)
+        except TemplateError as error:
             if not refusal and not any(words in str(error) for words in _OWN_LIMITS):
                 raise Wrong(f"{text} is {theirs!r}, and is refused: {error}") from error
             return f"refused as {refusal}"
@@ -287,7 +286,7 @@ TARGETS = [
     Target(
         "expressions",
         expressions,
-        (ExpressionError,),
+        (TemplateError,),
         make=expression_text,
         words=_WORDS,
         share=250,

@@ -106,7 +106,7 @@ class Texts:
 
     def text(self, field: str, text: str) -> Text:
         found = Text(field, text)
-        self._paths |= found.template.paths()
+        self._paths |= found.template.paths
         return found
 
     def texts(self, field: str, texts: Mapping[str, str]) -> dict[str, Text]:

@@ -1,4 +1,4 @@
-"""Plain data as expressions and templates see it: what may be done with it, and how much of it.
+"""Plain data as expressions and templates see it: kinds, bounds, comparison, and text and JSON forms.
 
 Only null, booleans, numbers, texts, lists, tuples and mappings are ever looked into, and always by the
 methods of the built-in types. Any other object may be handed on, but nothing of it is called or read.
@@ -16,32 +16,32 @@ from holdfast.errors import HoldfastError
 from holdfast.suggestions import MOST_LOOKED_AT, suggestion
 
 MAX_STEPS = 1_000_000
-"""What one evaluation may cost. Reading a value costs 1; handling many, or long texts, in proportion."""
+"""The cost that one evaluation may have. Reading a value costs 1; many values or long texts cost in proportion."""
 MAX_LENGTH = 1_000_000
-"""How many characters or items anything that is made may have."""
+"""The most characters or items of any value that is made."""
 MAX_PARTS_MADE = 1_000_000
-"""How many parts (items, keys and values, at any depth) the values of one field of a step may come to together."""
+"""The most parts (items, keys and values, at any depth) of the values of one field of a step together."""
 MAX_CHARACTERS_MADE = 32_000_000
-"""How many characters and bytes their texts may have together."""
+"""The most characters and bytes of their texts together."""
 MAX_BITS = 256
 """The size of the largest whole number."""
 MAX_DEPTH = 100
-"""How deeply expressions, and values that are written as JSON, may be nested."""
+"""The deepest nesting of expressions, and of values that are written as JSON."""
 
 _ITEMS_PER_STEP, _CHARACTERS_PER_STEP = 8, 64
 _SHOWN_KEYS, _SHOWN_CHARACTERS = 12, 40
 
 
 class Misuse(HoldfastError):
-    """Values do not allow what was asked; `where` is the part of the source it was asked by."""
+    """Values that do not allow what was asked; `where` is the source of the expression and its offset."""
 
     where: tuple[str, int] | None = None
 
 
 class Missing(Misuse):
-    """There is nothing of that name, key or index.
+    """A name, key or index that is not there.
 
-    The message may be a function that words it when it is shown: a template may ask for thousands of missing keys
+    The message may be a function that is called when it is shown: a template may ask for thousands of missing keys
     that have defaults.
     """
 
@@ -53,8 +53,8 @@ class Missing(Misuse):
         return str(message() if callable(message) else message)
 
 
-class Budget:
-    """How much one evaluation may still do. It depends on the data alone, so every replay agrees."""
+class Meter:
+    """The work that one evaluation may still do. It depends on the data alone, so every replay agrees."""
 
     def __init__(self, steps: int = MAX_STEPS) -> None:
         self.left = steps
@@ -66,34 +66,34 @@ class Budget:
             raise Misuse("this takes too many steps; do it in a python or shell step instead")
 
     def items(self, count: int) -> None:
-        """Pay for handling so many items at once."""
+        """Pay for handling `count` items at once."""
         self.charge(1 + count // _ITEMS_PER_STEP)
 
     def characters(self, count: int) -> None:
-        """Pay for handling so many characters at once."""
+        """Pay for handling `count` characters at once."""
         self.charge(1 + count // _CHARACTERS_PER_STEP)
 
     def new_text(self, length: int) -> None:
-        """Pay for making a text of that length, or refuse it."""
+        """Pay for a new text of that length; raise if it is too long."""
         if length > MAX_LENGTH:
             raise Misuse(f"the text would have {length:,} characters; the limit is {MAX_LENGTH:,}")
         self.characters(length)
 
     def new_list(self, length: int) -> None:
-        """Pay for making a list of that length, or refuse it."""
+        """Pay for a new list of that length; raise if it is too long."""
         if length > MAX_LENGTH:
             raise Misuse(f"the list would have {length:,} items; the limit is {MAX_LENGTH:,}")
         self.items(length)
 
 
 class Extent:
-    """How much the values of one field may still come to; what is referred to twice counts twice, as it is stored."""
+    """The size that the values of one field may still have; what is referred to twice counts twice, as it is stored."""
 
     def __init__(self) -> None:
         self._parts, self._characters = MAX_PARTS_MADE, MAX_CHARACTERS_MADE
 
     def take(self, value: Any) -> Any:
-        """Return the value, or refuse it if all of them come to too much."""
+        """Return the value; raise if all values together are too large."""
         coming = [value]
         while coming:
             one = coming.pop()
@@ -115,12 +115,6 @@ class Extent:
                 f"the values come to more than {MAX_PARTS_MADE:,} parts or {MAX_CHARACTERS_MADE:,} characters; "
                 "hand on only what is needed of them, or keep them in a file and hand on its path"
             )
-
-
-def kind(value: Any) -> str:
-    """`null`, `boolean`, `number`, `text`, `list`, `mapping`, `lookup` (by key only) or `other`."""
-    found: type = type(value)
-    return _kind_of(found)
 
 
 _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
@@ -145,13 +139,19 @@ SCALARS = frozenset({"null", "boolean", "number", "text"})
 NUMBERS = frozenset({"number", "boolean"})
 
 
+def kind(value: Any) -> str:
+    """Return `null`, `boolean`, `number`, `text`, `list`, `mapping`, `lookup` (by key only) or `other`."""
+    found: type = type(value)
+    return _kind_of(found)
+
+
 @functools.lru_cache(maxsize=512)
 def _kind_of(type_: type) -> str:
     return next((name for name, bases in _KINDS if issubclass(type_, bases)), "other")
 
 
 def exact(value: Any) -> Any:
-    """The value as one of the built-in scalars if it is of a type derived from one, else the value."""
+    """Return the value as a built-in scalar if its type is derived from one, else the value."""
     type_ = type(value)
     if type_ in (str, int, float, bool, list, dict) or value is None:
         return value
@@ -162,7 +162,7 @@ def exact(value: Any) -> Any:
 
 
 def describe(value: Any) -> str:
-    """What a value is, in a few words that never run any of its code."""
+    """Describe a value in a few words without running any of its code."""
     found, value = kind(value), exact(value)
     if found in ("null", "boolean"):
         return {None: "nothing (null)", True: "true", False: "false"}[value]
@@ -176,18 +176,18 @@ def describe(value: Any) -> str:
     return _ARTICLES.get(found) or f"an object of type {type(value).__name__}, which is not plain data"
 
 
-def a(found: str) -> str:
-    """A kind of value with its article."""
-    return _ARTICLES.get(found, "an object that is not plain data")
+def describe_kind(value: Any) -> str:
+    """Return the kind of a value with its article."""
+    return _ARTICLES.get(kind(value), "an object that is not plain data")
 
 
 def fits(value: Any) -> bool:
-    """Whether a number is small enough to be worked with."""
+    """Return True if a number is small enough to be worked with."""
     return not isinstance(value, int) or value.bit_length() <= MAX_BITS
 
 
 def size(value: Any) -> int:
-    """The length of a text, list or mapping, whatever its type says of it."""
+    """Return the length of a text, list or mapping by its built-in type."""
     for base in (str, list, tuple, dict):
         if issubclass(type(value), base):
             return int(base.__len__(value))
@@ -195,14 +195,14 @@ def size(value: Any) -> int:
 
 
 def entries(value: Any) -> Iterable[tuple[Any, Any]]:
-    """The keys and values of a mapping."""
+    """Return the keys and values of a mapping."""
     if kind(value) != "mapping":
         raise Misuse(f"a mapping is needed here, not {describe(value)}")
     return dict.items(value)
 
 
 def elements(value: Any) -> Iterable[Any]:
-    """The items of a list, or the keys of a mapping. A text has no items: it would be a surprise."""
+    """Return the items of a list, or the keys of a mapping. Raise for a text, whose items would be a surprise."""
     found = kind(value)
     if found == "list":
         return base_of(value).__iter__(value)  # type: ignore[no-any-return]
@@ -213,7 +213,7 @@ def elements(value: Any) -> Iterable[Any]:
 
 
 def truth(value: Any) -> bool:
-    """Whether a value counts as true: not null, false, zero or empty."""
+    """Return False for null, false, zero and what is empty, else True."""
     found = kind(value)
     if found in SCALARS:
         return bool(exact(value))
@@ -223,22 +223,37 @@ def truth(value: Any) -> bool:
 
 
 def text(value: Any) -> str:
-    """The value, which must be a text."""
+    """Return the value; raise if it is no text."""
     if kind(value) != "text":
         raise Misuse(f"a text is needed here, not {describe(value)}; str(…) makes one")
     return str.__str__(value)
 
 
 def whole(value: Any) -> int:
-    """The value, which must be a whole number of ordinary size."""
+    """Return the value; raise if it is no whole number of ordinary size."""
     value = exact(value)
     if type(value) is not int or not fits(value):
         raise Misuse(f"a whole number is needed here, not {describe(value)}")
     return value
 
 
+def number(value: Any) -> int | float:
+    """Return the value; raise if it is no number of ordinary size."""
+    if kind(value) not in NUMBERS:
+        raise Misuse(f"a number is needed here, not {describe(value)}")
+    value = exact(value)
+    if not fits(value):
+        raise Misuse("the number is too large to be worked with")
+    return value  # type: ignore[no-any-return]
+
+
+def base_of(value: Any) -> Any:
+    """Return the built-in sequence type that a value's type is or is derived from."""
+    return next(base for base in (str, list, tuple) if issubclass(type(value), base))
+
+
 def look_up(value: Any, key: Any, name: str) -> Any:
-    """The item of a mapping or list; `name` is what the value is called in the source."""
+    """Return the item of a mapping or list that is called `name` in the source."""
     found, key = kind(value), exact(key)
     if found in ("mapping", "lookup"):
         return _by_key(value, key, name, found)
@@ -255,11 +270,6 @@ def look_up(value: Any, key: Any, name: str) -> Any:
     raise Missing(lambda: f"{name} is {describe(value)}; it has no {_shown(key)}")
 
 
-def base_of(value: Any) -> Any:
-    """The built-in sequence type that a value is or is derived from."""
-    return next(base for base in (str, list, tuple) if issubclass(type(value), base))
-
-
 def _by_key(value: Any, key: Any, name: str, found: str) -> Any:
     if kind(key) not in SCALARS:
         raise Misuse(f"{describe(key)} cannot be a key of {name}; use a text or a number")
@@ -271,7 +281,7 @@ def _by_key(value: Any, key: Any, name: str, found: str) -> Any:
 
 
 def missing_text(key: Any, known: Iterable[Any], name: str | None) -> str:
-    """That there is no such key (or no such name), what there is, and what may have been meant."""
+    """Return a message that a key (or a name) is missing, with those that are there and the one that may be meant."""
     every = (str.__str__(other) for other in known if kind(other) == "text")
     short = (other for other in every if len(other) <= _SHOWN_CHARACTERS)
     texts = list(itertools.islice(short, MOST_LOOKED_AT))
@@ -288,33 +298,33 @@ def _shown(key: Any) -> str:
     return repr(exact(key)) if whole_key else describe(key)
 
 
-def equal(budget: Budget, one: Any, other: Any) -> bool:
-    """Whether two values are equal, item by item; a list and a tuple of the same items are."""
+def equal(meter: Meter, one: Any, other: Any) -> bool:
+    """Compare two values item by item; a list and a tuple of the same items are equal."""
     pairs = [(one, other)]
     while pairs:
         left, right = pairs.pop()
-        budget.charge(1)
+        meter.charge(1)
         kinds = {kind(left), kind(right)}
         if kinds & {"other", "lookup"}:
             culprit = left if kind(left) in ("other", "lookup") else right
             raise Misuse(f"{describe(culprit)} cannot be compared")
         if kinds & SCALARS:
             if kinds == {"text"}:
-                budget.characters(min(size(left), size(right)))
+                meter.characters(min(size(left), size(right)))
             if (len(kinds) > 1 and not kinds <= NUMBERS) or exact(left) != exact(right):
                 return False
-        elif len(kinds) > 1 or not _pair_up(budget, left, right, pairs):
+        elif len(kinds) > 1 or not _pair_up(meter, left, right, pairs):
             return False
     return True
 
 
-def _pair_up(budget: Budget, left: Any, right: Any, pairs: list[tuple[Any, Any]]) -> bool:
-    """Queue the items of two lists or two mappings; `False` if their lengths or keys differ."""
+def _pair_up(meter: Meter, left: Any, right: Any, pairs: list[tuple[Any, Any]]) -> bool:
+    """Queue the items of two lists or two mappings; return False if their lengths or keys differ."""
     if size(left) != size(right):
         return False
     if left is right:
         return True
-    budget.new_list(size(left) + len(pairs))
+    meter.new_list(size(left) + len(pairs))
     if kind(left) == "list":
         pairs.extend(zip(elements(left), elements(right), strict=True))
         return True
@@ -325,11 +335,8 @@ def _pair_up(budget: Budget, left: Any, right: Any, pairs: list[tuple[Any, Any]]
     return True
 
 
-# How values are written: in texts, and as JSON. The size is known before anything is written.
-
-
-def as_text(budget: Budget, value: Any) -> str:
-    """How a value looks in a text: null as nothing, `true`, numbers, lists and mappings as JSON."""
+def as_text(meter: Meter, value: Any) -> str:
+    """Write a value into a text: null as nothing, `true`, numbers, lists and mappings as JSON."""
     found, value = kind(value), exact(value)
     if found == "text":
         return str(value)
@@ -341,31 +348,31 @@ def as_text(budget: Budget, value: Any) -> str:
         if not fits(value):
             raise Misuse(f"the number has more than {MAX_BITS} bits and cannot be written")
         return str(value)
-    return as_json(budget, value)
+    return as_json(meter, value)
 
 
-def as_json(budget: Budget, value: Any, indent: int | None = None) -> str:
-    """A value as JSON, if it is plain data of reasonable size and depth."""
-    copied = _copy(budget, value, [0], MAX_DEPTH)
+def as_json(meter: Meter, value: Any, indent: int | None = None) -> str:
+    """Write plain data of reasonable size and depth as JSON."""
+    copied = _copy(meter, value, [0], MAX_DEPTH)
     try:
         written = json.dumps(copied, ensure_ascii=False, indent=indent, allow_nan=False)
     except ValueError:
         raise Misuse("JSON has no way to write infinity or 'not a number'") from None
-    budget.new_text(len(written))
+    meter.new_text(len(written))
     return written
 
 
-def _copy(budget: Budget, value: Any, written: list[int], depth: int) -> Any:
-    """A copy of built-in types only, made while counting, since shared parts are written each time."""
+def _copy(meter: Meter, value: Any, written: list[int], depth: int) -> Any:
+    """Copy a value into built-in types, and count on the way: shared parts are written each time."""
     found, value = kind(value), exact(value)
     written[0] += 2 + (len(value) if found == "text" else 0)
-    budget.items(1)
+    meter.items(1)
     if written[0] > MAX_LENGTH or depth < 0:
         raise Misuse("the value is too large or too deeply nested to be written as text")
     if found == "list":
-        return [_copy(budget, item, written, depth - 1) for item in elements(value)]
+        return [_copy(meter, item, written, depth - 1) for item in elements(value)]
     if found == "mapping":
-        return {_key(key, written): _copy(budget, item, written, depth - 1) for key, item in entries(value)}
+        return {_key(key, written): _copy(meter, item, written, depth - 1) for key, item in entries(value)}
     if found not in SCALARS:
         raise Misuse(f"{describe(value)} cannot be written as text; let the step return plain data")
     if found == "number" and not fits(value):

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 from holdfast.agents.patterns import pattern_problem, patterns_in
 from holdfast.graph.validation import executor_problems
 from holdfast.suggestions import did_you_mean
-from holdfast.workflows.language.expressions import ExpressionError, compile_expression
-from holdfast.workflows.language.templates import TemplateError, compile_template
+from holdfast.workflows.language.templates import TemplateError, compile_expression, compile_template
 from holdfast.workflows.model import Agent, Ask, End, Http, Shell, SubWorkflow, Wait
 from holdfast.workflows.reading.checks import SCOPE, Placed, Reading, check_ask, check_inputs
 from holdfast.workflows.reading.problems import Problem, listed
@@ -396,27 +395,13 @@ def check_texts(reading: Reading) -> Iterator[Problem]:
             yield from check.problems(text, paths)
 
 
-def _read(reading: Reading, text: Text) -> set[tuple[str, ...]] | Problem:
+def _read(reading: Reading, text: Text) -> frozenset[tuple[str, ...]] | Problem:
     """The paths that a text names, or why it cannot be read."""
     try:
-        if text.expression:
-            return compile_expression(text.value).names()
-        return compile_template(text.value).paths()
-    except ExpressionError as error:
-        return _unreadable(reading, text, error, error.column - 1, _EXPRESSION)
+        return (compile_expression if text.expression else compile_template)(text.value).paths
     except TemplateError as error:
-        lines = text.value.splitlines(keepends=True)[: error.line - 1]
-        return _unreadable(reading, text, error, sum(map(len, lines)) + error.column - 1, _TEMPLATE)
-
-
-def _unreadable(reading: Reading, text: Text, error: Exception, offset: int, hint: str) -> Problem:
-    offset = min(max(0, offset), len(text.value))
-    return reading.source.problem_inside(text.path, offset, f"{text.place}: {_told(error)}", hint)
-
-
-def _told(error: Exception) -> str:
-    """What an error says, without the place in the text: the problem has the place in the file."""
-    return re.sub(r" \((?:line \d+, )?column \d+\)", "", str(error), count=1)
+        hint = _EXPRESSION if text.expression else _TEMPLATE
+        return reading.source.problem_inside(text.path, error.offset, f"{text.place}: {error.reason}", hint)
 
 
 class _Names:
@@ -432,7 +417,7 @@ class _Names:
             "workflow": ("`workflow` has no", _WORKFLOW),
         }
 
-    def problems(self, text: Text, paths: set[tuple[str, ...]]) -> Iterator[Problem]:
+    def problems(self, text: Text, paths: frozenset[tuple[str, ...]]) -> Iterator[Problem]:
         """Names in a text that lead to nothing; of very many, some."""
         dashed = self._dashed(text)
         if dashed is not None:
