@@ -1,4 +1,4 @@
-"""Comparing two states of 10 MB: nested documents, a long list of messages and a text of 5 MB."""
+"""Benchmarks of diffs of two states of 10 MB: nested documents, a long list of messages and a text of 5 MB."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEGABYTES = 10
 
 
 def state(size: float, seed: int = 1) -> dict[str, Any]:
-    """About `size` megabytes: half a text, the rest messages and documents."""
+    """Return a state of about `size` megabytes: half a text, the rest messages and documents."""
     chance = random.Random(seed)
 
     def sentence(words: int) -> str:
@@ -45,7 +45,7 @@ def state(size: float, seed: int = 1) -> dict[str, Any]:
 
 
 def edited(before: dict[str, Any], every: int) -> dict[str, Any]:
-    """The state with one in `every` lines, messages and documents changed, and as many gone and new."""
+    """Return the state with one in `every` lines, messages and documents changed, and as many removed and added."""
     after = copy.deepcopy(before)
     lines = after["text"].split("\n")
     after["text"] = "\n".join(
@@ -62,7 +62,7 @@ def edited(before: dict[str, Any], every: int) -> dict[str, Any]:
 
 
 def bench_diff(folder: Path, tiny: bool) -> Iterator[Row]:
-    """Comparing 10 MB with few and with many changes, against writing both as JSON; and two such runs' one key."""
+    """Compare 10 MB with few and with many changes, against writing both as JSON; and one key of two such runs."""
     size = MEGABYTES / 100 if tiny else MEGABYTES
     before = state(size)
     for name, every in (("few", 997), ("many", 7)):
@@ -79,7 +79,7 @@ def bench_diff(folder: Path, tiny: bool) -> Iterator[Row]:
 
 
 def _stored(folder: Path, before: dict[str, Any]) -> Iterator[Row]:
-    """Two checkpoints that differ in one small key, the rest as large as ever."""
+    """Compare two checkpoints that differ in one small key of a large state."""
     graph = StateGraph(dict, name="large")
     graph.add_node("load", lambda state: before).add_node("count", lambda state: {"n": 2})
     graph.add_edge(START, "load").add_edge("load", "count").add_edge("count", END)

@@ -1,4 +1,4 @@
-"""What every benchmark has: a line of the table, and the graphs that are measured."""
+"""Shared parts of the benchmarks: a row of the table, and the graphs that are measured."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from holdfast import END, START, App, StateGraph, append
 ROUNDS = 7
 
 SESSION = ".bench-"
-"""How the folder of a session begins; each benchmark has a folder in it, and those on PostgreSQL share a server."""
+"""The prefix of a session's folder; each benchmark has a folder in it, and those on PostgreSQL share a server."""
 
 
 @dataclass
 class Row:
-    """One line of the table. `better` says which way the target lies; without a target it is told for comparison."""
+    """One row of the table. `better` is the direction of the target; a row without a target is for comparison."""
 
     name: str
     measured: str
@@ -74,5 +74,5 @@ def loop(node: Callable[..., Any], times: int, schema: Any = Growing) -> StateGr
 
 
 def rows_of(app: App, run: str) -> list[tuple[bytes, bytes, bytes]]:
-    """What the steps of a run left in the store: chain, mark and body of each entry but the first."""
+    """Return what the steps of a run stored: chain, mark and body of each entry but the first."""
     return [(entry.chain, entry.mark or b"", entry.body) for entry in app.store.read(run)][1:]

@@ -1,4 +1,4 @@
-"""Benchmarks of workers: how much more several do than one, and how soon one takes over what another left."""
+"""Benchmarks of workers: the throughput of several against one, and the time until one takes over another's runs."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from on_postgres import opened, url_of
 from worker_process import sleepy_chain
 
 STEPS, SECONDS = 20, 0.005
-"""The runs that are worked off: so many steps, each of which sleeps for so long."""
+"""The runs that the workers execute: the number of steps, and how long each of them sleeps."""
 
 CONCURRENCY = 1
-"""How many runs a worker drives at once: few, so that the workers are the limit and not the machine."""
+"""How many runs a worker executes at once: few, so that the workers are the limit and not the machine."""
 
 RUNS_PER_WORKER = 15
 
 LEASE = 2.0
 LEFT_BEHIND = 4
-"""How many runs the worker that is killed drives."""
+"""How many runs the worker that is killed executes."""
 
 ENDLESS = (1000, 0.1)
-"""The runs that are left behind: so many steps, each of which sleeps for so long."""
+"""The runs that the killed worker abandons: the number of steps, and how long each of them sleeps."""
 
 DEADLINE = 120.0
 
 
 class Said(NamedTuple):
-    """What a worker did with a run, and when."""
+    """An event of a worker, and its time."""
 
     kind: str
     run: str
@@ -44,7 +44,7 @@ class Said(NamedTuple):
 
 
 class WorkerProcess:
-    """A worker in a process of its own, which begins when it is told to."""
+    """A worker in its own process, which starts on request."""
 
     def __init__(self, url: str, steps: int, seconds: float, concurrency: int) -> None:
         program = [sys.executable, str(Path(__file__).with_name("worker_process.py"))]
@@ -71,18 +71,18 @@ class WorkerProcess:
         self._said.put(None)
 
     def wait(self) -> None:
-        """Wait until it can begin at once."""
+        """Wait until it is ready."""
         if not self._ready.wait(DEADLINE) or self._process.poll() is not None:
             raise RuntimeError("a worker did not start")
 
     def begin(self) -> None:
-        """Let it work."""
+        """Start it."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
 
     def next(self, kind: str) -> Said:
-        """The next of what it says that is of this kind."""
+        """Return its next event of this kind."""
         while True:
             said = self._said.get(timeout=DEADLINE)
             if said is None:
@@ -91,21 +91,21 @@ class WorkerProcess:
                 return said
 
     def heard(self) -> Iterator[Said]:
-        """What it said meanwhile."""
+        """Return its events so far."""
         while not self._said.empty():
             said = self._said.get()
             if said is not None:
                 yield said
 
     def kill(self) -> float:
-        """SIGKILL; answers when."""
+        """Kill it with SIGKILL; return the time."""
         self._process.kill()
         at = time.monotonic()
         self._process.wait()
         return at
 
     def close(self) -> None:
-        """Let it drain and end."""
+        """Stop it, and wait for its end."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(DEADLINE)
@@ -114,7 +114,7 @@ class WorkerProcess:
 
 
 def bench_workers(folder: Path, tiny: bool) -> Iterator[Row]:
-    """Four workers against one, in runs per second."""
+    """Measure four workers against one, in runs per second."""
     runs, rounds = (1, 1) if tiny else (RUNS_PER_WORKER, 3)
     several = 2 if tiny else 4
     alone, together = [], []
@@ -150,7 +150,7 @@ def _runs_per_second(place: Path, workers: int, runs_per_worker: int) -> float:
 
 
 def _all_completed(fleet: list[WorkerProcess], runs: int) -> float:
-    """When the last of so many runs was completed."""
+    """Return the time when the last of this many runs was completed."""
     done: dict[str, float] = {}
     deadline = time.monotonic() + DEADLINE
     while len(done) < runs:
@@ -167,7 +167,7 @@ def _all_completed(fleet: list[WorkerProcess], runs: int) -> float:
 
 
 def bench_failover(folder: Path, tiny: bool) -> Iterator[Row]:
-    """How long after a worker's death another has taken over all that it drove, beyond the lease."""
+    """Measure how long after the lease of a dead worker another has taken over all its runs."""
     trials, lease, prelude = (1, 0.5, 0.2) if tiny else (10, LEASE, 1.0)
     late: list[float] = []
     with opened(url_of(folder / "failover", lease=lease)) as store:
@@ -175,13 +175,13 @@ def bench_failover(folder: Path, tiny: bool) -> Iterator[Row]:
         for _ in range(LEFT_BEHIND):
             app.submit({"n": 0})
         victim = _begun(store.url)
-        driven = {victim.next("taken").run for _ in range(LEFT_BEHIND)}
+        claimed = {victim.next("taken").run for _ in range(LEFT_BEHIND)}
         for _ in range(trials):
             heir = _begun(store.url)
             time.sleep(prelude)
             died = victim.kill()
             taken = [heir.next("taken") for _ in range(LEFT_BEHIND)]
-            assert {said.run for said in taken} == driven
+            assert {said.run for said in taken} == claimed
             late.append(max(said.at for said in taken) - died - lease)
             victim = heir
         victim.close()

@@ -1,4 +1,4 @@
-"""Benchmarks of a large store against a small one: what is done with one run must not feel the others."""
+"""Benchmarks of a large store against a small one: operations on one run must not depend on the others."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from holdfast.stores.postgres.store import PostgresStore
 from holdfast.views.runs import run_list
 
 CHECKPOINTS = 50
-"""How many a run has."""
+"""How many checkpoints a run has."""
 
 SMALL, LARGE = 20, 20_000
-"""How many runs a store has; as many as the small one has are listed of both."""
+"""How many runs a store has; from both, as many as the small one has are listed."""
 
 PER_COMMIT = 200
 
 
 class Herd:
-    """A store full of copies of two runs that were driven: every second has one step left, the others are completed."""
+    """A store full of copies of two runs: every second has one step left, the others are completed."""
 
     def __init__(self, store: Store, runs: int) -> None:
         self.store, self.runs = store, runs
@@ -53,7 +53,7 @@ class Herd:
                 connection.execute("VACUUM ANALYZE")
 
     def some_run(self, left_over: bool) -> RunInfo:
-        """A run that nobody was given before: one with a step left over, or a completed one."""
+        """Return a run that was not used before: one with a step left, or a completed one."""
         number = next(number for number in self._left if number % 2 == left_over)
         self._left.remove(number)
         return self.journal.info(_name(number))
@@ -79,7 +79,7 @@ class Herd:
 
 
 class Work:
-    """The node of every step; while `is_broken`, it fails at the last."""
+    """The node of every step; while `is_broken`, the last one fails."""
 
     def __init__(self) -> None:
         self.is_broken = False
@@ -91,7 +91,7 @@ class Work:
 
 
 def _templates() -> list[tuple[RunInfo, list[Entry]]]:
-    """A completed run, and one that stopped before its last step."""
+    """Return a completed run, and one that stopped before its last step."""
     store, work = open_store("memory://"), Work()
     app = chain(CHECKPOINTS, work).compile(store)
     app.invoke({"n": 0}, run_id="completed")
@@ -108,7 +108,7 @@ def _name(number: int) -> str:
 
 
 def _copy(info: RunInfo, entries: Sequence[Entry], number: int, runs: int) -> Append:
-    """A run of its own with these entries; the higher its number, the later it was touched."""
+    """Add a run with these entries; the higher its number, the later its last update."""
     run, key, ago = _name(number), new_run_key(), float(runs - number)
     chained, copies = genesis(run, key), []
     for entry in entries:
@@ -122,7 +122,7 @@ def _copy(info: RunInfo, entries: Sequence[Entry], number: int, runs: int) -> Ap
 
 
 def bench_large(folder: Path, tiny: bool) -> Iterator[Row]:
-    """Listing, showing, resuming and pruning with 1,000,000 checkpoints in the store against 1,000."""
+    """Measure listing, showing, resuming and pruning with 1,000,000 checkpoints in the store against 1,000."""
     small, large, rounds = (20, 40, 1) if tiny else (SMALL, LARGE, 5)
     for kind in ("SQLite", "PostgreSQL"):
         with ExitStack() as stack:
@@ -161,7 +161,7 @@ def _compared(kind: str, small: Herd, large: Herd, rounds: int) -> Iterator[Row]
 
 
 def _undisturbed(seconds: list[float]) -> float:
-    """The lower quartile: these take so short a time that one look of the system at another process doubles it."""
+    """Return the lower quartile: these times are so short that one context switch doubles them."""
     return statistics.quantiles(seconds, n=4, method="inclusive")[0]
 
 

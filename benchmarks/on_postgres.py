@@ -20,7 +20,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 def url_of(folder: Path, **parameters: object) -> str:
-    """A store of its own, named like the folder, on the server that all benchmarks of a session share."""
+    """Return the URL of a store named like the folder, on the server that all benchmarks of a session share."""
     given = "".join(f"&{name}={value}" for name, value in parameters.items())
     server = next(place for place in folder.parents if place.name.startswith(SESSION)) / "server"
     return f"pg-embedded:{server}?schema={folder.name}{given}"
@@ -28,7 +28,7 @@ def url_of(folder: Path, **parameters: object) -> str:
 
 @contextmanager
 def opened(url: str) -> Iterator[PostgresStore]:
-    """A store, whose tables are gone afterwards."""
+    """Open a store, and drop its tables afterwards."""
     store = open_store(url)
     assert isinstance(store, PostgresStore)
     try:
@@ -41,7 +41,7 @@ def opened(url: str) -> Iterator[PostgresStore]:
 
 @contextmanager
 def connected(store: PostgresStore, *, autocommit: bool) -> Iterator[Connection]:
-    """A plain connection to the server of a store."""
+    """Open a plain connection to the server of a store."""
     with store.transaction() as borrowed:
         place = borrowed.info
         address = {"host": place.host, "user": place.user, "dbname": place.dbname, "port": place.port}
@@ -65,7 +65,7 @@ class RawLoop:
         self._insert = f"INSERT INTO {table} VALUES (%s, %s, %s, %b, %b, %b)".encode()
 
     def seconds(self, rows: list[tuple[bytes, bytes, bytes]], finish: Callable[[], None]) -> float:
-        """Seconds per row; `finish` is called after each."""
+        """Return the seconds per row; `finish` is called after each."""
         execute, insert = self._connection.execute, self._insert
         self._runs += 1
         begun = time.perf_counter()
@@ -76,7 +76,7 @@ class RawLoop:
 
 
 def bench_chain(folder: Path, tiny: bool) -> Iterator[Row]:
-    """A chain of 200 steps against a raw psycopg loop with one insert and one commit per step."""
+    """Measure a chain of 200 steps against a raw psycopg loop with one insert and one commit per step."""
     length, rounds = (10, 1) if tiny else (200, 3 * ROUNDS)
     with (
         opened(url_of(folder)) as store,
@@ -106,7 +106,7 @@ def bench_chain(folder: Path, tiny: bool) -> Iterator[Row]:
 
 
 def bench_concurrent(folder: Path, tiny: bool) -> Iterator[Row]:
-    """100 concurrent runs of 20 steps against one run, in steps per second."""
+    """Measure 100 concurrent runs of 20 steps against one run, in steps per second."""
     at_once, rounds = (5, 1) if tiny else (100, ROUNDS)
     with opened(url_of(folder)) as store:
         app = chain(20, one_more_async).compile(store)

@@ -1,6 +1,6 @@
-"""The past of a long run: its first page of history and its first step, against those of a short run.
+"""Benchmarks of the history of a long run: its first page and its first step, against those of a short run.
 
-The quickest of many tries is taken: what takes a millisecond is at the mercy of whatever else the machine does.
+The quickest of many tries counts, because other processes disturb measurements of a millisecond.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HELD = 100_000
 
 
 def bench_history(folder: Path, tiny: bool) -> Iterator[Row]:
-    """Listing the newest checkpoints, and the state after the first step: of 10,000 steps against 100."""
+    """Measure listing the newest checkpoints, and the state after the first step: of 10,000 steps against 100."""
     long, short = (300, 30) if tiny else (10_000, 100)
     places = {
         "memory": "memory://",
@@ -35,15 +35,15 @@ def bench_history(folder: Path, tiny: bool) -> Iterator[Row]:
         store = open_store(url)
         yield from measured(kind, store, long, short)
         store.close()
-    yield from measured("file, opened anew", open_store(url), long, short, anew=partial(open_store, url))
+    yield from measured("file, reopened", open_store(url), long, short, reopened=partial(open_store, url))
     with opened(url_of(folder)) as server:
         yield from measured("postgres", server, long, short)
 
 
 def measured(
-    kind: str, store: Store, long: int, short: int, anew: Callable[[], Store] | None = None
+    kind: str, store: Store, long: int, short: int, reopened: Callable[[], Store] | None = None
 ) -> Iterator[Row]:
-    """The two figures of one store; with `anew` each time in a store that has seen nothing of the runs yet."""
+    """Return the two figures of one store; with `reopened` each time in a reopened store without caches."""
     blob = os.urandom(HELD)
     for steps in (long, short):
         if not store.runs(run=str(steps)):
@@ -58,7 +58,7 @@ def measured(
         times: dict[int, list[float]] = {long: [], short: []}
         for _ in range(3 * ROUNDS):
             for steps, found in times.items():
-                app = counting(steps).compile(anew() if anew is not None else store)
+                app = counting(steps).compile(reopened() if reopened is not None else store)
                 begun = time.perf_counter()
                 question(app, str(steps))
                 found.append(time.perf_counter() - begun)
@@ -68,5 +68,5 @@ def measured(
 
 
 def counting(steps: int) -> Any:
-    """A graph that counts to a number, with something in its state that nobody touches."""
+    """Return a graph that counts to a number, with a value in its state that no step changes."""
     return loop(lambda state: {"n": state["n"] + 1}, steps, Holding)

@@ -1,9 +1,9 @@
-"""Measures Holdfast against the floor it stands on, in one run, as ratios.
+"""Benchmarks of Holdfast against the cost of its store, in one run, as ratios.
 
     python benchmarks/run.py            every benchmark
     python benchmarks/run.py chain wave only these
     python benchmarks/run.py --check    exit with 1 if a target is missed
-    python benchmarks/run.py --tiny     see that they work: those on PostgreSQL in a form that says nothing
+    python benchmarks/run.py --tiny     check that they work, those on PostgreSQL with meaningless small sizes
 
 The floor of a durable step is a raw apsw loop on the same disk with the same PRAGMAs, the same bytes
 and one commit per step; on PostgreSQL (an embedded server that syncs) a raw psycopg loop. Contenders take
@@ -37,7 +37,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 
 
 def raw_loop(path: Path, synchronous: str, bodies: list[tuple[bytes, bytes, bytes]]) -> float:
-    """Seconds per commit of a plain loop that writes these rows, one commit each."""
+    """Return the seconds per commit of a plain loop that writes these rows, one commit each."""
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -61,7 +61,7 @@ def disk_bytes(app: App, path: Path) -> int:
 
 
 def bench_chain(folder: Path) -> Iterator[Row]:
-    """A chain of 200 steps against a raw loop with one commit per step, both on a fresh database."""
+    """Measure a chain of 200 steps against a raw loop with one commit per step, both on a fresh database."""
     graph = chain(200)
     graph.compile("memory://").invoke({"n": 0})
     for durability, synchronous, target in (("full", "FULL", 1.5), ("process", "NORMAL", 6.0)):
@@ -88,7 +88,7 @@ def bench_chain(folder: Path) -> Iterator[Row]:
 
 
 def bench_messages(folder: Path) -> Iterator[Row]:
-    """A list that grows by 1 KB a step: time per step late against early, and bytes on disk."""
+    """Measure a list that grows by 1 KB per step: time per step late against early, and bytes on disk."""
     steps = 4200
     stamps: list[float] = []
 
@@ -121,7 +121,7 @@ def bench_messages(folder: Path) -> Iterator[Row]:
 
 
 def random_text(seed: int) -> str:
-    """1 KB that does not compress well and is the same in every run."""
+    """Return 1 KB that does not compress well and is the same in every run."""
     value, letters = seed * 2654435761 % 2**32, []
     for _ in range(1000):
         value = (value * 1103515245 + 12345) % 2**31
@@ -130,7 +130,7 @@ def random_text(seed: int) -> str:
 
 
 def bench_wave(folder: Path) -> Iterator[Row]:
-    """A wave of 200 steps: how many commits it takes."""
+    """Measure a wave of 200 steps: how many commits it takes."""
     for kind in ("sync", "async"):
         graph = StateGraph({"n": int, "seen": Annotated[list[int], append]}, name="wave")
         for index in range(200):
@@ -160,7 +160,7 @@ def _seer(index: int, is_async: bool) -> Callable[..., Any]:
 
 
 def bench_concurrent(folder: Path) -> Iterator[Row]:
-    """100 concurrent runs of 20 steps against one run, in steps per second."""
+    """Measure 100 concurrent runs of 20 steps against one run, in steps per second."""
     app = chain(20, one_more_async).compile(f"sqlite:///{folder / 'many.db'}")
 
     async def many(count: int) -> float:
@@ -186,7 +186,7 @@ def bench_concurrent(folder: Path) -> Iterator[Row]:
 
 
 def bench_untouched(folder: Path) -> Iterator[Row]:
-    """10 MB that nobody touches while 100 steps run: bytes written after the first checkpoint."""
+    """Measure 10 MB that 100 steps do not change: bytes written after the first checkpoint."""
     app = chain(100, schema=Holding).compile(f"sqlite:///{folder / 'untouched.db'}", durability="process")
     outcome = app.invoke({"n": 0, "blob": os.urandom(10_000_000)})
     first, *later = app.checkpoints(outcome.run_id)
@@ -206,7 +206,7 @@ def bench_untouched(folder: Path) -> Iterator[Row]:
 
 
 def bench_cold_resume(folder: Path) -> Iterator[Row]:
-    """Resuming 1,000 steps and 1 MB cold, to its first new step, against reading and decoding the same bytes."""
+    """Measure a cold resume of 1,000 steps and 1 MB, to its first new step, against decoding the same bytes."""
     path = folder / "cold.db"
     begun_step: list[float] = []
 
@@ -259,7 +259,7 @@ def read_and_decode(path: Path) -> None:
 
 
 def bench_checkpoints(folder: Path) -> Iterator[Row]:
-    """Saving and resuming with 1,000 tasks in the state, and the size of a typical checkpoint."""
+    """Measure saving and resuming with 1,000 tasks in the state, and the size of a typical checkpoint."""
 
     def work(state: Any) -> dict[str, Any]:
         number = len(state["tasks"])
@@ -299,7 +299,7 @@ def bench_checkpoints(folder: Path) -> Iterator[Row]:
 
 
 def bench_import(folder: Path) -> Iterator[Row]:
-    """`import holdfast` against a bare interpreter, in CPU time."""
+    """Measure `import holdfast` against a bare interpreter, in CPU time."""
     ours, bare = [], []
     for _ in range(ROUNDS * 2):
         bare.append(cpu_of("pass"))
@@ -324,7 +324,7 @@ def cpu_of(code: str) -> float:
 
 
 def bench_help(folder: Path) -> Iterator[Row]:
-    """`holdfast --help`, cold, against a bare interpreter, in CPU time."""
+    """Measure `holdfast --help`, cold, against a bare interpreter, in CPU time."""
     ours, bare = [], []
     for _ in range(ROUNDS * 2):
         bare.append(cpu_of("pass"))
@@ -365,7 +365,7 @@ graph.add_edge(before, END).compile(sys.argv[2]).invoke({})
 
 
 def bench_workflow_file(folder: Path) -> Iterator[Row]:
-    """A step of `holdfast run` against a step of the same graph in Python, both in processes of their own."""
+    """Measure a step of `holdfast run` against a step of the same graph in Python, both in their own processes."""
     (folder / "work.py").write_text(WORK)
     (folder / "same.py").write_text(SAME_IN_PYTHON)
     steps = 300
@@ -422,11 +422,11 @@ SCALED = {
     "history": ("past", "bench_history"),
     "diff": ("comparing", "bench_diff"),
 }
-"""Those that have a tiny form, by module and function; all but the last need the extras of PostgreSQL."""
+"""Benchmarks with a tiny form, by module and function; all but the last need the extras of PostgreSQL."""
 
 
 def rows(name: str, folder: Path, tiny: bool) -> Iterator[Row]:
-    """What a benchmark measures."""
+    """Return the description of a benchmark."""
     if name in BENCHMARKS:
         return BENCHMARKS[name](folder)
     module, function = SCALED[name]
@@ -452,7 +452,7 @@ def main(arguments: list[str]) -> int:
     print(f"{'benchmark':48} {'measured':>16} {'floor':>16} {'figure':>10} {'target':>10}")
     missed = 0
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=SESSION) as session:
-        Path(session).chmod(0o755)  # Whoever runs the PostgreSQL server has to get in.
+        Path(session).chmod(0o755)  # The user of the PostgreSQL server must be able to enter.
         for name in names:
             folder = Path(session) / name
             folder.mkdir()

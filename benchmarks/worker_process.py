@@ -1,7 +1,7 @@
-"""A worker in a process of its own: `worker_process.py URL STEPS SECONDS CONCURRENCY`.
+"""A worker in its own process: `worker_process.py URL STEPS SECONDS CONCURRENCY`.
 
-It says `ready` and waits for a line on stdin; from then on it says of each run it takes up or completes when it did,
-by the clock that all processes of a machine share. At the end of stdin it drains and ends.
+It prints `ready` and waits for a line on stdin; from then on it prints when it claims and completes each run, by
+the clock that all processes of a machine share. At the end of stdin it stops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.stores.base import Store
 
 
 def sleepy_chain(store: Store, steps: int, seconds: float) -> App:
-    """A chain of steps that do nothing but wait."""
+    """Return a chain of steps that only wait."""
 
     async def work(state: Any) -> dict[str, Any]:
         await asyncio.sleep(seconds)
@@ -40,7 +40,7 @@ def _stop_at_end_of_input(worker: Worker) -> None:
 
 
 def main(url: str, steps: str, seconds: str, concurrency: str) -> None:
-    """Work until stdin ends."""
+    """Execute runs until stdin ends."""
     store = open_store(url)
     app = sleepy_chain(store, int(steps), float(seconds))
     worker = Worker(store, Catalog([app]), concurrency=int(concurrency), tell=_say, grace=0.1)

@@ -1,4 +1,4 @@
-"""A draft goes to a reviewer again and again until it is approved; the run waits, stored, in between.
+"""A draft goes to a reviewer until it is approved; while the run waits, it is stored.
 
 Run it: python examples/approval_loop.py
 """
@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict
 from holdfast import END, START, AnswerRejected, App, Context, StateGraph, append
 
 REVIEWS = ["Shorter, please.", "Now the title is dull.", "approved"]
-"""What the reviewer says, one answer at a time. In life these come days apart, through a web form."""
+"""The answers of the reviewer. In practice they come days apart, through a web form."""
 
 
 class Article(TypedDict, total=False):
@@ -20,7 +20,7 @@ class Article(TypedDict, total=False):
 
 
 written: list[str] = []
-"""Every draft that was written, kept outside Holdfast."""
+"""Every draft that was written, recorded outside Holdfast."""
 
 
 def write(state: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def publish(state: Any) -> dict[str, Any]:
 
 
 def compile_on(folder: str) -> App:
-    """A new app each time, as a new process would make one."""
+    """Return a new app, as a new process would make one."""
     graph = StateGraph(Article, name="article")
     graph.add_node("write", write)
     graph.add_node("review", review)

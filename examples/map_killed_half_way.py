@@ -1,7 +1,7 @@
-"""A map over 200 items is killed with SIGKILL half-way, in a process of its own, and resumed.
+"""A map over 200 items in another process is killed with SIGKILL half-way, and resumed.
 
-Every item is journalled when it finishes, so the resume runs only the rest. An item that was under way
-at the moment of the kill is not finished and runs again: a step is tried at least once.
+Every item is journalled when it finishes, so the resume runs only the rest. An item that was running
+when the process was killed runs again: steps run at least once.
 
 Run it: python examples/map_killed_half_way.py
 """
@@ -48,7 +48,7 @@ def lines(ledger: Path) -> list[str]:
 
 
 def killed_half_way(folder: Path, ledger: Path) -> None:
-    """Start the map in another process, and kill it when half of the items have begun."""
+    """Start the map in another process, and kill it when half of the items have started."""
     child = subprocess.Popen([sys.executable, __file__, str(folder)])
     while len(lines(ledger)) < ITEMS // 2 and child.poll() is None:
         time.sleep(0.005)

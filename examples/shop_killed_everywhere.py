@@ -1,4 +1,4 @@
-"""An order is paid, approved and shipped. Its crash test kills it at every boundary, and finds what was careless.
+"""An order is paid, approved and shipped. Its crash test kills it at every boundary, and finds the careless code.
 
 Run it: python examples/shop_killed_everywhere.py, or as tests: pytest examples/shop_killed_everywhere.py
 """
@@ -16,7 +16,7 @@ class Order(TypedDict, total=False):
 
 
 class FakeGateway:
-    """Stands in for the payment service: it says what it does, and knows keys as payment services do."""
+    """Fake of the payment service: it records its effects, and deduplicates by key as payment services do."""
 
     def charge(self, amount: int, idempotency_key: str | None = None) -> str:
         record_effect("charge", idempotency_key, amount=amount)

@@ -1,4 +1,4 @@
-"""A chain of ten steps hits a rate limit at step 9. Later it is resumed, and nothing finished runs again.
+"""A chain of ten steps hits a rate limit at step 9. Later it is resumed, and no finished step runs again.
 
 Run it: python examples/ten_steps_rate_limited.py
 """
@@ -21,13 +21,13 @@ class RateLimited(Exception):
 
 
 calls: Counter[int] = Counter()
-"""How often each chapter was asked for: the bill, kept outside Holdfast."""
+"""How often each chapter was requested, recorded outside Holdfast."""
 
 limited = True
 
 
 def write_chapter(number: int, topic: str) -> str:
-    """Stands in for an expensive call of a language model."""
+    """Fake of an expensive call of a language model."""
     calls[number] += 1
     if limited and number == 9:
         raise RateLimited("429: too many requests, try again in an hour")

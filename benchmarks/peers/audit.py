@@ -1,4 +1,4 @@
-"""How durable a contender is: its real syncs per step, counted from outside."""
+"""The durability of a contender: its real syncs per step, counted from outside."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SYNCED = 0.8
 
 
 def syncs_per_step(ground: Ground, store: str, workload: Workload, command: Command) -> float:
-    """The syncs of a larger turn less those of a smaller one: what opening and closing costs is in both."""
+    """Return the syncs of a larger turn less those of a smaller one: both include opening and closing."""
     count = _in_the_server if store == "postgres" else _in_the_process
     small, large = workload.audited
     syncs = [count(ground, command, sizes) for sizes in (small, large)]
@@ -28,7 +28,7 @@ def syncs_per_step(ground: Ground, store: str, workload: Workload, command: Comm
 
 
 def _in_the_process(ground: Ground, command: Command, sizes: tuple[int, ...]) -> int:
-    """Every fsync, fdatasync and synced write of the process and its threads, seen by a tracer."""
+    """Count every fsync, fdatasync and synced write of the process and its threads with a tracer."""
     from tests.proof.ptrace import count_syncs
 
     with ground.place("sqlite") as place:
@@ -36,7 +36,7 @@ def _in_the_process(ground: Ground, command: Command, sizes: tuple[int, ...]) ->
 
 
 def _in_the_server(ground: Ground, command: Command, sizes: tuple[int, ...]) -> int:
-    """The syncs of the server's log, as the server counts them."""
+    """Return the server's own count of WAL syncs."""
     import subprocess
 
     question = "SELECT coalesce(sum(fsyncs), 0)::bigint FROM pg_stat_io WHERE object = 'wal'"

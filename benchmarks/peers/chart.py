@@ -1,4 +1,4 @@
-"""The race as a picture: bars on a logarithmic axis, as plain SVG."""
+"""The chart of the results: bars on a logarithmic axis, as plain SVG."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ text { font-family: system-ui, sans-serif; font-size: 12px; fill: #1f2328 }
 
 
 def svg(results: Results) -> str:
-    """Wall times of all contenders: a panel for each store, a group of bars for each workload."""
+    """Draw the wall times of all contenders: a panel for each store, a group of bars for each workload."""
     axis = Axis.over([sample.wall for sample in results.samples])
     drawn, y = [], 46
     for store in results.stores():
@@ -52,7 +52,7 @@ def svg(results: Results) -> str:
 
 
 class Axis:
-    """From seconds to places, a power of ten for each line of the grid."""
+    """Map seconds to positions, a power of ten for each line of the grid."""
 
     def __init__(self, least: int, most: int) -> None:
         self.least, self.most = least, most

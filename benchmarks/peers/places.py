@@ -1,4 +1,4 @@
-"""Where contenders race: a fresh SQLite file or a fresh database for each turn, on the same disk."""
+"""The stores of the contenders: a fresh SQLite file or a fresh database for each turn, on the same disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Ground:
 
     @contextmanager
     def place(self, store: str) -> Iterator[Place]:
-        """A place that nobody has used, gone afterwards."""
+        """Yield a new place, and remove it afterwards."""
         number = next(self._numbers)
         if store == "sqlite":
             folder = self.folder / f"turn{number}"
@@ -44,7 +44,7 @@ class Ground:
             self.ask(f"DROP DATABASE {name} WITH (FORCE)")
 
     def ask(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """What the server answers."""
+        """Return the server's reply."""
         import psycopg
 
         address = {"host": self._host(), "user": "postgres", "dbname": "postgres"}
@@ -53,7 +53,7 @@ class Ground:
             return cursor.fetchall() if cursor.description else []
 
     def wait_until_left(self, database: str) -> None:
-        """Wait until nobody is connected, for that is when the last figures are in the statistics."""
+        """Wait until nobody is connected: only then are the statistics complete."""
         deadline = time.monotonic() + 60
         question = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
         while self.ask(question, database)[0][0]:

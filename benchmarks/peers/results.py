@@ -1,4 +1,4 @@
-"""What a race gave: samples, the audit, and the facts of the machine; medians and ratios of them."""
+"""The results of a race: samples, the audit, and the facts of the machine, with medians and ratios."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Results:
     """By store, workload and contender: per step."""
 
     def of(self, store: str, workload: str, contender: str, figure: str) -> list[float]:
-        """The figures of a contender, round by round."""
+        """Return the figures of a contender, round by round."""
         return [
             getattr(sample, figure)
             for sample in self.samples
@@ -64,19 +64,19 @@ class Results:
         return statistics.median(figures) if figures else None
 
     def spread(self, store: str, workload: str, contender: str, figure: str) -> float:
-        """Half of what lies between the least and the most, as a part of the median."""
+        """Return half of the range, as a fraction of the median."""
         figures = self.of(store, workload, contender, figure)
         return (max(figures) - min(figures)) / 2 / statistics.median(figures)
 
     def ratio(self, store: str, workload: str, contender: str, figure: str) -> float | None:
-        """How many times what Holdfast takes: the median over the rounds, each compared in itself."""
+        """Return the ratio to Holdfast: the median of the ratios within each round."""
         theirs = self.of(store, workload, contender, figure)
         ours = self.of(store, workload, US, figure)
         pairs = [(a, b) for a, b in zip(theirs, ours, strict=False) if b]
         return statistics.median(a / b for a, b in pairs) if pairs else None
 
     def contenders(self) -> list[str]:
-        """Those who raced, Holdfast first and the floor last."""
+        """Return the contenders, Holdfast first and the raw loop last."""
         seen = {sample.contender for sample in self.samples}
         return [name for name in NAMES if name in seen]
 
@@ -102,7 +102,7 @@ def _in_order(names: Iterable[str]) -> list[str]:
 
 
 def machine(folder: Path) -> dict[str, str]:
-    """What the figures depend on."""
+    """Return the facts that the figures depend on."""
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores",
         "system": f"{platform.system()} {platform.release().partition('-')[0]}, {_file_system(folder)}",
@@ -111,7 +111,7 @@ def machine(folder: Path) -> dict[str, str]:
 
 
 def versions(contenders: Iterable[str], *, with_server: bool) -> dict[str, str]:
-    """Which versions race."""
+    """Return the versions of the contenders."""
     packages = {
         "holdfast": (),
         "langgraph": ("langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres"),

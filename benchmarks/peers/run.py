@@ -1,4 +1,4 @@
-"""The race against the peers: the same workloads on Holdfast, LangGraph, DBOS, Burr and a raw loop, in one run.
+"""Benchmarks against peers: the same workloads on Holdfast, LangGraph, DBOS, Burr and a raw loop, in one run.
 
     python benchmarks/peers/run.py --venv DIR --install     make an environment with the peers, and race in it
     python benchmarks/peers/run.py --venv DIR               race in an environment made before
@@ -119,7 +119,7 @@ class Race:
         return self._results
 
     def _rounds(self, ground: Any) -> None:
-        """As many as are asked for, but none that would end after the time for all of it."""
+        """Yield the requested rounds, but none that would end after the time limit."""
         end, longest = self._began + 60 * self._given.minutes, 0.0
         for number in range(self._given.rounds):
             begun = time.monotonic()
@@ -172,7 +172,7 @@ class Race:
         )
 
     def _audit(self, ground: Any) -> None:
-        """Count the syncs; if a peer syncs less, Holdfast also races as that peer does."""
+        """Count the syncs; if a peer syncs less, Holdfast also runs with the durability of that peer."""
         from audit import AUDITED, SYNCED, syncs_per_step
 
         os.environ.update(_environment())
@@ -206,13 +206,13 @@ class Race:
 
 
 def _environment() -> dict[str, str]:
-    """Holdfast is this tree; nobody sends anything anywhere."""
+    """Return the environment of a turn: Holdfast is this tree, and telemetry is off."""
     quiet = {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
     return {**os.environ, **quiet, "PYTHONPATH": str(SOURCE)}
 
 
 def _move_into(folder: Path, install: bool) -> None:
-    """Go on in this environment, which is made first if that is asked for."""
+    """Continue in this environment, and create it first if requested."""
     python = folder / "bin" / "python"
     if install:
         venv.create(folder, with_pip=True)

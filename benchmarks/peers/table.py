@@ -1,4 +1,4 @@
-"""The race as Markdown tables."""
+"""The results as Markdown tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STORES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
 
 def page(results: Results) -> str:
-    """All tables, and where Holdfast is not ahead."""
+    """Return all tables, and the rows in which Holdfast is not ahead."""
     parts = [
         "### Wall time\n\n"
         "The median of the rounds ± half of the range, and the median of the ratios to Holdfast: "
@@ -33,7 +33,7 @@ def page(results: Results) -> str:
 
 
 def figures(results: Results, figure: str, show: Callable[[float], str]) -> str:
-    """One figure of all contenders, a row for each store and workload."""
+    """Return one figure of all contenders, a row for each store and workload."""
     contenders = results.contenders()
     rows = []
     for store, workload in rows_of(results, figure):
@@ -52,7 +52,7 @@ def figures(results: Results, figure: str, show: Callable[[float], str]) -> str:
 
 
 def rows_of(results: Results, figure: str) -> list[tuple[str, str]]:
-    """Which stores and workloads have this figure."""
+    """Yield the stores and workloads that have this figure."""
     return [
         (store, workload)
         for store in results.stores()
@@ -62,7 +62,7 @@ def rows_of(results: Results, figure: str) -> list[tuple[str, str]]:
 
 
 def title(results: Results, workload: str) -> str:
-    """A workload with its sizes."""
+    """Return the name of a workload with its sizes."""
     sizes = results.sizes[workload]
     match workload:
         case "chain":
@@ -80,7 +80,7 @@ def title(results: Results, workload: str) -> str:
 
 
 def syncs(results: Results) -> str:
-    """Real syncs per step."""
+    """Return the table of real syncs per step."""
     contenders = [name for name in results.contenders() if name != "langgraph_delta"]
     rows = []
     for store, workloads in results.syncs.items():
@@ -91,7 +91,7 @@ def syncs(results: Results) -> str:
 
 
 def behind(results: Results) -> list[str]:
-    """Every figure in which a peer does better than Holdfast."""
+    """Yield every figure in which a peer is better than Holdfast."""
     return [
         f"- {title(results, workload)} on {STORES[store]}, {name}: "
         f"{NAMES[contender]} takes {times_of(ratio)} of what Holdfast takes."
@@ -114,7 +114,7 @@ def facts(results: Results) -> str:
 
 
 def lines(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     body = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
     return "\n".join(body)
 

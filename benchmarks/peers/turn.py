@@ -1,4 +1,4 @@
-"""One turn of one contender, in a process of its own: prepares, warms up, works, and tells what it took as JSON."""
+"""One turn of one contender, in its own process: prepares, warms up, works, and prints its measurements as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workloads import RESUMES, WARM, WORKLOADS, Place, Racer, Workload, die, wat
 
 
 def timed(racer: Racer, workload: Workload, sizes: tuple[int, ...], place: Place) -> dict[str, Any]:
-    """Warm up with a small one, then do the work."""
+    """Warm up with a small workload, then measure the work."""
     small = workload.warm_up
     workload.check(workload.prepare(racer, small)(), small)
     work = workload.prepare(racer, sizes)
@@ -33,12 +33,12 @@ def timed(racer: Racer, workload: Workload, sizes: tuple[int, ...], place: Place
 
 
 def resumes_at_launch(race: type) -> bool:
-    """Whether it takes up everything as soon as it is there, so that it can be warmed up elsewhere only."""
+    """Return whether a contender resumes everything on start, so that it can only be warmed up with another store."""
     return getattr(race, "resumes_at_launch", False)
 
 
 def stopped(race: type, sizes: tuple[int, ...], place: Place) -> None:
-    """Be killed in mid-run, as the step begins that is then the first to be resumed."""
+    """Run until the step that will be resumed first starts, and be killed there."""
     steps, stop = sizes
     watch_steps(lambda n: die() if n == stop else None)
     race(place).starting(steps)()
@@ -46,7 +46,7 @@ def stopped(race: type, sizes: tuple[int, ...], place: Place) -> None:
 
 
 def resumed(race: type, sizes: tuple[int, ...], place: Place, spawned: float | None) -> dict[str, Any]:
-    """Take up a run that was killed; what counts is when its next step begins.
+    """Resume a run that was killed; the measurement ends when its next step starts.
 
     Since the process was spawned, or since everything was ready to take it up.
     """
@@ -68,7 +68,7 @@ def resumed(race: type, sizes: tuple[int, ...], place: Place, spawned: float | N
 
 
 def written(place: Place) -> int:
-    """Bytes written so far: by this process, or to the log of the server."""
+    """Return the bytes written so far: by this process, or to the WAL of the server."""
     if place.kind == "sqlite":
         facts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
         return int(facts["wchar"])
@@ -76,7 +76,7 @@ def written(place: Place) -> int:
 
 
 def used(place: Place) -> int:
-    """Bytes that the database has. Another process asks: closing a file drops the locks that this one has on it."""
+    """Return the bytes of the database, read by another process: closing a file would drop this one's locks."""
     if place.kind == "sqlite":
         question = (
             "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); "

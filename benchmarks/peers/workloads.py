@@ -1,4 +1,4 @@
-"""What is raced: the workloads, their sizes, and the answers that every contender must compute."""
+"""The workloads, their sizes, and the answers that every contender must compute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 Work = Callable[[], Any]
-"""What is timed: everything before it is preparation."""
+"""The measured work: everything before it is preparation."""
 
 
 PAGE = 100_000
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 
 class Place(NamedTuple):
-    """Where a contender keeps its runs: a SQLite file, or a database on a server behind a socket."""
+    """The store of a contender: a SQLite file, or a database on a server behind a socket."""
 
     kind: str
     path: str = ""
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 class Racer(Protocol):
-    """A contender, in a process of its own, at a place of its own. Each method prepares and gives the work."""
+    """A contender, in its own process, with its own store. Each method prepares and returns the work."""
 
     def chain(self, steps: int) -> Work: ...
     def messages(self, steps: int) -> Work: ...
@@ -53,7 +53,7 @@ class Racer(Protocol):
 
 @dataclass(frozen=True)
 class Workload:
-    """One race: what it is called, its sizes, how many steps it has, and what it must answer."""
+    """One workload: its name, its sizes, its number of steps, and the right answer."""
 
     name: str
     title: str
@@ -61,10 +61,10 @@ class Workload:
     tiny: tuple[int, ...]
     warm_up: tuple[int, ...]
     audited: tuple[tuple[int, ...], tuple[int, ...]]
-    """Two sizes, whose difference in syncs is what their difference in steps costs."""
+    """Two sizes: the difference of their syncs is the cost of the additional steps."""
 
     def steps(self, sizes: tuple[int, ...]) -> int:
-        """How many steps there are."""
+        """Return the number of steps."""
         match self.name:
             case "wave":
                 return sizes[0] + 2
@@ -75,7 +75,7 @@ class Workload:
         return sizes[0]
 
     def prepare(self, racer: Racer, sizes: tuple[int, ...]) -> Work:
-        """The work of this contender at these sizes."""
+        """Return the work of this contender at these sizes."""
         if self.name == "untouched":
             return racer.untouched(large_value(sizes[0]), sizes[1])
         prepare: Callable[..., Work] = getattr(racer, self.name)
@@ -119,19 +119,19 @@ WORKLOADS: Mapping[str, Workload] = {
 
 
 def message(number: int) -> dict[str, str]:
-    """A message of about 500 bytes, the same in every run, and no two alike."""
+    """Return a message of about 500 bytes, the same in every run, and different for each index."""
     letters = random.Random(number).choices(string.ascii_letters + "     ", k=470)
     return {"speaker": "user", "text": "".join(letters)}
 
 
 def large_value(size: int) -> list[str]:
-    """Pages of text that compresses badly, the same in every run."""
+    """Return pages of text that compresses badly, the same in every run."""
     text = random.Random(size).randbytes((size + 1) // 2).hex()[:size]
     return [text[begin : begin + PAGE] for begin in range(0, size, PAGE)]
 
 
 def digest(value: Any) -> str:
-    """A short name of a value, whatever kinds of lists and mappings it is made of."""
+    """Return a short digest of a value, whatever kinds of lists and mappings it is made of."""
     return hashlib.blake2b(_plain(value).encode(), digest_size=8).hexdigest()
 
 
@@ -146,7 +146,7 @@ def _plain(value: Any) -> str:
 
 
 def fresh(name: str) -> str:
-    """A name for a run that this process has not used."""
+    """Return a run id that this process has not used."""
     return f"{name}-{next(_numbers)}"
 
 
@@ -164,6 +164,6 @@ def watch_steps(watcher: Callable[[int], None]) -> None:
 
 
 def die() -> None:
-    """What a power switch does to a process."""
+    """Kill this process at once."""
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)

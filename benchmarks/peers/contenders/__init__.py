@@ -1,1 +1,1 @@
-"""Those who race: one module each, with a `Race` that prepares every workload in its own manner."""
+"""The contenders: one module each, with a `Race` that prepares every workload."""

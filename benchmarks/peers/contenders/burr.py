@@ -226,7 +226,7 @@ async def _square(state: State) -> State:
 
 
 class _Fan(MapStates):
-    """The branches: applications of their own, saved by the persister of their parent."""
+    """The branches: separate applications, saved by the persister of their parent."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""DBOS: workflow functions whose steps return what they did; the state is what the workflow keeps of that."""
+"""DBOS: workflow functions whose steps return their results; the state is in the workflow's variables."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Race:
         return work
 
     def resuming(self, steps: int) -> Work:
-        """Launching takes up what its executor left; so the launch is the work."""
+        """DBOS resumes pending workflows on launch; so the launch is the work."""
 
         def work() -> Any:
             self._launch()

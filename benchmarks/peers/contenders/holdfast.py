@@ -32,7 +32,7 @@ class Holding(TypedDict, total=False):
 
 
 class Race:
-    """Every step is one append, synced before the next step begins."""
+    """Every step is one append, synced before the next step starts."""
 
     durability = "full"
 

@@ -1,4 +1,4 @@
-"""Holdfast with durability="process": raced only beside peers who do not sync each step either."""
+"""Holdfast with durability="process": only compared with peers that do not sync each step either."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ CONNECTION = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_ro
 
 
 class Race:
-    """Synchronous graphs for a single run, asynchronous ones where much happens at once, as its guide says."""
+    """Synchronous graphs for a single run, asynchronous ones for parallel work, as its documentation says."""
 
     talking: type = Talking
 

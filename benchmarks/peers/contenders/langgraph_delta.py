@@ -19,7 +19,7 @@ class Talking(TypedDict):
 
 
 class Race(langgraph.Race):
-    """The same, but a checkpoint holds what was added, and a snapshot now and then."""
+    """The same, but a checkpoint holds what was added, with a snapshot from time to time."""
 
     talking = Talking
     workloads = ("messages",)

@@ -1,4 +1,4 @@
-"""What the steps do where a step is a function from a state to a dict of changes."""
+"""The steps of contenders in which a step is a function from a state to a dict of changes."""
 
 from __future__ import annotations
 

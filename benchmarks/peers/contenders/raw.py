@@ -1,4 +1,4 @@
-"""The floor: a plain loop over a database without any engine, one commit per step of just what changed."""
+"""The lower bound: a plain loop over a database without an engine, one commit per step with only the change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workloads import Place, Work, digest, fresh, message, step_begins
 
 
 class Race:
-    """Rows of (run, seq, delta). It survives what the contenders survive, and can do nothing else."""
+    """Rows of (run, seq, delta). It survives the same crashes as the contenders, and has no other feature."""
 
     def __init__(self, place: Place) -> None:
         self._rows = Postgres(place) if place.kind == "postgres" else Sqlite(place)
