@@ -37,7 +37,7 @@ def test_the_demo_tells_what_happened_and_leaves_nothing_behind(holdfast: Any, t
 
     assert done.returncode == 0 and done.stderr == ""
     assert "9  revise    FAILED, the service answered 429" in done.stdout
-    assert "finished steps are kept, resume with app.resume('demo-" in done.stdout
+    assert "finished steps are kept; resume with app.resume('demo-" in done.stdout
     assert "The run is completed: 8 steps kept, 2 run after the resume" in done.stdout
     assert list(tmp_path.iterdir()) == []
 

@@ -1,28 +1,123 @@
-"""Every error Holdfast raises on purpose: one tree; each says what happened and the way out."""
+"""Every error Holdfast raises on purpose: one tree; each has a code, its facts, and remedies as data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+FAILED, INVALID, CONFIGURATION = 1, 2, 3
+"""Exit codes of a command that ends with an error: the work failed, the request is wrong, something is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A way out of an error as data: an action on a run with its options, which each front end words itself.
+
+    `text` is a remedy in words that hold everywhere; it has no action.
+    """
+
+    action: str = ""
+    run_id: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+    def __str__(self) -> str:
+        if self.text:
+            return self.text
+        given = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return IN_PYTHON.get(self.action, "").format(run=self.run_id, given=given, **self.options)
+
+
+IN_PYTHON = {
+    "begin_own_run": "begin a run of your own with what the run holds",
+    "cancel": "stop it with app.cancel({run!r})",
+    "choose_run_id": "give the new run another run_id",
+    "confirm": "look at `disclosure` of this error, what it would run with, then app.resume({run!r}, trust=True)",
+    "delete": "remove it with app.delete({run!r})",
+    "export": "holdfast.capsules.export_run(…) writes one",
+    "fork": "app.resume(app.fork({run!r})) begins a run there",
+    "list_checkpoints": "app.checkpoints(…) lists those that are there",
+    "list_runs": "app.runs() lists those that are there",
+    "make_keys": "holdfast.capsules.make_key_pair(…) makes a pair",
+    "migrate": "run `holdfast store migrate` as the owner of the schema",
+    "plan": "plan the resume again with app.plan_resume({run!r})",
+    "read": "read it with app.get_state({run!r})",
+    "repair": "`holdfast store fsck --repair` rights it by the journal",
+    "rerun": "app.rerun({run!r}, {step!r}) runs this one again",
+    "resume": "resume with app.resume({run!r}{given})",
+    "reuse": "app.invoke(reuse={run!r}) starts a new run that reuses what is still the same",
+    "set_max_iterations": "use StateGraph(…, max_iterations={limit}) or more, then app.resume({run!r})",
+    "settle": "look what became of it, then resume with app.resume({run!r}, if_interrupted='rerun') or 'skip'",
+    "use_own_file": "go on with a workflow file of your own",
+}
+"""What each action is in Python; `{run}` is the run's id, `{given}` the options as arguments.
+
+An action that is not here has no words in Python: nothing is said of it.
+"""
+
+
+def with_remedies(problem: str, remedies: Iterable[object]) -> str:
+    """Return a problem followed by what can be done about it."""
+    return "; ".join(filter(None, [problem, ", or ".join(filter(None, map(str, remedies)))]))
 
 
 class HoldfastError(Exception):
-    """The root of all errors that Holdfast raises on purpose."""
+    """The root of all errors that Holdfast raises on purpose.
+
+    `code` names the kind of error for programs. `problem` says what happened, in words that hold for Python and for the
+    command line alike; `remedies` say what can be done about it. `str()` is both, in the words of Python.
+    """
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = FAILED
+    remedies: tuple[Remedy, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        if "code" not in cls.__dict__:
+            cls.code = "".join(f"_{char.lower()}" if char.isupper() else char for char in cls.__name__).strip(
+                "_"
+            )
+
+    def __init__(self, problem: str = "", *, remedies: Remedy | Iterable[Remedy] = (), **facts: Any) -> None:
+        super().__init__(problem)
+        if remedies:
+            self.remedies = (remedies,) if isinstance(remedies, Remedy) else tuple(remedies)
+        for name, value in facts.items():
+            if not hasattr(type(self), name):
+                raise TypeError(f"{type(self).__name__} has no fact {name!r}")
+            setattr(self, name, value)
+
+    @property
+    def problem(self) -> str:
+        """What happened, without what can be done about it."""
+        return str(self.args[0]) if self.args else ""
+
+    def __str__(self) -> str:
+        return with_remedies(self.problem, self.remedies)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuilt, (type(self), self.args, self.__dict__))
 
 
 def _rebuilt(kind: type[HoldfastError], args: tuple[Any, ...], facts: dict[str, Any]) -> HoldfastError:
-    """An error as it was before it was pickled, whatever its constructor takes."""
+    """Return an error as it was before it was pickled, whatever its constructor takes."""
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(facts)
     return error
 
 
+def problem_of(error: BaseException) -> str:
+    """Return what happened as it may be stored and shown anywhere: an error's text without its remedies."""
+    return error.problem if isinstance(error, HoldfastError) else str(error)
+
+
 class GraphInvalid(HoldfastError):
     """A graph cannot be compiled; `problems` lists every reason at once."""
+
+    code = "graph_invalid"
+    exit_code = INVALID
 
     def __init__(self, graph: str, problems: Sequence[str]) -> None:
         self.graph, self.problems = graph, tuple(problems)
@@ -33,132 +128,188 @@ class GraphInvalid(HoldfastError):
 class StateInvalid(HoldfastError):
     """A state, an input or an update does not fit the schema, or was changed in place."""
 
+    code = "state_invalid"
+    exit_code = INVALID
+
 
 class CodecError(HoldfastError):
     """A value cannot be stored, or stored bytes cannot be turned back into a value."""
+
+    code = "codec_error"
 
 
 class StoreError(HoldfastError):
     """A store cannot be opened, read or written."""
 
+    code = "store_error"
+    exit_code = CONFIGURATION
+
 
 class CorruptJournal(StoreError):
     """Stored bytes are not what was written; `run` and `seq` say where."""
 
-    def __init__(self, message: str, *, run: str | None = None, seq: int | None = None) -> None:
-        self.run, self.seq = run, seq
-        super().__init__(message)
+    code = "corrupt_journal"
+    exit_code = FAILED
+    remedies = (Remedy("check"),)
+    run: str | None = None
+    seq: int | None = None
 
 
 class CapsuleInvalid(HoldfastError):
     """A file is not a capsule, not what was written, not signed as demanded, or more than is read from strangers."""
 
+    code = "capsule_invalid"
+    exit_code = INVALID
+
 
 class CapsuleLocked(CapsuleInvalid):
     """A capsule is encrypted, and the passphrase that opens it was not given."""
+
+    code = "capsule_locked"
 
 
 class ForeignRun(HoldfastError):
     """A run came from outside, and nobody confirmed what it would run with; `disclosure` is that, as text."""
 
-    def __init__(self, message: str, *, run: str = "", digest: str = "", disclosure: str = "") -> None:
-        self.run, self.digest, self.disclosure = run, digest, disclosure
-        super().__init__(message)
+    code = "foreign_run"
+    exit_code = INVALID
+    run: str = ""
+    digest: str = ""
+    disclosure: str = ""
 
 
 class ResourceExhausted(HoldfastError):
     """The system gives this process no more threads, descriptors or memory; what is stored can be resumed."""
 
+    code = "resource_exhausted"
+
 
 class RunConflict(HoldfastError):
     """Another driver advanced, or is driving, the same run; this one stopped before its next step."""
+
+    code = "run_conflict"
 
 
 class RunExists(HoldfastError):
     """A run id was given to a new run although a run of that id is stored."""
 
+    code = "run_exists"
+    exit_code = INVALID
+    run_id: str = ""
+
 
 class RunNotFound(HoldfastError):
     """No run of that id, name or path is stored."""
+
+    code = "run_not_found"
+    exit_code = INVALID
 
 
 class CheckpointNotFound(HoldfastError):
     """No checkpoint of that id is stored."""
 
+    code = "checkpoint_not_found"
+    exit_code = INVALID
+
 
 class RunFinished(HoldfastError):
     """The run has completed: there is nothing to resume or to answer."""
+
+    code = "run_finished"
+    exit_code = INVALID
 
 
 class NotPaused(HoldfastError):
     """An answer was given to a run that is not waiting for one."""
 
+    code = "not_paused"
+    exit_code = INVALID
+
 
 class AnswerRejected(HoldfastError):
     """An answer does not fit its pause: wrong name, wrong shape, or too late."""
+
+    code = "answer_rejected"
+    exit_code = INVALID
 
 
 class CommandRefused(HoldfastError):
     """What was asked of a run cannot be done; the message says why, and so does the run's journal."""
 
+    code = "command_refused"
+    exit_code = INVALID
+
 
 class AnswerTimeout(HoldfastError):
     """Nobody answered a question in time; raised in the node that asked it. A resume asks it anew."""
+
+    code = "answer_timeout"
 
 
 class GraphChanged(HoldfastError):
     """The graph differs from the one the run started with in a way that stops the resume."""
 
+    code = "graph_changed"
+    exit_code = INVALID
+
 
 class MigrationFailed(GraphChanged):
     """The state of a run cannot be brought to the version that the graph has; the run is as it was."""
+
+    code = "migration_failed"
 
 
 class PlanOutdated(HoldfastError):
     """A resume would no longer do what was planned; `moved` says, in words, what is different now."""
 
+    code = "plan_outdated"
+    exit_code = INVALID
+
     def __init__(self, run: str, moved: Sequence[str]) -> None:
         self.run, self.moved = run, tuple(moved)
-        told = "; ".join(self.moved)
-        super().__init__(f"the plan for run {run!r} no longer holds: {told}. Plan the resume again")
+        problem = f"the plan for run {run!r} no longer holds: {'; '.join(self.moved)}"
+        super().__init__(problem, remedies=Remedy("plan", run))
 
 
 class CannotRerun(HoldfastError):
     """What should run again cannot: it is not known, or the run cannot be taken back that far."""
 
+    code = "cannot_rerun"
+    exit_code = INVALID
+
 
 class CannotReuse(HoldfastError):
     """A new run cannot take over what another has finished."""
+
+    code = "cannot_reuse"
+    exit_code = INVALID
 
 
 class StepTimeout(HoldfastError):
     """A step ran longer than its node's timeout."""
 
+    code = "step_timeout"
+
 
 class ExecutorLost(HoldfastError):
     """What was running a step for us is gone: a worker process, a Dask worker or its scheduler. Worth another try."""
 
+    code = "executor_lost"
     transient = True
 
 
 class ExecutionError(HoldfastError):
-    """A run failed. The run is stored and can be resumed; the message ends with how."""
+    """A run failed. The run is stored and can be resumed; `remedies` say how."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        node: str | None = None,
-        state: Mapping[str, Any] | None = None,
-        path: Sequence[str] = (),
-        run_id: str | None = None,
-        cause: BaseException | None = None,
-        resume_hint: str = "",
-    ) -> None:
-        self.node, self.state, self.path = node, state, tuple(path)
-        self.run_id, self.cause = run_id, cause
-        super().__init__(f"{message}; {resume_hint}" if resume_hint else message)
+    code = "execution_error"
+    node: str | None = None
+    state: Mapping[str, Any] | None = None
+    path: tuple[str, ...] = ()
+    run_id: str | None = None
+    cause: BaseException | None = None
 
 
 class MaxIterationsExceeded(ExecutionError):
     """A run used up its iteration budget, which survives resumes."""
+
+    code = "max_iterations_exceeded"

@@ -46,6 +46,17 @@ class RunStatus(StrEnum):
     DAMAGED = "damaged"
 
 
+def step_label(step: str) -> str:
+    """Return a step as messages name it: `outer/work[a/b]` for `outer:flow#1/work:item#1[a%2Fb]`."""
+    return readable_step("/".join(map(_label, step.split("/"))))
+
+
+def _label(part: str) -> str:
+    name, _, rest = part.partition("#")
+    visit, bracket, key = rest.partition("[")
+    return f"{name.partition(':')[0] or name}{f'#{visit}' if visit not in ('', '1') else ''}{bracket}{key}"
+
+
 def readable_step(step: str) -> str:
     """A step's name with the keys of its items as they are, for people: `work#1[a/b]` for `work#1[a%2Fb]`."""
     if "%" not in step:

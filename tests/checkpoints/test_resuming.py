@@ -259,7 +259,7 @@ def test_a_finished_member_whose_node_is_gone_stops_the_resume_instead_of_losing
         wave("ab").compile(store).invoke({}, run_id="r")
     flaky.mend()
 
-    with pytest.raises(Exception, match="'a', which the graph no longer has"):
+    with pytest.raises(Exception, match="'a', which the workflow no longer has"):
         wave("b").compile(store).resume("r")
     assert "after" in wave("ab").compile(store).resume("r").state["log"]
 

@@ -73,13 +73,13 @@ def test_what_is_skipped_or_passed_over_says_so() -> None:
         event("node.complete", "c", error=True),
         event("node.complete", "each:done", error=False, update={}),
         Event("checkpoint.fail", "r1", "", {"error": "disk full"}),
-        Event("graph.changed", "r1", "", {"changes": ["node 'a' was added"]}),
+        Event("graph.changed", "r1", "", {"changes": ["'a' was added"]}),
     ) == [
         "a skipped",
         "b failed and is passed over: no",
         "c failed and is passed over: no",
         "a checkpoint could not be saved: disk full",
-        "the workflow changed since the run was saved: step 'a' was added",
+        "the workflow changed since the run was saved: 'a' was added",
     ]
 
 

@@ -50,7 +50,7 @@ def test_a_plan_is_done_as_it_was_shown_or_not_at_all(folder: Path) -> None:
     (folder / "planned.yaml").write_text(FLOW.replace("echo last", "echo the last"))
 
     outdated = call(folder, "resume", "r", "--as-planned", plan["id"])
-    assert outdated.returncode == 2 and "no longer holds: the graph changed again" in outdated.stderr
+    assert outdated.returncode == 2 and "no longer holds: the workflow changed again" in outdated.stderr
     nonsense = call(folder, "resume", "r", "--as-planned", "7")
     assert nonsense.returncode == 2 and "is not the id of a plan" in nonsense.stderr
     assert ran(folder) == ["first", "look"]

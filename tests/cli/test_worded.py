@@ -1,4 +1,4 @@
-"""Messages of the engine in the words of the command line; errors as JSON; tracebacks for users."""
+"""Errors and their remedies in the words of Python and of the command line; errors as JSON; tracebacks for users."""
 
 from __future__ import annotations
 
@@ -7,61 +7,80 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import errors
 from holdfast.cli.display.text import OWN, as_json, place_in_code, user_trace, visible
-from holdfast.cli.errors import worded
+from holdfast.cli.errors import REMEDIES, explained, in_commands
+from holdfast.errors import Remedy, RunNotFound
+from holdfast.values import step_label
 from tests.cli.calling import CHAIN, call, write
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("remedy", "in_python", "on_the_command_line"),
     [
-        ("kept, resume with app.resume('r1')", "kept, resume with: holdfast resume r1"),
+        (Remedy("resume", "r1"), "resume with app.resume('r1')", "resume with: holdfast resume r1"),
         (
-            "build the graph with StateGraph(…, max_iterations=200) or more, then app.resume('r1')",
+            Remedy("set_max_iterations", "r1", {"limit": 200}),
+            "use StateGraph(…, max_iterations=200) or more, then app.resume('r1')",
             "set limits.max_iterations in the file to 200 or more, then: holdfast resume r1",
         ),
-        ("put it back, or resume with remap={'old': 'new'}", "put it back, or resume with --remap OLD=NEW"),
-        ("resume with takeover=True", "resume with --takeover"),
-        ("the code of node 'b' changed", "step 'b' changed"),
-        ("node 'work:item' was added", "step 'work' was added"),
-        ("step 'work:item#1[7]' failed", "step 'work[7]' failed"),
-        ("go on with it by giving the graph its old name: StateGraph(…, name='w')",
-         "go on with it by giving the file its old name: workflow.name: w"),
-        ("the status:done of it", "the status:done of it"),
+        (
+            Remedy("resume", "r1", {"remap": {"old": "the new"}}),
+            "resume with app.resume('r1', remap={'old': 'the new'})",
+            "resume with: holdfast resume r1 --remap 'old=the new'",
+        ),
+        (
+            Remedy("resume", "r1", {"takeover": True}),
+            "resume with app.resume('r1', takeover=True)",
+            "resume with: holdfast resume r1 --takeover",
+        ),
+        (
+            Remedy("rerun", "a b", {"step": "each[x]"}),
+            "app.rerun('a b', 'each[x]') runs this one again",
+            "run this one again with: holdfast rerun 'a b' --from 'each[x]'",
+        ),
+        (Remedy("choose_run_id"), "give the new run another run_id", "choose another --run-id"),
+        (Remedy(text="wait for it"), "wait for it", "wait for it"),
+        (Remedy("unheard_of"), "", ""),
     ],
-)  # fmt: skip
-def test_what_is_said_to_programmers_is_told_to_people(said: str, told: str) -> None:
-    assert worded(said) == told
+)
+def test_a_remedy_is_worded_for_python_and_for_the_command_line(
+    remedy: Remedy, in_python: str, on_the_command_line: str
+) -> None:
+    assert str(remedy) == in_python
+    assert in_commands(remedy) == on_the_command_line
+
+
+def test_a_command_names_the_store_that_the_failed_command_was_about() -> None:
+    error = RunNotFound("no run 'x'", remedies=(Remedy("list_runs"), Remedy("look_elsewhere")))
+    elsewhere = RunNotFound("no run 'x'", remedies=Remedy("list_runs", options={"store": "file:a b"}))
+
+    assert explained(error, " --store s.db").startswith(
+        "no run 'x'; `holdfast runs --store s.db` lists those"
+    )
+    assert "`holdfast runs --store 'file:a b'` lists" in explained(elsewhere, " --store s.db")
+    assert "--store" not in str(error)
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+
+    assert len({kind.code for kind in kinds}) == len(kinds) > 20
+    assert errors.RunExists.code == "run_exists" and errors.RunExists.exit_code == 2
+    assert set(errors.IN_PYTHON) <= set(REMEDIES), "nothing is for Python alone"
 
 
 @pytest.mark.parametrize(
-    "hostile",
+    ("step", "label"),
     [
-        "a" * 3_000_000,
-        "no store is known for (known: " * 100_000,
-        "step 'a" * 400_000,
-        "app.resume('" * 200_000,
-        "no run, checkpoint or workflow " * 100_000,
-        "step 'a#1[" * 300_000,
-        "resume with remap={'" * 100_000,
+        ("work:item#1[a%2Fb]", "work[a/b]"),
+        ("outer:flow#1/publish:done#1", "outer/publish"),
+        ("work#2", "work#2"),
+        ("status", "status"),
     ],
-    ids=lambda text: text[:12],
 )
-def test_a_very_long_message_is_told_as_soon_as_a_short_one(hostile: str) -> None:
-    """Patterns that try every place of such a text with every other would take hours."""
-    told = worded(hostile)
-
-    assert told.endswith(hostile[-1000:])
-
-
-def test_the_beginning_of_a_long_message_is_worded() -> None:
-    assert (
-        worded("resume with app.resume('r1'): " + "x" * 20_000)
-        == "resume with: holdfast resume r1: " + "x" * 20_000
-    )
-    assert worded("no store is known for 'x' (known: a, b (c))").startswith(
-        "no store is known for 'x'; write sqlite"
-    )
+def test_a_step_is_named_without_its_helpers(step: str, label: str) -> None:
+    assert step_label(step) == label
 
 
 def test_the_limit_of_iterations_is_told_in_terms_of_the_file(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ CASES: dict[str, Case] = {
         graph(CHAIN, words={"b": "B"}),
         {"a#1": "kept: finished", "b#1": f"kept: finished; {CHANGED}", "c#1": FAILED},
         "a b c d",
-        changes=("the code of node 'b' changed",),
+        changes=("the code of 'b' changed",),
     ),
     "a finished node is edited and runs again": Case(
         graph(CHAIN),
@@ -147,7 +147,7 @@ CASES: dict[str, Case] = {
         graph(CHAIN, words={"d": "D"}),
         {"a#1": "kept: finished", "b#1": "kept: finished", "c#1": FAILED},
         "a b c D",
-        changes=("the code of node 'd' changed",),
+        changes=("the code of 'd' changed",),
     ),
     "a version changed": Case(
         graph(CHAIN, words={"b": "b@1"}),
@@ -176,10 +176,10 @@ CASES: dict[str, Case] = {
         {
             "a#1": "kept",
             "b#1": "kept",
-            "c#1": "orphaned: the graph no longer has its node",
-            "cc": "new: the graph has it now",
+            "c#1": "orphaned: the workflow no longer has it",
+            "cc": "new: the workflow has it now",
         },
-        refused="it looks like 'c' was renamed to 'cc': remap={'c': 'cc'}",
+        refused="it looks like 'c' was renamed to 'cc'",
     ),
     "the failed node is renamed, and remapped": Case(
         graph(CHAIN),
@@ -187,16 +187,16 @@ CASES: dict[str, Case] = {
         {"a#1": "kept: finished", "b#1": "kept: finished", "c#1": FAILED},
         "a b c d",
         {"remap": {"c": "cc"}},
-        changes=("node 'c' was renamed to 'cc'",),
+        changes=("'c' was renamed to 'cc'",),
     ),
     "a finished node is renamed": Case(
         graph(CHAIN),
         graph("a>bb>c>d", words={"bb": "b"}),
         {
             "a#1": "kept: finished",
-            "b#1": "kept: finished; the graph no longer has it",
+            "b#1": "kept: finished; the workflow no longer has it",
             "c#1": f"{FAILED}; its predecessors changed (now after 'bb')",
-            "bb": "new: the graph has it now",
+            "bb": "new: the workflow has it now",
         },
         "a b c d",
     ),
@@ -219,11 +219,11 @@ CASES: dict[str, Case] = {
         graph("a>c>d"),
         {
             "a#1": "kept: finished",
-            "b#1": "kept: finished; the graph no longer has it",
+            "b#1": "kept: finished; the workflow no longer has it",
             "c#1": f"{FAILED}; its predecessors changed (now after 'a')",
         },
         "a b c d",
-        changes=("node 'b' was removed", "the edges changed"),
+        changes=("'b' was removed", "the edges changed"),
     ),
     "a finished node is removed, and what followed it runs again": Case(
         graph(CHAIN),
@@ -239,7 +239,7 @@ CASES: dict[str, Case] = {
             "a#1": "kept",
             "b#1": "kept",
             "c#1": FAILED,
-            "d": "orphaned: removed: the graph no longer has it, and it has not run",
+            "d": "orphaned: removed: the workflow no longer has it, and it has not run",
         },
         "a b c",
     ),
@@ -247,7 +247,7 @@ CASES: dict[str, Case] = {
         graph(CHAIN),
         graph("a>b>d"),
         {"a#1": "kept", "b#1": "kept", "c#1": "orphaned"},
-        refused="is to go on with node 'c'",
+        refused="is to go on with 'c'",
     ),
     "a node is inserted behind": Case(
         graph(CHAIN),
@@ -314,7 +314,7 @@ CASES: dict[str, Case] = {
         graph(CHAIN, words={"b": "B"}),
         {"a#1": "kept", "b#1": "kept", "c#1": FAILED},
         options={"on_change": "fail"},
-        refused="the graph changed since run 'r' was saved: the code of node 'b' changed",
+        refused="the workflow changed since run 'r' was saved: the code of 'b' changed",
     ),
     "the saved structure is used": Case(
         graph(CHAIN),
@@ -336,7 +336,7 @@ CASES: dict[str, Case] = {
         {"outer#1/x#1": "kept: finished", "outer#1/c#1": FAILED},
         "x c y end",
         {"remap": {"outer/c": "outer/cc"}},
-        changes=("node 'outer/c' was renamed to 'outer/cc'",),
+        changes=("'outer/c' was renamed to 'outer/cc'",),
     ),
     "an open sub-graph is renamed": Case(
         sub("x>c>y"),
@@ -369,7 +369,7 @@ CASES: dict[str, Case] = {
         sub("x>c>y"),
         graph("a>end"),
         {"outer#1/x#1": "kept", "outer#1/c#1": "orphaned", "outer/y": "orphaned: removed", "a": "new"},
-        refused="is to go on with node 'outer",
+        refused="is to go on with 'outer",
     ),
     "a half-arrived join has a renamed source": Case(
         graph("a, w>c, a+c>e"),

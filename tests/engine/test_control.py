@@ -212,12 +212,12 @@ def test_a_plan_tells_what_a_resume_would_do_and_touches_nothing() -> None:
     assert [(step.step, step.what, step.reason) for step in plan.steps] == [
         ("first#1", "kept", "finished"),
         ("second#1", "rerun", plan.steps[1].reason),
-        ("", "new", "the graph has it now"),
+        ("", "new", "the workflow has it now"),
     ]
     assert plan.steps[1].reason.startswith("it failed: ValueError: not yet; code changed from ")
     assert plan.changes == (
-        "node 'third' was added",
-        "the code of node 'second' changed",
+        "'third' was added",
+        "the code of 'second' changed",
         "the edges changed",
     )
     assert [step.node for step in plan.of("kept")] == ["first"] and list(store.read("r")) == before
@@ -278,7 +278,7 @@ def test_a_plan_tells_that_a_refused_step_is_refused_again() -> None:
     app = graph.add_edge(START, "pay").add_edge("pay", END).compile("memory://")
     with pytest.raises(KeyboardInterrupt):
         app.invoke({"n": 0}, run_id="r")
-    with pytest.raises(ExecutionError, match="may not be repeated unasked"):
+    with pytest.raises(ExecutionError, match="is not repeated unasked"):
         app.resume("r")
 
     (again,), (rerun,) = app.plan_resume("r").steps, app.plan_resume("r", if_interrupted="rerun").steps

@@ -46,7 +46,7 @@ def test_what_a_memory_store_keeps_is_promised_until_the_process_ends_and_no_lon
 
 
 def test_a_store_on_disk_promises_without_a_condition(tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError, match="finished steps are kept, resume with") as caught:
+    with pytest.raises(ExecutionError, match="finished steps are kept; resume with") as caught:
         chain("a", nodes={"a": fails}).compile(f"sqlite:///{tmp_path / 'runs.db'}").invoke()
 
     assert "memory" not in str(caught.value)

@@ -73,12 +73,12 @@ def test_messages_show_the_keys_of_items_as_they_are_and_commands_take_both_form
     app = graph.compile(f"sqlite:///{tmp_path / 'runs.db'}")
     with pytest.raises(ExecutionError):
         app.invoke(run_id="r")
-    with pytest.raises(CommandRefused, match=r"step 'work#1\[c/d\]' is finished"):
+    with pytest.raises(CommandRefused, match=r"step 'work\[c/d\]' is finished"):
         app.skip("r", form.replace("a", "c").replace("b", "d"))
     app.modify("r", form, {"x": 5})
     fail[0] = False
 
-    with pytest.raises(ExecutionError, match=r"'work#1\[c/d\]' and 'work#1\[a/b\]' both set state key 'n'"):
+    with pytest.raises(ExecutionError, match=r"'work\[c/d\]' and 'work\[a/b\]' both set state key 'n'"):
         app.resume("r")
 
 
@@ -97,4 +97,4 @@ def test_the_question_about_an_interrupted_item_shows_its_key_as_it_is(tmp_path:
     stop[0] = False
 
     (pause,) = app.resume("r").pauses
-    assert "step 'work#1[a/b]' " in pause.prompt
+    assert "step 'work[a/b]' " in pause.prompt

@@ -192,4 +192,4 @@ def test_only_failures_that_were_passed_over_are_warned_of() -> None:
     graph.add_edge("a", "b")
     out = graph.compile("memory://", policy=CheckpointPolicy(on_failure="continue")).invoke()
 
-    assert out.warnings == ("step 'b#1' failed and was passed over: ValueError: always",)
+    assert out.warnings == ("step 'b' failed and was passed over: ValueError: always",)

@@ -549,7 +549,7 @@ async def test_once_awaits_coroutines() -> None:
 
 
 def test_once_names_its_key_when_a_result_cannot_be_stored() -> None:
-    with pytest.raises(ExecutionError, match="once:thing of step 'work#1'"):
+    with pytest.raises(ExecutionError, match="once:thing of step 'work'"):
         one(lambda s, ctx: ctx.once("thing", object)).compile("memory://").invoke()
 
 

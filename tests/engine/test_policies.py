@@ -200,7 +200,7 @@ def test_on_failure_continue_goes_on_without_the_step(heard: Heard, caplog: pyte
     out = app.invoke(run_id="r", observer=heard)
 
     assert out.status == RunStatus.COMPLETED and out.state["log"] == ["a", "c"]
-    assert out.warnings == ("step 'b#1' failed and was passed over: ConnectionError: 429 slow down",)
+    assert out.warnings == ("step 'b' failed and was passed over: ConnectionError: 429 slow down",)
     assert heard.of("task_warning")[0].data == {"step": "b#1", "error": "ConnectionError: 429 slow down"}
     assert "node 'b' failed, going on without" in caplog.text
 

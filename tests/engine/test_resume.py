@@ -232,11 +232,13 @@ def test_a_new_run_cannot_take_a_stored_id(ran: list[str]) -> None:
     store = crashed(abc(ran), at=2)
     app = abc(ran).compile(store)
 
-    with pytest.raises(RunExists, match=r"run 'r' exists in memory:// and is running; resume it with"):
+    with pytest.raises(RunExists, match=r"run 'r' exists in memory:// and is running; resume with"):
         app.invoke({}, run_id="r")
     assert ran == ["a"]
     app.resume("r")
-    with pytest.raises(RunExists, match=r"is completed; read it with app.get_state\('r'\), remove it with"):
+    with pytest.raises(
+        RunExists, match=r"is completed; read it with app.get_state\('r'\), or remove it with"
+    ):
         app.invoke({}, run_id="r")
 
 
@@ -249,7 +251,7 @@ def test_a_run_of_another_workflow_is_left_alone(ran: list[str]) -> None:
     mail = graph.compile(billing.store)
 
     for touch in (mail.resume, mail.cancel, mail.delete):
-        with pytest.raises(GraphChanged, match="run 'r' is of workflow 'billing', and this graph is 'mail'"):
+        with pytest.raises(GraphChanged, match="run 'r' is of workflow 'billing', and this one is 'mail'"):
             touch("r")
     with pytest.raises(GraphChanged, match="is of workflow 'billing'"):
         mail.resume("billing")
@@ -347,9 +349,7 @@ def test_an_interrupted_step_that_may_not_be_repeated_fails_until_somebody_decid
     app, _ = in_doubt(ran, "fail")
 
     for _ in range(2):
-        with pytest.raises(
-            ExecutionError, match=r"may or may not have taken effect.*if_interrupted='rerun' or"
-        ):
+        with pytest.raises(ExecutionError, match=r"may or may not have taken effect.*if_interrupted='rerun'"):
             app.resume("r")
     assert ran == ["a"]
     assert app.resume("r", if_interrupted="rerun").state["log"] == ["a", "b", "c"]
@@ -372,7 +372,7 @@ def test_the_answer_fail_stops_the_run_and_the_question_can_be_answered_otherwis
 def test_a_node_declared_not_idempotent_is_never_repeated_unasked(ran: list[str]) -> None:
     app, _ = in_doubt(ran, None, idempotent=False)
 
-    with pytest.raises(ExecutionError, match="may not be repeated unasked"):
+    with pytest.raises(ExecutionError, match="is not repeated unasked"):
         app.resume("r")
     assert ran == ["a"]
     assert app.resume("r", if_interrupted="skip").state["log"] == ["a", "c"]
@@ -476,7 +476,7 @@ def test_a_step_that_keeps_killing_its_process_pauses_the_run(
         DEADLY + 'print(app.resume("r").pauses[0].kind, app.pauses("r")[0].prompt)', url, str(ledger)
     )
 
-    assert asked.stdout.startswith("poison step 'deadly#1' was started 3 times without a stored outcome")
+    assert asked.stdout.startswith("poison step 'deadly' was started 3 times without a stored outcome")
     assert ledger.read_text() == "xxx"
     done = python(DEADLY + f'print(app.resume("r", answer="{answer}").state.to_dict())', url, str(ledger))
     assert done.stdout.strip() == state, done.stderr
@@ -605,7 +605,7 @@ def test_only_the_failed_member_of_a_wave_runs_again() -> None:
         graph.add_node(name, function)
         graph.add_edge(START, name)
     app = graph.compile(MemoryStore())
-    with pytest.raises(ExecutionError, match="node 'bad' failed"):
+    with pytest.raises(ExecutionError, match="step 'bad' failed"):
         app.invoke({}, run_id="r")
     flaky.works = True
 

@@ -260,11 +260,11 @@ def test_code_that_changed_again_is_told(stopped: MemoryStore) -> None:
     again = chain("a", "b", "c", nodes={"b": lambda state: {"log": ["other"]}}).compile(stopped)
 
     with pytest.raises(
-        PlanOutdated, match="the graph changed again; 'b' is another since: code changed from"
+        PlanOutdated, match="the workflow changed again; 'b' is another since: code changed from"
     ) as caught:
         again.resume("r", plan=plan)
     assert caught.value.run == "r" and len(caught.value.moved) == 2
-    with pytest.raises(PlanOutdated, match="the graph changed again"):
+    with pytest.raises(PlanOutdated, match="the workflow changed again"):
         again.resume("r", plan=plan.id)
 
 

@@ -175,7 +175,7 @@ def test_a_sync_node_that_takes_too_long_is_given_up() -> None:
         release.wait(30)
 
     app = one(hangs, timeout=0.05).compile("memory://")
-    with pytest.raises(ExecutionError, match=r"node 'work' ran longer than its timeout of 0\.05 s") as caught:
+    with pytest.raises(ExecutionError, match=r"step 'work' ran longer than its timeout of 0\.05 s") as caught:
         app.invoke(run_id="r")
     release.set()
     assert isinstance(caught.value.cause, StepTimeout)

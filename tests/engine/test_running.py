@@ -290,7 +290,7 @@ def test_a_route_that_raises_fails_the_run_and_can_be_resumed_without_rerunning_
     calls: list[str] = []
     graph = StateGraph(Log).add_node("a", lambda s: calls.append("a")).add_node("b", says("b"))
     app = graph.add_edge(START, "a").add_conditional_edges("a", route).compile("memory://")
-    with pytest.raises(ExecutionError, match=r"routing after node 'a' failed.*oh") as caught:
+    with pytest.raises(ExecutionError, match=r"routing after 'a' failed.*oh") as caught:
         app.invoke(run_id="r")
     assert isinstance(caught.value.cause, ZeroDivisionError)
     broken[0] = False
@@ -809,7 +809,7 @@ def test_a_failure_in_a_sub_graph_names_the_inner_node_and_resumes_inside() -> N
     inner.add_edge(START, "p").add_edge("p", "q")
     app = StateGraph(Log).add_node("sub", inner).add_edge(START, "sub").compile("memory://")
 
-    with pytest.raises(ExecutionError, match="node 'sub/q' failed: ValueError: not yet"):
+    with pytest.raises(ExecutionError, match="step 'sub/q' failed: ValueError: not yet"):
         app.invoke(run_id="r")
     assert app.resume("r").state["log"] == ["done"] and calls == ["first", "second", "second"]
 
@@ -833,7 +833,7 @@ def test_a_failure_tells_all_and_ends_with_how_to_resume(sqlite_url: str) -> Non
         and error.__cause__ is error.cause
     )
     assert str(error) == (
-        "run 'r': node 'b' failed: KeyError: 'oh'; finished steps are kept, resume with app.resume('r')"
+        "run 'r': step 'b' failed: KeyError: 'oh'; finished steps are kept; resume with app.resume('r')"
     )
     assert app.runs(status="failed")[0].run == "r"
 
@@ -999,7 +999,7 @@ def test_a_value_that_cannot_be_stored_fails_its_step_at_once(value: Any, interv
         graph.add_edge(START, "a").add_edge("a", "b").compile("memory://", policy=CheckpointPolicy(interval))
     )
 
-    with pytest.raises(ExecutionError, match="node 'a' failed: CodecError: state key 'bad'") as caught:
+    with pytest.raises(ExecutionError, match="step 'a' failed: CodecError: state key 'bad'") as caught:
         app.invoke()
     assert isinstance(caught.value.cause, CodecError) and calls == []
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from holdfast import suggestions
 from holdfast.capsules import capsule
 from holdfast.capsules import format as sections
 from holdfast.capsules import summary as folding
@@ -104,9 +105,9 @@ def _as_it_is(budget: Any, value: Any) -> Any:
     return value if isinstance(value, (int, float, str)) else repr(value)
 
 
-def _slow_phrases() -> contextlib.AbstractContextManager[Any]:
-    slow = (re.compile(r"([\w-]+):(?:item|done|flow)#\d+"), r"\1")
-    return _all(patch.object(errors, "_COMPILED", (slow,)), patch.object(errors, "LONGEST_WORDED", 1 << 40))
+def _every_name_compared() -> contextlib.AbstractContextManager[Any]:
+    limits = ("MOST_LOOKED_AT", "MOST_COMPARED")
+    return _all(*(patch.object(suggestions, name, 1 << 40) for name in limits))
 
 
 def _no_sum(data: bytes, start: int = 0) -> int:
@@ -183,9 +184,9 @@ PLANTED = [
     Planted("bombs", "values are not measured together",
             lambda: patch.object(Allowance, "takes", lambda self, *raws: True)),
     Planted("calls", "numbers meet in a set", lambda: patch.object(functions, "_identity", _as_it_is), 400),
-    Planted("phrases", "a pattern begins at every letter of a word", _slow_phrases, 400),
+    Planted("suggestions", "every known name is compared", _every_name_compared, 400),
     Planted("cli", "an error of ours is not foreseen",
-            lambda: patch.object(errors, "_is_expected", lambda error: False), 1000),
+            lambda: patch.object(errors, "hasattr", lambda *given: False, create=True), 1000),
 ]  # fmt: skip
 """At least one for almost every target; what a planted bug looks like to a user is what its target looks for."""
 

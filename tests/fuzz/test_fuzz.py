@@ -32,7 +32,7 @@ QUICK = {
     "shell-runs": 20, "forged": 20, "sections": 40, "capsule": 60, "file-store": 2, "sqlite-store": 4,
     "cli": 12, "flows": 60, "cron": 200,
     "moments": 100, "urls": 100, "verbs": 200, "differences": 200,
-    "bombs": 120, "calls": 60, "phrases": 60,
+    "bombs": 120, "calls": 60, "suggestions": 60,
 }  # fmt: skip
 """How many inputs the dear targets get here; the others get 500."""
 

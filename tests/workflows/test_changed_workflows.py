@@ -102,14 +102,20 @@ CASES = {
     "a step is inserted ahead and one removed": Case(
         BASE,
         steps(say("a"), say("b"), flaky("c"), say("x")),
-        {"a": "kept", "b": "kept", "c": FAILED, "d": "orphaned: removed", "x": "new: the graph has it now"},
+        {
+            "a": "kept",
+            "b": "kept",
+            "c": FAILED,
+            "d": "orphaned: removed",
+            "x": "new: the workflow has it now",
+        },
         "c x",
     ),
     "the failed step is removed": Case(
         BASE,
         steps(say("a"), say("b"), say("d")),
         {"a": "kept", "b": "kept", "c": "orphaned"},
-        refused="is to go on with node 'c'",
+        refused="is to go on with 'c'",
     ),
     "a for-each under way is renamed": Case(
         steps(say("a"), ITEM.replace("NAME", "c")),

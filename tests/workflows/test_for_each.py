@@ -265,7 +265,7 @@ def test_a_crash_of_an_item_that_may_not_be_repeated(work: Workshop) -> None:
     wish(work, "die", "b")
     assert work.drive() == 9
 
-    with pytest.raises(ExecutionError, match="may not be repeated unasked"):
+    with pytest.raises(ExecutionError, match="is not repeated unasked"):
         work.resume()
     outcome = work.resume(if_interrupted="skip")
 

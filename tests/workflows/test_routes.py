@@ -235,7 +235,7 @@ def test_a_step_that_is_next_and_was_removed(shop: Workshop) -> None:
     shop.error(CHAIN)
     gone = edited(('- {name: b, python: "steps.py:fail_until", with: {word: b, fixed: fixed}}', ""))
 
-    with pytest.raises(GraphChanged, match="'b', which the graph no longer has"):
+    with pytest.raises(GraphChanged, match="'b', which the workflow no longer has"):
         shop.resume(gone)
 
 

@@ -27,7 +27,7 @@ from holdfast.capsules.format import (
     read_sections,
 )
 from holdfast.capsules.signing import Unlocked, verify
-from holdfast.errors import CapsuleInvalid, CapsuleLocked, CorruptJournal, StoreError
+from holdfast.errors import CapsuleInvalid, CapsuleLocked, CorruptJournal, StoreError, problem_of
 from holdfast.journal.journal import break_at, genesis, is_whole, misplaced
 from holdfast.journal.records import Forked
 from holdfast.journal.run_state import RunState, read_mark
@@ -365,7 +365,7 @@ class Capsule:
         try:
             read_mark(self.facts.key, mark, self.facts.run)
         except CorruptJournal as error:
-            raise CapsuleInvalid(str(error)) from None
+            raise CapsuleInvalid(problem_of(error)) from None
 
     def _take_message(self, section: Section) -> None:
         self._messages.append(section.place)

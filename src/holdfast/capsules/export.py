@@ -23,7 +23,7 @@ from holdfast.capsules.format import Kind, Sink, Writer
 from holdfast.capsules.signing import LockedSink, Signer
 from holdfast.capsules.summary import summary_of
 from holdfast.engine.owner import describe, has_owner
-from holdfast.errors import CodecError, CorruptJournal, HoldfastError, RunNotFound, StoreError
+from holdfast.errors import CodecError, CorruptJournal, HoldfastError, Remedy, RunNotFound, StoreError
 from holdfast.journal.copying import COPIED, last_entry
 from holdfast.journal.journal import Journal, genesis, verified
 from holdfast.journal.sealing import CHAIN_BYTES, is_sealed
@@ -164,7 +164,7 @@ def _settled(journal: Journal, run: str) -> Exportable:
     for _ in range(_TRIES):
         found = store.runs(run=run)
         if not found:
-            raise RunNotFound(f"no run {run!r} in {store.url}; `holdfast runs` lists those that are there")
+            raise RunNotFound(f"no run {run!r} in {store.url}", remedies=Remedy("list_runs"))
         info = found[0]
         try:
             last, is_copy = _last(journal, info)

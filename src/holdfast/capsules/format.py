@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.errors import CapsuleInvalid, CodecError
+from holdfast.errors import CapsuleInvalid, CodecError, Remedy
 from holdfast.graph.drawing import is_outline
 from holdfast.journal import records, run_state
 from holdfast.journal.journal import Journal
@@ -97,7 +97,7 @@ def head(mode: int) -> bytes:
 def read_head(data: bytes) -> int:
     """Whether a capsule that begins so is encrypted; what is no capsule, or a newer one, is refused."""
     if not data.startswith(MAGIC[: len(data)]) or not data:
-        raise CapsuleInvalid("it is not a capsule; `holdfast capsule export RUN -o FILE` writes one")
+        raise CapsuleInvalid("it is not a capsule", remedies=Remedy("export"))
     if len(data) < HEAD.size:
         raise CapsuleInvalid("it is cut short")
     _, version, mode = HEAD.unpack(data[: HEAD.size])

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -206,8 +205,7 @@ def _left_out(capsule: Capsule, run: RunState | None, path: str | Path) -> tuple
         return ()
     what = "a command that waits" if left == 1 else f"{left} commands that wait"
     return (
-        f"{what} in its inbox left out; `holdfast capsule import {shlex.quote(str(path))} --inspect` shows them, "
-        "--trust (trust=True) instead of --inspect takes them",
+        f"{what} in its inbox left out; an inspection of {str(path)!r} shows them, and an import with trust takes them",
     )
 
 

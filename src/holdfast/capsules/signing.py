@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.capsules.format import ENCRYPTED, HEAD, Origin, Sink, head
-from holdfast.errors import CapsuleInvalid, CapsuleLocked, HoldfastError
+from holdfast.errors import CapsuleInvalid, CapsuleLocked, HoldfastError, Remedy
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -136,7 +136,7 @@ def _private_key(path: Path) -> Ed25519PrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        raise HoldfastError(f"{path} is no private Ed25519 key; `holdfast capsule keygen -o NAME` makes one")
+        raise HoldfastError(f"{path} is no private Ed25519 key", remedies=Remedy("make_keys"))
     return key
 
 
@@ -150,9 +150,7 @@ def _public_key(path: Path) -> bytes:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):
-        raise HoldfastError(
-            f"{path} is no public Ed25519 key; `holdfast capsule keygen` writes them as NAME.pub"
-        )
+        raise HoldfastError(f"{path} is no public Ed25519 key", remedies=Remedy("make_keys"))
     return key.public_bytes_raw()
 
 

@@ -17,7 +17,7 @@ from holdfast.capsules.signing import Trust, demand, demanded, fingerprint
 from holdfast.engine.checkpoint_files import AGAIN
 from holdfast.engine.commands.inbox import open_message
 from holdfast.engine.confirmation import config_shown, message_shown
-from holdfast.errors import CapsuleInvalid, CapsuleLocked, CodecError
+from holdfast.errors import CapsuleInvalid, CapsuleLocked, CodecError, problem_of
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Forked, MovedOn, Record
 from holdfast.journal.run_state import RunState, Step
@@ -113,7 +113,7 @@ def told(path: str | Path) -> Iterator[None]:
     try:
         yield
     except CapsuleInvalid as error:
-        raise type(error)(f"{path}: {error}") from None
+        raise type(error)(f"{path}: {error.problem}", remedies=error.remedies) from None
 
 
 def is_locked(path: str | Path) -> bool:
@@ -152,7 +152,7 @@ def reading() -> Iterator[None]:
     except CapsuleInvalid:
         raise
     except CodecError as error:
-        raise CapsuleInvalid(f"its journal cannot be read: {error}") from None
+        raise CapsuleInvalid(f"its journal cannot be read: {problem_of(error)}") from None
     except Exception as error:
         raise CapsuleInvalid(f"its journal cannot be read: {type(error).__name__}: {error}") from None
 
@@ -428,7 +428,7 @@ def inspect_capsule(
                 tallies = fold_capsule(capsule, own, max_state)
                 notes = () if tallies is not None else (_SEALED,)
             except TooLarge as error:
-                tallies, notes = None, (str(error),)
+                tallies, notes = None, (problem_of(error),)
             return _info(capsule, tallies, notes, own)
 
 

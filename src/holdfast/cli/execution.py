@@ -137,7 +137,7 @@ class Driving:
             except (AnswerRejected, StateInvalid) as error:
                 if not self._manners.asks:
                     raise
-                click.echo(f"Not taken: {visible(errors.worded(str(error)))}", file=self._manners.display.out)
+                click.echo(f"Not taken: {visible(errors.explained(error))}", file=self._manners.display.out)
         return outcome
 
     def _go_on(self, run_id: str, reply: Reply, observer: Observer | None) -> Outcome:
@@ -219,7 +219,7 @@ class Driving:
             cost=outcome.stats.cost + cost_of(state.get("ledger")),
             pauses=self._pauses(outcome),
             kept=None if completed else kept_of(self._app, outcome.run_id),
-            warnings=tuple(errors.worded(self._scrubbed(text)) for text in outcome.warnings),
+            warnings=tuple(self._scrubbed(text) for text in outcome.warnings),
         )
 
     def _pauses(self, outcome: Outcome) -> tuple[PauseView, ...]:
@@ -244,10 +244,10 @@ class Driving:
     def _failure(self, error: ExecutionError) -> Ending:
         kept = kept_of(self._app, error.run_id or "")
         cause = error.cause if error.cause is not None else error.__cause__
-        text = str(error) if cause is None else _told(cause)
+        text = errors.explained(error) if cause is None else _told(cause)
         return replace(
             self._ending(RunStatus.FAILED, error.run_id or ""),
-            error=errors.worded(self._scrubbed(text)),
+            error=self._scrubbed(text),
             is_in_doubt=isinstance(cause, StepInterrupted),
             place=self._scrubbed(place_in_code(cause)) if not isinstance(cause, HoldfastError) else "",
             trace=self._scrubbed("".join(traceback.format_exception(cause))) if cause and is_debug() else "",
@@ -303,9 +303,7 @@ class Driving:
 
 
 def _told(cause: BaseException) -> str:
-    if isinstance(cause, StepInterrupted):
-        return "it was interrupted and may or may not have taken effect; it is not repeated unasked"
-    return str(cause) if isinstance(cause, HoldfastError) else f"{type(cause).__name__}: {cause}"
+    return errors.explained(cause) if isinstance(cause, HoldfastError) else f"{type(cause).__name__}: {cause}"
 
 
 def _is_misconfigured(cause: BaseException | None) -> bool:

@@ -14,7 +14,7 @@ from holdfast.cli.display.progress import DONE, HELPERS, PENDING, place_of
 from holdfast.cli.main import loading
 from holdfast.cli.run_settings import Wishes
 from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
-from holdfast.errors import HoldfastError, RunNotFound
+from holdfast.errors import CheckpointNotFound, HoldfastError, Remedy, RunNotFound
 from holdfast.values import RunStatus
 from holdfast.views.run_view import NOTHING, Counts, counted, statuses, steps_in
 from holdfast.views.usage import spent_by
@@ -332,9 +332,7 @@ def _at_moment(store: Store, target: str) -> tuple[RunInfo, str]:
     moment = find_moment(store, meant_moment(store, target))
     point = checkpoint_at(store, moment)
     if point is None or point.seq != moment.seq:
-        raise click.UsageError(
-            f"there is no checkpoint at {target}; begin there with: holdfast fork {target} --run"
-        )
+        raise CheckpointNotFound(f"there is no checkpoint at {target}", remedies=Remedy("fork", target))
     return moment.info, point.id
 
 
@@ -360,7 +358,7 @@ def latest_unfinished(store: Store) -> RunInfo:
             return info
     if stopped:
         return stopped[0]
-    raise RunNotFound(f"no run in {store.url} is unfinished; `holdfast runs` lists them all")
+    raise RunNotFound(f"no run in {store.url} is unfinished", remedies=Remedy("list_runs"))
 
 
 def _refuse_python(info: RunInfo, config: dict[str, Any], workflow: Path | None, command: str) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from holdfast import clock
 from holdfast.engine.context import Context, Terminated
-from holdfast.errors import StepTimeout
-from holdfast.graph.graph import Node
+from holdfast.errors import StepTimeout, problem_of
+from holdfast.graph.graph import Node, base_name
 from holdfast.journal.records import Fault
 from holdfast.journal.run_state import Step
 from holdfast.state.state import State
@@ -168,7 +168,7 @@ async def _watch(task: asyncio.Future[Any], node: Node, context: Context) -> Any
         await asyncio.wait({task}, timeout=1.0)
         if task.done() and not task.cancelled():
             task.exception()
-    raise StepTimeout(f"node {node.name!r} ran longer than its timeout of {node.timeout:g} s")
+    raise StepTimeout(f"step {base_name(node.name)!r} ran longer than its timeout of {node.timeout:g} s")
 
 
 def _is_of_handler(error: SystemExit) -> bool:
@@ -180,7 +180,7 @@ def _is_of_handler(error: SystemExit) -> bool:
 def fault_of(error: BaseException) -> Fault:
     """An exception as data, for the journal."""
     try:
-        message, trace = str(error), "".join(traceback.format_exception(error))
+        message, trace = problem_of(error), "".join(traceback.format_exception(error))
     except Exception as trouble:
         message, trace = f"(its message cannot be shown: {type(trouble).__name__})", ""
     return Fault(type(error).__qualname__, message, trace[-4000:])

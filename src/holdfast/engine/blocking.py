@@ -15,7 +15,7 @@ from holdfast import clock
 from holdfast.engine.context import Terminated
 from holdfast.engine.loop import Execution
 from holdfast.engine.settings import Outcome
-from holdfast.errors import ResourceExhausted
+from holdfast.errors import Remedy, ResourceExhausted, with_remedies
 from holdfast.events import Event
 from holdfast.stores.base import in_memory_only
 from holdfast.threads import start
@@ -35,11 +35,13 @@ class RunInterrupted(KeyboardInterrupt):
     """Ctrl+C stopped a run, which was saved first; `run_id` can be resumed."""
 
     def __init__(self, run_id: str, kept: str = "") -> None:
-        self.run_id, self._kept = run_id, kept
+        self.run_id = run_id
+        self.problem = f"run {run_id!r} was interrupted and saved{kept}"
+        self.remedies = (Remedy("resume", run_id),)
         super().__init__(run_id)
 
     def __str__(self) -> str:
-        return f"run {self.run_id!r} was interrupted and saved{self._kept}; resume with app.resume({self.run_id!r})"
+        return with_remedies(self.problem, self.remedies)
 
 
 class RunTerminated(Terminated):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime as dt
 import decimal
 import fractions
@@ -14,15 +15,14 @@ import pathlib
 import pickle
 import pickletools
 import re
-import shlex
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast import clock
-from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, StoreError
+from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, Remedy, StoreError, problem_of
 from holdfast.journal.provenance import Provenance
 from holdfast.state.codec import MAX_DEPTH as CODEC_MAX_DEPTH
 from holdfast.state.codec import Codec
@@ -38,11 +38,10 @@ if TYPE_CHECKING:
 # The config that a run was saved with: what a workflow file's run takes of it is plain data, or refused.
 
 
-AGAIN = "have the run exported again by whoever has its workflow"
-"""The way out where the run is not in a store yet."""
+AGAIN = Remedy(text="have the run exported again by whoever has its workflow")
+"""The remedy where the run is not in a store yet."""
 
-_OWN_FILE = "go on with a workflow file of your own (holdfast resume RUN --workflow FILE)"
-_OWN_RUN = "begin a run of your own with what the run holds (holdfast show RUN --state)"
+_OWN_FILE, _OWN_RUN = (Remedy("use_own_file", "RUN"), AGAIN), (Remedy("begin_own_run", "RUN"), AGAIN)
 
 _LEAVES = (type(None), bool, int, float, str)
 _FLOW = {"path": str, "digest": str, "source": str, "included": dict, "files": dict}
@@ -53,67 +52,78 @@ def has_flow(config: Any) -> bool:
     return isinstance(config, Mapping) and isinstance(config.get("flow"), Mapping)
 
 
-def check_config(config: Any, way_out: str = "") -> None:
+def check_config(config: Any, *remedies: Remedy) -> None:
     """Raise `CodecError` unless a workflow file saved in a config, and the options beside it, are plain data.
 
     What is shown of a definition has to be what runs: keys are text, nothing else, and so nothing looks like something
-    that it is not. The config of a Python graph is left to its program. `way_out` says what to do instead, by default
+    that it is not. The config of a Python graph is left to its program. `remedies` say what to do instead, by default
     with a run in a store.
     """
     if not has_flow(config):
         return
-    own_file = way_out or f"{_OWN_FILE}, or {AGAIN}"
-    check_options(config, way_out)
-    _check_plain({"flow": config["flow"]}, own_file)
-    _check_flow(config["flow"], "config['flow']", tuple(_FLOW), own_file)
+    check_options(config, *remedies)
+    with _remedied(remedies or _OWN_FILE):
+        _check_plain({"flow": config["flow"]})
+        _check_flow(config["flow"], "config['flow']", tuple(_FLOW))
 
 
-def check_options(config: Any, way_out: str = "") -> None:
+def check_options(config: Any, *remedies: Remedy) -> None:
     """Raise `CodecError` unless all of a config beside the workflow file in it is plain data.
 
     That is what is taken from a run that goes on with a workflow file of its owner's.
     """
     rest = {key: value for key, value in config.items() if key != "flow"} if has_flow(config) else config
-    _check_plain(rest, way_out or f"{_OWN_RUN}, or {AGAIN}")
+    with _remedied(remedies or _OWN_RUN):
+        _check_plain(rest)
 
 
-def _check_plain(config: Any, way_out: str) -> None:
+@contextlib.contextmanager
+def _remedied(remedies: tuple[Remedy, ...]) -> Iterator[None]:
+    """Give a refusal its remedies."""
+    try:
+        yield
+    except CodecError as error:
+        error.remedies = remedies
+        raise
+
+
+def _check_plain(config: Any) -> None:
     todo: list[tuple[Any, str, int]] = [(config, "config", 0)]
     while todo:
         value, place, depth = todo.pop()
         if depth > MAX_DEPTH:
-            raise _refusal(place, "is nested too deep to be shown", way_out)
+            raise _refusal(place, "is nested too deep to be shown")
         if type(value) is dict:
             for key, item in value.items():
                 if type(key) is not str:
                     raise _refusal(
-                        place, f"has the key {key!r:.80}, a {_kind(key)}, where only text is taken", way_out
+                        place, f"has the key {key!r:.80}, a {_kind(key)}, where only text is taken"
                     )
                 todo.append((item, f"{place}[{key!r:.80}]", depth + 1))
         elif type(value) in (list, tuple):
             todo += [(item, f"{place}[{number}]", depth + 1) for number, item in enumerate(value)]
         elif type(value) not in _LEAVES:
-            raise _refusal(place, f"is a {_kind(value)}, where only plain data is taken", way_out)
+            raise _refusal(place, f"is a {_kind(value)}, where only plain data is taken")
 
 
-def _check_flow(flow: Mapping[str, Any], place: str, known: tuple[str, ...], way_out: str) -> None:
+def _check_flow(flow: Mapping[str, Any], place: str, known: tuple[str, ...]) -> None:
     for key, value in flow.items():
         if key not in known:
-            raise _refusal(place, f"has the unknown key {key!r:.80}; known are {', '.join(known)}", way_out)
+            raise _refusal(place, f"has the unknown key {key!r:.80}; known are {', '.join(known)}")
         if type(value) is not _FLOW[key]:
-            raise _refusal(f"{place}[{key!r}]", f"is a {_kind(value)}, not a {_FLOW[key].__name__}", way_out)
+            raise _refusal(f"{place}[{key!r}]", f"is a {_kind(value)}, not a {_FLOW[key].__name__}")
     for name, text in flow.get("included", {}).items():
         if type(text) is not str:
-            raise _refusal(f"{place}['included'][{name!r:.80}]", f"is a {_kind(text)}, not a str", way_out)
+            raise _refusal(f"{place}['included'][{name!r:.80}]", f"is a {_kind(text)}, not a str")
     for name, file in flow.get("files", {}).items():
         inside = f"{place}['files'][{name!r:.80}]"
         if not name or type(file) is not dict:
-            raise _refusal(inside, "is not a file with a name", way_out)
-        _check_flow(file, inside, ("source", "included"), way_out)
+            raise _refusal(inside, "is not a file with a name")
+        _check_flow(file, inside, ("source", "included"))
 
 
-def _refusal(place: str, why: str, way_out: str) -> CodecError:
-    return CodecError(f"the saved definition is refused: {place} {why}; {way_out}")
+def _refusal(place: str, why: str) -> CodecError:
+    return CodecError(f"the saved definition is refused: {place} {why}")
 
 
 def _kind(value: Any) -> str:
@@ -190,8 +200,7 @@ class CheckpointFile(NamedTuple):
 
         place = {name: self.content[name] for name in ("node", "next", "gate") if name in self.content}
         own = self.content["config"]
-        resume = f"holdfast resume {shlex.quote(str(self.path))} --workflow FILE"
-        check_config(own, f"go on with a workflow file of your own ({resume})")
+        check_config(own, Remedy("use_own_file", str(self.path)))
         flow, rest = own.get("flow"), {key: value for key, value in own.items() if key != "flow"}
         config = {"flow": flow, "taken from the file": rest, "goes on with": place}
         name = str(flow.get("path", "")) if isinstance(flow, Mapping) else ""
@@ -220,7 +229,7 @@ def read(path: Path, codec: Codec | None = None) -> CheckpointFile:
     try:
         content = Unpickler(data, types).load()
     except CodecError as error:
-        raise CodecError(f"checkpoint file {path} is refused: {error}") from None
+        raise CodecError(f"checkpoint file {path} is refused: {problem_of(error)}") from None
     except Exception as error:
         raise CorruptJournal(f"corrupt checkpoint file {path}: {error}") from error
     _check(path, content)

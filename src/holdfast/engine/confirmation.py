@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.engine.checkpoint_files import check_config
 from holdfast.engine.commands.inbox import RunCommand, open_message, write_message
-from holdfast.errors import CodecError, ForeignRun
+from holdfast.errors import CodecError, ForeignRun, Remedy, problem_of
 from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import Provenance, definition_digest, me
 from holdfast.journal.records import Confirmed
@@ -120,8 +120,8 @@ def admitted_file(found: Disclosure, trust: Trust, path: str) -> Provenance:
             "has changed since it was shown" if trust else "has a workflow in it, and nobody has confirmed it"
         )
         raise ForeignRun(
-            f"the checkpoint file {path} {why}: look at what it would run with (`disclosure` of this error has it), "
-            f"then app.resume({path!r}, trust=True)",
+            f"the checkpoint file {path} {why}",
+            remedies=Remedy("confirm", path),
             digest=found.digest,
             disclosure="\n".join(found.lines()),
         )
@@ -140,23 +140,23 @@ def _refusal(found: Disclosure, was_shown: bool) -> ForeignRun:
     if not was_shown and origin.confirmation is not None:
         why = "it has changed since it was confirmed"
     return ForeignRun(
-        f"run {run!r} came from outside ({origin.source}, {origin.signer}), and {why}: look at what it would run with "
-        f"(`disclosure` of this error has it), then app.resume({run!r}, trust=True)",
+        f"run {run!r} came from outside ({origin.source}, {origin.signer}), and {why}",
+        remedies=Remedy("confirm", run),
         run=run,
         digest=found.digest,
         disclosure="\n".join(found.lines()),
     )
 
 
-def config_shown(raw: bytes, codec: Codec = CODEC, way_out: str = "") -> dict[Any, Any]:
-    """Return a stored config as it is read; `CodecError`, with `way_out`, if a definition in it is not plain data."""
+def config_shown(raw: bytes, codec: Codec = CODEC, *remedies: Remedy) -> dict[Any, Any]:
+    """Return a stored config as it is read; `CodecError`, with `remedies`, if a definition in it is not plain data."""
     if not raw:
         return {}
     try:
         found = codec.decode(raw)
     except CodecError as error:
-        return {"unreadable": str(error), "bytes": raw.hex()}
-    check_config(found, way_out)
+        return {"unreadable": problem_of(error), "bytes": raw.hex()}
+    check_config(found, *remedies)
     return found if type(found) is dict else {"": found}
 
 

@@ -20,7 +20,7 @@ from holdfast.errors import AnswerTimeout, CodecError, StateInvalid
 from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Paused, Spent
 from holdfast.journal.run_state import EXPIRED, INTERRUPTED, SLEEP, Step, once_question
 from holdfast.state.codec import Codec
-from holdfast.values import readable_step
+from holdfast.values import step_label
 
 logger = logging.getLogger("holdfast.nodes")
 
@@ -364,7 +364,7 @@ class Context:
         length = seconds.total_seconds() if isinstance(seconds, dt.timedelta) else seconds
         if not length <= LONGEST_SLEEP:
             raise StateInvalid(
-                f"ctx.sleep of step {readable_step(self.step)!r} takes seconds, a hundred years of them at most, "
+                f"ctx.sleep of step {step_label(self.step)!r} takes seconds, a hundred years of them at most, "
                 f"not {seconds!r}"
             )
         self._refuse_if_left()
@@ -415,7 +415,7 @@ class Context:
         try:
             return Noted(self.step, key, self._host.codec.encode(value))
         except CodecError as error:
-            raise CodecError(f"{key} of step {readable_step(self.step)!r}: {error}") from None
+            raise CodecError(f"{key} of step {step_label(self.step)!r}: {error}") from None
 
 
 _NUMBERED = re.compile(r"#\d+$")
@@ -429,20 +429,20 @@ def ledger_line(
 ) -> Spent:
     """A line of the ledger; numbers that cannot be are refused."""
     if not isinstance(model, str):
-        raise StateInvalid(f"ctx.spend of step {readable_step(step)!r}: model is a name, not {model!r:.80}")
+        raise StateInvalid(f"ctx.spend of step {step_label(step)!r}: model is a name, not {model!r:.80}")
     for name, number in (("input_tokens", input_tokens), ("output_tokens", output_tokens), ("calls", calls)):
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST_TOKENS:
             raise StateInvalid(
-                f"ctx.spend of step {readable_step(step)!r}: {name} is a whole number, 0 or more, not {number!r:.80}"
+                f"ctx.spend of step {step_label(step)!r}: {name} is a whole number, 0 or more, not {number!r:.80}"
             )
     if cost is not None and (isinstance(cost, bool) or not isinstance(cost, (int, float, decimal.Decimal))):
         raise StateInvalid(
-            f"ctx.spend of step {readable_step(step)!r}: cost is US dollars as a number, not {cost!r:.80}"
+            f"ctx.spend of step {step_label(step)!r}: cost is US dollars as a number, not {cost!r:.80}"
         )
     dollars = None if cost is None else float(cost)
     if dollars is not None and not (math.isfinite(dollars) and dollars >= 0):
         raise StateInvalid(
-            f"ctx.spend of step {readable_step(step)!r}: cost is finite and 0 or more, not {cost!r}"
+            f"ctx.spend of step {step_label(step)!r}: cost is finite and 0 or more, not {cost!r}"
         )
     return Spent(step, attempt, model, input_tokens, output_tokens, dollars, calls)
 

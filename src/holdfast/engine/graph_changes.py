@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from holdfast.engine.decide import qualified
 from holdfast.engine.resume import ResumeOptions, edits
 from holdfast.engine.settings import Settings
-from holdfast.errors import GraphChanged, HoldfastError, MigrationFailed
+from holdfast.errors import GraphChanged, HoldfastError, MigrationFailed, Remedy
 from holdfast.graph.fingerprint import digest_of, same_code
 from holdfast.graph.graph import Edge, Graph, Join, Node, base_name, outline_at, outline_names, renamed
 from holdfast.journal import records
@@ -63,19 +63,19 @@ def changes_between(
     renamed = own_names(remap or {}, prefix)
     old, new = {renamed.get(name, name): node for name, node in saved.get("nodes", {}).items()}, now["nodes"]
     changes = [
-        f"node {prefix + name!r} was renamed to {prefix + to!r}"
+        f"{base_name(prefix + name)!r} was renamed to {base_name(prefix + to)!r}"
         for name, to in renamed.items()
         if to in new and name != to
     ]
-    changes += [f"node {prefix + name!r} was removed" for name in old if name not in new]
-    changes += [f"node {prefix + name!r} was added" for name in new if name not in old]
+    changes += [f"{base_name(prefix + name)!r} was removed" for name in old if name not in new]
+    changes += [f"{base_name(prefix + name)!r} was added" for name in new if name not in old]
     for name in old:
         if name not in new:
             continue
         if "graph" in old[name] and "graph" in new[name]:
             changes += changes_between(old[name]["graph"], new[name]["graph"], remap, f"{prefix}{name}/")
         elif why_changed(old[name], new[name]):
-            changes.append(f"the code of node {prefix + name!r} changed")
+            changes.append(f"the code of {base_name(prefix + name)!r} changed")
     where = f"of {prefix.rstrip('/')} " if prefix else ""
     changes += [
         f"the {part} {where}changed"
@@ -358,7 +358,7 @@ def reconcile(settings: Settings, run: RunState, name: str, options: ResumeOptio
     differs = run.outline and run.outline != settings.outline
     changes = changes_between(run.outline, settings.outline, remap) if differs else []
     if changes and on_change == "fail":
-        raise GraphChanged(f"the graph changed since run {name!r} was saved: {'; '.join(changes)}")
+        raise GraphChanged(f"the workflow changed since run {name!r} was saved: {'; '.join(changes)}")
     if changes and on_change == "use_saved":
         graph, outline = as_saved(settings.graph, run.outline), _at_version(run.outline, settings.graph)
         settings = dataclasses.replace(settings, graph=graph, outline=outline)
@@ -423,10 +423,14 @@ def _renamed_keys(
             yield records.StateEdited(frame.path, tuple(ops))
 
 
+_PUT_BACK = Remedy(text="put it back")
+
+
 def check_nodes(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, str]) -> None:
     """Refuse a graph that lacks a node which the run is to run, or to follow the edges of, next."""
     _check_names(run_id, run, graph, remap)
     missing: dict[str, str] = {}
+    renames: dict[str, str] = {}
     for frame in run.frames.values():
         names, path = names_within(frame.path, remap), renamed_path(frame.path, remap) if frame.path else ""
         inner = graph_at(graph, path)
@@ -434,16 +438,16 @@ def check_nodes(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, st
             if step.node == START or (step.status == DONE and step.goto is not None):
                 continue
             if inner is None or names.get(step.node, step.node) not in inner.nodes:
-                missing[qualified(step)] = _way_out(
-                    run, graph if inner is None else inner, frame.path, step.node
-                )
+                place = graph if inner is None else inner
+                missing[qualified(step)], found = _new_name(run, place, frame.path, step.node)
+                renames |= found
         for join in frame.waiting if inner is not None else ():
             _check_join(run_id, inner, join, names)
     if missing:
-        told = ", ".join(f"{name!r}{hint}" for name, hint in missing.items())
+        told = ", ".join(f"{base_name(name)!r}{hint}" for name, hint in missing.items())
         raise GraphChanged(
-            f"run {run_id!r} is to go on with node {told}, which the graph no longer has; "
-            "put it back, or resume with remap={'old': 'new'}"
+            f"run {run_id!r} is to go on with {told}, which the workflow no longer has",
+            remedies=(_PUT_BACK, Remedy("resume", run_id, {"remap": renames or {"OLD": "NEW"}})),
         )
 
 
@@ -484,16 +488,16 @@ def _home(node: str, remap: Mapping[str, str]) -> str:
     )
 
 
-def _way_out(run: RunState, graph: Graph, path: str, node: str) -> str:
-    """What a missing node may be called now."""
+def _new_name(run: RunState, graph: Graph, path: str, node: str) -> tuple[str, dict[str, str]]:
+    """Return what a missing node may be called now, in words and as a remap."""
     saved = outline_at(run.outline, path).get("nodes", {})
     prefix = "".join(f"{part.rpartition('#')[0]}/" for part in path.split("/")) if path else ""
     found, old = look_alike(saved, graph.outline()["nodes"], node), base_name(prefix + node)
     if found:
         new = base_name(prefix + found)
-        return f" (it looks like {old!r} was renamed to {new!r}: remap={{{old!r}: {new!r}}})"
+        return f" (it looks like {old!r} was renamed to {new!r})", {old: new}
     close = closest(base_name(node), map(base_name, graph.nodes))
-    return "" if close is None else f" (did you mean {close!r}? then remap={{{old!r}: {prefix + close!r}}})"
+    return ("", {}) if close is None else (f" (did you mean {close!r}?)", {old: prefix + close})
 
 
 def _check_join(run_id: str, graph: Graph | None, join: str, names: Mapping[str, str]) -> None:
@@ -502,7 +506,8 @@ def _check_join(run_id: str, graph: Graph | None, join: str, names: Mapping[str,
     if not any(known.target == target and sorted(known.sources) == sorted(sources) for known in joins):
         raise GraphChanged(
             f"run {run_id!r} waits at the join of {', '.join(map(repr, sources))} before {target!r}, which the "
-            "graph no longer has; put it back, or resume with remap={'old': 'new'}"
+            "workflow no longer has",
+            remedies=(_PUT_BACK, Remedy("resume", run_id, {"remap": {"OLD": "NEW"}})),
         )
 
 
@@ -511,7 +516,7 @@ def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:
     lost = [name for name in outline["nodes"] if name not in graph.nodes]
     if lost:
         raise GraphChanged(
-            f"the saved graph needs nodes {', '.join(map(repr, lost))} that the graph no longer has"
+            f"the saved graph needs nodes {', '.join(map(repr, lost))} that the workflow no longer has"
         )
     edges = []
     for source, target, label, conditional in outline["edges"]:
@@ -522,7 +527,7 @@ def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:
             ]
             if not matching:
                 raise GraphChanged(
-                    f"the saved graph has a condition on {source!r} -> {target!r} that the graph no longer has"
+                    f"the saved graph has a condition on {source!r} -> {target!r} that the workflow no longer has"
                 )
             when = matching[0].when
         edges.append(Edge(source, target, when, label))
@@ -530,7 +535,7 @@ def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:
     for source, _ in outline["routes"]:
         if source not in graph.route_from:
             raise GraphChanged(
-                f"the saved graph has a routing function on {source!r} that the graph no longer has"
+                f"the saved graph has a routing function on {source!r} that the workflow no longer has"
             )
         routes.append(graph.route_from[source])
     return dataclasses.replace(

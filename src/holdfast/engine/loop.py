@@ -40,7 +40,7 @@ from holdfast.engine.resume import elapsed
 from holdfast.engine.routing import ParallelWrites, RouteFailed
 from holdfast.engine.saving import Gates, Results, Saving, graph_of, state_for
 from holdfast.engine.settings import Settings
-from holdfast.errors import ExecutionError, ResourceExhausted, RunConflict, StoreError
+from holdfast.errors import ExecutionError, Remedy, ResourceExhausted, RunConflict, StoreError, problem_of
 from holdfast.events import Observer
 from holdfast.graph.graph import Node
 from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Spent, StepFinished, StepStarted
@@ -454,8 +454,8 @@ class Execution:
             raise
         except MemoryError as error:  # What was being recorded may be half done: nothing more is stored.
             raise ResourceExhausted(
-                f"run {self.run_id!r} stopped for want of memory; what is stored can be resumed with "
-                f"app.resume({self.run_id!r})"
+                f"run {self.run_id!r} stopped for want of memory; what is stored is intact",
+                remedies=Remedy("resume", self.run_id),
             ) from error
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             if self._abandoned():
@@ -614,7 +614,7 @@ class Execution:
         try:
             return await self._do(decision)
         except RouteFailed as error:
-            self._ending.fail(str(error), error.node, error.__cause__ or error)
+            self._ending.fail(problem_of(error), error.node, error.__cause__ or error)
             return False
 
     async def _do(self, decision: Decision) -> bool:

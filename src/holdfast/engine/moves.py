@@ -26,8 +26,8 @@ from holdfast.engine.routing import (
     to_targets,
 )
 from holdfast.engine.saving import Gates, Results, Saving
-from holdfast.errors import ExecutionError, MaxIterationsExceeded
-from holdfast.graph.graph import Graph, Node
+from holdfast.errors import ExecutionError, MaxIterationsExceeded, Remedy, problem_of
+from holdfast.graph.graph import Graph, Node, base_name
 from holdfast.journal.records import FrameOpened, MovedOn, RunEnded, Target, WaveFinished
 from holdfast.journal.run_state import DONE, EVERY_KEY, FAILED, ONE_OFF, Frame, Step
 from holdfast.state.ops import Op, advance
@@ -90,7 +90,7 @@ class Moves:
         except RouteFailed:
             raise
         except Exception as error:
-            raise RouteFailed(steps[-1].node, str(error)) from error
+            raise RouteFailed(steps[-1].node, problem_of(error)) from error
         self._end_wave(
             WaveFinished(frame.path, tuple(reduced), targets, tuple(waiting.items()), names), frame, steps
         )
@@ -129,7 +129,7 @@ class Moves:
         except RouteFailed:
             raise
         except Exception as error:
-            raise RouteFailed(node, f"routing after node {node!r} failed: {error!r}") from error
+            raise RouteFailed(node, f"routing after {base_name(node)!r} failed: {error!r}") from error
         found = [(node, to_targets(graph, node, chosen, self._codec))]
         for join in graph.joins_from.get(node, ()):
             arrived = waiting.get(join.id, ())
@@ -187,7 +187,7 @@ class Moves:
         except RouteFailed:
             raise
         except Exception as error:
-            raise RouteFailed(step.node, str(error)) from error
+            raise RouteFailed(step.node, problem_of(error)) from error
         reduced = tuple(key for key in shared if child.schema.reduces(key) and parent.schema.reduces(key))
         self._saving.record(FrameOpened(step.id, shared, (*fresh, *own), targets, reduced))
 
@@ -320,8 +320,6 @@ class Glide:
 
 logger = logging.getLogger("holdfast")
 
-REFUSED = "look what became of it, then resume with if_interrupted='rerun' or 'skip'"
-
 
 @functools.cache
 def _tell_once(run_id: str, how: str) -> None:
@@ -340,9 +338,8 @@ class Ending:
     def exceed(self, frame: Frame, limit: int) -> None:
         """Fail the run because it has used up its iterations."""
         node = next(iter(frame.active.values())).node
-        resume = f"app.resume({self._saving.run_id!r})"
-        hint = f"{self._kept}; build the graph with StateGraph(…, max_iterations={2 * limit}) or more, then {resume}"
-        self.fail(f"max iterations ({limit}) exceeded", node, None, MaxIterationsExceeded, hint)
+        remedies = (Remedy("set_max_iterations", self._saving.run_id, {"limit": 2 * limit}),)
+        self.fail(f"max iterations ({limit}) exceeded", node, None, MaxIterationsExceeded, remedies)
 
     def fail(
         self,
@@ -350,10 +347,10 @@ class Ending:
         node: str,
         cause: BaseException | None,
         kind: type[ExecutionError] = ExecutionError,
-        hint: str = "",
+        remedies: tuple[Remedy, ...] = (),
     ) -> None:
         """End the run as failed."""
-        self.failure = self._execution_error(reason, node, cause, kind, hint or self._hint(cause))
+        self.failure = self._execution_error(reason, node, cause, kind, remedies)
         self.end(RunStatus.FAILED, reason, node)
 
     def end(self, status: RunStatus, reason: str = "", node: str = "", due_at: float | None = None) -> None:
@@ -364,9 +361,8 @@ class Ending:
             node, reason = step.node, str(step.fault)
             cause = self._results.causes.get(step.id)
             item = "" if step.key is None else f" (item {step.key!r})"
-            hint = self._hint(cause)
-            message = f"node {qualified(step)!r}{item} failed: {step.fault}"
-            self.failure = self._execution_error(message, node, cause, hint=hint)
+            message = f"step {base_name(qualified(step))!r}{item} failed: {step.fault}"
+            self.failure = self._execution_error(message, node, cause)
         self._inbox.close(status == RunStatus.COMPLETED)
         if status != RunStatus.COMPLETED and not self._saving.marked:
             self._saving.mark(run.root, [], [step.node for step in run.active() if step.status != DONE])
@@ -388,16 +384,13 @@ class Ending:
         self._record(ended)
         self._saving.writer.set_info(facts)
 
-    def _hint(self, cause: BaseException | None) -> str:
-        """Return the way out of a failure that a plain resume would repeat; empty for all others."""
+    def _remedy(self, cause: BaseException | None) -> Remedy:
+        """Return what can be done about a failure: a resume, unless that would only repeat it."""
         if isinstance(cause, StepInterrupted):
-            return f"{self._kept}; {REFUSED}"
+            return Remedy("settle", self._saving.run_id)
         if isinstance(cause, ParallelWrite):
-            return (
-                f"{self._kept}: with the changed graph, app.invoke(reuse={self._saving.run_id!r}) takes over those "
-                "that the change does not affect"
-            )
-        return ""
+            return Remedy("reuse", self._saving.run_id)
+        return Remedy("resume", self._saving.run_id)
 
     @property
     def _kept(self) -> str:
@@ -430,19 +423,19 @@ class Ending:
         node: str,
         cause: BaseException | None,
         kind: type[ExecutionError] = ExecutionError,
-        hint: str = "",
+        remedies: tuple[Remedy, ...] = (),
     ) -> ExecutionError:
-        hint = hint or f"{self._kept}, resume with app.resume({self._saving.run_id!r})"
+        kept, remedies = self._kept, remedies or (self._remedy(cause),)
         if self._saving.policy.on_failure == "rollback":
-            hint = "the run was rolled back: nothing of it is kept"
+            kept, remedies = "the run was rolled back: nothing of it is kept", ()
         error = kind(
-            f"run {self._saving.run_id!r}: {message}",
+            f"run {self._saving.run_id!r}: {message}; {kept}",
+            remedies=remedies,
             node=node,
             state=self._saving.state(),
-            path=[*self._saving.run.path, node],
+            path=(*self._saving.run.path, node),
             run_id=self._saving.run_id,
             cause=cause,
-            resume_hint=hint,
         )
         error.__cause__ = cause
         return error

@@ -18,7 +18,7 @@ from holdfast.graph.graph import IF_INTERRUPTED
 from holdfast.journal.records import OnceFailed, OnceStarted, Paused
 from holdfast.journal.run_state import BEGUN, ONCE_IN_DOUBT, SLEEP, once_question
 from holdfast.threads import locked
-from holdfast.values import readable_step
+from holdfast.values import step_label
 
 if TYPE_CHECKING:
     from holdfast.engine.context import Context
@@ -350,7 +350,9 @@ def _doubt(context: Context, key: str, policy: Policy | None) -> Policy | None:
     answer = step.answers.get(once_question(key))
     decision = answer.decode() if answer is not None else host.once_policy(step, policy)
     context._tell_doubt(key, "look" if callable(decision) else decision)
-    what = f"once {key!r} of step {readable_step(step.id)!r} was interrupted and may or may not have taken effect"
+    what = (
+        f"once {key!r} of step {step_label(step.id)!r} was interrupted and may or may not have taken effect"
+    )
     if decision == "fail":
         raise StepInterrupted(f"{what}, and may not be repeated unasked")
     if decision == "ask":

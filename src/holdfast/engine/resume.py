@@ -14,6 +14,7 @@ from holdfast.errors import (
     AnswerRejected,
     CheckpointNotFound,
     NotPaused,
+    Remedy,
     RunFinished,
     RunNotFound,
     StateInvalid,
@@ -62,13 +63,14 @@ def find_run(store: Store, target: str) -> tuple[RunInfo, int | None]:
     run, at, _ = target.rpartition("@")
     if at and (store.runs(run=run) or store.runs(workflow=run, limit=1)):
         raise RunNotFound(
-            f"{target!r} names a place in the history of run {run!r}, and no run or checkpoint by its id; begin a run "
-            f"there with app.resume(app.fork({target!r}))"
+            f"{target!r} names a checkpoint in the history of run {run!r}, and no run or checkpoint by its id",
+            remedies=Remedy("fork", target),
         )
     known = [info.run for info in store.runs(limit=200)]
     workflows = {info.workflow for info in store.runs(limit=200)}
     raise RunNotFound(
-        f"no run, checkpoint or workflow {target!r} in {store.url}{suggestion(target, [*known, *workflows])}"
+        f"no run, checkpoint or workflow {target!r} in {store.url}{suggestion(target, [*known, *workflows])}",
+        remedies=Remedy("look_elsewhere"),
     )
 
 
@@ -144,8 +146,8 @@ def take_answers(
 def _not_waiting(info: RunInfo) -> NotPaused:
     if info.status == RunStatus.PAUSED:
         return NotPaused(
-            f"run {info.run!r} is not waiting for an answer any more: its questions were answered already, none is "
-            f"open; it goes on with app.resume({info.run!r})"
+            f"run {info.run!r} is not waiting for an answer any more: its questions were answered already",
+            remedies=Remedy("resume", info.run),
         )
     return NotPaused(f"run {info.run!r} is not waiting for an answer (it is {info.status})")
 
@@ -208,7 +210,7 @@ def _which(run: str, waiting: list[Pause]) -> str:
     if not waiting:
         return f"run {run!r} waits at a gate, which takes no answer: resume it without one"
     names = ", ".join(sorted(repr(pause.name) for pause in waiting))
-    return f"run {run!r} waits for several answers; say which with answers={{name: value}}, names: {names}"
+    return f"run {run!r} waits for several answers; say which is answered by its name: {names}"
 
 
 def _find(run: str, waiting: list[Pause], name: str) -> Pause:
@@ -230,13 +232,12 @@ def _take(run: str, pause: Pause, value: Any, codec: Codec, retention: Retention
         expires = pause.since + retention.pause_ttl.total_seconds()
     if expires is not None and clock.time() > expires:
         when = moment(expires).isoformat(timespec="seconds")
-        way_out = "compile with a longer Retention(pause_ttl=…), or start the run anew"
+        way_out = "raise pause_ttl in its retention, or start a new run"
         if pause.expires_at is not None:
-            way_out = (
-                f"app.resume({run!r}) goes on without it: with the question's default, or asking it anew"
-            )
+            way_out = "a resume goes on without it: with the question's default, or asking it anew"
         raise AnswerRejected(
-            f"the answer to {pause.name!r} of run {run!r} comes too late: it was due by {when}; {way_out}"
+            f"the answer to {pause.name!r} of run {run!r} comes too late: it was due by {when}; {way_out}",
+            remedies=Remedy("resume", run) if pause.expires_at is not None else (),
         )
     if pause.schema:
         reason = misfit(value, codec.decode(pause.schema))
@@ -300,7 +301,7 @@ class ResumeOptions:
         """Refuse to take back what begins at an older checkpoint."""
         if self.rerun_changed:
             raise StateInvalid(
-                "rerun_changed is for a run, and not an older checkpoint, from which all that follows runs anew"
+                "rerun-changed is for a run, and not an older checkpoint, from which all that follows runs anew"
             )
 
     def refuse_answers(self, what: str) -> None:

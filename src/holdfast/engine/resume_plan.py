@@ -50,7 +50,7 @@ from holdfast.engine.time_travel.past import Finish, past_of
 from holdfast.engine.time_travel.rerun import KEPT, RERUN, UNDONE, Rerun
 from holdfast.engine.time_travel.rerunner import begun_anew, rerun_of_changes, reused, taken_back
 from holdfast.engine.time_travel.reuse import ReusableSteps
-from holdfast.errors import GraphChanged, HoldfastError, PlanOutdated, RunFinished, StateInvalid
+from holdfast.errors import GraphChanged, HoldfastError, PlanOutdated, RunFinished, StateInvalid, problem_of
 from holdfast.graph.graph import Graph, outline_names
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, Loaded
@@ -138,9 +138,12 @@ class Fates:
         inner = graph_at(self._graph, step.frame)
         if inner is None or step.node not in inner.nodes:
             if step.status == DONE and step.goto is not None:
-                return Fate(name, node, KEPT, "finished; the graph no longer has it")
+                return Fate(name, node, KEPT, "finished; the workflow no longer has it")
             return Fate(
-                name, node, ORPHANED, "the graph no longer has its node; put it back, or resume with remap"
+                name,
+                node,
+                ORPHANED,
+                "the workflow no longer has it; put it back, or remap it to its new name",
             )
         if step.status == DONE:
             return Fate(name, node, KEPT, "finished")
@@ -297,7 +300,7 @@ def what_moved(journal: Journal, codec: Codec, run: str, given: str, now: str) -
     if then[2] != current[2]:
         moved.append("other options are given than it was made for")
     if then[3] != current[3]:
-        moved.append("the graph changed again")
+        moved.append("the workflow changed again")
     return moved or ["time has passed: what was waited for is over, or a driver came or went"]
 
 
@@ -460,7 +463,7 @@ class _Planning:
             except RunFinished:
                 raise
             except HoldfastError as error:
-                self._refused = str(error)
+                self._refused = problem_of(error)
                 return None
         if back is None and not self._forks:
             refuse_finished(self._info, unchanged=self._options.rerun_changed)
@@ -477,7 +480,7 @@ class _Planning:
             self._refuse_other_workflow()
             self._prepare(run, back)
         except HoldfastError as error:
-            self._refused = self._refused or str(error)
+            self._refused = self._refused or problem_of(error)
             now = set(outline_names(settings.outline))
             self._remap = {old: new for old, new in self._remap.items() if new in now}
             run = self._renamed()
@@ -492,7 +495,7 @@ class _Planning:
     def _refuse_other_workflow(self) -> None:
         own, other = self._settings.graph.name, self._info.workflow
         if own != other and self._run.outline:
-            raise GraphChanged(f"run {self._info.run!r} is of workflow {other!r}, and this graph is {own!r}")
+            raise GraphChanged(f"run {self._info.run!r} is of workflow {other!r}, and this one is {own!r}")
 
     def _prepare(self, run: RunState, back: Rerun | None) -> None:
         settings, options, info, now = self._settings, self._options, self._info, clock.time()
@@ -575,7 +578,7 @@ class _Planning:
         if new != node:
             why += f"; it is called {new!r} now"
         if node in outline_names(self._run.outline) and new not in outline_names(self._now.outline):
-            return f"{why}; the graph no longer has it"
+            return f"{why}; the workflow no longer has it"
         return f"{why}; {changed[new]}" if new in changed and changed[new] != NEW_NODE else why
 
     def _active(self, back: Rerun | None, run: RunState, changed: Mapping[str, str]) -> Iterator[PlannedStep]:
@@ -610,7 +613,7 @@ class _Planning:
         now = set(outline_names(self._now.outline))
         for step, node, reason in Fates.under_way(self._renamed(), run):
             if step not in known and node not in now:
-                yield PlannedStep(step, node, ORPHANED, f"removed: the graph no longer has it; {reason}")
+                yield PlannedStep(step, node, ORPHANED, f"removed: the workflow no longer has it; {reason}")
             elif step not in known:
                 why = back.nodes.get(node, reason)
                 yield PlannedStep(step, node, RERUN, why, 0.0, 0.0, *self._expected(node))
@@ -625,12 +628,12 @@ class _Planning:
         """The nodes that the graph has now, and those that it no longer has and that did not run."""
         for node, reason in changed.items():
             if reason == NEW_NODE:
-                yield PlannedStep("", node, NEW, "the graph has it now", 0.0, 0.0, *self._expected(node))
+                yield PlannedStep("", node, NEW, "the workflow has it now", 0.0, 0.0, *self._expected(node))
         now = set(outline_names(self._now.outline))
         for node in outline_names(self._run.outline):
             if name_now(node, self._remap) not in now:
                 yield PlannedStep(
-                    "", node, ORPHANED, "removed: the graph no longer has it, and it has not run"
+                    "", node, ORPHANED, "removed: the workflow no longer has it, and it has not run"
                 )
 
     def _expected(self, node: str) -> tuple[float | None, float | None]:

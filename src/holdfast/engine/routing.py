@@ -16,7 +16,7 @@ from holdfast.state.ops import Cells, Op, make_op
 from holdfast.state.schema import EVERYWHERE, Certain, Schema, as_mapping
 from holdfast.state.state import State
 from holdfast.suggestions import suggestion
-from holdfast.values import END, START, readable_step
+from holdfast.values import END, START, step_label
 
 Emit = Callable[..., None]
 
@@ -295,9 +295,7 @@ def _note(siblings: dict[str, Write], frame: Frame, step: Step, ops: Iterable[Op
 
 def _refusal(schema: Schema, key: str, one: str, other: str) -> str:
     channel = schema.channels.get(key)
-    told = (
-        f"the parallel steps {readable_step(one)!r} and {readable_step(other)!r} both set state key {key!r}"
-    )
+    told = f"the parallel steps {step_label(one)!r} and {step_label(other)!r} both set state key {key!r}"
     if channel is None or channel.reducer is None:
         return (
             f"{told}, which has no reducer: one of the two results would be lost; declare how results are put "

@@ -33,13 +33,14 @@ from holdfast.errors import (
     ExecutionError,
     GraphChanged,
     HoldfastError,
+    Remedy,
     RunConflict,
     RunExists,
     StateInvalid,
     StoreError,
 )
 from holdfast.events import Event, MultiObserver, Observer, resolve_observer, tell
-from holdfast.graph.graph import Graph
+from holdfast.graph.graph import Graph, base_name
 from holdfast.journal import records
 from holdfast.journal.copying import delete_run, needed_by
 from holdfast.journal.journal import Loaded
@@ -53,7 +54,7 @@ from holdfast.state.schema import as_mapping
 from holdfast.state.state import State, origin_of
 from holdfast.stores.base import RunInfo, Store
 from holdfast.threads import in_background
-from holdfast.values import END, RunStatus, readable_step
+from holdfast.values import END, RunStatus, step_label
 
 if TYPE_CHECKING:  # What only some need is loaded by those who do.
     from holdfast.engine.time_travel.rerunner import Source
@@ -211,8 +212,8 @@ class Runner:
         own = self.settings.graph.name
         if info.workflow != own:
             raise GraphChanged(
-                f"run {info.run!r} is of workflow {info.workflow!r}, and this graph is {own!r}; if the workflow "
-                f"was renamed, go on with it by giving the graph its old name: StateGraph(…, name={info.workflow!r})"
+                f"run {info.run!r} is of workflow {info.workflow!r}, and this one is {own!r}; if the workflow "
+                f"was renamed, give it its old name, {info.workflow!r}, to go on with the run"
             )
 
     def refuse_owned(self, info: RunInfo, takeover: bool = False) -> None:
@@ -225,8 +226,9 @@ class Runner:
         if is_here(info.driver):
             certain, hopeless = ", which is alive", "hangs for good"
         raise RunConflict(
-            f"run {info.run!r} is being executed by {describe(info.driver)}{certain}; wait for it, cancel the "
-            f"run, or, if that process {hopeless}, resume with takeover=True"
+            f"run {info.run!r} is being executed by {describe(info.driver)}{certain}; wait for it, or cancel the "
+            f"run; if that process {hopeless}, take it over",
+            remedies=Remedy("resume", info.run, {"takeover": True}),
         )
 
     async def _start(
@@ -298,7 +300,9 @@ class Runner:
     def _encoded_config(self, config: Mapping[str, Any]) -> bytes:
         if not config:
             return _NO_CONFIG
-        check_config(config, "give plain data: None, booleans, numbers, texts, lists, tuples and dicts")
+        check_config(
+            config, Remedy(text="give plain data: None, booleans, numbers, texts, lists, tuples and dicts")
+        )
         try:
             return self._codec.encode(dict(config))
         except CodecError as error:
@@ -321,16 +325,17 @@ class Runner:
         if not isinstance(run_id, str) or not run_id.strip() or not run_id.isprintable():
             raise StateInvalid(f"a run id must be printable text, not {run_id!r}")
         if known := self._store.runs(run=run_id):
-            way_out = f"resume it with app.resume({run_id!r})"
+            remedies = [Remedy("resume", run_id)]
             if known[0].status == RunStatus.COMPLETED:
-                way_out = f"read it with app.get_state({run_id!r}), remove it with app.delete({run_id!r})"
+                remedies = [Remedy("read", run_id), Remedy("delete", run_id)]
             elif known[0].status == RunStatus.QUEUED:
-                way_out = "a worker takes it up"
+                remedies = []
             elif self._is_driven(known[0]):
-                way_out = f"wait for it, or stop it with app.cancel({run_id!r})"
+                remedies = [Remedy("cancel", run_id)]
             raise RunExists(
-                f"run {run_id!r} exists in {self._store.url} and is {known[0].status}; {way_out}, "
-                "or give the new run another run_id"
+                f"run {run_id!r} exists in {self._store.url} and is {known[0].status}",
+                remedies=[*remedies, Remedy("choose_run_id")],
+                run_id=run_id,
             )
         return run_id
 
@@ -353,7 +358,7 @@ class Runner:
         nodes = tuple(content.get("next") or (content["node"],))
         for node in nodes:
             if node not in self.settings.graph.nodes and node != END:
-                raise GraphChanged(f"{path} is to go on with node {node!r}: node not found: {node}")
+                raise GraphChanged(f"{path} is to go on with step {node!r}: node not found: {node}")
         merged = {**content["config"], **(config or {})}
         if "flow" in (config or {}):
             merged = dict(config or {})  # With a workflow of one's own nothing else of the file's is taken.
@@ -513,12 +518,14 @@ class Runner:
     def _outcome(self, drive: Execution, status: RunStatus, kept: int) -> Outcome:
         run, saving = drive.run, drive.saving
         warnings = [
-            f"step {readable_step(step)!r} failed and was passed over: {fault}" for step, fault in run.faults
+            f"step {step_label(step)!r} failed and was passed over: {fault}" for step, fault in run.faults
         ]
         for join, arrived in run.root.waiting.items() if status == RunStatus.COMPLETED else ():
             node, *sources = join.split("/")
-            missing = ", ".join(repr(source) for source in sources if source not in arrived)
-            warnings.append(f"node {node!r} did not run: it waits for {missing}, which did not run either")
+            missing = ", ".join(repr(base_name(source)) for source in sources if source not in arrived)
+            warnings.append(
+                f"{base_name(node)!r} did not run: it waits for {missing}, which did not run either"
+            )
         if saving.errors:
             warnings.append(f"{saving.errors} checkpoint(s) could not be saved when they were due")
         if saving.writer.has_unsaved and saving.writer.stored:

@@ -15,9 +15,9 @@ from holdfast.engine.decide import Rules
 from holdfast.engine.once import PauseSignal, StepInterrupted, StopSignal
 from holdfast.engine.routing import Meaning, ParallelWrite, ParallelWrites, RouteFailed, meaning
 from holdfast.engine.settings import Settings
-from holdfast.errors import CodecError, ExecutionError, ExecutorLost, StoreError
+from holdfast.errors import CodecError, ExecutionError, ExecutorLost, Remedy, StoreError, problem_of
 from holdfast.events import Event, Observer, tell, wanted
-from holdfast.graph.graph import Graph, Node
+from holdfast.graph.graph import Graph, Node, base_name
 from holdfast.graph.retry import AFTER_A_LOSS
 from holdfast.journal.records import Noted, Paused, StepFailed, StepFinished
 from holdfast.journal.run_state import (
@@ -33,7 +33,7 @@ from holdfast.journal.run_state import (
 from holdfast.journal.writer import Writer
 from holdfast.state.ops import advance
 from holdfast.state.state import State
-from holdfast.values import END, RunStatus, readable_step
+from holdfast.values import END, RunStatus, step_label
 
 logger = logging.getLogger("holdfast")
 
@@ -182,23 +182,21 @@ class Saving:
         """A save failed: stop the run, or go on and save later, as the policy says."""
         self.errors += 1
         self._errors_in_a_row += 1
-        self.emit("checkpoint.fail", error=str(error), consecutive=self._errors_in_a_row)
+        self.emit("checkpoint.fail", error=problem_of(error), consecutive=self._errors_in_a_row)
         if self.policy.on_save_error == "fail":
             raise self._error(error) from error
         logger.warning("run %s: checkpoint save failed, going on without: %s", self.run_id, error)
 
     def _error(self, error: StoreError) -> ExecutionError:
-        hint = "nothing of this run was saved"
-        if self.writer.stored:
-            hint = f"what was saved before can be resumed with app.resume({self.run_id!r})"
+        kept = "what was saved before is kept" if self.writer.stored else "nothing of this run was saved"
         return ExecutionError(
-            f"checkpoint save failed: {error}",
+            f"checkpoint save failed: {problem_of(error)}; {kept}",
+            remedies=Remedy("resume", self.run_id) if self.writer.stored else (),
             node=self.run.root.last_node,
             state=self.state(),
-            path=self.run.path,
+            path=tuple(self.run.path),
             run_id=self.run_id,
             cause=error,
-            resume_hint=hint,
         )
 
     def emit(self, type: str, node: str = "", /, **data: Any) -> None:
@@ -265,7 +263,7 @@ class Gates:
     def ask_what(self, step: Step, kind: str) -> None:
         """Pause until somebody says what to do with an interrupted step."""
         what = _QUESTIONS[kind].format(crashes=step.crashes)
-        prompt = f"step {readable_step(step.id)!r} {what}; rerun, skip or fail it?"
+        prompt = f"step {step_label(step.id)!r} {what}; rerun, skip or fail it?"
         schema = self._settings.codec.encode({"enum": ["rerun", "skip", "fail"]})
         pause = f"{step.id}:{kind}"
         self._saving.record(
@@ -280,7 +278,7 @@ class Gates:
             return
         pause = f"{step.id}:{kind}"
         self.files[pause] = path
-        prompt = f"paused {kind} {step.node!r}"
+        prompt = f"paused {kind} {base_name(step.node)!r}"
         self._saving.record(Paused(pause, kind, step.id, step.node, prompt=prompt, since=clock.time()))
 
     def _save_file(self, step: Step, kind: str) -> str | None:
@@ -304,7 +302,7 @@ class Gates:
         try:
             files.save(path, self._saving.state(), gate or nodes[0], self._config, nodes, gate)
         except (StoreError, CodecError) as error:
-            self._saving.failed(error if isinstance(error, StoreError) else StoreError(str(error)))
+            self._saving.failed(error if isinstance(error, StoreError) else StoreError(problem_of(error)))
             return None
         return str(path)
 
@@ -372,7 +370,7 @@ class Results:
         try:
             self._writes.check(graph, frames[step.frame], step, ops)
         except ParallelWrite as error:
-            raise RouteFailed(step.node, str(error)) from error
+            raise RouteFailed(step.node, problem_of(error)) from error
         self._record(StepFinished(step.id, promoted=True))
         self._say("node.complete", step.node, step=step.id, error=False)
 
@@ -433,8 +431,8 @@ class Results:
     def refuse(self, step: Step) -> None:
         """Record that an interrupted step may not be repeated."""
         error = StepInterrupted(
-            f"step {readable_step(step.id)!r} was interrupted and may or may not have taken effect, and its node may "
-            "not be repeated unasked"
+            f"step {step_label(step.id)!r} was interrupted and may or may not have taken effect; "
+            "it is not repeated unasked"
         )
         self.failed(step, error, 0.0, repeatable=False)
 

@@ -14,7 +14,15 @@ from typing import Any, cast
 from holdfast import clock
 from holdfast.engine.commands import control
 from holdfast.engine.owner import describe, has_owner
-from holdfast.errors import CodecError, CorruptJournal, HoldfastError, RunNotFound, StoreError
+from holdfast.errors import (
+    CodecError,
+    CorruptJournal,
+    HoldfastError,
+    Remedy,
+    RunNotFound,
+    StoreError,
+    problem_of,
+)
 from holdfast.journal.copying import (
     COPIED,
     MOVED,
@@ -156,7 +164,7 @@ def _wanted(
     for run in dict.fromkeys(runs):
         if not source.runs(run=run):
             raise RunNotFound(
-                f"no run {run!r} in {source.url}; `holdfast runs --store {source.url}` lists them"
+                f"no run {run!r} in {source.url}", remedies=Remedy("list_runs", options={"store": source.url})
             )
         wanted += source.runs(run=run, workflow=workflow, status=status)
     return wanted
@@ -216,15 +224,15 @@ class _Transfer:
                 found = self.source.runs(run=info.run)
                 return self._carry(found[0], tries_left == 0) if found else None
             except CorruptJournal as error:
-                return _told(info, CopyOutcome.DAMAGED, note=str(error))
+                return _told(info, CopyOutcome.DAMAGED, note=problem_of(error))
             except (_Changed, Conflict):
                 continue
             except CodecError as error:
-                return _told(info, CopyOutcome.REFUSED, note=str(error))
+                return _told(info, CopyOutcome.REFUSED, note=problem_of(error))
             except StoreError as error:
                 if not self._can_go_on():
                     raise
-                return _told(info, CopyOutcome.REFUSED, note=str(error))
+                return _told(info, CopyOutcome.REFUSED, note=problem_of(error))
         return _told(info, CopyOutcome.DRIVEN, note="it, or its copy, is being changed; copy it again")
 
     def _can_go_on(self) -> bool:
@@ -271,7 +279,7 @@ class _Transfer:
         try:
             return compare(self.view(info), self.target, info, last, self.seal)
         except CorruptJournal as error:
-            raise StoreError(f"its copy in {self.target.url} is damaged: {error}") from error
+            raise StoreError(f"its copy in {self.target.url} is damaged: {problem_of(error)}") from error
 
     def _unchanged(self, info: RunInfo) -> CopiedRun:
         self._bring_messages(info)

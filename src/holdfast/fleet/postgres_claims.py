@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from holdfast.engine.owner import active_runs
 from holdfast.engine.submission import Place
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.errors import INVALID, HoldfastError, StoreError
 from holdfast.fleet.claims import MAX_STRIKES, Avoiding, Claim, Wanted
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
@@ -85,6 +85,8 @@ _PATIENCE = "SELECT set_config('idle_in_transaction_session_timeout', '10s', tru
 
 class LimitInvalid(HoldfastError):
     """A limit makes no sense."""
+
+    exit_code = INVALID
 
 
 class Rate(NamedTuple):

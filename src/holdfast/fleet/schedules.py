@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
 from holdfast.engine.submission import DEFAULT_QUEUE, Place
-from holdfast.errors import HoldfastError
+from holdfast.errors import INVALID, HoldfastError, problem_of
 from holdfast.fleet.catalog import Catalog, UnknownWorkflow
 from holdfast.fleet.postgres_claims import on_postgres
 from holdfast.journal.journal import Journal
@@ -55,6 +55,8 @@ _MINUTE = dt.timedelta(minutes=1)
 
 class CronInvalid(HoldfastError):
     """A cron expression or a time zone makes no sense."""
+
+    exit_code = INVALID
 
 
 class _Field(NamedTuple):
@@ -326,6 +328,8 @@ ORDER BY next_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
 class ScheduleRefused(HoldfastError):
     """What is asked of a schedule makes no sense: no such name, a name that is taken, a wrong word."""
 
+    exit_code = INVALID
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -417,8 +421,7 @@ class Schedules:
             sql = _ADD + (_REPLACE if replace else "DO NOTHING")
             if not connection.execute(sql, {**self._names(schedule.name), **values}).rowcount:
                 raise ScheduleRefused(
-                    f"there is a schedule {schedule.name!r} already; replace it with replace=True, "
-                    "or choose another name"
+                    f"there is a schedule {schedule.name!r} already; replace it, or choose another name"
                 )
             return self._line(connection, schedule.name)
 
@@ -501,7 +504,7 @@ class Schedules:
             logger.warning("schedule %s: %s", name, error)
         else:
             logger.exception("schedule %s: its run cannot be submitted", name)
-        text = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+        text = problem_of(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
         changes = "trouble = %(trouble)s, retry_at = clock_timestamp() + make_interval(secs => %(seconds)s)"
         told = text.replace("\0", "")[:1000].encode(errors="backslashreplace").decode()
         self._update(connection, name, changes, trouble=told, seconds=TRY_AGAIN_AFTER)

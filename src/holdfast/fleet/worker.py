@@ -22,11 +22,13 @@ from holdfast.errors import (
     CorruptJournal,
     ExecutionError,
     HoldfastError,
+    Remedy,
     ResourceExhausted,
     RunConflict,
     RunFinished,
     RunNotFound,
     StoreError,
+    problem_of,
 )
 from holdfast.events import Observer
 from holdfast.fleet.catalog import Catalog, Known, UnknownWorkflow
@@ -64,6 +66,8 @@ class WorkerEvent(NamedTuple):
     queue: str
     text: str = ""
     due_at: float | None = None
+    remedies: tuple[Remedy, ...] = ()
+    """What can be done about a run that failed or was refused."""
 
 
 class Worker:
@@ -225,7 +229,7 @@ class Worker:
         try:
             rest = await self._taken_up(claim)
         except (RunConflict, RunFinished, RunNotFound) as error:
-            self._say("conflict", claim, str(error))
+            self._say("conflict", claim, error)
         except UnknownWorkflow as error:
             rest = 0.0
             logger.warning("runs of workflow %r are left to others: %s", claim.workflow, error)
@@ -239,7 +243,7 @@ class Worker:
         except HoldfastError as error:
             # Another version of the graph, a missing key or package: another worker may be able to.
             self.claims.leave(claim.run)
-            self._say("refused", claim, str(error))
+            self._say("refused", claim, error)
         except Exception as error:
             logger.exception("run %s cannot be taken up", claim.run)
             await self._refuse(claim, error)
@@ -259,8 +263,8 @@ class Worker:
         return rest
 
     async def _refuse(self, claim: Claim, error: Exception) -> None:
-        self._say("refused", claim, str(error))
-        await self._settle(self.claims.strike, claim.run, f"{type(error).__name__}: {error}")
+        self._say("refused", claim, error)
+        await self._settle(self.claims.strike, claim.run, f"{type(error).__name__}: {problem_of(error)}")
 
     async def _driven(self, claim: Claim, known: Known) -> float:
         """Drive a run as far as it goes; answers how long it is to rest before it is claimed again."""
@@ -279,8 +283,8 @@ class Worker:
         except ExecutionError as error:
             if isinstance(error.cause, StoreError):
                 raise error.cause from error  # Nothing says yet that it failed.
-            self._say("failed", claim, str(error))
-            await self._announce(known, claim, "failed", str(error))
+            self._say("failed", claim, error)
+            await self._announce(known, claim, "failed", problem_of(error))
             return 0.0
         due_at = None
         if outcome.status != RunStatus.COMPLETED:
@@ -371,12 +375,14 @@ class Worker:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _say(self, kind: str, claim: Claim, text: str = "", due_at: float | None = None) -> None:
+    def _say(self, kind: str, claim: Claim, what: str | Exception = "", due_at: float | None = None) -> None:
         """Tell what became of a run. Whatever comes of telling, the run's claim is not lost over it."""
         if self._tell is None:
             return
+        text = problem_of(what) if isinstance(what, Exception) else what
+        remedies = what.remedies if isinstance(what, HoldfastError) else ()
         try:
-            self._tell(WorkerEvent(kind, claim.run, claim.workflow, claim.queue, text, due_at))
+            self._tell(WorkerEvent(kind, claim.run, claim.workflow, claim.queue, text, due_at, remedies))
         except BrokenPipeError:
             logger.warning("nobody reads what this worker tells: it stops")
             self._tell = None

@@ -23,8 +23,10 @@ from holdfast.errors import (
     ExecutionError,
     GraphInvalid,
     HoldfastError,
+    Remedy,
     RunFinished,
     StoreError,
+    problem_of,
 )
 from holdfast.events import Event, Observer, get_observer, resolve_observer
 from holdfast.graph.graph import Edge, Graph, Join, Migration, Node, Reconcile, Route
@@ -494,7 +496,7 @@ class ConfiguredGraph(StateGraph):
         try:
             self._store = open_store(config.checkpoint.store if self.saves else "memory://")
         except StoreError as error:
-            raise StoreError(f"failed to resolve checkpoint store: {error}") from error
+            raise StoreError(f"failed to resolve checkpoint store: {problem_of(error)}") from error
         self._app: App | None = None
 
     @property
@@ -555,7 +557,7 @@ class ConfiguredGraph(StateGraph):
         try:
             found = CheckpointStore(app).load(run_id)
         except StoreError as error:
-            raise type(error)(f"failed to load checkpoint: {error}") from error
+            raise type(error)(f"failed to load checkpoint: {problem_of(error)}") from error
         if found is None:
             raise CheckpointNotFound(f"failed to load checkpoint: checkpoint not found: {run_id}")
         return found
@@ -586,6 +588,6 @@ def _finished(outcome: Outcome) -> State:
             node=origin_of(outcome.state).checkpoint_node,
             state=outcome.state,
             run_id=outcome.run_id,
-            resume_hint=f"resume it with resume({outcome.run_id!r})",
+            remedies=Remedy(text=f"resume it with resume({outcome.run_id!r})"),
         )
     return outcome.state

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from holdfast.engine.commands.inbox import UNREADABLE, open_message
-from holdfast.errors import CodecError, CorruptJournal, HoldfastError, RunNotFound
+from holdfast.errors import CodecError, CorruptJournal, HoldfastError, Remedy, RunNotFound, problem_of
 from holdfast.integrity.comparison import Righted, Told, difference, missing_tags, righted
 from holdfast.integrity.report import (
     FACTS,
@@ -148,7 +148,7 @@ class RunCheck:
                 self._check_place(before, entry)
                 fold = self._begun(entry, snapshots) if before is None else self._taken(fold, entry)
             except _Damaged as error:
-                self._say(JOURNAL, str(error), entry.seq)
+                self._say(JOURNAL, problem_of(error), entry.seq)
                 fold = None
             before = entry
             if fold is None:
@@ -321,7 +321,7 @@ class RunCheck:
         try:
             found = read_mark(self.info.key, Mark(entry.seq, entry.at, mark, len(entry.body)), self.info.run)
         except HoldfastError as error:
-            self._say(MARK, str(error), entry.seq)
+            self._say(MARK, problem_of(error), entry.seq)
             return
         fold.last_good = found
         frame = fold.run.frames.get(found.frame)
@@ -342,7 +342,7 @@ class RunCheck:
             what = difference(run, fold.run, self.codec)
             what = what or ("" if run.updated_at == snapshot.at else "time")
         except HoldfastError as error:
-            what = str(error)
+            what = problem_of(error)
         if what:
             text = f"the snapshot at {entry.seq} is not what the journal adds up to ({what})"
             self._say(SNAPSHOT, text, entry.seq)
@@ -429,7 +429,7 @@ class RunCheck:
         try:
             return self.mender.facts_problems(self.info)
         except HoldfastError as error:
-            return [str(error)]
+            return [problem_of(error)]
 
     def _check_inbox(self) -> int:
         found = self.mender.messages(self.info.run)
@@ -465,7 +465,7 @@ class RunCheck:
 
 def _alone(error: CorruptJournal) -> str:
     """What an error says, without the run that it says it of."""
-    return str(error).removeprefix(f"run {error.run!r}: ")
+    return problem_of(error).removeprefix(f"run {error.run!r}: ")
 
 
 # Checking a run that others may be working on: what is seen only once is no damage.
@@ -559,7 +559,7 @@ def _wanted(infos: list[RunInfo], runs: Sequence[str] | None, store: Store) -> l
     known = {info.run: info for info in ordered}
     for run in runs:
         if run not in known:
-            raise RunNotFound(f"no run {run!r} in {store.url}; `holdfast runs` lists those that are there")
+            raise RunNotFound(f"no run {run!r} in {store.url}", remedies=Remedy("list_runs"))
     return [known[run] for run in dict.fromkeys(runs)]
 
 
@@ -572,7 +572,7 @@ def _asked(mender: Mender) -> list[str]:
         again = set(mender.problems())
         return [problem for problem in found if problem in again]
     except HoldfastError as error:
-        return [str(error)]
+        return [problem_of(error)]
 
 
 def _checked(journal: Journal, mender: Mender, info: RunInfo) -> RunReport | None:

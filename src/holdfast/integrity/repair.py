@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.engine.owner import describe, has_owner
-from holdfast.errors import HoldfastError, RunConflict, RunNotFound
+from holdfast.errors import HoldfastError, Remedy, RunConflict, RunNotFound, problem_of
 from holdfast.integrity.check import Look, RunCheck, settled
 from holdfast.integrity.report import FACTS, INBOX, NOTHING, SNAPSHOT, Progress, RunReport, Stretch
 from holdfast.journal.copying import add_snapshot
@@ -252,9 +252,7 @@ def repair_store(
         there = {info.run for info in mender.runs().infos} if runs is None else set[str]()
         for run in runs or ():
             if mender.standing(run) is None:
-                raise RunNotFound(
-                    f"no run {run!r} in {store.url}; `holdfast runs` lists those that are there"
-                )
+                raise RunNotFound(f"no run {run!r} in {store.url}", remedies=Remedy("list_runs"))
         wanted = sorted(there) if runs is None else list(dict.fromkeys(runs))
         repairs = []
         for number, run in enumerate(wanted):
@@ -282,7 +280,7 @@ class _Repairing:
                 return None
             self._right_all(look)
         except HoldfastError as error:
-            return Repair(run, tuple(self._done), self._new_run, str(error))
+            return Repair(run, tuple(self._done), self._new_run, problem_of(error))
         except Exception as error:  # What is in a damaged store must not keep other runs from being repaired.
             return Repair(run, tuple(self._done), self._new_run, f"{type(error).__name__}: {error}")
         done = tuple(dict.fromkeys(self._done))

@@ -71,6 +71,11 @@ class RunReport:
         return any(damage.part in (JOURNAL, STORE) for damage in self.damages)
 
     @property
+    def is_repairable(self) -> bool:
+        """Whether a repair would do something about the damage."""
+        return not (self.is_fine or self.repaired_as) and (not self.needs_new_run or self.intact is not None)
+
+    @property
     def way_out(self) -> str:
         """What can be done about it."""
         if self.is_fine:
@@ -80,11 +85,11 @@ class RunReport:
         if self.repaired_as:
             return f"run {self.repaired_as!r} has what could be read of it; delete this one when you miss nothing"
         if not self.needs_new_run:
-            return "nothing of the run is lost: `holdfast store fsck --repair` rights it"
+            return "nothing of the run is lost: a repair rights it"
         if self.intact is None:
             return "nothing of it can be read; restore a backup"
         lost = "all of it" if self.intact.end >= self.head else f"what it had up to entry {self.intact.end}"
-        return f"`holdfast store fsck --repair` writes a new run with {lost}"
+        return f"a repair writes a new run with {lost}"
 
     def as_json(self) -> dict[str, Any]:
         """Keys: run_id, workflow, status, fine, damages, entries, checkpoints, snapshots, messages, sealed, intact,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from holdfast import clock
-from holdfast.errors import RunConflict, RunExists
+from holdfast.errors import Remedy, RunConflict, RunExists
 from holdfast.journal.fold import APPLY
 from holdfast.journal.journal import Journal, Loaded, genesis, link
 from holdfast.journal.records import Noted, Record
@@ -126,7 +126,8 @@ class Writer:
         name = self.info.run
         return Interrupted(
             f"run {name!r} was interrupted while a change of it was being recorded, so this execution of it cannot "
-            f"go on; what was stored is intact: load the run anew with app.resume({name!r})"
+            "go on; what was stored is intact",
+            remedies=Remedy("resume", name),
         )
 
     def mark(self, mark: bytes) -> None:
@@ -248,8 +249,9 @@ class Writer:
             self._refusal = self._conflict(conflict.head)
             if self.stored == 0:
                 self._refusal = RunExists(
-                    f"run {self.info.run!r} exists in {self.journal.store.url}; "
-                    "resume it, or give the new run another run_id"
+                    f"run {self.info.run!r} exists in {self.journal.store.url}",
+                    remedies=(Remedy("resume", self.info.run), Remedy("choose_run_id")),
+                    run_id=self.info.run,
                 )
             self._unsent = ()
             raise self._refusal

@@ -169,7 +169,8 @@ def _from_environment(environ: Mapping[str, str], namespace: str | None) -> Stor
 def _at_url(scheme: str, rest: str, text: str, namespace: str) -> Store:
     if scheme not in _SCHEMES:
         raise StoreError(
-            f"no store is known for {shown_url(text)!r}{_hint(scheme, (*_SCHEMES, 'postgresql'), '://')}"
+            f"no store is known for {shown_url(text)!r}{_hint(scheme, (*_SCHEMES, 'postgresql'), '://')}; "
+            "write sqlite:///PATH for a SQLite file or file:///DIR for a folder"
         )
     if scheme == "memory":
         return MemoryStore(namespace=namespace)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from holdfast.errors import HoldfastError, RunConflict, StoreError
+from holdfast.errors import HoldfastError, RunConflict, StoreError, problem_of
 from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot, Store
 from holdfast.values import RunStatus
 
@@ -76,7 +76,7 @@ class Mender:
         try:
             return Listing(self.store.runs(), [])
         except HoldfastError as error:
-            return Listing([], [str(error)])
+            return Listing([], [problem_of(error)])
 
     def standing(self, run: str) -> Standing | None:
         """How a run stands now; `None` if it is gone."""
@@ -107,7 +107,7 @@ class Mender:
             try:
                 snapshot = self.store.snapshot(run, upto)
             except HoldfastError as error:
-                return [Found(0, b"", None, str(error)), *found]
+                return [Found(0, b"", None, problem_of(error)), *found]
             if snapshot is None:
                 return found
             found.insert(0, Found(snapshot.seq, snapshot.body, snapshot))
@@ -118,7 +118,7 @@ class Mender:
         try:
             return [Found(message.number, message.body, message) for message in self.store.inbox(run)]
         except HoldfastError as error:
-            return [Found(0, b"", None, str(error))]
+            return [Found(0, b"", None, problem_of(error))]
 
     def drop_snapshot(self, run: str, number: int, raw: bytes) -> None:
         """Remove a snapshot, if it is still the one with these bytes."""

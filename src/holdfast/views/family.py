@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from holdfast.errors import CorruptJournal, HoldfastError
+from holdfast.errors import CorruptJournal, HoldfastError, problem_of
 from holdfast.journal.journal import Journal, verified
 from holdfast.journal.records import MovedOn, Record
 from holdfast.journal.run_state import RunState, Spending, checkpoint_id, read_mark
@@ -129,7 +129,7 @@ def _member(journal: Journal, info: RunInfo, depth: int) -> Member:
     try:
         run = journal.load(info, CODEC).run
     except HoldfastError as error:
-        return Member(info, depth, None, Spending(), 0.0, str(error))
+        return Member(info, depth, None, Spending(), 0.0, problem_of(error))
     before = total(*run.inherited.values())
     spent = total(*run.spending.values())
     own = Spending(

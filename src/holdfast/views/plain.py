@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from holdfast.errors import CodecError
+from holdfast.errors import CodecError, problem_of
 from holdfast.journal.run_state import Spending
 from holdfast.state import standard_types as budget
 from holdfast.state.codec import Codec, Unknown
@@ -95,7 +95,7 @@ def read_or_told(read: Callable[[], Any]) -> Any:
     try:
         return read()
     except CodecError as error:
-        return Unread(str(error))
+        return Unread(problem_of(error))
 
 
 def pairs_of(value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, RunNotFound
+from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, Remedy, RunNotFound
 from holdfast.graph.graph import base_name
 from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import Provenance
@@ -86,7 +86,7 @@ def _line(info: RunInfo, mark: Mark | None, alive: bool | None) -> RunLine:
     try:
         return _readable_line(info, None if mark is None else read_mark(info.key, mark, info.run), alive)
     except (ValueError, OverflowError, OSError) as error:
-        text = f"the facts of run {info.run!r} are damaged ({error}); `holdfast store fsck` tells more"
+        text = f"the facts of run {info.run!r} are damaged ({error})"
         raise CorruptJournal(text, run=info.run) from None
 
 
@@ -125,7 +125,8 @@ def find_run_info(journal: Journal, target: str) -> RunInfo:
     if is_checkpoint_id(target) and (found := store.runs(key=locate_checkpoint(target)[0])):
         return found[0]
     raise RunNotFound(
-        f"no run and no workflow {target!r} in {store.url}; `holdfast runs` lists what is there"
+        f"no run and no workflow {target!r} in {store.url}",
+        remedies=(Remedy("list_runs"), Remedy("look_elsewhere")),
     )
 
 
@@ -136,7 +137,7 @@ def find_checkpoint_info(journal: Journal, ident: str) -> tuple[RunInfo, int]:
         if any(mark.seq == seq for mark in journal.store.marks(info.run, before=seq + 1, limit=1)):
             return info, seq
     raise CheckpointNotFound(
-        f"checkpoint not found: {ident} (in {journal.store.url}); `holdfast checkpoints list` shows what is there"
+        f"checkpoint not found: {ident} (in {journal.store.url})", remedies=Remedy("list_checkpoints")
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.engine.routing import RouteFailed
-from holdfast.errors import HoldfastError
+from holdfast.errors import INVALID, HoldfastError
 
 
 class StepFailed(HoldfastError):
@@ -21,7 +21,7 @@ class StepTimedOut(StepFailed):
         super().__init__(message, transient=True)
 
 
-class NoRoute(HoldfastError, RouteFailed):
+class NoRoute(RouteFailed, HoldfastError):
     """None of a step's routes holds, or one cannot be evaluated; `node` is the step's name."""
 
 
@@ -35,6 +35,8 @@ class EndedInFailure(HoldfastError):
 
 class InputInvalid(HoldfastError):
     """The inputs do not fit what the workflow declares; `problems` lists every reason."""
+
+    exit_code = INVALID
 
     def __init__(self, workflow: str, problems: list[str]) -> None:
         self.problems = tuple(problems)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
+from holdfast.errors import CONFIGURATION
 from holdfast.workflows.language.values import Missing, Misuse
 
 # The forms in which a secret may turn up in a text: escaped, quoted, encoded, line by line, wrapped.
@@ -199,6 +200,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 class SecretError(Misuse):
     """A secret cannot be used."""
+
+    exit_code = CONFIGURATION
 
 
 class SecretMissing(SecretError, Missing):

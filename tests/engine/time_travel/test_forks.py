@@ -643,7 +643,7 @@ def test_an_edit_after_a_route_was_chosen_warns_and_the_way_out_that_it_names_wo
     unchanged = app.fork("r", 1, update={"n": 1})
 
     assert "the way on from 'choose' was chosen before this edit" in caplog.text
-    assert "next is 'small'; a fork with as_node='choose' has it chosen" in caplog.text
+    assert "next is 'small'; a fork as node 'choose' has it chosen" in caplog.text
     assert app.resume(unchanged).state["log"][-1] == "small"
     caplog.clear()
     chosen = app.fork("r", 1, update={"n": 1}, as_node="choose")
@@ -654,7 +654,7 @@ def test_an_edit_command_to_a_fork_warns_too(tmp_path: Path, caplog: pytest.LogC
     app = sized(tmp_path)
     app.edit(app.fork("r", 1), {"n": 1})
 
-    assert "a fork with as_node='choose' has it chosen" in caplog.text
+    assert "a fork as node 'choose' has it chosen" in caplog.text
 
 
 def test_an_update_with_a_resume_warns_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -662,7 +662,7 @@ def test_an_update_with_a_resume_warns_too(tmp_path: Path, caplog: pytest.LogCap
     out = app.resume(app.fork("r", 1), update={"n": 1})
 
     assert out.state["log"][-1] == "small"
-    assert "next is 'small'; a fork with as_node='choose' has it chosen" in caplog.text
+    assert "next is 'small'; a fork as node 'choose' has it chosen" in caplog.text
 
 
 @pytest.mark.parametrize("by_condition", [True, False])

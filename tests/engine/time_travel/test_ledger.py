@@ -303,7 +303,7 @@ def test_numbers_that_cannot_be_are_refused(given: dict[str, Any], told: str) ->
         return {}
 
     app = line(("a", node)).compile("memory://")
-    with pytest.raises(ExecutionError, match=r"ctx.spend of step 'a#1': ") as caught:
+    with pytest.raises(ExecutionError, match=r"ctx.spend of step 'a': ") as caught:
         app.invoke({}, run_id="r")
     assert isinstance(caught.value.cause, StateInvalid) and told in str(caught.value.cause)
 

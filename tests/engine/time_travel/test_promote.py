@@ -281,4 +281,4 @@ def test_a_resume_from_a_moment_begins_a_fork(
     assert call("resume", "r@second", "--json", *url).json["status"] == "completed"
     assert calling.ran(tmp_path) == ["first", "second", "gated", "gated"]
     refused = call("resume", "r@0", *url)
-    assert refused.code == 2 and "holdfast fork r@0 --store" in refused.err and "--run" in refused.err
+    assert refused.code == 2 and "holdfast fork r@0 --run --store" in refused.err and "--run" in refused.err

@@ -164,7 +164,7 @@ steps:
     other = opened(renamed, store).outline()
     swapped = text.replace("to: b", "to: x").replace("to: c", "to: b").replace("to: x", "to: c")
 
-    assert changes_between(one, other, {"b": "bb"}) == ["node 'b' was renamed to 'bb'"]
+    assert changes_between(one, other, {"b": "bb"}) == ["'b' was renamed to 'bb'"]
     assert changed_nodes(one, other, {"b": "bb"}) == {}
     assert changes_between(one, opened(swapped, store).outline()) == [
         "the way on from 'a' is chosen otherwise"

@@ -12,7 +12,6 @@ from typing import Any
 import numpy
 import ormsgpack
 
-from holdfast.cli.errors import worded
 from holdfast.engine.checkpoint_files import Unpickler
 from holdfast.errors import CodecError
 from holdfast.state.classes import Handler
@@ -231,26 +230,21 @@ def _call_seeds() -> list[bytes]:
     return [bytes([place, 3, 0, 2]) for place in range(len(FUNCTIONS))]
 
 
-_FRAGMENTS = ("a", "a-", "step 'a", "#1", "[", "'", "app.resume('", "no store is known for ", " (known: ", ")",
-              ":item#1", "\n",
-              "node 'x' ", "remap={'", "no run, checkpoint or workflow ", "\x1b[", " ", "1")  # fmt: skip
+_FRAGMENTS = ("a", "a-", "step 'a", "#1", "[", "'", ":item#1", "\n", "node 'x' ", "\x1b[", " ", "1")
 
 
-def phrases() -> Check:
-    """Long messages with any text in them, and misspelt names among many: reported without trying everything."""
+def suggestions() -> Check:
+    """Misspelt names among very many known ones: told without comparing each with all."""
 
     def check(data: bytes) -> str:
         choices = Choices(data)
         text = "".join(
             choices.of(_FRAGMENTS) * choices.of((1, 50, 30_000)) for _ in range(1 + choices.below(5))
         )
-        told = worded(text)
-        if len(told) > 20 * len(text) + 1000:
-            raise Wrong(f"{len(text)} characters become {len(told)}")
         close = suggestion(
             text[: choices.below(80)], (text[place : place + 60] for place in range(len(text)))
         )
-        return f"{told == text} {bool(close)}"
+        return f"{len(text) > 1000} {bool(close)}"
 
     return check
 
@@ -282,5 +276,5 @@ TARGETS = [
         memory=768 * MEGABYTE,
     ),
     Target("calls", calls, (Misuse,), _call_seeds, random_choices, fresh=0.7, share=20, longest=40),
-    Target("phrases", phrases, (), make=random_choices, fresh=0.7, share=20, longest=40),
+    Target("suggestions", suggestions, (), make=random_choices, fresh=0.7, share=20, longest=40),
 ]

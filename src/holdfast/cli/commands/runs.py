@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli.display.tables import json_text, print_json, print_table, terminal_width
 from holdfast.cli.display.text import moment, one_line
-from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, PAUSED, worded
+from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, PAUSED
 from holdfast.cli.main import SpreadGroup
 from holdfast.cli.reading import (
     held_reason,
@@ -295,7 +295,7 @@ def status(run: str, wait: bool, every: float, store: str | None, as_json: bool)
         print_json({**line.as_json(), "pauses": waiting, "held": held, "exit_code": code})
     elif held is not None:
         again = resume_command(line.run_id, url, line.queue)
-        why = one_line(worded(held), 500)
+        why = one_line(held, 500)
         click.echo(f"{one_line(line.run_id)} {line.status}, held back: {why}; let workers try again: {again}")
     else:
         click.echo(f"{one_line(line.run_id)} {standing(line)}{_what(journal, line, pauses)}")

@@ -343,13 +343,12 @@ class CheckProgress:
 
 
 def _tell(report: StoreReport, done: StoreRepair | None, url: str) -> None:
-    place = place_of_store(url)
     for problem in report.medium:
         print_label("damaged", RED)
-        click.echo(f" store: {errors.placed(one_line(problem, _LONGEST), place)}")
+        click.echo(f" store: {one_line(problem, _LONGEST)}")
     for run in report.runs:
         if not run.is_fine:
-            _tell_run(run, place)
+            _tell_run(run)
     for leftover in report.leftovers:
         click.echo(f"left over, harmless: {one_line(leftover, _LONGEST)}")
     if done is not None:
@@ -358,6 +357,8 @@ def _tell(report: StoreReport, done: StoreRepair | None, url: str) -> None:
     if sealed:
         text = f"{count(sealed, 'run')} are encrypted: without HOLDFAST_KEY only checksums were verified"
         click.echo(text, err=True)
+    if any(run.is_repairable for run in report.runs):
+        click.echo(f"repair with: holdfast store fsck --repair{place_of_store(url)}")
     damaged = len(report.damaged)
     fine = count(len(report.runs) - damaged, "run")
     ends = (
@@ -368,13 +369,13 @@ def _tell(report: StoreReport, done: StoreRepair | None, url: str) -> None:
     click.echo(f"{url}: {fine} fine, {ends}")
 
 
-def _tell_run(run: RunReport, place: str) -> None:
+def _tell_run(run: RunReport) -> None:
     print_label(*(("repaired", PLAIN) if run.repaired_as else ("damaged", RED)))
     click.echo(f" run {one_line(run.run)} (workflow {one_line(run.workflow)}, {one_line(run.status)})")
     for damage in run.damages:
-        click.echo(f"  {errors.placed(one_line(str(damage), _LONGEST), place)}")
+        click.echo(f"  {one_line(str(damage), _LONGEST)}")
     facts: list[tuple[str, Any]] = [("intact", _intact(run)), ("last good checkpoint", _last_good(run))]
-    for name, text in [*facts, ("way out", errors.placed(run.way_out, place))]:
+    for name, text in [*facts, ("way out", run.way_out)]:
         if text:
             click.echo(f"  {name}: {text}")
 

@@ -7,7 +7,6 @@ import datetime as dt
 import json
 import logging
 import os
-import re
 import sys
 import threading
 import time
@@ -23,7 +22,7 @@ from holdfast.cli.display.progress import ITEM, Place, Progress, place_of, step_
 from holdfast.cli.display.show import place_of_store
 from holdfast.cli.display.tables import json_text
 from holdfast.cli.display.text import clock, duration, moment, one_line, plain, visible
-from holdfast.cli.errors import placed, worded
+from holdfast.cli.errors import told as explained
 from holdfast.errors import StoreError
 from holdfast.events import Event, MultiObserver, Observer
 from holdfast.threads import started
@@ -190,7 +189,7 @@ class Lines:
         return self._text(f"{data.get('command')}{by}{told}")
 
     def _text(self, value: Any) -> str:
-        return one_line(worded(str(self._scrub(value))))
+        return one_line(str(self._scrub(value)))
 
     def _still_running(self) -> None:
         now = time.monotonic()
@@ -451,7 +450,7 @@ class _Teller(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"holdfast: {one_line(worded(str(self._scrub(record.getMessage()))), 1000)}\n")
+            sys.stderr.write(f"holdfast: {one_line(str(self._scrub(record.getMessage())), 1000)}\n")
 
 
 # What a worker does, told as lines on stderr or as NDJSON on stdout.
@@ -479,7 +478,7 @@ class WorkerLines:
 
     def tell(self, event: WorkerEvent) -> None:
         """Something became of a run."""
-        text = placed(_to_workers(worded(str(self._scrub(event.text)))), self._place)
+        text = explained(str(self._scrub(event.text)), event.remedies, self._place, detach=True)
         due = None if event.due_at is None else time_of(event.due_at)
         facts = {"run_id": event.run, "workflow": event.workflow, "queue": event.queue}
         when = None if due is None else due.isoformat(timespec="milliseconds")
@@ -499,11 +498,6 @@ class WorkerLines:
                 print_to, text = sys.stderr, f"{clock(at)} {one_line(line, 1000)}"
             print_to.write(text + "\n")
             print_to.flush()
-
-
-def _to_workers(text: str) -> str:
-    """A message that tells how to resume a run here, changed to say how workers go on with it."""
-    return re.sub(r"(resume with: holdfast resume [^\s;,]+)", r"\1 --detach", text)
 
 
 def _what(kind: str, text: str, due: dt.datetime | None) -> str:

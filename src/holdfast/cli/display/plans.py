@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli.display.progress import HELPERS, ITEM, Place, place_of
 from holdfast.cli.display.text import count, money, one_line
-from holdfast.cli.errors import worded
 from holdfast.graph.graph import base_name
 from holdfast.views.run_view import Counts
 
@@ -63,7 +62,7 @@ def plan_lines(
         *(f"migrated: {migration}" for migration in plan.migrations),
         *([f"the run goes back to its entry {plan.back_to}"] if plan.back_to is not None else []),
         f"{kept} kept, {_saved(plan)} saved; to come: {_to_come(plan)}",
-        *([f"REFUSED: {one_line(worded(plan.refused), 200)}"] if plan.refused else []),
+        *([f"REFUSED: {one_line(plan.refused, 200)}"] if plan.refused else []),
         f"plan {plan.id}; nothing was touched",
     ]
 
@@ -95,7 +94,7 @@ def plan_as_json(
         "run_id": plan.run_id,
         "workflow": plan.workflow,
         "status": plan.status,
-        "refused": worded(plan.refused),
+        "refused": plan.refused,
         "steps": [row._asdict() for row in plan_rows(plan, nodes, wish)],
         "changes": _changes(plan),
         "migrations": list(plan.migrations),
@@ -110,7 +109,7 @@ def plan_as_json(
 
 
 def _changes(plan: ResumePlan) -> list[str]:
-    return list(dict.fromkeys(one_line(worded(change)) for change in plan.changes))
+    return list(dict.fromkeys(one_line(change) for change in plan.changes))
 
 
 def plan_rows(plan: ResumePlan, nodes: Collection[str] = (), wish: str | None = None) -> list[Row]:
@@ -160,7 +159,7 @@ def _item_rows(
 def _fate(step: PlannedStep, wish: str | None) -> tuple[str, str]:
     if step.what == "rerun" and "StepInterrupted" in step.reason:
         return _FATES.get(wish or "", _UNSETTLED)
-    return step.what, one_line(worded(step.reason), 120)
+    return step.what, one_line(step.reason, 120)
 
 
 # What is kept and what runs again, as people see it: a row per step, the items of a for-each counted.
@@ -199,7 +198,7 @@ def _rerun_rows(back: Rerun) -> Iterator[tuple[str, str, str]]:
         if items and some and len(some) < len(items):
             name = f"{name}: {len(some)} of {count(len(items), 'item')}"
         chosen = (again or steps)[0]
-        yield name, chosen.what, one_line(worded(_by_step(chosen.reason)), 120)
+        yield name, chosen.what, one_line(_by_step(chosen.reason), 120)
 
 
 def _by_step(reason: str) -> str:

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from holdfast.cli.errors import worded
 from holdfast.events import Event
 
 PENDING, RUNNING, RETRYING, DONE, KEPT, SKIPPED, FAILED, WAITING, STOPPED = (
@@ -252,7 +251,7 @@ class Progress:
             _stop(row)
 
     def _text(self, value: Any) -> str:
-        return worded(str(self._scrub(value)))
+        return str(self._scrub(value))
 
 
 def _stop(row: Row) -> None:

@@ -27,7 +27,6 @@ from holdfast.cli.display.text import (
     user_trace,
     visible,
 )
-from holdfast.cli.errors import worded
 from holdfast.cli.reading import answer_command, pauses_as_json, resume_command, standing
 from holdfast.cli.store_option import absolute_url, default_url, same_store
 from holdfast.cli.targets import Kept
@@ -307,7 +306,7 @@ MOST = 4000
 
 def print_run(view: RunView, url: str, held: str | None = None) -> None:
     """Print all about a run; `held` is why workers leave it alone, if they do."""
-    print_facts([*_facts(view, url), ("held back", one_line(worded(held or ""), 500))])
+    print_facts([*_facts(view, url), ("held back", one_line(held or "", 500))])
     for said in view.remarks:
         _print_remark(said)
     if view.steps:
@@ -367,7 +366,7 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("run", view.run_id),
         ("workflow", line.workflow),
         ("status", standing(line)),
-        ("error", one_line(worded(f"{place}{fault}"), 500) if fault is not None else ""),
+        ("error", one_line(f"{place}{fault}", 500) if fault is not None else ""),
         ("driver", who),
         ("queue", _queue(line)),
         ("due", moment(line.due_at) if line.due_at is not None else ""),
@@ -407,7 +406,7 @@ def _refused(view: RunView) -> str:
     if not view.refusals:
         return ""
     last = view.refusals[-1]
-    told = worded(f"{last.command}: {last.reason}")
+    told = f"{last.command}: {last.reason}"
     return one_line(f"{count(view.commands_refused, 'command')}, the last: {told}", 300)
 
 
@@ -439,7 +438,7 @@ def _progress(items: Items) -> str:
 def _outcome(step: StepView) -> str:
     width = max(40, terminal_width() - 60)
     if step.fault is not None and step.status in ("failed", "retrying", "skipped"):
-        return one_line(worded(str(step.fault)), width)
+        return one_line(str(step.fault), width)
     return one_line(step.note or step.preview(width), width)
 
 
@@ -516,7 +515,7 @@ def _step_facts(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:
     yield "ended", moment(step.ended_at) if step.ended_at else ""
     yield "tried again", moment(step.retry_at) if step.retry_at else ""
     yield "note", one_line(step.note)
-    yield "error", one_line(worded(str(step.fault)), 500) if step.fault else ""
+    yield "error", one_line(str(step.fault), 500) if step.fault else ""
 
 
 def values_of(view: RunView, keys: Iterable[str]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from holdfast.engine.commands.subject import NeedsGraph, Refused, Subject
 from holdfast.engine.decide import qualified
 from holdfast.engine.resume import edits
 from holdfast.engine.routing import meaning
-from holdfast.errors import CodecError, CommandRefused, HoldfastError
+from holdfast.errors import CodecError, CommandRefused, HoldfastError, Remedy, problem_of
 from holdfast.graph.drawing import is_outline
 from holdfast.graph.graph import (
     Graph,
@@ -69,7 +69,7 @@ from holdfast.state.codec import Codec
 from holdfast.state.ops import Op, advance, make_op
 from holdfast.stores.base import RunInfo
 from holdfast.suggestions import suggestion
-from holdfast.values import START, readable_step
+from holdfast.values import START, step_label
 
 if TYPE_CHECKING:
     from holdfast.engine.saving import Saving
@@ -143,7 +143,7 @@ def _edit(subject: Subject, command: RunCommand) -> list[Record]:
     except KeyError:
         raise NeedsGraph from None
     except HoldfastError as error:
-        raise Refused(str(error)) from None
+        raise Refused(problem_of(error)) from None
     return [record._replace(by=command.by, over=plain) for record in found if record.ops or plain]
 
 
@@ -173,7 +173,7 @@ def _changeable(subject: Subject, name: str, why_not: Callable[[Subject, Step], 
 
 
 def _why_not_skipped(subject: Subject, step: Step) -> str:
-    name = readable_step(step.id)
+    name = step_label(step.id)
     if step.status == DONE:
         return f"step {name!r} is finished"
     if step.id in subject.run.frames:
@@ -200,8 +200,8 @@ def _skipped(subject: Subject, step: Step, why: str) -> StepFinished:
         value = node.on_skip(state, why)
         ops, goto = meaning(graph, subject.codec, subject.run.frames[step.frame], step, value, state)
     except Exception as error:
-        reason = str(error) if isinstance(error, HoldfastError) else repr(error)
-        raise Refused(f"step {readable_step(step.id)!r} cannot be passed over: {reason}") from None
+        reason = problem_of(error) if isinstance(error, HoldfastError) else repr(error)
+        raise Refused(f"step {step_label(step.id)!r} cannot be passed over: {reason}") from None
     return StepFinished(step.id, ops, goto, skipped=why)
 
 
@@ -226,7 +226,7 @@ def _why_not_modified(subject: Subject, step: Step) -> str:
         return ""
     if step.status in (DONE, RUNNING) and (reason := _why_not_skipped(subject, step)):
         return reason
-    return f"step {readable_step(step.id)!r} has begun, and its arguments may have been used; skip it, or let it go on"
+    return f"step {step_label(step.id)!r} has begun, and its arguments may have been used; skip it, or let it go on"
 
 
 def _new_item(subject: Subject, step: Step, changes: Sequence[Change]) -> Ops:
@@ -250,7 +250,7 @@ def _validated(subject: Subject, step: Step, values: Mapping[str, Any]) -> Mappi
             validate = schema.channel(key).validate
             found[key] = value if validate is None else validate(value)
     except HoldfastError as error:
-        raise Refused(str(error)) from None
+        raise Refused(problem_of(error)) from None
     return found
 
 
@@ -258,7 +258,7 @@ def _set(subject: Subject, key: str, value: Any) -> Op:
     try:
         return make_op(subject.codec, "set", key, value)
     except HoldfastError as error:
-        raise Refused(str(error)) from None
+        raise Refused(problem_of(error)) from None
 
 
 # Other steps: beside those that come next, or in their place.
@@ -381,7 +381,7 @@ def _placed(subject: Subject, addition: StepRequest, command: RunCommand) -> tup
     if whole := whole_of(node, nodes):
         raise Refused(f"{node!r} is a part of {whole!r} and does not stand for itself; name that")
     if not command.follow and has_parts(node, nodes):
-        raise Refused(f"{node!r} is made of several nodes, which follow each other: run it with follow=True")
+        raise Refused(f"{node!r} is made of several nodes, which follow each other: inject it with follow")
     item = tuple(_set(subject, change.path[0], subject.decoded(change)) for change in addition.item)
     return place, Target(node, addition.key, item)
 
@@ -445,7 +445,7 @@ def _merged_config(own: bytes, given: bytes, codec: Codec) -> bytes:
         if not isinstance(config, Mapping):
             raise Refused(f"{_NO_DEFINITION}: its config is a {type(config).__name__}")
         merged = {**(base if isinstance(base, Mapping) else {}), **config}
-        check_config(merged, "give the workflow file again")
+        check_config(merged, Remedy(text="give the workflow file again"))
         return codec.encode(merged)
     except CodecError as error:
         raise Refused(f"{_NO_DEFINITION}: {error}") from None
@@ -541,7 +541,7 @@ def _annotate(subject: Subject, command: RunCommand) -> list[Record]:
             None if keep is None else bool(keep),
         )
     except CommandRefused as error:
-        raise Refused(str(error)) from None
+        raise Refused(problem_of(error)) from None
     add, remove = tuple(checked["add"]), tuple(checked["remove"])
     return [Remarked(checked["at"], checked["text"], add, remove, checked["keep"], command.by)]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ormsgpack
 
 from holdfast import clock
-from holdfast.errors import CodecError, CorruptJournal, StoreError
+from holdfast.errors import CodecError, CorruptJournal, StoreError, problem_of
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Commanded
 from holdfast.journal.wire import safe_text
@@ -118,7 +118,7 @@ def open_message(journal: Journal, info: RunInfo, message: Message, *, sealed: b
     except CodecError:
         return RunCommand(UNREADABLE)
     except CorruptJournal as error:
-        return RunCommand(UNREADABLE, refused=str(error))
+        return RunCommand(UNREADABLE, refused=problem_of(error))
 
 
 def checksummed(content: bytes) -> bytes:

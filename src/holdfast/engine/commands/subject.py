@@ -184,5 +184,5 @@ def _chosen_route(graph: Graph, run: RunState) -> str:
         return ""
     return (
         f"the way on from {node!r} was chosen before this edit and is not chosen again: next is {names}; "
-        f"a fork with as_node={node!r} has it chosen by the edited state"
+        f"a fork as node {node!r} has it chosen by the edited state"
     )

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from holdfast.engine.resume import find_checkpoint, find_run
 from holdfast.engine.time_travel.past import Finish, Past
-from holdfast.errors import CannotRerun, CheckpointNotFound, RunFinished, StateInvalid
+from holdfast.errors import CannotRerun, CheckpointNotFound, Remedy, RunFinished, StateInvalid
 from holdfast.graph.graph import base_name
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import Checkpoint, RunState, is_checkpoint_id, node_of, read_mark, times_reset
@@ -196,9 +196,8 @@ def _refuse_item(info: RunInfo, place: str, seen: Iterable[str]) -> None:
     node = step.partition("#")[0]
     if bracket and place.endswith("]") and node in set(map(base_name, seen)):
         raise CheckpointNotFound(
-            f"run {info.run!r} has no checkpoint after {place!r}: the items of a step have one together; "
-            f"app.fork({f'{info.run}@{step}'!r}) begins after all of them, and app.rerun({info.run!r}, {place!r}) runs "
-            "this one again"
+            f"run {info.run!r} has no checkpoint after {place!r}: the items of a step have one together",
+            remedies=(Remedy("fork", f"{info.run}@{step}"), Remedy("rerun", info.run, {"step": place})),
         )
 
 
@@ -277,8 +276,8 @@ def unknown_step(past: Past, name: str) -> CannotRerun:
         return CannotRerun(f"run {run!r} never came to {name!r}; of {node!r} it ran {more}{steps}")
     if node in past.forgotten or node in map(base_name, past.forgotten):
         return CannotRerun(
-            f"{past.lost}, so that run {run!r} cannot be taken back to before {node!r}; "
-            f"start a new run that reuses what is still the same: reuse={run!r}"
+            f"{past.lost}, so that run {run!r} cannot be taken back to before {node!r}",
+            remedies=Remedy("reuse", run),
         )
     shown = [step for step in past.finishes if base_name(step) == step]
     ran = dict.fromkeys(map(base_name, (*past.forgotten, *(each.node for each in past.finishes.values()))))

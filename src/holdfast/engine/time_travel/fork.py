@@ -27,6 +27,7 @@ from holdfast.errors import (
     RunConflict,
     RunFinished,
     StateInvalid,
+    problem_of,
 )
 from holdfast.graph.graph import Graph, base_name, has_parts, whole_of
 from holdfast.journal.copying import add_snapshot
@@ -226,7 +227,7 @@ def _returned(
     try:
         return meaning(graph, ground.codec, place, step, ground.new_values(state, changes), state)[0]
     except HoldfastError as error:
-        raise Refused(str(error)) from None
+        raise Refused(problem_of(error)) from None
 
 
 def _following(graph: Graph, node: str) -> list[str]:
@@ -385,7 +386,7 @@ class Given:
         """Refuse what means nothing for the step that is meant."""
         if self.input is not None and self.output is not ...:
             raise CannotRerun(
-                "give either input= or output=: a step whose output is given does not look at its input"
+                "give either an input or an output: a step whose output is given does not look at its input"
             )
         if self.is_for_one and not step:
             raise CannotRerun(
@@ -405,7 +406,7 @@ class Given:
         if frame is None or step is None:
             raise CannotRerun(
                 f"step {name!r} is not what comes next at the checkpoint before it, as not every wave was saved there; "
-                "change the state with update= instead"
+                "update the state instead"
             )
         ground = Subject(run_id, run, settings.codec, settings.graph)
         try:

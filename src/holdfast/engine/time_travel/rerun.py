@@ -10,7 +10,7 @@ from holdfast.engine.graph_changes import OTHER_WAY
 from holdfast.engine.settings import Settings
 from holdfast.engine.time_travel.checkpoints import meant_finishes, seed_of, unknown_step
 from holdfast.engine.time_travel.past import Finish, Past, cone, leads_to, past_of, renamed_node, ways
-from holdfast.errors import CannotRerun
+from holdfast.errors import CannotRerun, Remedy
 from holdfast.graph.graph import Graph, base_name
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.run_state import DONE, RunState, node_of, renamed_path
@@ -150,7 +150,7 @@ def plan_rerun_from(settings: Settings, loaded: Loaded, step: str, history: Past
     seed = seed_of(meant, step)
     nodes = cone(settings.graph, {seed: "asked for"}, past.followed, past.written())
     if not nodes:
-        raise CannotRerun(f"{readable_step(step)!r} cannot run again: the graph no longer has its node")
+        raise CannotRerun(f"{readable_step(step)!r} cannot run again: the workflow no longer has it")
     planned = _from(settings, past, loaded, nodes, meant)
     alone = single or (meant[0].node == seed and len([each for each in meant if each.node == seed]) == 1)
     return replace(planned, step=meant[0].step) if alone else planned
@@ -312,8 +312,8 @@ def _refuse_forgotten(past: Past, nodes: Collection[str]) -> None:
     if lost:
         names = ", ".join(map(repr, lost))
         raise CannotRerun(
-            f"{past.lost}, so that run {past.info.run!r} cannot be taken back to before {names}; "
-            f"start a new run that reuses what is still the same: reuse={past.info.run!r}"
+            f"{past.lost}, so that run {past.info.run!r} cannot be taken back to before {names}",
+            remedies=Remedy("reuse", past.info.run),
         )
 
 

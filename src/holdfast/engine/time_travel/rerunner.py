@@ -19,7 +19,14 @@ from holdfast.engine.time_travel.checkpoints import Moment, find_moment
 from holdfast.engine.time_travel.fork import Fork, Given, begin_fork, checkpoint_of, forget_all, store_fork
 from holdfast.engine.time_travel.past import Past, node_outline, past_of, renamed_node
 from holdfast.engine.time_travel.rerun import Rerun, plan_rerun, plan_rerun_from
-from holdfast.errors import CannotRerun, CannotReuse, CheckpointNotFound, MigrationFailed, StateInvalid
+from holdfast.errors import (
+    CannotRerun,
+    CannotReuse,
+    CheckpointNotFound,
+    MigrationFailed,
+    StateInvalid,
+    problem_of,
+)
 from holdfast.graph.graph import outline_at
 from holdfast.journal.fold import apply, fold
 from holdfast.journal.journal import Journal, Loaded, genesis
@@ -107,7 +114,9 @@ async def begun_anew(
             state = State.view(frame.cells, settings.codec, run_id, "", "", run.updated_at)
             targets = await first_targets(settings.graph.at(now), state, settings.codec)
         except Exception as error:
-            raise CannotRerun(f"run {run_id!r}: what it begins with now cannot be told: {error}") from error
+            raise CannotRerun(
+                f"run {run_id!r}: what it begins with now cannot be told: {problem_of(error)}"
+            ) from error
         wanted = {(target.node, target.key) for target in targets}
         known = {(names.get(step.node, step.node), step.key): step.id for step in frame.active.values()}
         drop = tuple(name for place, name in known.items() if place not in wanted)
@@ -141,7 +150,7 @@ class Source:
         moment = find_moment(settings.journal.store, target)
         if moment.info.workflow != settings.graph.name:
             raise CannotReuse(
-                f"run {moment.info.run!r} is of workflow {moment.info.workflow!r}, and this graph is "
+                f"run {moment.info.run!r} is of workflow {moment.info.workflow!r}, and this one is "
                 f"{settings.graph.name!r}; only steps of the same workflow can be taken over"
             )
         refuse_unconfirmed(settings.journal, moment.info, settings.codec)
@@ -196,10 +205,12 @@ class RerunOptions:
         """Refuse what means nothing, or contradicts itself."""
         self.given.check(back.step, step)
         if self.in_place and self.run_id is not None:
-            raise CannotRerun("give either run_id= or in_place=True, which goes on with the run itself")
+            raise CannotRerun(
+                "give either a run id for the new run, or in-place, which goes on with the run itself"
+            )
         if self.in_place and moment.seq is not None:
             raise CannotRerun(
-                "in_place=True goes on with a run as it stands; name the run, and not a moment of it"
+                "an in-place rerun goes on with a run as it stands; name the run, and not a checkpoint of it"
             )
 
 
@@ -207,7 +218,7 @@ def rerun_of_changes(settings: Settings, loaded: Loaded, options: ResumeOptions)
     """What runs again because the graph at hand does it otherwise; `None` if nothing that is finished is affected."""
     if options.on_change == "use_saved":
         raise StateInvalid(
-            "rerun_changed goes on with the graph at hand, and on_change='use_saved' does not; give one"
+            "rerun-changed goes on with the workflow as it is now, and on-change 'use_saved' does not; give one"
         )
     if not loaded.run.outline:
         return None

@@ -9,7 +9,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.errors import CorruptJournal, HoldfastError, StoreError
+from holdfast.errors import CorruptJournal, HoldfastError, StoreError, problem_of
 from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot
 from holdfast.stores.files import frames
 from holdfast.stores.files import run_folder as landmarks
@@ -129,7 +129,7 @@ class FileMender(Mender):
             finally:
                 os.close(fd)
         except (HoldfastError, OSError, ValueError, TypeError, KeyError) as error:
-            problem = str(error)
+            problem = problem_of(error)
         return _Scanned(known, head, problem)
 
     def facts_problems(self, info: RunInfo) -> list[str]:
@@ -189,14 +189,14 @@ class FileMender(Mender):
             except FileNotFoundError:
                 continue  # It was pruned meanwhile.
             except OSError as error:
-                found.append(Found(int(path.name), b"", None, str(error)))
+                found.append(Found(int(path.name), b"", None, problem_of(error)))
                 continue
             try:
                 entry = _only_entry(path)
                 problem = "" if entry.seq == number else f"the file {path} holds number {entry.seq}"
                 found.append(Found(number, raw, None if problem else made(entry), problem))
             except (HoldfastError, OSError) as error:
-                found.append(Found(number, raw, None, str(error)))
+                found.append(Found(number, raw, None, problem_of(error)))
         return found
 
     def drop_snapshot(self, run: str, number: int, raw: bytes) -> None:

@@ -304,7 +304,7 @@ class FileStore:
             return self._facts(name)
         except CorruptJournal as error:
             logger.warning(
-                "%s: %s; `holdfast store fsck` tells more, the other runs are intact", self.url, error
+                "%s: %s; the other runs are intact: `holdfast store fsck` tells more", self.url, error.problem
             )
             return None
 

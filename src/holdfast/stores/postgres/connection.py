@@ -24,7 +24,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
-from holdfast.errors import CorruptJournal, StoreError
+from holdfast.errors import CorruptJournal, Remedy, StoreError
 from holdfast.stores.base import DEFAULT_NAMESPACE
 from holdfast.stores.namespaces import check_namespace, in_namespace, is_cut_short, wanted_namespace
 from holdfast.suggestions import closest
@@ -264,7 +264,7 @@ def explain(error: Exception, url: str, waited: float = 0.0) -> StoreError:
                 "(target_session_attrs=read-write chooses it among several hosts)"
             )
         case errors.UndefinedTable() | errors.UndefinedColumn() | errors.UndefinedFunction():
-            return StoreError(f"{url}: {said}; run `holdfast store migrate` as the owner of the schema")
+            return StoreError(f"{url}: {said}", remedies=Remedy("migrate"))
         case errors.DiskFull():
             return StoreError(f"no room left on the server of {url} ({said}); free some space and resume")
         case errors.DataCorrupted() | errors.IndexCorrupted():

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from psycopg import errors
 
-from holdfast.errors import StoreError
+from holdfast.errors import Remedy, StoreError
 from holdfast.stores.postgres.connection import (
     Address,
     Connection,
@@ -99,7 +99,8 @@ def bring_up(connection: Connection, address: Address, known: Sequence[Migration
     except errors.InsufficientPrivilege as error:
         raise StoreError(
             f"{address.url}: the schema {address.schema} lacks {', '.join(missing_of(connection, address, steps))} "
-            f"and this role may not change it; run `holdfast store migrate` as its owner ({error})"
+            f"and this role may not change it ({error})",
+            remedies=Remedy("migrate"),
         ) from error
 
 

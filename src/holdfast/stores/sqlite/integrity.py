@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
-from holdfast.errors import CorruptJournal, StoreError
+from holdfast.errors import CorruptJournal, StoreError, problem_of
 from holdfast.stores.base import Entry, Message, RunInfo, Snapshot
 from holdfast.stores.integrity import Found, Keep, Listing, Mender, Standing, changed_meanwhile
 from holdfast.stores.sqlite.connection import (
@@ -86,7 +86,7 @@ class SqliteMender(Mender):
                 found.append("its application_id is not that of Holdfast")
             found += self._schema_problems()
         except StoreError as error:
-            found.append(str(error))
+            found.append(problem_of(error))
         return found
 
     def _schema_problems(self) -> list[str]:
@@ -110,7 +110,7 @@ class SqliteMender(Mender):
                 info = facts_of(facts)
                 self._numbers[info.run] = number
             except CorruptJournal as error:
-                problems.append(str(error))
+                problems.append(problem_of(error))
                 readable = self._as_far_as_it_goes(facts)
                 if readable is None:
                     continue
@@ -164,7 +164,7 @@ class SqliteMender(Mender):
             return Standing(facts_of(row), row[-2], stamp, raw=raw)
         except CorruptJournal as error:
             info = self._as_far_as_it_goes(row)
-            return None if info is None else Standing(info, 0, stamp, str(error), raw)
+            return None if info is None else Standing(info, 0, stamp, problem_of(error), raw)
 
     def _stamp(self, connection: apsw.Connection, number: int) -> Stamp | None:
         """The row of a run and its first and last entry, as far as they can be read."""
@@ -182,14 +182,14 @@ class SqliteMender(Mender):
         try:
             ((first, last),) = connection.execute(text.format(of_run), bounds).fetchall()
         except apsw.Error as error:
-            return str(error), None
+            return problem_of(error), None
         return first, last
 
     def facts_problems(self, info: RunInfo) -> list[str]:
         try:
             return super().facts_problems(info)
         except StoreError as error:
-            return [str(error)]
+            return [problem_of(error)]
 
     def entries(self, run: str) -> Iterator[Entry]:
         for row in self._of_run("SELECT id & {seq}, at, chain, body, mark FROM entries", run):
@@ -210,9 +210,9 @@ class SqliteMender(Mender):
                 try:
                     found.append(Found(row[0], raw, read(row)))
                 except CorruptJournal as error:
-                    found.append(Found(row[0], raw, None, str(error)))
+                    found.append(Found(row[0], raw, None, problem_of(error)))
         except StoreError as error:
-            found.append(Found(0, b"", None, str(error)))
+            found.append(Found(0, b"", None, problem_of(error)))
         return found
 
     def drop_snapshot(self, run: str, number: int, raw: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import apsw
 
-from holdfast.errors import CorruptJournal
+from holdfast.errors import CorruptJournal, Remedy
 from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, check_number
 from holdfast.stores.sqlite.connection import roll_back
 
@@ -106,7 +106,8 @@ def _damaged(what: str, run: str, seq: int | None) -> CorruptJournal:
 
 def _unlike(run: object) -> CorruptJournal:
     return CorruptJournal(
-        f"the facts of run {run!r} are damaged; `holdfast store fsck --repair` rights them by its journal",
+        f"the facts of run {run!r} are damaged",
+        remedies=Remedy("repair"),
         run=run if isinstance(run, str) else None,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import nodes
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import INVALID, HoldfastError
 from holdfast.workflows.language.compiler import Compiler, Evaluation, Part, Paths, check_shape, parse
 from holdfast.workflows.language.values import MAX_DEPTH, Extent, Misuse
 
@@ -25,6 +25,7 @@ class TemplateError(HoldfastError):
     it is. `path` holds the keys that lead to the template if it is part of a tree.
     """
 
+    exit_code = INVALID
     path: _TreePath = ()
 
     def __init__(self, message: str, line: int, column: int, offset: int = 0, reason: str = "") -> None:

@@ -46,11 +46,12 @@ class Missing(Misuse):
     """
 
     def __init__(self, message: str | Callable[[], str]) -> None:
-        super().__init__(message)
+        self.args = (message,)
 
-    def __str__(self) -> str:
-        message = self.args[0]
-        return str(message() if callable(message) else message)
+    @property
+    def problem(self) -> str:
+        message: str | Callable[[], str] = self.args[0]
+        return message() if callable(message) else message
 
 
 class Meter:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import INVALID, HoldfastError
 
 _LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _SHOWN_COLUMNS = 100
@@ -63,6 +63,8 @@ class WorkflowInvalid(HoldfastError):
 
     Of a file with more than 500 problems, 500 or a few more are listed.
     """
+
+    exit_code = INVALID
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         found = dict.fromkeys(problems)
