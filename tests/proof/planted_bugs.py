@@ -46,7 +46,7 @@ OF_STORES = (
         (POWER, "--scene", "chain", *IN_SQLITE, "--model", "arbitrary", "--sector", "512"),
     ),
     Planted(
-        "a torn frame is believed",
+        "a torn frame is accepted",
         "corruption",
         "stores/files/frames.py",
         "if last is not None and not is_torn(fd, last):",
@@ -96,7 +96,7 @@ def _server(name: str, breaks: str, file: str, old: str, new: str, *kind: str) -
 
 OF_SERVERS = (
     _server(
-        "a server's refusal is not heeded",
+        "a server's refusal is ignored",
         "fence",
         "stores/postgres/writing.py",
         "refused = batch.refused(self._written(batch.steps))",
@@ -107,7 +107,7 @@ OF_SERVERS = (
         "20",
     ),
     _server(
-        "a commit that was applied is not known again",
+        "an applied commit is not recognised",
         "recovery",
         "journal/writer.py",
         "ours = [entry for entry in self._unsent if entry.seq == conflict.head]",
@@ -116,7 +116,7 @@ OF_SERVERS = (
         "statements",
     ),
     _server(
-        "a driver never looks whether its lease has lapsed",
+        "an owner never checks whether its lease has expired",
         "finished",
         "stores/postgres/leases.py",
         "            self._lapses += 1\n        return self._lapses\n",
@@ -127,7 +127,7 @@ OF_SERVERS = (
         "40",
     ),
     _server(
-        "a run goes on where another history ends",
+        "a run continues from another history",
         "fence",
         "stores/postgres/writing.py",
         "entry.chain = %(link)b",
@@ -154,7 +154,7 @@ SEALED = (
 )
 OF_INTERRUPTIONS = (
     _interrupted(
-        "the chain goes on before its entry is kept",
+        "the chain advances before its entry is kept",
         "corruption",
         "journal/writer.py",
         SEALED,
@@ -163,7 +163,7 @@ OF_INTERRUPTIONS = (
         *_at("memory", "plain", "journal/writer.py"),
     ),
     _interrupted(
-        "a record that was folded and not kept is passed over",
+        "a folded record that was not kept is skipped",
         "corruption",
         "journal/writer.py",
         "        self._is_changing = True\n        self.run.updated_at = at = clock.time()\n",
@@ -171,7 +171,7 @@ OF_INTERRUPTIONS = (
         *_at("memory", "plain", "journal/"),
     ),
     _interrupted(
-        "the answer of a thread is lost with the callback that brings it",
+        "a thread's result is lost with its callback",
         "recovery",
         "threads.py",
         "                future.settle()  # A signal's exception may have come in its way, and ended the loop.\n",
@@ -179,7 +179,7 @@ OF_INTERRUPTIONS = (
         *_at("sqlite", "awaited", "threads.py"),
     ),
     _interrupted(
-        "a lock is released by the line after",
+        "a lock is released on the next line, not in a with block",
         "recovery",
         "threads.py",
         "    with lock: return action(*args, **kwargs)  # fmt: skip  # noqa: E701\n",
@@ -188,7 +188,7 @@ OF_INTERRUPTIONS = (
         *_at("sqlite", "plain", "journal/commit.py"),
     ),
     _interrupted(
-        "those who wait for a leader that is interrupted are not told",
+        "waiters of an interrupted leader are not notified",
         "recovery",
         "journal/commit.py",
         "            job.error, job.done = error, True\n    _tell(jobs)\n",
@@ -220,7 +220,7 @@ OF_INTERRUPTIONS = (
         *_at("memory", "gated", "engine/"),
     ),
     _interrupted(
-        "a run that was interrupted stays this process's own",
+        "an interrupted run stays owned by this process",
         "not-stranded",
         "engine/owner.py",
         'return bool(getattr(drive, "is_over", False))',

@@ -11,9 +11,9 @@ from tests.proof.planting import ROOT, Planted
 
 QUICK = (
     "no sync of the journal",
-    "a torn frame is believed",
+    "a torn frame is accepted",
     "acknowledged before it is committed",
-    "the chain goes on before its entry is kept",
+    "the chain advances before its entry is kept",
     "a writer ignores conflicts",
     "steps run before their intent is stored",
     "finished steps of an open wave run again after a crash",

@@ -21,7 +21,7 @@ PLANTED = (
         _PROOF,
     ),
     Planted(
-        "a store takes any append",
+        "a store accepts any append",
         "fence",
         "tests/simulator/server.py",
         "        elif kept is None or kept.head != after:\n",
@@ -65,7 +65,7 @@ PLANTED = (
         _PROOF,
     ),
     Planted(
-        "any entry is taken for one's own whose answer got lost",
+        "any entry counts as the own one whose reply was lost",
         "fence",
         "journal/writer.py",
         "        if not stored or stored[0].chain != ours[0].chain:\n",
@@ -73,7 +73,7 @@ PLANTED = (
         _PROOF,
     ),
     Planted(
-        "a run is taken from a driver that is alive",
+        "a run is taken from a live owner",
         "finished",
         "engine/runner.py",
         "        if takeover or info.status != RunStatus.RUNNING or not is_alive(info.driver, self._store):\n",
@@ -81,7 +81,7 @@ PLANTED = (
         _PROOF,
     ),
     Planted(
-        "claims and take-ups ignore leases",
+        "claims and resumes ignore leases",
         "finished",
         "engine/owner.py",
         "        return leases.is_live(lease) and (not is_here(driver) or _may_run(facts))\n",
@@ -89,7 +89,7 @@ PLANTED = (
         _PROOF,
     ),
     Planted(
-        "a driver that was thought dead does not look before its next step",
+        "an owner that counted as dead does not check before its next step",
         "finished",
         "engine/owner.py",
         "        if lapses != self._seen:\n",
@@ -117,7 +117,7 @@ PLANTED = (
         ),
     ),
     Planted(
-        "retries begin one poll early",
+        "retries start one poll early",
         "timers",
         _DRIVE,
         "        if at is not None and self.time_left(at) > 0:\n",
@@ -161,7 +161,7 @@ PLANTED = (
         _PROOF,
     ),
     Planted(
-        "what was done once is forgotten by the next attempt",
+        "the next attempt forgets results of once",
         "effects, finished",
         "engine/context.py",
         "        raw = self._step.notes.get(key)\n",
@@ -169,7 +169,7 @@ PLANTED = (
         _PROOF,
     ),
     Planted(
-        "calls of once at the same time all run its function",
+        "concurrent calls of once all run its function",
         "effects",
         "engine/once.py",
         "        if running is None:\n",
@@ -206,7 +206,7 @@ PLANTED = (
         _PROOF,
     ),
     Planted(
-        "a step that was left begins in its thread all the same",
+        "an abandoned step still starts in its thread",
         "finished",
         "threads.py",
         "            if future.cancelled():\n",
@@ -222,7 +222,7 @@ PLANTED = (
         ),
     ),
     Planted(
-        "an answer that was refused is said to be applied",
+        "a refused answer is reported as applied",
         "signals",
         "engine/commands/control.py",
         "    for refusal in run.refusals:\n        if refusal.number == number:\n",
@@ -238,7 +238,7 @@ PLANTED = (
         _PROOF,
     ),
     Planted(
-        "a paused run whose time has come is not claimed",
+        "a paused run that is due is not claimed",
         "not-stranded",
         "fleet/claims.py",
         "        return self._deadlines.left(info.run, info.due_at) <= within\n",
