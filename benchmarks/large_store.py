@@ -18,8 +18,8 @@ from holdfast import CheckpointStore, ExecutionError, open_store
 from holdfast.cli.reading import view_of
 from holdfast.engine.owner import liveness
 from holdfast.engine.retention import janitor
+from holdfast.journal.checkpoint_ids import checkpoint_id, new_run_key, sealed_mark
 from holdfast.journal.journal import Journal, genesis, link
-from holdfast.journal.run_state import checkpoint_id, new_run_key, sealed_mark
 from holdfast.stores.base import Append, Entry, RunInfo, Store
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.views.runs import run_list

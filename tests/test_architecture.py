@@ -135,7 +135,7 @@ def test_imports_point_down_the_stack_and_never_to_the_package_root() -> None:
         ("journal/fold.py", "from holdfast.graph.graph import Graph"),
         ("journal/fold.py", "import holdfast"),
         ("journal/fold.py", "from holdfast import StateGraph"),
-        ("state/codec.py", "def late():\n    from holdfast.journal.wire import Track"),
+        ("state/codec.py", "def late():\n    from holdfast.journal.encoding import Track"),
         ("errors.py", "from holdfast.events import Event"),
         ("engine/app.py", "import holdfast.graph.builder"),
     ],

@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from holdfast.integrity.check import check_store
     from holdfast.integrity.repair import Repair, StoreRepair, repair_run, repair_store
     from holdfast.integrity.report import Damage, RunReport, StoreReport
-    from holdfast.journal.run_state import Checkpoint
+    from holdfast.journal.checkpoint_ids import Checkpoint
     from holdfast.state.codec import Unknown
     from holdfast.state.schema import TaskResult, WorkflowState, add, append, keep_last, merge, union
     from holdfast.state.state import State
@@ -236,7 +236,7 @@ _NAMES = {
         "RunReport",
         "StoreReport",
     ),
-    "holdfast.journal.run_state": ("Checkpoint",),
+    "holdfast.journal.checkpoint_ids": ("Checkpoint",),
     "holdfast.state.codec": ("Unknown",),
     "holdfast.state.schema": (
         "TaskResult",

@@ -11,12 +11,11 @@ from typing import Any
 from holdfast import END, START, App, ExecutionError, Send, StateGraph, export_run
 from holdfast.capsules.capsule import Facts, stopped, write_entry, write_facts
 from holdfast.capsules.format import Kind, Writer
+from holdfast.journal.encoding import Track, decode_records
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import genesis, link
 from holdfast.journal.run_state import RunState
 from holdfast.journal.sealing import SEALED, is_sealed
-from holdfast.journal.wire import Track
-from holdfast.journal.wire_records import decode_records
 from holdfast.stores.base import Entry, Store
 from holdfast.values import RunStatus
 from holdfast.views.plain import CODEC

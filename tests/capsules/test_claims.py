@@ -13,11 +13,10 @@ from holdfast import CapsuleInvalid, CodecError, import_run, inspect_capsule, op
 from holdfast.capsules.capsule import LONGEST_FACTS, LONGEST_SUMMARY, write_message, write_snapshot
 from holdfast.capsules.format import Kind, unpacked_bytes
 from holdfast.journal.copying import delete_run, prune_run
+from holdfast.journal.encoding import Track, encode_records, encode_run
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Answered, Forked, Noted, Reset
 from holdfast.journal.run_state import Frame, RunState
-from holdfast.journal.wire import Track, encode_run
-from holdfast.journal.wire_records import encode_records
 from holdfast.state.codec import Codec
 from holdfast.state.encryption import Seal
 from holdfast.state.ops import advance, make_op
@@ -120,7 +119,7 @@ OTHER = b"\x02" * 8
 
 def forged_fork(path: Path, run: RunState | None, first: bytes | None = None, **facts: Any) -> Path:
     """The capsule of a fork: a first entry that refers to another run, and, if there is a run, its snapshot."""
-    begun = body([14, "other", 3, b"", "", b"", OTHER, b"c" * 16]) if first is None else first
+    begun = body([14, "other", 3, "", b"", OTHER, b"c" * 16]) if first is None else first
     own = {"workflow": "w", "status": "interrupted", "under_way": True, "parent": OTHER, **facts}
     said, (kind, entry), _ = parts_of(forged(path, [begun], **own))
     if run is None:
@@ -201,7 +200,7 @@ def test_values_that_look_like_the_beginning_of_a_run_are_values() -> None:
     records = [
         Noted("a#1", "k", Codec().encode(1)),
         Answered("p", Codec().encode(1)),
-        Forked("p", 3, b"", None, "", b"", b"\x01\x85abcdef", b"\x01\xde" + b"x" * 14),
+        Forked("p", 3, None, "", b"", b"\x01\x85abcdef", b"\x01\xde" + b"x" * 14),
     ]
     assert unpacked_bytes(encode_records(records, track)) == 0
 

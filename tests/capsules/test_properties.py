@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast import App, HoldfastError, import_run, inspect_capsule, open_store
 from holdfast.journal.copying import prune_run
+from holdfast.journal.encoding import Track, encode_run
 from holdfast.journal.journal import Journal
-from holdfast.journal.wire import Track, encode_run
 from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import Store
 from tests.capsules.making import driven, exported, varied

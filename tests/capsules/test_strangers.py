@@ -31,9 +31,9 @@ from holdfast import (
     open_store,
 )
 from holdfast.capsules.format import MAGIC, Kind, lines_of, unpacked_bytes
+from holdfast.journal.encoding import Track, encode_run
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import Frame, RunState
-from holdfast.journal.wire import Track, encode_run
 from holdfast.state.codec import Codec, pack, zstd
 from holdfast.views import run_view, timeline
 from holdfast.views.runs import run_list

@@ -16,8 +16,8 @@ from holdfast.cli.reading import view_of
 from holdfast.cli.targets import latest_unfinished
 from holdfast.engine.resume import find_run
 from holdfast.engine.retention import expire_runs, janitor
+from holdfast.journal.checkpoint_ids import encode_mark
 from holdfast.journal.journal import Journal
-from holdfast.journal.run_state import encode_mark
 from holdfast.stores.base import Append, Entry, RunInfo
 from holdfast.stores.memory import MemoryStore
 from holdfast.views.runs import run_list

@@ -33,8 +33,8 @@ import apsw
 from holdfast import HoldfastError, check_store, open_store
 from holdfast.engine.commands.inbox import RunCommand, open_message, write_message
 from holdfast.journal import writer
+from holdfast.journal.checkpoint_ids import read_mark
 from holdfast.journal.journal import Journal
-from holdfast.journal.run_state import read_mark
 from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import Store
 from holdfast.views import run_view

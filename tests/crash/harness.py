@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import CallbackObserver, Event, Observer, Outcome, Pause, RunNotFound, State, open_store
+from holdfast.journal.encoding import Track, decode_records
 from holdfast.journal.records import MovedOn, Noted, StepFinished
-from holdfast.journal.wire import Track
-from holdfast.journal.wire_records import decode_records
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
 from holdfast.testing import POINTS, CrashingStore, FileLedger, Ledger, Point, kill_process

@@ -21,9 +21,9 @@ from holdfast import (
     StateGraph,
     open_store,
 )
+from holdfast.journal.encoding import Track, decode_run, encode_run
 from holdfast.journal.fold import apply
 from holdfast.journal.run_state import RunState
-from holdfast.journal.wire import Track, decode_run, encode_run
 from holdfast.state.codec import Codec
 from holdfast.values import RunStatus
 from tests.graphs import Log

@@ -34,9 +34,8 @@ from holdfast import (
     add,
     append,
 )
+from holdfast.journal.encoding import Track, decode_records
 from holdfast.journal.records import MovedOn, StepFinished
-from holdfast.journal.wire import Track
-from holdfast.journal.wire_records import decode_records
 from holdfast.state.codec import Codec
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, Point, raise_crash

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from holdfast.journal.run_state import read_mark
+from holdfast.journal.checkpoint_ids import read_mark
 from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.state.ops import Op
 from tests.fuzz.choices import Choices

@@ -21,9 +21,9 @@ from holdfast.engine import checkpoint_files as unpickling
 from holdfast.engine.commands import inbox
 from holdfast.engine.time_travel import checkpoints as moments
 from holdfast.fleet.schedules import Cron, _Field
-from holdfast.journal import journal, wire_records
-from holdfast.journal import run_state as checkpoints
-from holdfast.journal import wire as wire_runs
+from holdfast.journal import checkpoint_ids as checkpoints
+from holdfast.journal import encoding as wire
+from holdfast.journal import journal
 from holdfast.journal.records import StepStarted
 from holdfast.state import codec as compress
 from holdfast.state import codec as encoding
@@ -123,14 +123,15 @@ PLANTED = [
             lambda: patch.object(_Decoding, "rebuilt", _rebuilt)),
     Planted("values", "a bytearray is stored as bytes", lambda: patch.object(encoding, "_leaf", _as_bytes)),
     Planted("records", "an attempt is read as the next one",
-            lambda: patch.dict(wire_records._READERS, {1: lambda w, track, codec: StepStarted(w[1], w[2] + 1)})),
+            lambda: patch.dict(wire._READERS, {1: (lambda wire, _: StepStarted(wire[1], wire[2] + 1), None)})),
     Planted("snapshots", "a text grows whenever it is written",
-            lambda: patch.object(wire_runs, "safe_text", lambda text: text + "?")),
+            lambda: patch.object(wire, "safe_text", lambda text: text + "?")),
     Planted("compress", "differences have no checksum", lambda: patch.object(compress, "_against",
         _without_checksum)),
     Planted("sealed", "bodies are not bound to their place",
             lambda: _all(patch.object(Seal, "open", _unbound_open), patch.object(Seal, "seal", _unbound_seal))),
-    Planted("marks", "marks have no checksum", lambda: patch.object(checkpoints, "_sum", lambda *_: 0)),
+    Planted("marks", "marks have no checksum",
+            lambda: patch.object(checkpoints, "_summed", lambda own, *_: own + b"none")),
     Planted("ids", "an id leads to another entry", lambda: patch.object(checkpoints, "_INVERSE", 3)),
     Planted("messages", "a change without a value is not foreseen",
             lambda: patch.object(inbox, "_changes", _careless_changes)),
@@ -170,7 +171,8 @@ PLANTED = [
                          patch.object(sections, "_check_end", lambda *_: None),
                          patch.object(capsule, "break_at", lambda *_: ""))),
     Planted("forged", "records of strangers are not looked at",
-            lambda: patch.object(folding, "check_record", lambda record: None)),
+            lambda: _all(patch.object(folding, "check_record", lambda record: None),
+                         patch.object(folding, "Track", lambda strict: wire.Track()))),
     Planted("file-store", "no checksum of a journal is looked at",
             lambda: _all(patch.object(frames, "crc32", _no_sum), patch.object(journal, "verified", _verified)), 400),
     Planted("sqlite-store", "the chain of a journal is not looked at",

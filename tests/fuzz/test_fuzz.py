@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import CodecError
-from holdfast.journal.wire_records import _READERS
+from holdfast.journal.records import RECORDS
 from holdfast.state.codec import Codec
 from tests.fuzz.campaign import Unit, run_campaign
 from tests.fuzz.choices import Choices
@@ -167,7 +167,7 @@ def test_the_corpora_are_small_and_know_every_kind_of_record() -> None:
     codes = {wire[0] for data in corpus(TARGETS["records"]) for wire in _wires(data)}
 
     assert sum(path.stat().st_size for path in files) < 400_000
-    assert codes >= set(_READERS)
+    assert codes >= set(RECORDS)
 
 
 def _wires(data: bytes) -> list[list[object]]:

@@ -1,4 +1,4 @@
-"""The graphs whose runs are kept as golden files. Only what the very first version offered is used."""
+"""The graphs whose runs are kept as golden files."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def pages(name: str = "pages") -> StateGraph:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON holds it, the same in every version."""
+    """Return a value as JSON holds it."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in sorted(value.items())}
     if isinstance(value, (set, frozenset)):

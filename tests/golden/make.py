@@ -1,7 +1,4 @@
-"""Write the golden files of the version that is imported: `python -m tests.golden.make NAME`. Never overwrites.
-
-What an earlier version wrote is made by putting that version's `src` in front of the module search path.
-"""
+"""Write the golden files of the current format, after it was changed on purpose: `python -m tests.golden.make`."""
 
 from __future__ import annotations
 
@@ -16,6 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import apsw
+
+from holdfast import open_store
+from holdfast.journal import writer
+from holdfast.journal.journal import Journal
+from holdfast.state.codec import Codec
 from tests.golden.graphs import GRAPHS, UNFINISHED, plain, resumed
 
 HERE = Path(__file__).parent
@@ -25,13 +28,10 @@ KINDS = {"sqlite": "sqlite:///{}/runs.db", "file": "file://{}/runs"}
 def main(words: list[str]) -> None:
     """Make the files of all kinds of stores, or, called by itself, begin the run that crashes."""
     socket.gethostname = lambda: "golden"
-    if words[0] == "--crash":
+    if words[:1] == ["--crash"]:
         os.environ["GOLDEN_MAKING"] = "yes"
         GRAPHS["crashed"]().compile(_open(words[1])).invoke({"n": 1}, run_id="crashed")
         return
-    target = HERE / words[0]
-    if target.exists():
-        raise SystemExit(f"{target} is there; golden files are never written again")
     expected = {}
     with tempfile.TemporaryDirectory() as folder:
         for kind, form in KINDS.items():
@@ -39,9 +39,8 @@ def main(words: list[str]) -> None:
             place.mkdir()
             expected[kind] = _make(form, place)
             _shrink(place)
-        target.mkdir()
-        (target / "expected.json").write_text(json.dumps(_together(expected), sort_keys=True) + "\n")
-        with tarfile.open(target / "stores.tar.xz", "w:xz", preset=9) as archive:
+        (HERE / "expected.json").write_text(json.dumps(_together(expected), sort_keys=True) + "\n")
+        with tarfile.open(HERE / "stores.tar.xz", "w:xz", preset=9) as archive:
             for kind in KINDS:
                 archive.add(Path(folder) / kind, kind, filter=_anonymous)
 
@@ -65,8 +64,6 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _open(url: str) -> Any:
-    from holdfast import open_store
-
     return open_store(url)
 
 
@@ -105,24 +102,10 @@ def _make(form: str, place: Path) -> dict[str, Any]:
 
 
 def _snapshots_soon() -> None:
-    from holdfast.journal import journal
-
-    places: list[Any] = [journal]
-    try:
-        from holdfast.journal import writer
-
-        places.append(writer)
-    except ImportError:
-        pass
-    for place in places:
-        if hasattr(place, "SNAPSHOT_FLOOR"):
-            place.SNAPSHOT_FLOOR = -2000
+    writer.SNAPSHOT_FLOOR = -2000
 
 
 def _prune(store: Any, run: str) -> None:
-    from holdfast.journal.journal import Journal
-    from holdfast.state.codec import Codec
-
     journal, codec = Journal(store), Codec()
     horizon = store.marks(run)[2].seq
     loaded = journal.load(journal.info(run), codec, horizon)
@@ -148,8 +131,6 @@ def _told(store: Any, run: str) -> dict[str, Any]:
 
 def _shrink(place: Path) -> None:
     """Let a database take no more room than it needs; a file system's block is far larger than its rows."""
-    import apsw
-
     if (database := place / "runs.db").exists():
         connection = apsw.Connection(str(database))
         for command in ("journal_mode = DELETE", "page_size = 512"):

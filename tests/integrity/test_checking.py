@@ -12,8 +12,8 @@ import pytest
 from holdfast import HoldfastError, RunNotFound, check_store, open_store
 from holdfast.engine.commands.inbox import UNREADABLE, RunCommand, read_message, write_message
 from holdfast.journal import writer as writer_module
+from holdfast.journal.checkpoint_ids import moved_mark
 from holdfast.journal.journal import Journal
-from holdfast.journal.run_state import sealed_mark
 from holdfast.state.codec import Codec
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Append, Snapshot, Store
@@ -197,7 +197,7 @@ def test_a_mark_that_disagrees_with_the_journal_is_found_where_it_is_listed_and_
         assert problems(memory)
     for other in ({"seq": 3}, {"at": entry.at + 1}):
         place = {"seq": 2, "at": entry.at, **other}
-        entries[1] = entry._replace(mark=sealed_mark(entry.mark, key, **place))
+        entries[1] = entry._replace(mark=moved_mark(entry.mark, key, **place))
         with pytest.raises(HoldfastError, match="damaged mark"):
             app.checkpoints("r")
 

@@ -25,9 +25,9 @@ from holdfast import (
     union,
 )
 from holdfast.engine.transfer import copy_runs
+from holdfast.journal.encoding import Track
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Record
-from holdfast.journal.wire import Track
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Append, RunInfo, Store
 from tests.graphs import Log, chain, fan, one, says

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import RunStatus
+from holdfast.journal.encoding import Track, decode_records, decode_run, encode_run
 from holdfast.journal.fold import apply, fold
 from holdfast.journal.journal import Loaded
 from holdfast.journal.records import (
@@ -43,8 +44,6 @@ from holdfast.journal.run_state import (
     frame_of,
     step_id,
 )
-from holdfast.journal.wire import Track, decode_run, encode_run
-from holdfast.journal.wire_records import decode_records
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op, make_op
 from tests.journal.recorded import KINDS, History, history

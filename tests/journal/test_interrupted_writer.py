@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast import RunConflict, RunInfo, StoreError
+from holdfast.journal.checkpoint_ids import new_run_key
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Noted, RunEnded, RunStarted, StateEdited, StepStarted, Target
-from holdfast.journal.run_state import new_run_key
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Append, Conflict, Store

@@ -33,15 +33,15 @@ from holdfast import (
     union,
 )
 from holdfast.journal import writer as writer_module
-from holdfast.journal.journal import Journal
-from holdfast.journal.records import GraphChanged, RunStarted, StateEdited, Target
-from holdfast.journal.run_state import (
+from holdfast.journal.checkpoint_ids import (
     checkpoint_id,
     is_checkpoint_id,
     locate_checkpoint,
     new_run_key,
     read_mark,
 )
+from holdfast.journal.journal import Journal
+from holdfast.journal.records import GraphChanged, RunStarted, StateEdited, Target
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.state.ops import make_op

@@ -19,13 +19,12 @@ from holdfast.integrity.check import check_store
 from holdfast.integrity.repair import repair_store
 from holdfast.journal import journal as journal_module
 from holdfast.journal import sealing as bodies_module
+from holdfast.journal.checkpoint_ids import moved_mark
 from holdfast.journal.copying import add_snapshot
+from holdfast.journal.encoding import Track, encode_records
 from holdfast.journal.journal import Journal, link
 from holdfast.journal.records import StateEdited
-from holdfast.journal.run_state import sealed_mark
 from holdfast.journal.sealing import CHAIN_BYTES, SEALED, Bodies, snapshot_digest
-from holdfast.journal.wire import Track
-from holdfast.journal.wire_records import encode_records
 from holdfast.state.codec import Codec
 from holdfast.state.encryption import Seal
 from holdfast.state.ops import make_op
@@ -89,7 +88,7 @@ def rechained(run: Stored) -> Stored:
     chain_, entries = journal_module.genesis(run.info.run, run.info.key), list[Entry]()
     for seq, (_, at, _, body, mark) in enumerate(run.entries, 1):
         body = SEALED + chain_ + body[1 + CHAIN_BYTES :] if body[:1] == SEALED else body
-        mark = mark and sealed_mark(mark, run.info.key, seq, at)
+        mark = mark and moved_mark(mark, run.info.key, seq, at)
         chain_ = link(chain_, seq, at, mark, body)
         entries.append(Entry(seq, at, chain_, body, mark))
     kept = []

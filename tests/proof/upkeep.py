@@ -17,7 +17,7 @@ from tests.proof.places import Site, url_in
 from tests.proof.power.opening import Expected, examine
 from tests.proof.power.scenes import keep_house
 
-_GOLDEN = Path(__file__).parents[1] / "golden" / "first" / "stores.tar.xz"
+_OLD_STORE = Path(__file__).parent / "old_store.tar.xz"
 
 
 class Upkeep(NamedTuple):
@@ -41,9 +41,9 @@ def _bring_old_store(site: Site) -> None:
     """A store of the first format, and what the newest version reads in a copy of it."""
     folder = site.home / "new" / "store"
     folder.mkdir(parents=True)
-    with tarfile.open(_GOLDEN) as archive:
-        archive.extractall(site.root / "golden", filter="data")
-    (old,) = (site.root / "golden").rglob("*.db")
+    with tarfile.open(_OLD_STORE) as archive:
+        archive.extractall(site.root / "old", filter="data")
+    (old,) = (site.root / "old").rglob("*.db")
     shutil.copyfile(old, folder / "runs.db")
     _note(site, f"sqlite:///{old}")
 

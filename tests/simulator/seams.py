@@ -14,7 +14,7 @@ from holdfast import clock, threads
 from holdfast.engine import attempt
 from holdfast.engine import owner as driver
 from holdfast.fleet import worker
-from holdfast.journal import run_state as checkpoints
+from holdfast.journal import checkpoint_ids as checkpoints
 from tests.simulator.process import Process
 from tests.simulator.world import World
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from holdfast.errors import StoreError
-from holdfast.journal.run_state import checkpoint_id, encode_mark
+from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark
 from holdfast.stores.postgres import migrations as migrating
 from holdfast.stores.postgres.connection import Connection, Server, read_address
 from holdfast.stores.postgres.migrations import Migration, bring_up, migrate, migrations, standing, version

@@ -28,9 +28,10 @@ from holdfast.capsules.format import (
 )
 from holdfast.capsules.signing import Unlocked, verify
 from holdfast.errors import CapsuleInvalid, CapsuleLocked, CorruptJournal, StoreError, problem_of
+from holdfast.journal.checkpoint_ids import read_mark
 from holdfast.journal.journal import break_at, genesis, is_whole, misplaced
 from holdfast.journal.records import Forked
-from holdfast.journal.run_state import RunState, read_mark
+from holdfast.journal.run_state import RunState
 from holdfast.journal.sealing import CHAIN_BYTES, is_sealed
 from holdfast.stores.base import DEFAULT_NAMESPACE, Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot
 from holdfast.values import RunStatus

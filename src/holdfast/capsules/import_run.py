@@ -30,6 +30,7 @@ from holdfast.engine.confirmation import digest_of
 from holdfast.engine.owner import describe, has_owner
 from holdfast.engine.transfer import CopyOutcome
 from holdfast.errors import CapsuleInvalid, CodecError, RunConflict, RunExists, StoreError
+from holdfast.journal.checkpoint_ids import moved_mark
 from holdfast.journal.copying import (
     COPIED,
     Brought,
@@ -45,7 +46,7 @@ from holdfast.journal.copying import (
 )
 from holdfast.journal.journal import Journal, genesis, link
 from holdfast.journal.provenance import Provenance, me
-from holdfast.journal.run_state import RunState, sealed_mark
+from holdfast.journal.run_state import RunState
 from holdfast.journal.sealing import Bodies
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Conflict, Entry, Message, Snapshot, Store, namespace_of
@@ -94,7 +95,7 @@ class _Move:
 
     def entry(self, entry: Entry, chain: bytes) -> Entry:
         """An entry, after one whose chain is given."""
-        mark = None if entry.mark is None else sealed_mark(entry.mark, self._key, entry.seq, entry.at)
+        mark = None if entry.mark is None else moved_mark(entry.mark, self._key, entry.seq, entry.at)
         body = self._old.reseal_entry(entry, self._new, chain, mark)
         return Entry(entry.seq, entry.at, link(chain, entry.seq, entry.at, mark, body), body, mark)
 

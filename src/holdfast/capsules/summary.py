@@ -18,14 +18,13 @@ from holdfast.engine.checkpoint_files import AGAIN
 from holdfast.engine.commands.inbox import open_message
 from holdfast.engine.confirmation import config_shown, message_shown
 from holdfast.errors import CapsuleInvalid, CapsuleLocked, CodecError, problem_of
+from holdfast.journal.encoding import HEAD as WIRE_HEAD
+from holdfast.journal.encoding import Track, decode_run
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Forked, MovedOn, Record
 from holdfast.journal.run_state import RunState, Step
 from holdfast.journal.sealing import CHAIN_BYTES, is_sealed
-from holdfast.journal.wire import HEAD as WIRE_HEAD
-from holdfast.journal.wire import Track, decode_run
 from holdfast.state.encryption import Seal
-from holdfast.state.ops import Op
 from holdfast.stores.base import Entry
 from holdfast.views.plain import ViewCodec, iso, plain, size_text, when
 from holdfast.views.run_view import StepView
@@ -181,7 +180,7 @@ class _Fold:
 
     def __init__(self, capsule: Capsule, seal: Seal | None, limit: int) -> None:
         self._capsule, self._limit = capsule, limit
-        self._journal, self._track = Journal(capsule, seal), Track()
+        self._journal, self._track = Journal(capsule, seal), Track(strict=True)
         self._bodies = self._journal.bodies(capsule.info)
         self._name, self._unpacked = capsule.facts.run, 0
         self._most_work = _EFFORT * limit + _RATIO * capsule.body_bytes
@@ -224,7 +223,7 @@ class _Fold:
             return
         self._weigh(body)
         for record in self._journal.skimmed(self._capsule.info, first, self._codec):
-            check_record(_eased(record))
+            check_record(record)
         if first.seq == 1 and self._fork() is None:
             raise CapsuleInvalid("it has a snapshot of its first entry, which only forks have")
 
@@ -279,15 +278,6 @@ class _Fold:
                 f"the run in it has a state of more than {size_text(self._limit)}; if you trust its sender, allow more "
                 "with --max-state (max_state=…)"
             )
-
-
-def _eased(part: Any) -> Any:
-    """A record that was skimmed, with changes that need not be of several parts: large ones are still packed."""
-    if isinstance(part, Op):
-        return Op("set", part.key, part.raw, limit=part.limit)
-    if isinstance(part, tuple) and hasattr(part, "_fields"):
-        return type(part)(*map(_eased, part))
-    return type(part)(map(_eased, part)) if isinstance(part, (list, tuple)) else part
 
 
 def _asked_for(body: bytes) -> int:

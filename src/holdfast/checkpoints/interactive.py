@@ -14,8 +14,9 @@ from holdfast.engine.owner import has_owner
 from holdfast.engine.resume import refuse_finished
 from holdfast.engine.settings import CheckpointPolicy, Outcome
 from holdfast.errors import HoldfastError, RunConflict
+from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark
 from holdfast.journal.records import Paused, RunEnded
-from holdfast.journal.run_state import FAILED, READY, RunState, Step, checkpoint_id, encode_mark
+from holdfast.journal.run_state import FAILED, READY, RunState, Step
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
 from holdfast.suggestions import suggestion

@@ -16,6 +16,7 @@ from holdfast.engine.resume import find_checkpoint
 from holdfast.engine.retention import expire_runs, prune_workflow
 from holdfast.engine.settings import Retention
 from holdfast.errors import CheckpointNotFound, RunConflict, RunExists
+from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark, is_checkpoint_id, new_run_key
 from holdfast.journal.copying import delete_run, prune_run
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal
@@ -33,18 +34,7 @@ from holdfast.journal.records import (
     Target,
     WaveFinished,
 )
-from holdfast.journal.run_state import (
-    ABOUT_DOUBTS,
-    DONE,
-    RUNNING,
-    Pause,
-    RunState,
-    Step,
-    checkpoint_id,
-    encode_mark,
-    is_checkpoint_id,
-    new_run_key,
-)
+from holdfast.journal.run_state import ABOUT_DOUBTS, DONE, RUNNING, Pause, RunState, Step
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.state.encryption import Seal

@@ -271,8 +271,8 @@ def _found(
 def _standing(journal: Journal, info: RunInfo, what: str) -> tuple[RunInfo, RunState]:
     """A run as it stands, or as it stood at the checkpoint that is meant: what is confirmed is what will run."""
     from holdfast.engine.resume import find_checkpoint
+    from holdfast.journal.checkpoint_ids import is_checkpoint_id
     from holdfast.journal.provenance import set_back
-    from holdfast.journal.run_state import is_checkpoint_id
     from holdfast.state.codec import Codec
 
     run = journal.load(info, Codec()).run

@@ -18,8 +18,8 @@ from holdfast.engine.submission import DEFAULT_QUEUE, Place, When, id_of_key, re
 from holdfast.engine.time_travel.app_methods import Accounting
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event
+from holdfast.journal.checkpoint_ids import Checkpoint, read_mark
 from holdfast.journal.copying import delete_run
-from holdfast.journal.run_state import Checkpoint, read_mark
 from holdfast.state.state import State
 from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus

@@ -21,6 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.graph.graph import IF_INTERRUPTED, Graph
 from holdfast.journal import records
+from holdfast.journal.checkpoint_ids import is_checkpoint_id, locate_checkpoint
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.run_state import (
     ABOUT_DOUBTS,
@@ -33,8 +34,6 @@ from holdfast.journal.run_state import (
     Pause,
     RunState,
     Step,
-    is_checkpoint_id,
-    locate_checkpoint,
 )
 from holdfast.state.codec import Codec
 from holdfast.stores.base import RunInfo, Store

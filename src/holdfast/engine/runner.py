@@ -42,11 +42,12 @@ from holdfast.errors import (
 from holdfast.events import Event, MultiObserver, Observer, resolve_observer, tell
 from holdfast.graph.graph import Graph, base_name
 from holdfast.journal import records
+from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark, new_run_key
 from holdfast.journal.copying import delete_run, needed_by
 from holdfast.journal.journal import Loaded
 from holdfast.journal.provenance import Provenance
 from holdfast.journal.records import Target
-from holdfast.journal.run_state import DONE, RunState, checkpoint_id, encode_mark, new_run_key
+from holdfast.journal.run_state import DONE, RunState
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.state.ops import advance, freeze

@@ -19,17 +19,9 @@ from holdfast.errors import CodecError, ExecutionError, ExecutorLost, Remedy, St
 from holdfast.events import Event, Observer, tell, wanted
 from holdfast.graph.graph import Graph, Node, base_name
 from holdfast.graph.retry import AFTER_A_LOSS
+from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark
 from holdfast.journal.records import Noted, Paused, StepFailed, StepFinished
-from holdfast.journal.run_state import (
-    DONE,
-    IN_DOUBT,
-    INTERRUPTED,
-    STILL_IN_DOUBT,
-    Frame,
-    Step,
-    checkpoint_id,
-    encode_mark,
-)
+from holdfast.journal.run_state import DONE, IN_DOUBT, INTERRUPTED, STILL_IN_DOUBT, Frame, Step
 from holdfast.journal.writer import Writer
 from holdfast.state.ops import advance
 from holdfast.state.state import State

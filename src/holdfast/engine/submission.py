@@ -12,9 +12,10 @@ from holdfast.engine.confirmation import confirm
 from holdfast.engine.owner import has_owner
 from holdfast.engine.resume import load_latest, refuse_finished
 from holdfast.errors import HoldfastError, RunConflict
+from holdfast.journal.checkpoint_ids import encode_mark
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Commanded, Record, Resumed, RunEnded
-from holdfast.journal.run_state import DONE, NO_ANSWER, SLEEP, WAITING, Pause, RunState, encode_mark
+from holdfast.journal.run_state import DONE, NO_ANSWER, SLEEP, WAITING, Pause, RunState
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.stores.base import RunInfo

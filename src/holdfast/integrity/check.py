@@ -22,12 +22,13 @@ from holdfast.integrity.report import (
     StoreReport,
     Stretch,
 )
+from holdfast.journal.checkpoint_ids import Checkpoint, read_mark
+from holdfast.journal.encoding import Track, decode_run
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, break_at, genesis, is_whole, misplaced
 from holdfast.journal.records import Remarked
-from holdfast.journal.run_state import Checkpoint, RunState, read_mark
+from holdfast.journal.run_state import RunState
 from holdfast.journal.sealing import CHAIN_BYTES, has_sealed, is_sealed
-from holdfast.journal.wire import Track, decode_run
 from holdfast.state.codec import TolerantCodec
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Entry, Mark, Message, RunInfo, Snapshot, Store

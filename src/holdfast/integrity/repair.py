@@ -16,12 +16,13 @@ from holdfast.engine.owner import describe, has_owner
 from holdfast.errors import HoldfastError, Remedy, RunConflict, RunNotFound, problem_of
 from holdfast.integrity.check import Look, RunCheck, settled
 from holdfast.integrity.report import FACTS, INBOX, NOTHING, SNAPSHOT, Progress, RunReport, Stretch
+from holdfast.journal.checkpoint_ids import encode_mark, moved_mark, new_run_key
 from holdfast.journal.copying import add_snapshot
+from holdfast.journal.encoding import Track, decode_run
 from holdfast.journal.journal import Journal, Loaded, genesis, link
 from holdfast.journal.records import Fault, Remarked, RunEnded
-from holdfast.journal.run_state import DONE, encode_mark, new_run_key, sealed_mark
+from holdfast.journal.run_state import DONE
 from holdfast.journal.sealing import is_sealed
-from holdfast.journal.wire import Track, decode_run
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import TolerantCodec
 from holdfast.state.encryption import Seal
@@ -84,7 +85,7 @@ class Rewriting:
             if entry.seq < self._stretch.start:
                 continue
             seq, at = entry.seq, entry.at
-            mark = None if entry.mark is None else sealed_mark(entry.mark, self._key, seq, at)
+            mark = None if entry.mark is None else moved_mark(entry.mark, self._key, seq, at)
             body = self._old_bodies.reseal_entry(entry, self._new_bodies, chain, mark)
             chain = link(chain, seq, at, mark, body)
             yield Entry(seq, at, chain, body, mark)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.journal.run_state import Checkpoint
+from holdfast.journal.checkpoint_ids import Checkpoint
 
 JOURNAL, SNAPSHOT, MARK, FACTS, INBOX, STORE = "journal", "snapshot", "mark", "facts", "inbox", "store"
 """What damage is of."""

@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 from holdfast import clock
 from holdfast.errors import CodecError, CommandRefused, CorruptJournal, HoldfastError, StoreError
+from holdfast.journal.encoding import Track, encode_records
 from holdfast.journal.journal import Journal, break_at, genesis, is_whole, link, misplaced, verified
 from holdfast.journal.records import Fault, RunEnded
 from holdfast.journal.sealing import CHAIN_BYTES, Bodies, is_sealed
-from holdfast.journal.wire import Track
-from holdfast.journal.wire_records import encode_records
 from holdfast.state.codec import TolerantCodec
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import (

@@ -3,38 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
-from holdfast.journal.records import (
-    Answered,
-    Commanded,
-    Confirmed,
-    Described,
-    Forked,
-    FrameOpened,
-    GraphChanged,
-    Migrated,
-    MovedOn,
-    Noted,
-    OnceFailed,
-    OnceStarted,
-    Paused,
-    Record,
-    Remarked,
-    Reset,
-    Resumed,
-    Reusing,
-    RunEnded,
-    RunStarted,
-    Spent,
-    StateEdited,
-    Steered,
-    StepFailed,
-    StepFinished,
-    StepStarted,
-    Target,
-    WaveFinished,
-)
+from holdfast.journal import records
+from holdfast.journal.records import Record, Target
 from holdfast.journal.run_state import (
     BEGUN,
     DONE,
@@ -58,7 +30,6 @@ from holdfast.journal.run_state import (
     Pause,
     Refusal,
     Remark,
-    Reuse,
     RunState,
     Spending,
     Step,
@@ -74,11 +45,27 @@ from holdfast.journal.run_state import (
 from holdfast.state.ops import Op, advance
 from holdfast.values import RunStatus
 
+Kind = TypeVar("Kind")
+Folding = Callable[[RunState, Kind, float], None]
 
-def fold(records: Iterable[tuple[Record, float]]) -> RunState:
+APPLY: dict[type[Record], Folding[Any]] = {}
+"""What each kind of record does to a run, in place."""
+
+
+def folds(kind: type[Kind]) -> Callable[[Folding[Kind]], Folding[Kind]]:
+    """Return a decorator for the function that applies one kind of record to a run at a time."""
+
+    def declare(function: Folding[Kind]) -> Folding[Kind]:
+        APPLY[kind] = function  # type: ignore[index]
+        return function
+
+    return declare
+
+
+def fold(timed: Iterable[tuple[Record, float]]) -> RunState:
     """Rebuild a run from its records and their times. Total: any prefix of a valid history folds."""
     run = RunState()
-    for record, at in records:
+    for record, at in timed:
         apply(run, record, at)
     return run
 
@@ -89,7 +76,8 @@ def apply(run: RunState, record: Record, at: float) -> None:
     APPLY[type(record)](run, record, at)
 
 
-def _start_step(run: RunState, record: StepStarted, at: float) -> None:
+@folds(records.StepStarted)
+def _start_step(run: RunState, record: records.StepStarted, at: float) -> None:
     step = run.step(record.step)
     step.status, step.attempt, step.retry_at = RUNNING, record.attempt, None
     step.tried += 1
@@ -99,23 +87,27 @@ def _start_step(run: RunState, record: StepStarted, at: float) -> None:
         step.notes.pop(STILL_IN_DOUBT, None)
 
 
-def _note(run: RunState, record: Noted, at: float) -> None:
+@folds(records.Noted)
+def _note(run: RunState, record: records.Noted, at: float) -> None:
     notes = run.step(record.step).notes
     notes[record.key] = record.value
     notes.pop(f"{BEGUN}{record.key.partition(':')[2]}", None)
 
 
-def _start_once(run: RunState, record: OnceStarted, at: float) -> None:
+@folds(records.OnceStarted)
+def _start_once(run: RunState, record: records.OnceStarted, at: float) -> None:
     step = run.step(record.step)
     step.notes[f"{BEGUN}{record.key}"] = b""
     step.answers.pop(once_question(record.key), None)
 
 
-def _fail_once(run: RunState, record: OnceFailed, at: float) -> None:
+@folds(records.OnceFailed)
+def _fail_once(run: RunState, record: records.OnceFailed, at: float) -> None:
     run.step(record.step).notes.pop(f"{BEGUN}{record.key}", None)
 
 
-def _spend(run: RunState, record: Spent, at: float) -> None:
+@folds(records.Spent)
+def _spend(run: RunState, record: records.Spent, at: float) -> None:
     node = node_of(record.step)
     known = run.spending.get(node) or Spending()
     run.spending[node] = Spending(
@@ -127,11 +119,13 @@ def _spend(run: RunState, record: Spent, at: float) -> None:
     )
 
 
-def _describe(run: RunState, record: Described, at: float) -> None:
+@folds(records.Described)
+def _describe(run: RunState, record: records.Described, at: float) -> None:
     run.facts = record.facts
 
 
-def _remark(run: RunState, record: Remarked, at: float) -> None:
+@folds(records.Remarked)
+def _remark(run: RunState, record: records.Remarked, at: float) -> None:
     known = run.remarks.get(record.at) or Remark()
     notes = (*known.notes, (at, record.by, record.text)) if record.text else known.notes
     tags = [*(tag for tag in known.tags if tag not in record.remove), *record.add]
@@ -139,7 +133,8 @@ def _remark(run: RunState, record: Remarked, at: float) -> None:
     run.remarks[record.at] = Remark(notes, tuple(dict.fromkeys(tags)), keep)
 
 
-def _migrate(run: RunState, record: Migrated, at: float) -> None:
+@folds(records.Migrated)
+def _migrate(run: RunState, record: records.Migrated, at: float) -> None:
     """What finished steps of an unfinished wave did to the keys that are brought over is a part of that already."""
     frame, changed = run.frames[record.frame], {op.key for op in record.ops}
     frame.cells = advance(frame.cells, record.ops)
@@ -161,7 +156,8 @@ def _migrate(run: RunState, record: Migrated, at: float) -> None:
             log[op.key] = [op]
 
 
-def _edit(run: RunState, record: StateEdited, at: float) -> None:
+@folds(records.StateEdited)
+def _edit(run: RunState, record: records.StateEdited, at: float) -> None:
     frame = run.frames[record.frame]
     frame.cells = advance(frame.cells, record.ops)
     for step in frame.active.values() if record.over else ():
@@ -170,7 +166,8 @@ def _edit(run: RunState, record: StateEdited, at: float) -> None:
         keep_ops(frame.log, [op for op in record.ops if op.kind in WHOLE and op.key in frame.log])
 
 
-def _command(run: RunState, record: Commanded, at: float) -> None:
+@folds(records.Commanded)
+def _command(run: RunState, record: records.Commanded, at: float) -> None:
     run.inbox_seen = record.number
     if record.refused:
         run.refused += 1
@@ -178,14 +175,16 @@ def _command(run: RunState, record: Commanded, at: float) -> None:
         del run.refusals[:-REFUSALS]
 
 
-def _start(run: RunState, record: RunStarted, at: float) -> None:
+@folds(records.RunStarted)
+def _start(run: RunState, record: records.RunStarted, at: float) -> None:
     run.workflow, run.config, run.outline = record.workflow, record.config, record.outline
     run.driver, run.parent, run.started_at = record.driver, record.parent, at
     run.frames[""] = Frame("", advance({}, record.ops))
     activate(run.root, record.next)
 
 
-def _fork(run: RunState, record: Forked, at: float) -> None:
+@folds(records.Forked)
+def _fork(run: RunState, record: records.Forked, at: float) -> None:
     copy = copy_run(record.run)
     for name in RunState.__dataclass_fields__:
         setattr(run, name, getattr(copy, name))
@@ -210,7 +209,8 @@ _OF_THE_PLACE = (
 """What a run takes over from where it is reset to. What it used up, and what was said of it, stays."""
 
 
-def _reset(run: RunState, record: Reset, at: float) -> None:
+@folds(records.Reset)
+def _reset(run: RunState, record: records.Reset, at: float) -> None:
     copy = copy_run(record.run)
     for name in _OF_THE_PLACE:
         setattr(run, name, getattr(copy, name))
@@ -219,8 +219,9 @@ def _reset(run: RunState, record: Reset, at: float) -> None:
     forget_notes(run, record.forget)
 
 
-def _reuse(run: RunState, record: Reusing, at: float) -> None:
-    run.reuse = Reuse(*record)
+@folds(records.Reusing)
+def _reuse(run: RunState, record: records.Reusing, at: float) -> None:
+    run.reuse = record
 
 
 def activate(frame: Frame, targets: Iterable[Target]) -> None:
@@ -236,7 +237,8 @@ def activate(frame: Frame, targets: Iterable[Target]) -> None:
         frame.active[name] = Step(name, node, frame.path, visit, key, item)
 
 
-def _steer(run: RunState, record: Steered, at: float) -> None:
+@folds(records.Steered)
+def _steer(run: RunState, record: records.Steered, at: float) -> None:
     frame = run.frames[record.frame]
     for name in record.drop:
         dropped = frame.active.pop(name)
@@ -273,7 +275,8 @@ def _added(frame: Frame, targets: Iterable[Target]) -> list[Step]:
     return steps
 
 
-def _open_frame(run: RunState, record: FrameOpened, at: float) -> None:
+@folds(records.FrameOpened)
+def _open_frame(run: RunState, record: records.FrameOpened, at: float) -> None:
     step = run.step(record.step)
     step.status, step.attempt = RUNNING, 1
     parent = run.frames[step.frame].cells
@@ -284,7 +287,8 @@ def _open_frame(run: RunState, record: FrameOpened, at: float) -> None:
     activate(frame, record.next)
 
 
-def _finish(run: RunState, record: StepFinished, at: float) -> None:
+@folds(records.StepFinished)
+def _finish(run: RunState, record: records.StepFinished, at: float) -> None:
     step = run.step(record.step)
     step.status, step.goto, step.skipped = DONE, record.goto, record.skipped
     if step.notes and ONE_OFF in step.notes:
@@ -307,7 +311,8 @@ def _finish(run: RunState, record: StepFinished, at: float) -> None:
         _drop_pauses(run, step.id)
 
 
-def _finish_wave(run: RunState, record: WaveFinished, at: float) -> None:
+@folds(records.WaveFinished)
+def _finish_wave(run: RunState, record: records.WaveFinished, at: float) -> None:
     frame = run.frames[record.frame]
     active = frame.active
     if record.steps is None:
@@ -343,7 +348,8 @@ def _remember_writes(frame: Frame, finished: Iterable[Step], begun: Iterable[Tar
         frame.active[step_id(frame.path, node, frame.visits[node], key)].begun = frame.waves
 
 
-def _move_on(run: RunState, record: MovedOn, at: float) -> None:
+@folds(records.MovedOn)
+def _move_on(run: RunState, record: records.MovedOn, at: float) -> None:
     ident, ops, name, seconds = record
     frame = run.frames[""]
     left = frame.active[ident].node
@@ -372,7 +378,7 @@ def keep_ops(log: dict[str, list[Op]], ops: Iterable[Op]) -> None:
             log.setdefault(op.key, []).append(op)
 
 
-def _handed_up(frame: Frame, steps: Iterable[Step], record: WaveFinished) -> Iterable[Op]:
+def _handed_up(frame: Frame, steps: Iterable[Step], record: records.WaveFinished) -> Iterable[Op]:
     """What a wave of a sub-graph changes for its parent."""
     reduced = frame.reduced
     ops = [op for step in steps for op in step.ops if op.kind != "reduce" or op.key in reduced]
@@ -380,7 +386,8 @@ def _handed_up(frame: Frame, steps: Iterable[Step], record: WaveFinished) -> Ite
     return ops if frame.shared == EVERY_KEY else [op for op in ops if op.key in frame.shared]
 
 
-def _fail(run: RunState, record: StepFailed, at: float) -> None:
+@folds(records.StepFailed)
+def _fail(run: RunState, record: records.StepFailed, at: float) -> None:
     step = run.step(record.step)
     if step.status == IN_DOUBT:
         step.notes[STILL_IN_DOUBT] = b""
@@ -390,7 +397,8 @@ def _fail(run: RunState, record: StepFailed, at: float) -> None:
     run.seconds += record.seconds
 
 
-def _pause(run: RunState, record: Paused, at: float) -> None:
+@folds(records.Paused)
+def _pause(run: RunState, record: records.Paused, at: float) -> None:
     run.pauses[record.pause] = Pause(
         record.pause,
         record.kind,
@@ -408,7 +416,8 @@ def _pause(run: RunState, record: Paused, at: float) -> None:
     step.status = GATED if record.kind == "before" else WAITING
 
 
-def _answer(run: RunState, record: Answered, at: float) -> None:
+@folds(records.Answered)
+def _answer(run: RunState, record: records.Answered, at: float) -> None:
     pause = run.pauses.pop(record.pause)
     step = run.step(pause.step)
     if pause.kind != SLEEP:
@@ -433,7 +442,8 @@ def _drop_frames(run: RunState, step: str) -> None:
             _drop_pauses(run, name)
 
 
-def _resume(run: RunState, record: Resumed, at: float) -> None:
+@folds(records.Resumed)
+def _resume(run: RunState, record: records.Resumed, at: float) -> None:
     crashed = run.status == RunStatus.RUNNING
     run.status, run.driver, run.fault, run.fault_node = RunStatus.RUNNING, record.driver, None, ""
     if record.config:
@@ -461,7 +471,8 @@ def _is_of_once(name: str) -> bool:
     return name.startswith(once_question(""))
 
 
-def _change_graph(run: RunState, record: GraphChanged, at: float) -> None:
+@folds(records.GraphChanged)
+def _change_graph(run: RunState, record: records.GraphChanged, at: float) -> None:
     run.outline, run.config = record.outline, record.config or run.config
     if not record.remap:
         return
@@ -506,39 +517,11 @@ def _renamed_join(join: str, renamed: dict[str, str]) -> str:
     return "/".join([target, *sorted(sources)])
 
 
-def _confirm(run: RunState, record: Confirmed, at: float) -> None:
+@folds(records.Confirmed)
+def _confirm(run: RunState, record: records.Confirmed, at: float) -> None:
     """Change nothing: a stranger's journal can hold such a record, so only the facts of a run are believed."""
 
 
-def _end(run: RunState, record: RunEnded, at: float) -> None:
+@folds(records.RunEnded)
+def _end(run: RunState, record: records.RunEnded, at: float) -> None:
     run.status, run.fault, run.fault_node, run.driver = record.status, record.fault, record.node, ""
-
-
-APPLY: dict[type[Record], Callable[[RunState, Any, float], None]] = {
-    RunStarted: _start,
-    Forked: _fork,
-    Reset: _reset,
-    Reusing: _reuse,
-    StepStarted: _start_step,
-    FrameOpened: _open_frame,
-    StepFinished: _finish,
-    StepFailed: _fail,
-    WaveFinished: _finish_wave,
-    MovedOn: _move_on,
-    Paused: _pause,
-    Answered: _answer,
-    Noted: _note,
-    OnceStarted: _start_once,
-    OnceFailed: _fail_once,
-    StateEdited: _edit,
-    Migrated: _migrate,
-    Spent: _spend,
-    Described: _describe,
-    Remarked: _remark,
-    Steered: _steer,
-    GraphChanged: _change_graph,
-    Commanded: _command,
-    Resumed: _resume,
-    Confirmed: _confirm,
-    RunEnded: _end,
-}

@@ -15,12 +15,11 @@ from typing import Any
 from holdfast import clock
 from holdfast.errors import CodecError, CorruptJournal, RunNotFound
 from holdfast.journal.commit import Committer, Inboxes, committer_of
+from holdfast.journal.encoding import Track, decode_records, decode_run, encode_run
 from holdfast.journal.fold import apply
 from holdfast.journal.records import Forked, MovedOn, Record
 from holdfast.journal.run_state import RunState, at_checkpoint
 from holdfast.journal.sealing import CHAIN_BYTES, SEALED, Bodies, has_sealed, is_sealed, snapshot_digest
-from holdfast.journal.wire import Track, decode_run, encode_run
-from holdfast.journal.wire_records import decode_records
 from holdfast.state.codec import Codec
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Conflict, Entry, Readable, RunInfo, Snapshot, Store, namespace_of
@@ -84,7 +83,6 @@ def deadlines_of(store: Store) -> Deadlines:
 logger = logging.getLogger("holdfast")
 
 _PLACE = struct.Struct(">Qdi")
-_EARLY_PLACE = struct.Struct(">Qd")
 
 
 def genesis(run: str, key: bytes) -> bytes:
@@ -106,27 +104,18 @@ def break_at(previous: bytes, sealed: bool, entry: Entry) -> str:
     Once an entry is sealed, all that follow are: nobody without the key can go on with a sealed run.
     """
     seq, at, chain, body, mark = entry
-    if body[:1] != SEALED:
-        if sealed:
-            return f"entry {seq} is not encrypted, and the entries before it are"
-        if chain == link(previous, seq, at, mark, body) or chain == _early_link(previous, entry):
-            return ""
-    elif body[1 : 1 + CHAIN_BYTES] != previous:
+    if body[:1] != SEALED and sealed:
+        return f"entry {seq} is not encrypted, and the entries before it are"
+    if body[:1] == SEALED and body[1 : 1 + CHAIN_BYTES] != previous:
         return f"entry {seq} was sealed to follow another entry than {seq - 1}"
-    elif chain == link(previous, seq, at, mark, body):
-        return ""
-    return f"entry {seq} is damaged (its checksum does not match)"
+    if chain != link(previous, seq, at, mark, body):
+        return f"entry {seq} is damaged (its checksum does not match)"
+    return ""
 
 
 def follows(previous: bytes, sealed: bool, entry: Entry) -> bool:
     """Whether an entry can follow one whose chain is `previous`, and that is `sealed` or not."""
     return not break_at(previous, sealed, entry)
-
-
-def _early_link(previous: bytes, entry: Entry) -> bytes:
-    """The checksum of the first version of all."""
-    parts = (previous, _EARLY_PLACE.pack(entry.seq, entry.at), entry.mark or b"", b"|", entry.body)
-    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
 
 
 def verified(
@@ -536,7 +525,7 @@ class _Base:
 
     def __call__(self, fork: Forked, track: Track) -> RunState:
         self.found = self._journal.base(self._info, fork, self._codec)
-        track.follow(self.found.track)
+        track.copy_from(self.found.track)
         return at_checkpoint(self.found.run)
 
 

@@ -1,12 +1,61 @@
-"""What happened: the closed union of frozen records that a run's journal is made of."""
+"""What happened: the closed union of the records that a run's journal is made of, each declared once.
+
+A record is a named tuple under `record(code)`. The code and the fields, in their order, are what is stored, and the
+type of a field says how (`journal/encoding.py`). Codes are never reused and fields never reordered; a new field goes
+at the end and has a default. What a record does to a run is told in `journal/fold.py`.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from holdfast.state.ops import Op
 
-Ops = tuple[Op, ...]
+TEXT, FRAME, STEP, CHANGES, NEXT, DERIVED = "text", "frame", "step", "changes", "next", "derived"
+
+Text = Annotated[str, TEXT]
+"""Text that somebody wrote. It may hold what MessagePack cannot; that is escaped."""
+
+FramePath = Annotated[str, FRAME]
+"""The path of the frame that the changes in the same record belong to."""
+
+StepId = Annotated[str, STEP]
+"""The id of a step, in whose frame the changes in the same record are made."""
+
+Ops = Annotated[tuple[Op, ...], CHANGES]
+"""Changes of a frame's state. Large values are stored as differences to their predecessors."""
+
+Item = tuple[Op, ...]
+"""What overlays the state for one item of a for-each."""
+
+
+class Keyed(NamedTuple):
+    """The mark of a mapping whose keys are a field of its values."""
+
+    field: str
+
+
+Kind = TypeVar("Kind", bound=type)
+
+RECORDS: dict[int, Any] = {}
+"""Every kind of record by its code."""
+
+
+def record(code: int) -> Callable[[Kind], Kind]:
+    """Return a decorator that declares a kind of record and the code that it is stored under."""
+
+    def declare(kind: Kind) -> Kind:
+        if code in RECORDS:
+            raise ValueError(f"{RECORDS[code].__name__} and {kind.__name__} have the same code {code}")
+        RECORDS[code] = kind
+        return kind
+
+    return declare
+
+
+Base = Annotated[Any, DERIVED]
+"""The run that a record begins with. It is not stored in the record, but found when the record is read."""
 
 
 class Target(NamedTuple):
@@ -14,82 +63,87 @@ class Target(NamedTuple):
 
     node: str
     key: str | None = None
-    item: Ops = ()
+    item: Item = ()
+
+
+Next = Annotated[tuple[Target, ...], NEXT]
+"""The targets that a frame is about to run in place of those before."""
 
 
 class Fault(NamedTuple):
     """A failure as data: the exception's type, its text, and the traceback's text."""
 
-    type: str
-    message: str
-    trace: str = ""
+    type: Text
+    message: Text
+    trace: Text = ""
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
 
 
+@record(0)
 class RunStarted(NamedTuple):
     """A run began. `outline` describes the graph; `config` is encoded."""
 
     workflow: str
     ops: Ops
-    next: tuple[Target, ...]
+    next: Next
     config: bytes
     outline: dict[str, Any]
     driver: str
     parent: tuple[str, int] | None = None
 
 
+@record(14)
 class Forked(NamedTuple):
-    """A run began where another stood at one of its checkpoints.
+    """A run began at a checkpoint of another run.
 
     It is read through the journal of that run, whose key is `key` and whose entry `seq` has the checksum `chain`.
-    Journals of earlier versions hold that run, encoded, in `body` instead.
     """
 
     parent: str
     seq: int
-    body: bytes
-    run: Any
-    """The run as it stood there; whoever folds it takes a copy."""
+    run: Base
+    """The state of that run at the checkpoint; fold takes a copy."""
     driver: str
     config: bytes
     key: bytes = b""
     chain: bytes = b""
     forget: tuple[str, ...] = ()
-    """The steps, `*` for all, that do not remember what they noted before."""
+    """The steps, `*` for all, whose notes are dropped."""
 
 
+@record(17)
 class Reset(NamedTuple):
-    """The run now stands where it stood at its entry `seq`, or where another, `source`, did. `body` is that, encoded.
+    """The run was set to its state at entry `seq`, or to that of another run, `source`; `body` is that, encoded.
 
-    Without a source it is the run itself, whatever it is called by now; `key` is the other's. With `renew` what it
-    does from there on is other work than what it did before, for whoever tells that by its idempotency keys.
+    Without a source it is the run itself, whatever its id is now; `key` is the other run's key. With `renew` later
+    steps get new idempotency keys.
     """
 
     source: str
     seq: int
     body: bytes
-    run: Any
-    """The run as it stood there; whoever folds it takes a copy."""
-    by: str = ""
-    why: str = ""
+    run: Base
+    """The state of the run at that entry; fold takes a copy."""
+    by: Text = ""
+    why: Text = ""
     forget: tuple[str, ...] = ()
     """As in `Forked`."""
     key: bytes = b""
     renew: bool = False
 
     def is_of(self, run: str) -> bool:
-        """Whether a run, which this is a record of, was set to a place of its own."""
+        """Return whether the run that this record is of was set to a checkpoint of its own."""
         return not self.source or (not self.key and self.source == run)
 
 
+@record(18)
 class Reusing(NamedTuple):
-    """Steps that another run, or this one earlier, finished after entry `after` and up to `upto` are not run again.
+    """Results of steps that another run, or this one earlier, finished after entry `after` and up to `upto` are reused.
 
-    `key` is that run's; this run itself, whatever it is called by now, has neither a `source` nor a key here. With
-    `rerun` this holds for all but the steps of these nodes; without it, for those whose code and whose inputs are the
-    same.
+    `key` is that run's; this run itself has neither a `source` nor a key here. With `rerun` all results are reused but
+    those of these nodes; without it, those of steps whose code and inputs are the same.
     """
 
     source: str
@@ -98,11 +152,12 @@ class Reusing(NamedTuple):
     upto: int
     rerun: tuple[str, ...] | None = None
     remap: tuple[tuple[str, str], ...] = ()
-    """What nodes of that run are called by now, if they were renamed."""
+    """The new names of renamed nodes of that run."""
     needs: tuple[tuple[bytes, int], ...] = ()
-    """The entries after which the journals of runs, by key, hold what is to be kept; this one has no key here."""
+    """By run key (none for this run): the entry after which its journal has to be kept."""
 
 
+@record(1)
 class StepStarted(NamedTuple):
     """The intent: this attempt of this step is about to run."""
 
@@ -110,6 +165,7 @@ class StepStarted(NamedTuple):
     attempt: int
 
 
+@record(13)
 class FrameOpened(NamedTuple):
     """A sub-graph's step began: its frame shares `keys` with its parent, gets `ops`, and is about to run `next`.
 
@@ -117,30 +173,31 @@ class FrameOpened(NamedTuple):
     the updates are handed to the parent, not what they resulted in.
     """
 
-    step: str
+    step: FramePath
     keys: tuple[str, ...]
     ops: Ops
-    next: tuple[Target, ...]
+    next: Next
     reduced: tuple[str, ...] = ()
 
 
+@record(2)
 class StepFinished(NamedTuple):
     """The completion: a step ended well, with these changes and, if it chose, these next nodes.
 
-    A `promoted` step is a sub-graph: its changes are those of its own frame. `skipped` says that
-    the step did not run again after an interruption, or failed and was passed over. `origin` is the run whose
-    result it was given, if it did not run at all.
+    A `promoted` step is a sub-graph: its changes are those of its own frame. `skipped` says why the step did not run
+    again after an interruption, or that its failure was passed over. `origin` is the run whose result was reused.
     """
 
-    step: str
+    step: StepId
     ops: Ops = ()
     goto: tuple[Target, ...] | None = None
     seconds: float = 0.0
     promoted: bool = False
-    skipped: str = ""
+    skipped: Text = ""
     origin: str = ""
 
 
+@record(3)
 class StepFailed(NamedTuple):
     """An attempt failed. It is tried again at `retry_at`; without one the failure is final."""
 
@@ -151,20 +208,22 @@ class StepFailed(NamedTuple):
     seconds: float = 0.0
 
 
+@record(4)
 class WaveFinished(NamedTuple):
     """The steps' changes are applied in order, then `ops`; the run is now about to run `next`.
 
-    `steps` are those it takes in, `None` meaning all of the frame's, with a barrier. `waiting` are the joins that
+    `steps` are those of the wave; `None` means all of the frame's, with a barrier. `waiting` are the joins that
     have seen some of their predecessors.
     """
 
-    frame: str
+    frame: FramePath
     ops: Ops
-    next: tuple[Target, ...]
+    next: Next
     waiting: tuple[tuple[str, tuple[str, ...]], ...] = ()
     steps: tuple[str, ...] | None = None
 
 
+@record(15)
 class MovedOn(NamedTuple):
     """A lone step of the root graph ended well, and the step of the only node after it, `next`, is about to run.
 
@@ -183,6 +242,7 @@ class MovedOn(NamedTuple):
         return finished, WaveFinished("", (), (Target(node),)), StepStarted(self.next, 1)
 
 
+@record(5)
 class Paused(NamedTuple):
     """A step, or the whole run, waits for an answer, an approval, or a repair."""
 
@@ -190,21 +250,23 @@ class Paused(NamedTuple):
     kind: str
     step: str
     node: str
-    name: str = ""
-    prompt: str = ""
+    name: Text = ""
+    prompt: Text = ""
     schema: bytes = b""
     expires_at: float | None = None
     since: float = 0.0
 
 
+@record(6)
 class Answered(NamedTuple):
     """A pause got its answer; `value` is encoded."""
 
     pause: str
     value: bytes
-    by: str = ""
+    by: Text = ""
 
 
+@record(7)
 class Noted(NamedTuple):
     """A step remembers something for its next attempts: a memoised result, a deadline."""
 
@@ -213,61 +275,68 @@ class Noted(NamedTuple):
     value: bytes
 
 
+@record(23)
 class OnceStarted(NamedTuple):
     """The intent: a function given to `once` is about to run. `repeated` says that it was in doubt before."""
 
     step: str
-    key: str
+    key: Text
     attempt: int
     repeated: bool = False
 
 
+@record(24)
 class OnceFailed(NamedTuple):
     """A function given to `once` raised, so that it is not in doubt."""
 
     step: str
-    key: str
+    key: Text
 
 
+@record(8)
 class StateEdited(NamedTuple):
     """The state of a frame was changed from outside.
 
-    Of the keys in `over` it is forgotten what steps that are finished, but whose wave is not, did to them.
+    Changes of the keys in `over` by finished steps of unfinished waves are dropped.
     """
 
-    frame: str
+    frame: FramePath
     ops: Ops
-    by: str = ""
+    by: Text = ""
     over: tuple[str, ...] = ()
 
 
+@record(19)
 class Migrated(NamedTuple):
     """The state of a frame was brought from one version of its graph to another."""
 
-    frame: str
+    frame: FramePath
     since: str
     until: str
     ops: Ops
 
 
+@record(20)
 class Spent(NamedTuple):
     """An attempt of a step used up something, whatever became of it. Without a price `cost` is `None`."""
 
     step: str
     attempt: int
-    model: str
+    model: Text
     input_tokens: int
     output_tokens: int
     cost: float | None
     calls: int = 1
 
 
+@record(21)
 class Described(NamedTuple):
-    """Where the run is driven from now on: host, versions, commit; `facts` is encoded."""
+    """The environment of the execution that begins: host, versions, commit; `facts` is encoded."""
 
     facts: bytes
 
 
+@record(22)
 class Remarked(NamedTuple):
     """Somebody said something of the checkpoint at entry `at`, or, with 0, of the run.
 
@@ -275,13 +344,14 @@ class Remarked(NamedTuple):
     """
 
     at: int
-    text: str = ""
-    add: tuple[str, ...] = ()
-    remove: tuple[str, ...] = ()
+    text: Text = ""
+    add: tuple[Text, ...] = ()
+    remove: tuple[Text, ...] = ()
     keep: bool | None = None
-    by: str = ""
+    by: Text = ""
 
 
+@record(16)
 class Steered(NamedTuple):
     """What a frame is about to run was changed from outside.
 
@@ -291,54 +361,59 @@ class Steered(NamedTuple):
 
     frame: str
     drop: tuple[str, ...] = ()
-    items: tuple[tuple[str, Ops], ...] = ()
+    items: tuple[tuple[str, Item], ...] = ()
     add: tuple[Target, ...] = ()
     one_off: bool = False
     replan: bool = False
-    by: str = ""
-    why: str = ""
+    by: Text = ""
+    why: Text = ""
     anew: bool = False
-    """Whether it is as if the run had never come to what is gone."""
+    """Whether visits of dropped nodes are not counted either."""
 
 
+@record(9)
 class GraphChanged(NamedTuple):
     """The run goes on with another graph. `remap` renames nodes; `config`, if any, is the run's new one, encoded."""
 
     outline: dict[str, Any]
     remap: tuple[tuple[str, str], ...] = ()
     config: bytes = b""
-    by: str = ""
+    by: Text = ""
 
 
+@record(10)
 class Commanded(NamedTuple):
-    """A message of the run's inbox was taken in, or refused for a reason. `by` and `why` are who sent it and why."""
+    """A command of the run's inbox was applied, or refused for a reason. `by` and `why` say who sent it and why."""
 
     number: int
-    command: str
-    refused: str = ""
-    by: str = ""
-    why: str = ""
+    command: Text
+    refused: Text = ""
+    by: Text = ""
+    why: Text = ""
 
 
+@record(11)
 class Resumed(NamedTuple):
-    """A driver took the run up. `approve` passes the gates that it was paused at."""
+    """An execution of the run began. `approve` passes the gates that it was paused at."""
 
     driver: str
     approve: bool = False
     config: bytes = b""
 
 
+@record(25)
 class Confirmed(NamedTuple):
     """Somebody confirmed that a run from outside may run here; `digest` is that of what was confirmed."""
 
-    digest: str
-    by: str
-    source: str
-    signed_by: str = ""
+    digest: Text
+    by: Text
+    source: Text
+    signed_by: Text = ""
 
 
+@record(12)
 class RunEnded(NamedTuple):
-    """The driver stopped: the run is completed, failed, cancelled, interrupted or paused."""
+    """The execution ended: the run is completed, failed, cancelled, interrupted or paused."""
 
     status: str
     fault: Fault | None = None

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import secrets
-import struct
-import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
-from zlib import crc32
 
-import ormsgpack
-
-from holdfast.errors import CheckpointNotFound, CorruptJournal
-from holdfast.journal.records import Fault, Target
+from holdfast.journal.records import Fault, FramePath, Item, Keyed, Reusing, Target, Text
 from holdfast.state.ops import Cells, Op
-from holdfast.stores.base import Mark
 from holdfast.values import RunStatus
 
 READY, RUNNING, IN_DOUBT, RETRYING, WAITING, GATED, FAILED, DONE = (
@@ -82,7 +73,7 @@ class Step:
     frame: str
     visit: int
     key: str | None = None
-    item: tuple[Op, ...] = ()
+    item: Item = ()
     status: str = READY
     attempt: int = 0
     tried: int = 0
@@ -123,8 +114,8 @@ class Pause:
     kind: str
     step: str
     node: str
-    name: str
-    prompt: str
+    name: Text
+    prompt: Text
     schema: bytes
     since: float
     expires_at: float | None
@@ -143,9 +134,9 @@ class Write(NamedTuple):
 class Frame:
     """The part of a run that belongs to one (sub-)graph: its state and its place."""
 
-    path: str
+    path: FramePath
     cells: Cells = field(default_factory=dict)
-    active: dict[str, Step] = field(default_factory=dict)
+    active: Annotated[dict[str, Step], Keyed("id")] = field(default_factory=dict)
     visits: dict[str, int] = field(default_factory=dict)
     waiting: dict[str, tuple[str, ...]] = field(default_factory=dict)
     waves: int = 0
@@ -162,9 +153,9 @@ class Refusal(NamedTuple):
     """A command that was refused, and why. `number` is that of its message."""
 
     number: int
-    command: str
-    reason: str
-    by: str = ""
+    command: Text
+    reason: Text
+    by: Text = ""
 
 
 class Spending(NamedTuple):
@@ -180,21 +171,9 @@ class Spending(NamedTuple):
 class Remark(NamedTuple):
     """What people said of a run or a checkpoint. A note is when, by whom, and what."""
 
-    notes: tuple[tuple[float, str, str], ...] = ()
-    tags: tuple[str, ...] = ()
+    notes: tuple[tuple[float, Text, Text], ...] = ()
+    tags: tuple[Text, ...] = ()
     keep: bool = False
-
-
-class Reuse(NamedTuple):
-    """Where results are taken from instead of running steps; see `Reusing`."""
-
-    source: str
-    key: bytes
-    after: int
-    upto: int
-    rerun: tuple[str, ...] | None
-    remap: tuple[tuple[str, str], ...] = ()
-    needs: tuple[tuple[bytes, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -203,8 +182,8 @@ class RunState:
 
     workflow: str = ""
     status: str = RunStatus.RUNNING
-    frames: dict[str, Frame] = field(default_factory=dict)
-    pauses: dict[str, Pause] = field(default_factory=dict)
+    frames: Annotated[dict[str, Frame], Keyed("path")] = field(default_factory=dict)
+    pauses: Annotated[dict[str, Pause], Keyed("id")] = field(default_factory=dict)
     config: bytes = b""
     outline: dict[str, Any] = field(default_factory=dict)
     path: list[str] = field(default_factory=list)
@@ -235,7 +214,7 @@ class RunState:
     """Where the run was last driven."""
     remarks: dict[int, Remark] = field(default_factory=dict)
     """By the entry of the checkpoint, 0 for the run as a whole."""
-    reuse: Reuse | None = None
+    reuse: Reusing | None = None
     generation: int = 0
     """How often it was set to another place to do other work from there on."""
     resets: int = 0
@@ -357,157 +336,3 @@ def forget_notes(run: RunState, names: Collection[str]) -> None:
 
 def _is_within(step: str, names: Collection[str]) -> bool:
     return any(step == name or step.startswith(f"{name}/") for name in names)
-
-
-# Checkpoint ids and marks: naming a position in a run's journal, and its plain facts.
-
-
-_LOW = (1 << 56) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A position in a run's journal where the run can be resumed, inspected, forked.
-
-    `wave` counts the completed waves of the run, or, inside a sub-graph, of that: `frame` names it. `nodes` have just
-    finished, `next` are about to run; `size` is what this checkpoint added to the store, in bytes.
-    """
-
-    id: str
-    seq: int
-    wave: int
-    nodes: tuple[str, ...]
-    next: tuple[str, ...]
-    created_at: dt.datetime
-    size: int
-    frame: str = ""
-
-    @property
-    def run_wave(self) -> int | None:
-        """The wave of the run itself, which `RUN@N` counts; `None` inside a sub-graph."""
-        return None if self.frame else self.wave
-
-
-def new_run_key() -> bytes:
-    """Eight random bytes that mark a run's checkpoint ids as its own; the top bit is free for SQL."""
-    return (secrets.randbits(63)).to_bytes(8, "big")
-
-
-def checkpoint_id(key: bytes, seq: int) -> str:
-    """The id of the checkpoint at `seq`: a version 4 UUID, so that looking it up needs no index.
-
-    It holds 66 bits that only the run has, and 56 bits of the position, scrambled with them.
-    """
-    run = int.from_bytes(key, "big")
-    value = (run << 58 | ((seq * 0x9E3779B97F4A7 + run) & _LOW) << 2) & ((1 << 122) - 1)
-    high, middle, low = value >> 74, value >> 62 & 0xFFF, value & ((1 << 62) - 1)
-    return str(uuid.UUID(int=high << 80 | 0x4 << 76 | middle << 64 | 0b10 << 62 | low))
-
-
-_INVERSE = pow(0x9E3779B97F4A7, -1, 1 << 56)
-
-
-def locate_checkpoint(ident: str) -> tuple[bytes, int]:
-    """The run key and the position that a checkpoint id names."""
-    try:
-        number = uuid.UUID(ident).int
-    except ValueError:
-        raise CheckpointNotFound(f"checkpoint not found: {ident} (a checkpoint id is a UUID)") from None
-    value = number >> 80 << 74 | (number >> 64 & 0xFFF) << 62 | number & ((1 << 62) - 1)
-    run = value >> 58
-    seq = ((value >> 2 & _LOW) - run) * _INVERSE & _LOW
-    return run.to_bytes(8, "big"), seq
-
-
-def is_checkpoint_id(text: str) -> bool:
-    """Whether `text` has the form of a checkpoint id."""
-    try:
-        return len(text) == 36 and uuid.UUID(text).version == 4
-    except ValueError:
-        return False
-
-
-def encode_mark(wave: int, nodes: list[str], next_: list[str], frame: str) -> bytes:
-    """The plain facts of a checkpoint, as stored beside its entry."""
-    return ormsgpack.packb([wave, nodes, next_, frame])
-
-
-_LIST_OF_FOUR, _LIST_OF_SIX, _LIST_OF_SEVEN = b"\x94", b"\x96", b"\x97"
-_SUM, _COUNT = struct.Struct(">BHBH"), struct.Struct(">BI")
-_NUMBER, _LONG_NUMBER = 0xCD, 0xCE
-_PLACE = struct.Struct(">8sQd")
-
-
-def sealed_mark(mark: bytes, key: bytes, seq: int, at: float, resets: int | None = None) -> bytes:
-    """A mark with a checksum for its place as two more numbers: whoever lists checkpoints sees no more of an entry.
-
-    A mark that was sealed for another place is sealed anew. The mark of a run that was ever reset also says how often,
-    as a last number; if that is not given, it is what the mark said before.
-    """
-    if mark[:1] != _LIST_OF_FOUR:
-        resets = times_reset(mark) if resets is None else resets
-        mark = plain_mark(mark)
-    own = mark[1:]
-    if resets:
-        count = _COUNT.pack(_LONG_NUMBER, resets)
-        high, low = divmod(_sum(own + count, key, seq, at), 1 << 16)
-        return b"".join((_LIST_OF_SEVEN, own, _SUM.pack(_NUMBER, high, _NUMBER, low), count))
-    high, low = divmod(_sum(own, key, seq, at), 1 << 16)
-    return b"".join((_LIST_OF_SIX, own, _SUM.pack(_NUMBER, high, _NUMBER, low)))
-
-
-def times_reset(mark: bytes) -> int:
-    """How often the run had been reset when this mark was made."""
-    return int(ormsgpack.unpackb(mark)[6]) if mark[:1] == _LIST_OF_SEVEN else 0
-
-
-def _sum(own: bytes, key: bytes, seq: int, at: float) -> int:
-    return crc32(own, crc32(_PLACE.pack(key, seq, at)))
-
-
-def plain_mark(mark: bytes) -> bytes:
-    """A mark as `encode_mark` made it, without a checksum."""
-    return ormsgpack.packb(ormsgpack.unpackb(mark)[:4])
-
-
-def _facts(key: bytes, mark: Mark) -> tuple[int, list[str], list[str], str]:
-    """What a mark says; raises `ValueError` or `TypeError` if it is not what was written."""
-    wave, nodes, next_, frame, *seal = ormsgpack.unpackb(mark.mark)
-    if seal:
-        high, low, *count = seal
-        if _sum(_sealed(mark.mark), key, mark.seq, mark.at) != high << 16 | low or len(count) > 1:
-            raise ValueError("its checksum does not match")
-    elif ormsgpack.packb([wave, nodes, next_, frame]) != mark.mark:
-        raise ValueError("something follows it")
-    if (
-        not isinstance(wave, int)
-        or not isinstance(frame, str)
-        or not (_are_texts(nodes) and _are_texts(next_))
-    ):
-        raise TypeError("it has other parts than a mark")
-    return wave, nodes, next_, frame
-
-
-def _sealed(mark: bytes) -> bytes:
-    """The part of a mark that its checksum is for."""
-    if mark[:1] != _LIST_OF_SEVEN:
-        return mark[1 : -_SUM.size]
-    return mark[1 : -_SUM.size - _COUNT.size] + mark[-_COUNT.size :]
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def read_mark(key: bytes, mark: Mark, run: str) -> Checkpoint:
-    """A checkpoint from what the store lists. One of the first versions has a mark without a checksum."""
-    try:
-        wave, nodes, next_, frame = _facts(key, mark)
-        at = dt.datetime.fromtimestamp(mark.at, dt.UTC)
-    except (ValueError, TypeError, OverflowError, OSError, struct.error):
-        raise CorruptJournal(
-            f"the checkpoint at {mark.seq} of run {run!r} has a damaged mark", run=run, seq=mark.seq
-        ) from None
-    return Checkpoint(
-        checkpoint_id(key, mark.seq), mark.seq, wave, tuple(nodes), tuple(next_), at, mark.size, frame
-    )

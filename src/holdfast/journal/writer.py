@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from holdfast import clock
 from holdfast.errors import Remedy, RunConflict, RunExists
+from holdfast.journal.checkpoint_ids import sealed_mark
+from holdfast.journal.encoding import Track, encode_records
 from holdfast.journal.fold import APPLY
 from holdfast.journal.journal import Journal, Loaded, genesis, link
 from holdfast.journal.records import Noted, Record
-from holdfast.journal.run_state import RunState, sealed_mark
-from holdfast.journal.wire import Track
-from holdfast.journal.wire_records import encode_records
+from holdfast.journal.run_state import RunState
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
 from holdfast.threads import in_background, locked
@@ -80,7 +80,7 @@ class Writer:
         """A writer for a run that is not stored yet; a fork goes on from where its `base` stands."""
         loaded = Loaded(info, RunState(), Track(), 0, genesis(info.run, info.key), 0)
         if base is not None:
-            loaded.track.follow(base.track)
+            loaded.track.copy_from(base.track)
             loaded.weight, loaded.snapshot_size = base.weight, base.snapshot_size
             loaded.rests_on_clear = base.rests_on_clear
         writer = cls(journal, loaded, codec, durable=durable)

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError
 from holdfast.events import Event
+from holdfast.journal.encoding import Track, decode_records
 from holdfast.journal.journal import genesis, verified
 from holdfast.journal.records import MovedOn, Record, Reset, StepFinished, StepStarted
-from holdfast.journal.wire import Track
-from holdfast.journal.wire_records import decode_records
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Append, Conflict, Store
 from holdfast.testing.wrapped_store import WrappedStore

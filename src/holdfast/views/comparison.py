@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 
 from holdfast.errors import CodecError, CorruptJournal
 from holdfast.graph.graph import base_name
+from holdfast.journal.checkpoint_ids import checkpoint_id, read_mark
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Record, Reset, Spent, StateEdited, Steered, StepFailed, StepFinished
-from holdfast.journal.run_state import Spending, checkpoint_id, read_mark
+from holdfast.journal.run_state import Spending
 from holdfast.state.ops import Op
 from holdfast.state.standard_types import Allowance
 from holdfast.stores.base import RunInfo

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from holdfast.errors import CorruptJournal, HoldfastError, problem_of
+from holdfast.journal.checkpoint_ids import checkpoint_id, read_mark
 from holdfast.journal.journal import Journal, verified
 from holdfast.journal.records import MovedOn, Record
-from holdfast.journal.run_state import RunState, Spending, checkpoint_id, read_mark
+from holdfast.journal.run_state import RunState, Spending
 from holdfast.stores.base import Entry, RunInfo
 from holdfast.views.plain import CODEC, LenientCodec, View, when
 from holdfast.views.usage import total

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, overload
 
 from holdfast.errors import CodecError, CorruptJournal
 from holdfast.graph.graph import base_name
+from holdfast.journal.checkpoint_ids import Checkpoint, read_mark
 from holdfast.journal.journal import Journal, genesis, verified_entries
 from holdfast.journal.records import (
     Commanded,
@@ -35,7 +36,7 @@ from holdfast.journal.records import (
     StepFinished,
     WaveFinished,
 )
-from holdfast.journal.run_state import Checkpoint, Remark, Spending, frame_of, read_mark
+from holdfast.journal.run_state import Remark, Spending, frame_of
 from holdfast.journal.sealing import is_sealed
 from holdfast.state.ops import Op
 from holdfast.stores.base import Entry, Mark, RunInfo, Store

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 from holdfast.errors import CodecError
+from holdfast.journal.checkpoint_ids import checkpoint_id
 from holdfast.journal.provenance import Provenance
-from holdfast.journal.run_state import DONE, SLEEP, Refusal, Remark, RunState, Spending, Step, checkpoint_id
+from holdfast.journal.run_state import DONE, SLEEP, Refusal, Remark, RunState, Spending, Step
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
 from holdfast.state.state import State, origin_of

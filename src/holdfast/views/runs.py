@@ -9,19 +9,17 @@ from typing import Any
 
 from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, Remedy, RunNotFound
 from holdfast.graph.graph import base_name
-from holdfast.journal.journal import Journal
-from holdfast.journal.provenance import Provenance
-from holdfast.journal.records import RunStarted
-from holdfast.journal.run_state import (
+from holdfast.journal.checkpoint_ids import (
     Checkpoint,
-    Pause,
-    RunState,
-    Spending,
     checkpoint_id,
     is_checkpoint_id,
     locate_checkpoint,
     read_mark,
 )
+from holdfast.journal.journal import Journal
+from holdfast.journal.provenance import Provenance
+from holdfast.journal.records import RunStarted
+from holdfast.journal.run_state import Pause, RunState, Spending
 from holdfast.state.ops import Op, advance
 from holdfast.state.state import State
 from holdfast.stores.base import Mark, RunInfo, newest_marks

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from holdfast.errors import CodecError, CorruptJournal
+from holdfast.journal.checkpoint_ids import read_mark
+from holdfast.journal.encoding import Track
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, break_at, genesis
 from holdfast.journal.records import (
@@ -40,9 +42,8 @@ from holdfast.journal.records import (
     StepStarted,
     WaveFinished,
 )
-from holdfast.journal.run_state import ABOUT_DOUBTS, RunState, read_mark
+from holdfast.journal.run_state import ABOUT_DOUBTS, RunState
 from holdfast.journal.sealing import is_sealed
-from holdfast.journal.wire import Track
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
 from holdfast.stores.base import Entry, Mark

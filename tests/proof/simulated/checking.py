@@ -7,6 +7,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from holdfast.engine.commands.control import APPLIED, REFUSED
+from holdfast.journal.encoding import Track, decode_records
 from holdfast.journal.fold import fold
 from holdfast.journal.records import (
     Answered,
@@ -23,8 +24,6 @@ from holdfast.journal.records import (
     StepStarted,
 )
 from holdfast.journal.run_state import EXPIRED, SLEEP, RunState
-from holdfast.journal.wire import Track
-from holdfast.journal.wire_records import decode_records
 from holdfast.state.codec import Codec
 from holdfast.state.state import State
 from holdfast.testing.invariants import (

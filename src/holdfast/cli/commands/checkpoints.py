@@ -26,7 +26,7 @@ from holdfast.stores.base import Mark, RunInfo
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
-    from holdfast.journal.run_state import Checkpoint
+    from holdfast.journal.checkpoint_ids import Checkpoint
     from holdfast.stores.base import Store
 
 
@@ -77,7 +77,7 @@ def list_(run: str | None, workflow: str | None, limit: int, store: str | None, 
 def _found(
     journal: Journal, run: str | None, workflow: str | None, limit: int
 ) -> list[tuple[str, Checkpoint]]:
-    from holdfast.journal.run_state import read_mark
+    from holdfast.journal.checkpoint_ids import read_mark
     from holdfast.views.runs import find_run_info
 
     if run is not None and workflow is not None:
@@ -153,7 +153,7 @@ def show(checkpoint: str, store: str | None, as_json: bool) -> int:
       holdfast checkpoints show research@3
     """
     from holdfast.cli.display.show import command, shortened
-    from holdfast.journal.run_state import read_mark
+    from holdfast.journal.checkpoint_ids import read_mark
     from holdfast.state.state import State
     from holdfast.views import plain
     from holdfast.views.plain import CODEC, ViewCodec

@@ -37,6 +37,7 @@ from holdfast.graph.graph import (
     renamed_nodes,
     whole_of,
 )
+from holdfast.journal.encoding import safe_text
 from holdfast.journal.records import (
     Answered,
     GraphChanged,
@@ -64,7 +65,6 @@ from holdfast.journal.run_state import (
     renamed_path,
     step_id,
 )
-from holdfast.journal.wire import safe_text
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op, advance, make_op
 from holdfast.stores.base import RunInfo

@@ -13,9 +13,9 @@ import ormsgpack
 
 from holdfast import clock
 from holdfast.errors import CodecError, CorruptJournal, StoreError, problem_of
+from holdfast.journal.encoding import safe_text
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Commanded
-from holdfast.journal.wire import safe_text
 from holdfast.stores.base import Message, RunInfo
 from holdfast.threads import locked
 

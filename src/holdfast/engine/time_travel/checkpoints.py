@@ -11,8 +11,9 @@ from holdfast.engine.resume import find_checkpoint, find_run
 from holdfast.engine.time_travel.past import Finish, Past
 from holdfast.errors import CannotRerun, CheckpointNotFound, Remedy, RunFinished, StateInvalid
 from holdfast.graph.graph import base_name
+from holdfast.journal.checkpoint_ids import Checkpoint, is_checkpoint_id, read_mark, times_reset
 from holdfast.journal.journal import Journal
-from holdfast.journal.run_state import Checkpoint, RunState, is_checkpoint_id, node_of, read_mark, times_reset
+from holdfast.journal.run_state import RunState, node_of
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Mark, RunInfo, Store
 from holdfast.suggestions import suggestion

@@ -30,22 +30,12 @@ from holdfast.errors import (
     problem_of,
 )
 from holdfast.graph.graph import Graph, base_name, has_parts, whole_of
+from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark, mark_facts, new_run_key
 from holdfast.journal.copying import add_snapshot
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.provenance import set_back
 from holdfast.journal.records import Forked, Record, RunEnded, Steered, StepFinished, Target
-from holdfast.journal.run_state import (
-    DONE,
-    EVERY_STEP,
-    Frame,
-    RunState,
-    Step,
-    at_checkpoint,
-    checkpoint_id,
-    encode_mark,
-    frame_of,
-    new_run_key,
-)
+from holdfast.journal.run_state import DONE, EVERY_STEP, Frame, RunState, Step, at_checkpoint, frame_of
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
@@ -303,9 +293,9 @@ def begin_fork(
     writer = Writer.create(journal, info, codec, durable=durable, base=base)
     start = at_checkpoint(base.run)
     names = forget(start) if forget is not None else ()
-    writer.record(Forked(parent.run, base.seq, b"", start, driver, b"", parent.key, base.chain, names))
+    writer.record(Forked(parent.run, base.seq, start, driver, b"", parent.key, base.chain, names))
     found = journal.store.marks(parent.run, base.seq + 1, 1)
-    writer.mark(found[0].mark if found and found[0].seq == base.seq else checkpoint_of(writer))
+    writer.mark(mark_facts(found[0].mark) if found and found[0].seq == base.seq else checkpoint_of(writer))
     return Fork(writer, base)
 
 

@@ -11,11 +11,12 @@ from holdfast.engine.resume import as_journalled
 from holdfast.engine.time_travel.checkpoints import Moment
 from holdfast.engine.time_travel.fork import Hands, checkpoint_of, refuse_owned, undriven
 from holdfast.errors import CheckpointNotFound, CommandRefused, RunNotFound
+from holdfast.journal.checkpoint_ids import checkpoint_id, mark_facts
+from holdfast.journal.encoding import Track, encode_run
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.provenance import set_back
-from holdfast.journal.records import Reset, RunEnded
-from holdfast.journal.run_state import Reuse, RunState, at_checkpoint, checkpoint_id, copy_run
-from holdfast.journal.wire import Track, encode_run
+from holdfast.journal.records import Reset, Reusing, RunEnded
+from holdfast.journal.run_state import RunState, at_checkpoint, copy_run
 from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus
@@ -78,7 +79,7 @@ def _reset(
     reason: str,
 ) -> str:
     track, theirs = Track(), source.info
-    track.follow(source.track)
+    track.copy_from(source.track)
     is_own = theirs.key == loaded.info.key
     if not is_own and place.reuse is not None:
         place.reuse = _of_another(place.reuse, theirs)
@@ -89,13 +90,13 @@ def _reset(
     writer.record(ended)
     found = hands.journal.store.marks(source.info.run, source.seq + 1, 1)
     is_marked = bool(found) and found[0].seq == source.seq
-    writer.mark(found[0].mark if is_marked else checkpoint_of(writer))
+    writer.mark(mark_facts(found[0].mark) if is_marked else checkpoint_of(writer))
     writer.set_info(dataclasses.replace(facts, status=str(ended.status), driver="", updated_at=clock.time()))
     writer.flush()
     return checkpoint_id(loaded.info.key, writer.seq)
 
 
-def _of_another(reuse: Reuse, info: RunInfo) -> Reuse:
+def _of_another(reuse: Reusing, info: RunInfo) -> Reusing:
     """What a run takes results from, as another says it that takes its place."""
     needs = tuple((key or info.key, seq) for key, seq in reuse.needs)
     source, key = (reuse.source, reuse.key) if reuse.source else (info.run, info.key)

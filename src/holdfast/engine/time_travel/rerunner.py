@@ -28,20 +28,13 @@ from holdfast.errors import (
     problem_of,
 )
 from holdfast.graph.graph import outline_at
+from holdfast.journal.checkpoint_ids import new_run_key
+from holdfast.journal.encoding import Track, encode_run
 from holdfast.journal.fold import apply, fold
 from holdfast.journal.journal import Journal, Loaded, genesis
 from holdfast.journal.provenance import set_back
 from holdfast.journal.records import Reset, Reusing, RunStarted, Steered
-from holdfast.journal.run_state import (
-    DONE,
-    EVERY_STEP,
-    RunState,
-    at_checkpoint,
-    names_within,
-    new_run_key,
-    renamed_path,
-)
-from holdfast.journal.wire import Track, encode_run
+from holdfast.journal.run_state import DONE, EVERY_STEP, RunState, at_checkpoint, names_within, renamed_path
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.state.schema import as_mapping

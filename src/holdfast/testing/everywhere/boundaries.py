@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError
+from holdfast.journal.encoding import Track, decode_records
 from holdfast.journal.records import (
     Answered,
     MovedOn,
@@ -28,8 +29,6 @@ from holdfast.journal.records import (
     StepFinished,
     StepStarted,
 )
-from holdfast.journal.wire import Track
-from holdfast.journal.wire_records import decode_records
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Append, Conflict, Store
 from holdfast.testing.invariants import START, STORED, Ledger

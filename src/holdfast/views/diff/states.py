@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 from holdfast.errors import CodecError, StateInvalid
 from holdfast.graph.graph import base_name
+from holdfast.journal.checkpoint_ids import checkpoint_id
 from holdfast.journal.journal import Journal, Loaded
-from holdfast.journal.run_state import DONE, RunState, checkpoint_id
+from holdfast.journal.run_state import DONE, RunState
 from holdfast.state.classes import Handler
 from holdfast.state.ops import Slot
 from holdfast.state.standard_types import Allowance
