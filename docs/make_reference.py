@@ -18,8 +18,8 @@ from holdfast.state.schema import Reducer
 PAGE = Path(__file__).parent / "reference" / "api.md"
 HEAD = """# Reference
 
-Everything that `import holdfast` offers. This page is written by `docs/make_reference.py` from the
-docstrings; change those, then run `python docs/make_reference.py`.
+The public names of `holdfast`. This page is generated from the docstrings: change those, then run
+`python docs/make_reference.py`.
 """
 GROUPS: dict[str, str] = {
     "Writing graphs": "StateGraph Send Command Retry START END",
@@ -169,7 +169,7 @@ def constant_doc(name: str, value: Any) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD]
     for heading, names in groups():
         if names:

@@ -19,9 +19,8 @@ ORDER = (
 )  # fmt: skip
 HEAD = """# Workflow files
 
-A workflow file is YAML: what holds for the whole `workflow`, a list of `steps`, and what the run results
-in. This page is written by `docs/make_workflow_reference.py` from the models; change those, then run
-`python docs/make_workflow_reference.py`.
+A workflow file is YAML: settings of the `workflow`, a list of `steps`, and the `output` of the run. This page is
+generated from the models: change those, then run `python docs/make_workflow_reference.py`.
 
 ```yaml
 workflow:
@@ -36,9 +35,9 @@ steps:
       - {to: write, when: output.count > 0}
       - {to: ask-person}
   - name: ask-person
-    ask: {prompt: "Nothing found on {{ inputs.topic }}. Go on?", choices: [go on, stop]}
+    ask: {prompt: "Nothing found on {{ inputs.topic }}. Continue?", choices: [continue, stop]}
     routes:
-      - {to: write, when: answer == 'go on'}
+      - {to: write, when: answer == 'continue'}
       - {to: $end}
   - name: write
     shell: {run: "./write-report {{ inputs.topic }}", programs: [./write-report]}
@@ -46,42 +45,41 @@ output:
   report: "{{ steps.write.output }}"
 ```
 
-Every problem of a file is reported at once, with its line and column and a cure. `holdfast workflow schema`
+All problems of a file are reported at once, with line, column and remedy. `holdfast workflow schema`
 prints the JSON Schema of the format, for editors.
 
 ## YAML, strictly
 
 Scalars are those of YAML 1.2: `on`, `yes`, `NO`, `12:30`, `1_000` and dates are text, and so are numbers
-with a leading zero. Refused are keys that are given twice or are not text, tags other than `!file`,
-merge keys (`<<`), tabs to indent, several documents in a file, `.inf` and `.nan`, files above 1 MB,
-nesting above 50 levels, and aliases that write out to more than 100,000 values.
+with a leading zero. These are refused: duplicate keys, keys that are not text, tags other than `!file`,
+merge keys (`<<`), tabs for indentation, several documents in a file, `.inf` and `.nan`, files above 1 MB,
+nesting above 50 levels, and aliases that expand to more than 100,000 values.
 
-- `!file path` stands for the text of another file, or for its data if its name ends in `.yaml`, `.yml`
-  or `.json`. The file is in the workflow file's folder or below; paths are relative to the file that
+- `!file path` is replaced by the text of another file, or by its data if its name ends in `.yaml`, `.yml`
+  or `.json`. The file must be in the workflow file's folder or below; paths are relative to the file that
   names it, and no symbolic link is followed.
-- `${NAME}` is a variable of the environment, `${NAME:-default}` one that need not be set, and `$${` the
-  two characters themselves. Without quotes and alone it may stand for a number, true or false. In shell
-  commands and hooks `${NAME}` belongs to the shell, and the text of an included file is left as it is.
+- `${NAME}` is replaced by an environment variable, `${NAME:-default}` by the default if the variable is not set,
+  and `$${` by the two characters `${`. Alone and without quotes it may become a number, true or false. In shell
+  commands and hooks `${NAME}` belongs to the shell, and the text of an included file is not changed.
   `${workflow.name}` in `checkpoint.path` is the workflow's name.
 
-## How steps follow each other
+## Order of steps
 
-- In a file without any `after` the first step of the list (or `entry`) begins, and each step is followed
-  by the next in the list; the last one ends the run. `routes` replace that: the first route whose `when`
-  holds is taken. If none holds the run fails, so end the list with a route without `when`. `$end` ends
-  the run.
-- In a file with an `after` anywhere nothing follows by order alone. Steps that wait for no other and
-  that no route leads to begin at once; a step begins when all that it waits for are done. If no route of
-  a step holds, the steps that wait for it go on.
+- In a file without any `after`, the run starts with the first step of the list (or `entry`), and each step is
+  followed by the next in the list; the last one ends the run. `routes` replace that: the first route whose `when`
+  is true is taken. If none is true the run fails, so end the list with a route without `when`. `$end` ends the run.
+- In a file with any `after`, the order in the file does not matter. Steps without `after` that no route leads to
+  start at once; every other step starts when all its predecessors are done. If no route of a step is true, the
+  steps that wait for it still run.
 
-Refused are steps that are never reached, routes that are never taken, steps that wait for each other,
-and circles that no way leads out of.
+Unreachable steps, routes that are never taken, steps that wait for each other, and loops without an exit are
+refused.
 
 ## What expressions and templates see
 
-`when` and `for_each.key` are expressions. Texts of what a step does, `set`, `with`, prompts,
-`for_each.in`, `end.reason` and `output` are templates: `{{ … }}` stands for a value, and a text that is
-nothing but one template is that value itself.
+`when` and `for_each.key` are expressions. The texts of a step, `set`, `with`, prompts, `for_each.in`,
+`end.reason` and `output` are templates: `{{ … }}` is replaced by a value, and a text that consists of one
+template keeps the type of the value.
 
 | Name | What it is | Where |
 | --- | --- | --- |
@@ -92,15 +90,15 @@ nothing but one template is that value itself.
 | `workflow` | `name` and `run_id` | everywhere |
 | `output`, `status`, `error` | of the step that has just finished | its routes |
 | `answer` | the answer | routes of an `ask` step |
-| `item` (or the name after `as`), `index`, `key` | the item at hand | steps with `for_each` |
+| `item` (or the name after `as`), `index`, `key` | the current item | steps with `for_each` |
 | `secrets.NAME` | a secret of the environment | `with` of python steps, shell, http and agent steps |
 
-A dot is a look into fields and never anything of Python; `steps['my-step']` is for names with a dash.
+A dot reads a field and never a Python attribute; write `steps['my-step']` for names with a dash.
 """
 
 
 def kind_of(field: dict[str, Any]) -> str:
-    """A field's type in words."""
+    """Return a field's type as text."""
     if "anyOf" in field and "such as 30s" in field.get("description", ""):
         return "duration"
     if "anyOf" in field:
@@ -132,7 +130,7 @@ def is_duration(field: dict[str, Any]) -> bool:
 
 
 def table(part: dict[str, Any]) -> Iterator[str]:
-    """The fields of a part, one a line."""
+    """Yield the fields of a part, one row each."""
     yield "| Field | Type | Default | |"
     yield "| --- | --- | --- | --- |"
     for name, field in part["properties"].items():
@@ -144,7 +142,7 @@ def table(part: dict[str, Any]) -> Iterator[str]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     schema = json_schema()
     parts = schema["$defs"]
     lines = [HEAD, "## The file", "", *table(schema), ""]
