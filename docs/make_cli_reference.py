@@ -29,7 +29,9 @@ from holdfast.integrity.repair import Repair, StoreRepair
 from holdfast.integrity.report import Damage, RunReport, StoreReport
 from holdfast.journal.run_state import Spending
 from holdfast.values import RunStatus
-from holdfast.views.comparison import Comparison, StepDifference, Tale
+from holdfast.views.charges import Portion
+from holdfast.views.charges import Row as Amounts
+from holdfast.views.comparison import ComparedRun, Comparison, StepDifference
 from holdfast.views.diff.changes import (
     ItemChanged,
     ItemsRemoved,
@@ -57,9 +59,8 @@ from holdfast.views.run_view import (
     RunView,
     StepView,
 )
-from holdfast.views.timeline import Moment
-from holdfast.views.usage import Portion, RunLedger
-from holdfast.views.usage import Row as Amounts
+from holdfast.views.timeline import TimelineEvent
+from holdfast.views.usage import RunLedger
 from holdfast.workflows.foreign import Deed
 
 FOLDER = Path(__file__).parent / "reference" / "cli"
@@ -119,11 +120,11 @@ JSON: dict[str, list[tuple[str, str]]] = {
     "runs promote": [("the document", "run_id, checkpoint_id, status, store")],
     "runs rollback": [("the document", "run_id, checkpoint_id, status, store")],
     "runs compare": [
-        ("the document", f"store, {keys(Comparison.as_json)}"),
-        ("one and other", keys(Tale.as_json)),
-        ("ancestor", keys(Branch.as_json)),
-        ("each of differing", keys(StepDifference.as_json)),
-        ("state", f"{keys(StateDifference.as_json)}; as for diff"),
+        ("the document", f"store, {keys(Comparison)}"),
+        ("one and other", keys(ComparedRun)),
+        ("ancestor", keys(Branch)),
+        ("each of differing", keys(StepDifference)),
+        ("state", f"{keys(StateDifference)}; as for diff"),
     ],
     "diff": [
         ("the document", f"store, {keys(StateDifference)}"),
@@ -162,12 +163,12 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("with --step", "that step alone, and its whole output and result"),
     ],
     "runs status": [
-        ("the document", f"{keys(RunLine.as_json)}, pauses, held, exit_code"),
-        ("each of pauses", keys(PauseView.as_json)),
+        ("the document", f"{keys(RunLine)}, pauses, held, exit_code"),
+        ("each of pauses", keys(PauseView)),
     ],
-    "events": [("each line", keys(Moment.as_json))],
+    "events": [("each line", keys(TimelineEvent))],
     "runs cost": [
-        ("of one run", f"{keys(RunLedger.as_json)}, store"),
+        ("of one run", f"{keys(RunLedger)}, store"),
         (
             "of several, or with --by",
             "store, by, runs, total, rows, more, unreadable; more is how many rows are left out",

@@ -34,10 +34,9 @@ from holdfast.state.encryption import Seal
 from holdfast.stores.base import Store
 from holdfast.views import plain, run_view, timeline
 from holdfast.views.plain import MAX_DEPTH, TOO_BIG_TO_PREVIEW, preview, size_text
-from holdfast.views.run_view import Ledger, PauseView
+from holdfast.views.run_view import PauseView
 from holdfast.views.runs import find_checkpoint_info, find_run_info, run_list, run_pauses
 from holdfast.views.timeline import Timeline
-from holdfast.views.usage import spending_of
 from tests.graphs import Log, chain, fan, one, says
 
 
@@ -627,20 +626,3 @@ def test_a_very_large_value_is_measured_not_decoded(memory: Store) -> None:
 )
 def test_sizes_in_words(size: float, text: str) -> None:
     assert size_text(size) == text
-
-
-def test_a_ledger_is_summed_and_strange_lines_are_passed_over() -> None:
-    lines = [
-        {"step": "a", "model": "m", "input_tokens": 10, "output_tokens": 2, "cost": 0.5},
-        {"step": "b", "model": "m", "input_tokens": 1, "output_tokens": "many", "cost": None},
-        "junk",
-    ]
-
-    assert Ledger.of(spending_of(lines)).as_json() == {
-        "calls": 2,
-        "input_tokens": 11,
-        "output_tokens": 2,
-        "cost": 0.5,
-        "unpriced": 1,
-    }
-    assert Ledger.of(spending_of(["junk"])) == Ledger()

@@ -10,11 +10,7 @@ import pytest
 
 from holdfast.errors import ExecutionError
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import Noted, StateEdited
-from holdfast.journal.writer import Writer
-from holdfast.state.ops import make_op
 from holdfast.stores import open_store
-from holdfast.testing import Crash, CrashingStore, raise_crash
 from holdfast.values import RunStatus
 from holdfast.views import usage as views
 from holdfast.workflows.errors import BudgetExceeded
@@ -346,55 +342,3 @@ def test_a_workflow_without_agents_has_no_ledger(shop: Workshop) -> None:
     outcome = shop.run("steps: [{name: a, set: {}}]")
 
     assert ledger(shop) == [] and outcome.stats.cost == 0
-
-
-def test_a_run_of_the_first_versions_goes_on_with_what_it_had_spent(
-    shop: Workshop, server: LlmServer
-) -> None:
-    """Their ledger was in the state, and what a step had just spent only in what the step remembered."""
-    flow_ = shop.load(flow(agent(server, "x"), agent(server, "y"), limits="{budget: 4}"))
-    app = flow_.open(shop.url, interrupt_before=["x"])
-    app.invoke(flow_.begin({}), run_id="r", config=flow_.config())
-    journal, codec = app.settings.journal, app.settings.codec
-    tokens = {"model": "m", "input_tokens": 1, "output_tokens": 1}
-    earlier = {"id": "w#1@1", "step": "w", **tokens, "cost": 3.0}
-    reply_ = {"output": "as it was", "entry": {"id": "x#1@2", "step": "x", **tokens, "cost": 0.75}}
-    in_vain = {"id": "x#1@1", "step": "x", **tokens, "cost": 0.25}
-    writer = Writer(journal, journal.load(journal.info("r"), codec), codec, durable=True)
-    writer.record(StateEdited("", (make_op(codec, "set", "ledger", [earlier]),)))
-    writer.record(Noted("x#1", "once:reply", codec.encode(reply_)))
-    writer.record(Noted("x#1", "once:spent:1", codec.encode(in_vain)))
-    writer.flush()
-    assert [cost for *_, cost in ledger(shop)] == [3.0, 0.75, 0.25]
-    app.store.close()
-
-    with pytest.raises(ExecutionError, match=r"spent \$4.0000 of a budget of \$4.0000"):
-        shop.resume()
-    outcome = shop.resume(flow(agent(server, "x"), agent(server, "y"), limits="{budget: 5}"))
-
-    assert outcome.state["x"]["output"] == "as it was" and outcome.state["x"]["usage"]["cost"] == 0.75
-    assert sorted(ledger(shop)) == [("w", 1, 1, 3.0), ("x", 1, 1, 0.25), ("x", 1, 1, 0.75), ("y", 10, 5, 2.0)]
-    assert len(server.requests) == 1
-
-
-# Crashes.
-
-
-@pytest.mark.parametrize("point", ["before", "committed", "acknowledged"])
-@pytest.mark.parametrize("at", range(2, 6))
-def test_a_reply_that_was_stored_is_never_paid_for_again(
-    shop: Workshop, server: LlmServer, at: int, point: Any
-) -> None:
-    """The second commit begins the step, the third says that the agent is about to be asked, the fourth keeps its
-    reply, the fifth is the end."""
-    flow_ = shop.load(flow("{name: a, set: {}}", agent(server), "{name: b, set: {}}"))
-    store = CrashingStore(open_store(shop.url), at, point, raise_crash)
-    with pytest.raises(Crash):
-        flow_.open(store).invoke(flow_.begin({}), run_id="r", config=flow_.config())
-    store.inner.close()
-
-    outcome = flow_.open(shop.url).resume("r")
-
-    assert outcome.status == RunStatus.COMPLETED
-    assert ledger(shop) == [("x", 10, 5, 2.0)]
-    assert len(server.requests) == (2 if (at, point) == (4, "before") else 1)

@@ -26,10 +26,10 @@ from holdfast.journal.run_state import RunState, Step
 from holdfast.journal.sealing import CHAIN_BYTES, is_sealed
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Entry
+from holdfast.views.charges import total
 from holdfast.views.plain import ViewCodec, iso, plain, size_text, when
 from holdfast.views.run_view import StepView
 from holdfast.views.tally import Tallies, Tally, step_views
-from holdfast.views.usage import spent_by, total
 
 MOST_PARTS = 1_000_000
 """A value with more parts is not read."""
@@ -53,21 +53,17 @@ def summary_of(run: RunState) -> dict[str, Any]:
         "workflow": plain(run.workflow),
         "definition": plain(run.outline),
         "flow": None if flow is None else {key: plain(flow.get(key)) for key in ("path", "digest")},
-        "ledger": ledger_of(run, codec),
+        "ledger": ledger_of(run),
         "environment": plain(decoded(run.facts, codec)),
         "steps_done": run.steps_done,
         "seconds": round(float(run.seconds), 6),
     }
 
 
-def ledger_of(run: RunState, codec: CarefulCodec) -> dict[str, Any]:
-    """What the run used up: in all, and by node."""
-    try:
-        whole = spent_by(run, codec)
-    except CodecError:
-        whole = total(*run.spending.values())
+def ledger_of(run: RunState) -> dict[str, Any]:
+    """Return what the run used up: in all, and by node."""
     return {
-        **whole._asdict(),
+        **total(*run.spending.values())._asdict(),
         "nodes": {plain(node): spent._asdict() for node, spent in run.spending.items()},
     }
 

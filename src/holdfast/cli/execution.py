@@ -16,7 +16,7 @@ from holdfast.cli import errors
 from holdfast.cli.display.lines import Display, Watch, watching
 from holdfast.cli.display.progress import Progress
 from holdfast.cli.display.show import Ending, status_code
-from holdfast.cli.display.text import as_json, cost_of, count, one_line, place_in_code, visible
+from holdfast.cli.display.text import as_json, count, one_line, place_in_code, visible
 from holdfast.cli.questions import (
     GATES,
     AnsweredElsewhere,
@@ -216,7 +216,7 @@ class Driving:
             stats=outcome.stats,
             steps_run=max(0, steps_in(state) - (self._before.steps if self._before else 0) - reused.steps),
             reused=reused,
-            cost=outcome.stats.cost + cost_of(state.get("ledger")),
+            cost=outcome.stats.cost,
             pauses=self._pauses(outcome),
             kept=None if completed else kept_of(self._app, outcome.run_id),
             warnings=tuple(self._scrubbed(text) for text in outcome.warnings),

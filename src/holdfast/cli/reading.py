@@ -13,10 +13,10 @@ import click
 
 from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
 from holdfast.engine.time_travel.checkpoints import find_moment
-from holdfast.engine.time_travel.past import past_of
 from holdfast.errors import CannotReuse
 from holdfast.state.codec import Codec
 from holdfast.values import RunStatus
+from holdfast.views.projection import project
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
@@ -242,7 +242,7 @@ class Reused:
                     f"run {found.info.run!r} is of workflow {own!r}, and this file is of {flow.name!r}; "
                     "only steps of the same workflow can be taken over"
                 )
-            begun = past_of(open_journal(store), Codec(), found.info, found.seq).begun
+            begun = project(open_journal(store), Codec(), found.info, found.seq).begun
         finally:
             store.close()
         ops = [op for op in begun.ops if op.key == "inputs"] if begun is not None else []

@@ -16,8 +16,8 @@ from holdfast.cli.run_settings import Wishes
 from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
 from holdfast.errors import CheckpointNotFound, HoldfastError, Remedy, RunNotFound
 from holdfast.values import RunStatus
+from holdfast.views.charges import total
 from holdfast.views.run_view import NOTHING, Counts, counted, statuses, steps_in
-from holdfast.views.usage import spent_by
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
@@ -71,7 +71,7 @@ def kept_of(app: App, run_id: str) -> Kept | None:
         loaded = settings.journal.load(settings.journal.info(run_id), settings.codec)
         state = state_of(loaded, settings)
         failed = next((step for step in loaded.run.active() if step.status == FAILED), None)
-        spent = spent_by(loaded.run, settings.codec).cost
+        spent = total(*loaded.run.spending.values()).cost
         seconds, cost = _kept(settings, loaded, spent)
         return Kept(
             counts=counted(loaded.run),
@@ -125,7 +125,7 @@ def kept_at(app: App, info: RunInfo, seq: int | None) -> Kept | None:
         loaded = settings.journal.load(info, settings.codec, seq)
     except HoldfastError:
         return None
-    state, spent = state_of(loaded, settings), spent_by(loaded.run, settings.codec).cost
+    state, spent = state_of(loaded, settings), total(*loaded.run.spending.values()).cost
     kept = Kept(counted(loaded.run), steps_in(state), loaded.run.seconds, spent, spent)
     return replace(kept, statuses=tuple(statuses(state))) if kept.steps else None
 

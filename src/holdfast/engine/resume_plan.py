@@ -46,7 +46,6 @@ from holdfast.engine.resume import (
     refuse_finished,
 )
 from holdfast.engine.settings import Settings
-from holdfast.engine.time_travel.past import Finish, past_of
 from holdfast.engine.time_travel.rerun import KEPT, RERUN, UNDONE, Rerun
 from holdfast.engine.time_travel.rerunner import begun_anew, rerun_of_changes, reused, taken_back
 from holdfast.engine.time_travel.reuse import ReusableSteps
@@ -78,6 +77,7 @@ from holdfast.journal.run_state import (
 )
 from holdfast.state.codec import Codec
 from holdfast.values import END, START, RunStatus
+from holdfast.views.projection import FinishedStep, project
 
 # What becomes of the steps that a run had not finished, by the very decisions that a drive would make.
 
@@ -416,7 +416,7 @@ class _Planning:
         self._stands = self._run
         """The run as it stands when it is made to fit the graph."""
         self._refused = ""
-        self._past = past_of(journal, codec, info, self._loaded.seq)
+        self._past = project(journal, codec, info, self._loaded.seq)
         self._remap = dict(options.remap or {})
 
     def plan(self) -> ResumePlan:
@@ -567,7 +567,7 @@ class _Planning:
                 reason = f"reused from {found.record.origin or found.info.run!r}"
                 yield PlannedStep(name, node_of(name), KEPT, reason, found.record.seconds, found.cost)
 
-    def _why_kept(self, found: Finish, changed: Mapping[str, str]) -> str:
+    def _why_kept(self, found: FinishedStep, changed: Mapping[str, str]) -> str:
         record, node = found.record, found.node
         if record.skipped:
             return f"passed over: {record.skipped}"

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.engine.time_travel.past import ways
+from holdfast.engine.time_travel.affected import ways
 from holdfast.errors import StateInvalid
 from holdfast.graph.graph import Command, Graph, Send
 from holdfast.journal.records import Target

@@ -1,41 +1,41 @@
-"""What two runs did differently: where they part, the steps that only one ran, results, time, money, code."""
+"""What two runs did differently: where they diverge, the steps that only one ran, results, time, money, code."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from holdfast.errors import CodecError, CorruptJournal
+from holdfast.errors import CodecError
 from holdfast.graph.graph import base_name
-from holdfast.journal.checkpoint_ids import checkpoint_id, read_mark
-from holdfast.journal.journal import Journal, Loaded
-from holdfast.journal.records import Record, Reset, Spent, StateEdited, Steered, StepFailed, StepFinished
+from holdfast.journal.journal import Journal
+from holdfast.journal.records import Record, Spent, StepFailed
 from holdfast.journal.run_state import Spending
 from holdfast.state.ops import Op
 from holdfast.state.standard_types import Allowance
 from holdfast.stores.base import RunInfo
-from holdfast.values import START
+from holdfast.views.charges import spending_of, total
 from holdfast.views.diff.changes import Difference
 from holdfast.views.diff.difference import difference
 from holdfast.views.diff.states import PLAIN_CODEC, StateDifference, state_difference
-from holdfast.views.family import Branch, Stretch, entries_of, lineage, parting
-from holdfast.views.history import Happening
+from holdfast.views.family import Branch
+from holdfast.views.history import told_of
 from holdfast.views.plain import View, size_text
-from holdfast.views.usage import total
+from holdfast.views.projection import FinishedStep, Projection, project
 
 MOST_DIFFERENCES = 100
-"""Of more steps whose results differ only the names are told."""
+"""Of more steps whose results differ only the names are given."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tale(View):
-    """What one of the two runs did since they parted."""
+class ComparedRun(View):
+    """What one of two runs did since they diverged."""
 
     JSON: ClassVar[str] = (
-        "run_id workflow status steps seconds failed_attempts *spending whole_cost interventions"
+        "run_id workflow status steps seconds failed_attempts *spending whole_cost=whole.cost interventions"
     )
+
     run_id: str
     workflow: str
     status: str
@@ -50,15 +50,10 @@ class Tale(View):
     interventions: tuple[str, ...]
     """What was done to it from outside."""
 
-    @property
-    def whole_cost(self) -> float:
-        """US dollars since its beginning."""
-        return self.whole.cost
-
 
 @dataclass(frozen=True, slots=True)
 class StepDifference(View):
-    """A step that both ran, and whose results differ; `result` is `None` if they were not looked into."""
+    """A step that both ran, and whose results differ; `result` is `None` if they were not compared."""
 
     JSON: ClassVar[str] = "step result=tree reason"
 
@@ -74,16 +69,16 @@ class StepDifference(View):
 
 @dataclass(frozen=True, slots=True)
 class Comparison(View):
-    """What two runs did differently since they parted, or, if they are not related, at all."""
+    """What two runs did differently since they diverged, or, if they are not related, at all."""
 
     JSON: ClassVar[str] = (
-        "one other related=is_related ancestor diverging same only_one only_other differing code "
-        "state problems"
+        "one other related=is_related ancestor diverging same only_one only_other differing code state problems"
     )
-    one: Tale
-    other: Tale
+
+    one: ComparedRun
+    other: ComparedRun
     ancestor: Branch | None
-    """The last point that both have in common; `None` if they are not related."""
+    """The last position that both have in common; `None` if they are not related."""
     diverging: str | None
     """The first step that only one of them ran, or whose result differs."""
     same: int
@@ -95,7 +90,7 @@ class Comparison(View):
     """The nodes whose code differs, with the reason."""
     state: StateDifference
     problems: tuple[str, ...]
-    """What can no longer be told."""
+    """What is no longer known."""
 
     @property
     def is_related(self) -> bool:
@@ -103,97 +98,55 @@ class Comparison(View):
         return self.ancestor is not None
 
 
-@dataclass(slots=True)
-class _Done:
-    """A step as it was finished last."""
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of two runs, without what both have in common."""
 
-    seq: int
-    ops: tuple[Op, ...]
-    how: tuple[Any, ...]
-    digest: bytes
-    seconds: float
+    known: Projection
+    steps: dict[str, FinishedStep]
+    records: list[tuple[RunInfo, Record]]
+    digests: dict[str, bytes]
 
+    @classmethod
+    def of(cls, known: Projection, common: list[tuple[RunInfo, int]]) -> _Side:
+        last = {info.key: seq for info, seq in common}
+        steps = {name: each for name, each in known.finishes.items() if each.seq > last.get(each.info.key, 0)}
+        records = [(info, record) for info, seq, record in known.events if seq > last.get(info.key, 0)]
+        return cls(known, steps, records, {name: _digest(each) for name, each in steps.items()})
 
-@dataclass(slots=True)
-class _Walk:
-    """What a run did along its stretches."""
-
-    steps: dict[str, _Done] = field(default_factory=dict)
-    failed: int = 0
-    spent: list[Spending] = field(default_factory=list)
-    interventions: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    def follow(self, journal: Journal, stretches: list[Stretch], after: int) -> None:
-        for stretch in stretches:
-            own: dict[str, int] = {}
-            try:
-                for entry, records in entries_of(journal, stretch, after, PLAIN_CODEC):
-                    for record in records:
-                        self._take(record, entry.seq, stretch.name, own)
-                        if isinstance(record, Reset):
-                            self._reset(journal, record, entry.seq, stretch, after, own)
-            except CorruptJournal as error:
-                self.problems.append(f"what {stretch.name} did can no longer be told as a whole: {error}")
-            after = 0
-
-    def _take(self, record: Record, seq: int, run: str, own: dict[str, int]) -> None:
-        match record:
-            case StepFinished(step=step) if not step.rpartition("/")[2].startswith(START):
-                self.steps.pop(step, None)
-                self.steps[step] = _done(record, seq)
-                own[step] = seq
-            case StepFailed():
-                self.failed += 1
-            case Spent(calls=calls, cost=cost):
-                tokens = (record.input_tokens, record.output_tokens)
-                self.spent.append(Spending(calls, *tokens, cost or 0.0, calls * (cost is None)))
-            case StateEdited() | Steered() | Reset():
-                self._tell(record, run)
-
-    def _reset(
-        self, journal: Journal, record: Reset, seq: int, stretch: Stretch, after: int, own: dict[str, int]
-    ) -> None:
-        """Take over what was done up to the place that the run was set to, its own or a fork's, and nothing else."""
-        back, theirs = record.seq, list[Stretch]()
-        if not record.is_of(stretch.name):
-            back, theirs = _since(journal, record, stretch.name)
-        walk = _Walk()
-        if back > after:
-            walk.follow(journal, [stretch._replace(upto=back)], after)
-        walk.follow(journal, theirs, 0)
-        for step in own:
-            self.steps.pop(step, None)
-        own.clear()
-        own.update(dict.fromkeys(walk.steps, seq))
-        self.steps |= walk.steps
-        self.problems += walk.problems
-
-    def _tell(self, record: Record, run: str) -> None:
-        happening = Happening(run)
-        happening.take(record)
-        self.interventions += happening.over().told
+    def told(self) -> ComparedRun:
+        known, records = self.known, [record for _, record in self.records]
+        return ComparedRun(
+            known.info.run,
+            known.info.workflow,
+            str(known.run.status),
+            len(self.steps),
+            sum(each.record.seconds for each in self.steps.values()),
+            sum(isinstance(record, StepFailed) for record in records),
+            total(*(spending_of(record) for record in records if isinstance(record, Spent))),
+            total(*known.run.spending.values()),
+            tuple(
+                text
+                for info, record in self.records
+                if not isinstance(record, (Spent, StepFailed))
+                for text in told_of(record, info.run)
+            ),
+        )
 
 
-def _since(journal: Journal, record: Reset, run: str) -> tuple[int, list[Stretch]]:
-    """The entry at which a fork that was promoted left a run, and the stretches that it went since, oldest first."""
-    found = journal.store.runs(key=record.key) if record.key else journal.store.runs(run=record.source)
-    line = lineage(journal, found[0], record.seq, PLAIN_CODEC) if found else []
-    for place, stretch in enumerate(line):
-        if stretch.name == run:
-            return stretch.upto or 0, line[:place][::-1]
-    return 0, [Stretch(record.source, b"", None, record.seq)]
-
-
-def _done(record: StepFinished, seq: int) -> _Done:
-    digest = hashlib.blake2b(digest_size=16)
-    goto = None if record.goto is None else tuple((target.node, target.key) for target in record.goto)
-    how = (goto, bool(record.skipped))
-    digest.update(repr(how).encode("utf-8", "backslashreplace"))
-    for op in record.ops:
+def _digest(finish: FinishedStep) -> bytes:
+    digest = hashlib.blake2b(repr(_outcome(finish)).encode("utf-8", "backslashreplace"), digest_size=16)
+    for op in finish.record.ops:
         digest.update(f"{op.kind}\n{op.key}\n{op.limit}\n{len(op.raw)}\n".encode("utf-8", "backslashreplace"))
         digest.update(op.raw)
-    return _Done(seq, record.ops, how, digest.digest(), record.seconds)
+    return digest.digest()
+
+
+def _outcome(finish: FinishedStep) -> tuple[Any, bool]:
+    """Return which nodes a step chose to run next, and whether it was skipped."""
+    goto = finish.record.goto
+    chosen = None if goto is None else tuple((target.node, target.key) for target in goto)
+    return chosen, bool(finish.record.skipped)
 
 
 def comparison(
@@ -202,93 +155,76 @@ def comparison(
     other: tuple[RunInfo, int | None],
     code: Mapping[str, str],
 ) -> Comparison:
-    """Compare two runs, each as it stands or as it stood at an entry. `code` says which nodes' code differs."""
+    """Compare two runs, each as it is now or as it was at an entry. `code` says which nodes' code differs."""
     loaded = [journal.load(info, PLAIN_CODEC, seq) for info, seq in (one, other)]
-    lines = [lineage(journal, info, seq, PLAIN_CODEC) for info, seq in (one, other)]
-    point = parting(journal, *lines)
-    walks = [_Walk(), _Walk()]
-    stretches = [line[::-1] for line in lines] if point is None else [point.ones, point.others]
-    for walk, own in zip(walks, stretches, strict=True):
-        walk.follow(journal, own, point.seq if point is not None else 0)
-    ancestor = None
-    if point is not None:
-        ancestor = _branch(journal, point.name, point.info, point.seq)
-    mine, theirs = walks[0].steps, walks[1].steps
+    known = [project(journal, PLAIN_CODEC, info, seq) for info, seq in (one, other)]
+    common = list(_common(*known))
+    sides = [_Side.of(each, common) for each in known]
+    mine, theirs = sides[0].digests, sides[1].digests
     allowance = Allowance()
     state = state_difference(loaded[0], loaded[1], allowance=allowance)
-    unlike = [step for step, done in mine.items() if step in theirs and theirs[step].digest != done.digest]
+    unlike = [step for step, digest in mine.items() if theirs.get(step, digest) != digest]
+    problems = [f"not all is known of {each.info.run}: {each.lost}" for each in known if each.lost]
     return Comparison(
-        _tale(loaded[0], walks[0]),
-        _tale(loaded[1], walks[1]),
-        ancestor,
+        sides[0].told(),
+        sides[1].told(),
+        Branch.at(journal, *common[-1]) if common else None,
         _diverging(mine, theirs),
         len(mine.keys() & theirs.keys()) - len(unlike),
         tuple(step for step in mine if step not in theirs),
         tuple(step for step in theirs if step not in mine),
-        tuple(_step(step, mine[step], theirs[step], place, allowance) for place, step in enumerate(unlike)),
+        tuple(
+            _step_difference(sides[0].steps[step], sides[1].steps[step], place, allowance)
+            for place, step in enumerate(unlike)
+        ),
         code,
         state,
-        tuple(dict.fromkeys([*walks[0].problems, *walks[1].problems])),
+        tuple(dict.fromkeys(problems)),
     )
 
 
-def _branch(journal: Journal, name: str, info: RunInfo | None, seq: int) -> Branch:
-    if info is None:
-        return Branch(name, seq, is_there=False)
-    marks = journal.store.marks(info.run, seq + 1, 1)
-    if not marks:
-        return Branch(name, seq)
-    point = read_mark(info.key, marks[0], info.run)
-    return Branch(name, seq, checkpoint_id(info.key, point.seq), point.run_wave, point.nodes)
+def _common(one: Projection, other: Projection) -> Iterator[tuple[RunInfo, int]]:
+    """Yield the parts that two histories have in common, oldest first, each with its last common entry."""
+    chains = [each.segment.chain(each.seq) for each in (one, other)]
+    for (mine, my_end), (theirs, their_end) in zip(*chains, strict=False):
+        if mine.info.key != theirs.info.key or (mine.base and mine.start != theirs.start):
+            return
+        yield mine.info, min(my_end, their_end)
+        if my_end != their_end:
+            return
 
 
-def _tale(loaded: Loaded, walk: _Walk) -> Tale:
-    run = loaded.run
-    return Tale(
-        loaded.info.run,
-        loaded.info.workflow,
-        str(run.status),
-        len(walk.steps),
-        sum(done.seconds for done in walk.steps.values()),
-        walk.failed,
-        total(*walk.spent),
-        total(*run.spending.values()),
-        tuple(walk.interventions),
-    )
-
-
-def _diverging(mine: Mapping[str, _Done], theirs: Mapping[str, _Done]) -> str | None:
-    """The first step, in the order of either, that the other did not do, or did otherwise."""
+def _diverging(mine: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> str | None:
+    """Return the first step, in the order of either, that the other did not do, or did differently."""
     found = []
     for steps, others in ((mine, theirs), (theirs, mine)):
-        for place, (step, done) in enumerate(steps.items()):
-            if step not in others or others[step].digest != done.digest:
-                found.append((place, step))
-                break
-    return min(found, key=lambda pair: pair[0])[1] if found else None
+        different = (place for place in enumerate(steps) if others.get(place[1]) != steps[place[1]])
+        found += [next(different, (len(steps), None))]
+    return min(found, key=lambda place: (place[1] is None, place[0]))[1]
 
 
-def _step(step: str, mine: _Done, theirs: _Done, place: int, allowance: Allowance) -> StepDifference:
-    if mine.how != theirs.how:
-        reason = (
-            "it was passed over in one of them"
-            if mine.how[1] != theirs.how[1]
-            else "it led on to other steps"
+def _step_difference(
+    mine: FinishedStep, theirs: FinishedStep, place: int, allowance: Allowance
+) -> StepDifference:
+    step, outcomes = mine.step, (_outcome(mine), _outcome(theirs))
+    if outcomes[0] != outcomes[1]:
+        skipped = outcomes[0][1] != outcomes[1][1]
+        return StepDifference(
+            step, None, "it was skipped in one of them" if skipped else "it chose other next steps"
         )
-        return StepDifference(step, None, reason)
     if place >= MOST_DIFFERENCES:
         return StepDifference(step, None)
-    raws = [op.raw for done in (mine, theirs) for op in done.ops if op.kind != "drop"]
+    raws = [op.raw for each in (mine, theirs) for op in each.record.ops if op.kind != "drop"]
     if not allowance.takes(*raws):
         return StepDifference(step, None, f"{size_text(sum(map(len, raws)))}, not compared")
     try:
-        return StepDifference(step, difference(_values(mine.ops), _values(theirs.ops)))
+        return StepDifference(step, difference(_values(mine.record.ops), _values(theirs.record.ops)))
     except CodecError as error:
         return StepDifference(step, None, f"it cannot be read here: {error}")
 
 
 def _values(ops: tuple[Op, ...]) -> dict[str, Any]:
-    """What a step did to which key; a key that it only adds to is told with the kind of that."""
+    """Return what a step did to which key; a key that it only adds to is given with the kind of that."""
     found: dict[str, Any] = {}
     for op in ops:
         name = op.key if op.kind == "set" else f"{op.key} ({op.kind})"
@@ -297,5 +233,5 @@ def _values(ops: tuple[Op, ...]) -> dict[str, Any]:
 
 
 def step_name(step: str) -> str:
-    """A step as people name it: without the visit, if it is the first."""
+    """Return a step as people name it: without the visit, if it is the first."""
     return "/".join(base_name(part).removesuffix("#1") for part in step.split("/"))

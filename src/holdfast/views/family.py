@@ -1,23 +1,23 @@
-"""The runs that a run is related to: who was forked from whom, where, how each stands and what it cost."""
+"""The runs that a run is related to: which was forked from which, where, its status and its cost."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from itertools import islice
+from typing import ClassVar
 
-from holdfast.errors import CorruptJournal, HoldfastError, problem_of
+from holdfast.errors import HoldfastError, problem_of
 from holdfast.journal.checkpoint_ids import checkpoint_id, read_mark
-from holdfast.journal.journal import Journal, verified
-from holdfast.journal.records import MovedOn, Record
+from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import RunState, Spending
-from holdfast.stores.base import Entry, RunInfo
-from holdfast.views.plain import CODEC, LenientCodec, View, when
-from holdfast.views.usage import total
+from holdfast.stores.base import RunInfo, Store
+from holdfast.views.charges import less, total
+from holdfast.views.plain import CODEC, View, when
 
 MOST_MEMBERS = 1000
-"""How many relatives are told of."""
+"""How many relatives are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,27 @@ class Branch(View):
     is_there: bool = True
     """Whether the parent is still stored."""
 
+    @classmethod
+    def at(cls, journal: Journal, info: RunInfo, seq: int) -> Branch:
+        """Return the branch at an entry of a run, with its newest checkpoint, if the run is still stored."""
+        if not journal.store.runs(key=info.key):
+            return cls(info.run, seq, is_there=False)
+        marks = journal.store.marks(info.run, seq + 1, 1)
+        if not marks:
+            return cls(info.run, seq)
+        point = read_mark(info.key, marks[0], info.run)
+        return cls(info.run, seq, checkpoint_id(info.key, point.seq), point.run_wave, point.nodes)
+
 
 @dataclass(frozen=True, slots=True)
 class Member(View):
     """A run of a family. `depth` is 0 for the eldest, 1 for its forks, and so on."""
 
     JSON: ClassVar[str] = (
-        "run_id workflow=info.workflow status depth parent=branch started_at seconds *spending "
-        "tags=info.tags problem"
+        "run_id workflow=info.workflow status depth parent=branch started_at seconds *spending tags=info.tags "
+        "problem"
     )
+
     info: RunInfo
     depth: int
     branch: Branch | None
@@ -49,7 +61,7 @@ class Member(View):
     """What it used up itself, after it was forked."""
     seconds: float
     problem: str = ""
-    """Why nothing more can be told of it."""
+    """Why nothing more is known of it."""
 
     @property
     def run_id(self) -> str:
@@ -63,7 +75,7 @@ class Member(View):
 
     @property
     def status(self) -> str:
-        """How it stands."""
+        """Its status."""
         return self.info.status
 
 
@@ -74,7 +86,7 @@ class Family(View):
     run_id: str
     members: tuple[Member, ...]
     more: bool = False
-    """Whether there are relatives that are not told of."""
+    """Whether there are relatives that are not listed."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members)
@@ -89,41 +101,51 @@ class Family(View):
         raise KeyError(run_id)
 
     def forks_of(self, run_id: str) -> list[str]:
-        """The runs that were forked from a run, oldest first."""
+        """Return the runs that were forked from a run, oldest first."""
         return [
             each.run_id for each in self.members if each.branch is not None and each.branch.run_id == run_id
         ]
 
 
 def family(journal: Journal, info: RunInfo) -> Family:
-    """All relatives of a run that are stored; of a parent that is not, what its forks know of it."""
-    members: list[Member] = []
+    """Return all relatives of a run that are stored; of a parent that is not, what its forks know of it."""
+    found = relatives(journal.store, info)
+    members = tuple(_member(journal, each, depth) for each, depth in islice(found, MOST_MEMBERS))
+    return Family(info.run, members, next(found, None) is not None)
+
+
+def relatives(store: Store, info: RunInfo) -> Iterator[tuple[RunInfo, int]]:
+    """Yield a run, those that it goes back to, and all that were forked from any of these, with their depths."""
     # A stack instead of recursion: forks of forks may be nested without end.
-    left = [(each, 0) for each in _eldest(journal, info)]
+    left = [(each, 0) for each in _eldest(store, info)]
     seen: set[bytes] = set()
-    while left and len(members) < MOST_MEMBERS:
+    while left:
         each, depth = left.pop()
-        if each.key in seen:
-            continue
-        seen.add(each.key)
-        members.append(_member(journal, each, depth))
-        children = sorted(
-            journal.store.runs(parent=each.key), key=lambda child: child.created_at, reverse=True
-        )
-        left += [(child, depth + 1) for child in children]
-    return Family(info.run, tuple(members), bool(left))
+        if each.key not in seen:
+            seen.add(each.key)
+            yield each, depth
+            left += [(child, depth + 1) for child in _forks(store, each.key)]
 
 
-def _eldest(journal: Journal, info: RunInfo) -> list[RunInfo]:
-    """The run that all come from; if it is gone, those that were forked from it."""
-    seen, store = {info.key}, journal.store
-    while info.parent and info.parent not in seen:
-        found = store.runs(key=info.parent)
-        if not found:
-            return sorted(store.runs(parent=info.parent), key=lambda each: each.created_at, reverse=True)
+def _forks(store: Store, key: bytes) -> list[RunInfo]:
+    """Return the forks of a run, the newest first."""
+    return sorted(store.runs(parent=key), key=lambda child: child.created_at, reverse=True)
+
+
+def ancestors(store: Store, info: RunInfo) -> Iterator[RunInfo]:
+    """Yield the parent of a run, that one's parent, and so on, as far as they are stored."""
+    seen = {info.key}
+    while info.parent and info.parent not in seen and (found := store.runs(key=info.parent)):
         info = found[0]
         seen.add(info.key)
-    return [info]
+        yield info
+
+
+def _eldest(store: Store, info: RunInfo) -> list[RunInfo]:
+    """Return the run that all come from; if it is gone, those that were forked from it."""
+    eldest = [info, *ancestors(store, info)][-1]
+    gone = eldest.parent and not store.runs(key=eldest.parent)
+    return _forks(store, eldest.parent) if gone else [eldest]
 
 
 def _member(journal: Journal, info: RunInfo, depth: int) -> Member:
@@ -131,121 +153,14 @@ def _member(journal: Journal, info: RunInfo, depth: int) -> Member:
         run = journal.load(info, CODEC).run
     except HoldfastError as error:
         return Member(info, depth, None, Spending(), 0.0, problem_of(error))
-    before = total(*run.inherited.values())
-    spent = total(*run.spending.values())
-    own = Spending(
-        spent.calls - before.calls,
-        spent.input_tokens - before.input_tokens,
-        spent.output_tokens - before.output_tokens,
-        spent.cost - before.cost,
-        spent.unpriced - before.unpriced,
-    )
+    own = less(total(*run.spending.values()), total(*run.inherited.values()))
     return Member(info, depth, branch_of(journal, info, run), own, run.seconds)
 
 
 def branch_of(journal: Journal, info: RunInfo, run: RunState) -> Branch | None:
-    """Where a run was forked from another, as far as that is still known."""
+    """Return where a run was forked from another, as far as that is still known."""
     if run.parent is None:
         return None
     name, seq = run.parent
     found = journal.store.runs(key=info.parent) if info.parent else journal.store.runs(run=name)
-    if not found:
-        return Branch(name, seq, is_there=False)
-    parent = found[0]
-    marks = journal.store.marks(parent.run, seq + 1, 1)
-    if not marks or marks[0].seq != seq:
-        return Branch(parent.run, seq)
-    point = read_mark(parent.key, marks[0], parent.run)
-    return Branch(parent.run, seq, checkpoint_id(parent.key, seq), point.run_wave, point.nodes)
-
-
-# Where a run comes from: the journals that its history leads through, and where two histories part.
-
-
-class Stretch(NamedTuple):
-    """The part of a run's journal that a history leads through: up to and with entry `upto`, or to its end.
-
-    Without `info` the run is no longer stored.
-    """
-
-    name: str
-    key: bytes
-    info: RunInfo | None
-    upto: int | None
-
-
-class Parting(NamedTuple):
-    """The last entry that two histories have in common, and the stretches of each from there on, oldest first."""
-
-    name: str
-    info: RunInfo | None
-    seq: int
-    ones: list[Stretch]
-    others: list[Stretch]
-
-
-def lineage(journal: Journal, info: RunInfo, upto: int | None, codec: LenientCodec) -> list[Stretch]:
-    """The journals that a run's history leads through, its own first."""
-    found = [Stretch(info.run, info.key, info, upto)]
-    seen = {info.key}
-    while (origin := _origin(journal, info, codec)) is not None:
-        name, seq = origin
-        parents = journal.store.runs(key=info.parent) if info.parent else journal.store.runs(run=name)
-        parent = parents[0] if parents else None
-        key = parent.key if parent is not None else info.parent
-        found.append(Stretch(name if parent is None else parent.run, key, parent, seq))
-        if parent is None or key in seen:
-            break
-        seen.add(key)
-        info = parent
-    return found
-
-
-def _origin(journal: Journal, info: RunInfo, codec: LenientCodec) -> tuple[str, int] | None:
-    first = next(iter(journal.store.read(info.run)), None)
-    if first is None:
-        return None
-    fork = journal.fork_of(info, first, codec)
-    if fork is not None:
-        return fork.parent, fork.seq
-    return journal.load(info, codec, first.seq).run.parent
-
-
-def parting(journal: Journal, ones: list[Stretch], others: list[Stretch]) -> Parting | None:
-    """Where two histories part; `None` if they have nothing in common."""
-    for place, mine in enumerate(ones):
-        for number, theirs in enumerate(others):
-            if mine.key and mine.key == theirs.key:
-                ends = [end for end in (mine.upto, theirs.upto) if end is not None]
-                seq = min(ends) if ends else _head(journal, mine)
-                return Parting(mine.name, mine.info, seq, ones[place::-1], others[number::-1])
-    return None
-
-
-def _head(journal: Journal, stretch: Stretch) -> int:
-    last = 0
-    newest = journal.store.marks(stretch.name, limit=1)
-    for entry in journal.store.read(stretch.name, newest[0].seq - 1 if newest else 0):
-        last = entry.seq
-    return last
-
-
-def entries_of(
-    journal: Journal, stretch: Stretch, after: int, codec: LenientCodec
-) -> Iterator[tuple[Entry, list[Record]]]:
-    """The entries of a stretch after one that is given, with their records; `CorruptJournal` if they are gone."""
-    info = stretch.info
-    if info is None:
-        raise CorruptJournal(f"run {stretch.name!r} is gone", run=stretch.name)
-    if after == 0:
-        _, found = journal.history(info, codec, stretch.upto)
-        yield from found
-        return
-    loaded = journal.load(info, codec, after)
-    for entry in verified(journal.store, info.run, loaded.seq, loaded.chain, loaded.sealed, stretch.upto):
-        records = journal.records(info, entry, loaded.track, codec)
-        yield entry, [part for record in records for part in _parts(record)]
-
-
-def _parts(record: Record) -> tuple[Record, ...]:
-    return record.parts() if isinstance(record, MovedOn) else (record,)
+    return Branch.at(journal, found[0], seq) if found else Branch(name, seq, is_there=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, overload
+from typing import ClassVar, overload
 
-from holdfast.errors import CodecError, CorruptJournal
+from holdfast.errors import CorruptJournal
 from holdfast.graph.graph import base_name
 from holdfast.journal.checkpoint_ids import Checkpoint, read_mark
 from holdfast.journal.journal import Journal, genesis, verified_entries
@@ -40,13 +41,10 @@ from holdfast.journal.run_state import Remark, Spending, frame_of
 from holdfast.journal.sealing import is_sealed
 from holdfast.state.ops import Op
 from holdfast.stores.base import Entry, Mark, RunInfo, Store
-from holdfast.values import RunStatus, readable_step
+from holdfast.values import RunStatus
+from holdfast.views.charges import NOTHING, spending_of, total
 from holdfast.views.plain import CODEC, View, ViewCodec
-from holdfast.views.timeline import reset_told, tell_run
-from holdfast.views.usage import NOTHING, total
-
-# What a stretch of a journal tells: time, money, failed attempts, changed keys, and what else happened, in.
-
+from holdfast.views.timeline import tell
 
 _ENDS = {
     RunStatus.PAUSED: "pause",
@@ -57,12 +55,25 @@ _ENDS = {
     RunStatus.QUEUED: "queued",
 }
 
-_RANKS = ("start", "resume", "edit", "wave", "migration", *_ENDS.values(), "fork", "rollback", "promotion")
+KINDS = ("start", "resume", "edit", "wave", "migration", *_ENDS.values(), "fork", "rollback", "promotion")
 """What a checkpoint is named for, the most telling last."""
 
-KINDS = _RANKS
+_TOLD = (
+    Confirmed,
+    Forked,
+    GraphChanged,
+    Migrated,
+    Paused,
+    Remarked,
+    Reset,
+    Reusing,
+    StateEdited,
+    Steered,
+)
+"""The records that are always told in words."""
 
-_LEDGER = "ledger"
+
+_NO_REMARK = Remark()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,7 @@ class KeyChange(View):
     """What was done to a key of the state: `set`, `append`, `merge` …; `size` is in bytes, as stored."""
 
     JSON: ClassVar[str] = "key kinds bytes=size frame"
+
     key: str
     kinds: tuple[str, ...]
     size: int
@@ -77,258 +89,147 @@ class KeyChange(View):
     """The sub-graph's step whose state it is; empty for the run's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Happened:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happened(View):
     """What happened in a stretch of a journal."""
 
     kind: str = "start"
+    """What a checkpoint was saved for: `wave`, `pause`, `failure`, `end`, `fork`, `rollback`, `promotion`, `edit` …"""
     seconds: float = 0.0
     """How long the steps took that finished."""
-    failed: int = 0
-    """How many attempts failed."""
+    failed_attempts: int = 0
     failed_seconds: float = 0.0
     size: int = 0
     """Bytes of the journal."""
     spending: Spending = NOTHING
+    """Calls, tokens and money."""
     changes: tuple[KeyChange, ...] = ()
+    """What was done to which key of the state."""
     told: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class Happening:
-    """Takes records in, one by one, until a stretch is over."""
-
-    run_id: str
-    size: int = 0
-    _kinds: set[str] = field(default_factory=set)
-    _seconds: float = 0.0
-    _failed: int = 0
-    _failed_seconds: float = 0.0
-    _spent: list[Spending] = field(default_factory=list)
-    _ledger: list[Op] = field(default_factory=list)
-    _changes: dict[tuple[str, str], tuple[dict[str, None], int]] = field(default_factory=dict)
-    _told: list[str] = field(default_factory=list)
-
-    def over(self) -> Happened:
-        """What happened; begins anew."""
-        happened = Happened(
-            max(self._kinds, key=_RANKS.index, default="start"),
-            self._seconds,
-            self._failed,
-            self._failed_seconds,
-            self.size,
-            total(*self._spent) if self._spent else total(*map(_line, _lines(self._ledger))),
-            tuple(
-                KeyChange(key, tuple(kinds), size, frame)
-                for (frame, key), (kinds, size) in self._changes.items()
-            ),
-            tuple(self._told),
-        )
-        self.__init__(self.run_id)  # type: ignore[misc]
-        return happened
-
-    def take(self, record: Record) -> None:
-        """Take one more record in."""
-        match record:
-            case MovedOn():
-                self._seconds += record.seconds
-                self._kinds.add("wave")
-                self._change("", record.ops)
-            case StepFinished():
-                self._finish(record)
-            case StepFailed():
-                self._failed += 1
-                self._failed_seconds += record.seconds
-                if record.retry_at is None:
-                    self._told.append(f"{readable_step(record.step)} failed: {record.fault}")
-            case WaveFinished():
-                self._kinds.add("wave")
-                self._change(record.frame, record.ops)
-            case RunStarted():
-                self._kinds.add("start")
-                self._change("", record.ops)
-            case FrameOpened():
-                self._change(record.step, record.ops)
-            case Spent():
-                self._spend(record)
-            case RunEnded():
-                self._kinds.add(_ENDS[RunStatus(record.status)])
-                if record.fault is not None and record.status != RunStatus.FAILED:
-                    self._tell(record)
-            case StateEdited():
-                self._edit(record)
-            case Migrated():
-                self._kinds.add("migration")
-                self._change(record.frame, record.ops)
-                self._told.append(f"state brought from version {record.since!r} to {record.until!r}")
-            case Forked():
-                self._kinds.add("fork")
-                self._tell(record)
-            case Reset():
-                self._kinds.add("rollback" if record.is_of(self.run_id) else "promotion")
-                self._told.append(reset_told(record, self.run_id))
-            case Resumed():
-                self._kinds.add("resume")
-            case Commanded() if not record.refused:
-                pass
-            case Described() if "start" in self._kinds:
-                pass  # Where a run begins is told of the run; here it counts where that changed.
-            case (
-                Commanded()
-                | Confirmed()
-                | Described()
-                | GraphChanged()
-                | Paused()
-                | Remarked()
-                | Reusing()
-                | Steered()
-            ):
-                self._tell(record)
-            case _:
-                pass
-
-    def _finish(self, record: StepFinished) -> None:
-        self._seconds += record.seconds
-        self._change(frame_of(record.step), [op for op in record.ops if op.kind != "reduce"])
-        if record.skipped:
-            self._told.append(f"{readable_step(record.step)} skipped: {record.skipped}")
-        elif record.origin:
-            self._told.append(f"{readable_step(record.step)} taken over from {record.origin}")
-
-    def _edit(self, record: StateEdited) -> None:
-        self._kinds.add("edit")
-        self._change(record.frame, record.ops)
-        keys, by = (
-            ", ".join(dict.fromkeys(op.key for op in record.ops)),
-            f" by {record.by}" if record.by else "",
-        )
-        self._told.append(f"state changed from outside{by}: {keys}")
-
-    def _spend(self, record: Spent) -> None:
-        unpriced = record.calls * (record.cost is None)
-        self._spent.append(
-            Spending(record.calls, record.input_tokens, record.output_tokens, record.cost or 0.0, unpriced)
-        )
-
-    def _change(self, frame: str, ops: Any) -> None:
-        for op in ops:
-            kinds, size = self._changes.get((frame, op.key), ({}, 0))
-            self._changes[frame, op.key] = ({**kinds, op.kind: None}, size + len(op.raw))
-            if op.key == _LEDGER and op.kind == "append":
-                self._ledger.append(op)
-
-    def _tell(self, record: Record) -> None:
-        told = tell_run(record, ViewCodec())
-        if told is not None:
-            self._told.append(told[2])
-
-
-def _lines(ops: list[Op]) -> list[Any]:
-    """The lines that a workflow file of an earlier version kept of its agents' calls."""
-    found, codec = list[Any](), ViewCodec()
-    for op in ops:
-        try:
-            lines = codec.decode(op.raw)
-        except CodecError:
-            continue
-        found += [line for line in lines if isinstance(line, dict)] if isinstance(lines, list) else []
-    return found
-
-
-def _line(line: dict[str, Any]) -> Spending:
-    cost = line.get("cost")
-    known = isinstance(cost, (int, float))
-    given, made = (
-        value if isinstance(value := line.get(f"{way}_tokens"), int) else 0 for way in ("input", "output")
-    )
-    return Spending(1, given, made, float(cost) if isinstance(cost, (int, float)) else 0.0, int(not known))
-
-
-UNREMARKED = Remark()
-
-
-@dataclass(frozen=True, slots=True)
-class Point(View):
-    """A checkpoint, and what happened since the one before it."""
-
-    JSON: ClassVar[str] = (
-        "checkpoint_id=id seq wave kind frame nodes next created_at seconds "
-        "failed_attempts=happened.failed failed_seconds=happened.failed_seconds bytes=size *spending "
-        "changes told tags notes keep=remark.keep"
-    )
-    checkpoint: Checkpoint
-    happened: Happened
-    remark: Remark = UNREMARKED
-
-    @property
-    def id(self) -> str:
-        """The checkpoint's id."""
-        return self.checkpoint.id
-
-    @property
-    def seq(self) -> int:
-        """The number of its entry in the journal."""
-        return self.checkpoint.seq
-
-    @property
-    def wave(self) -> int | None:
-        """How many waves of the run were completed, as `RUN@N` counts them; `None` inside a sub-graph."""
-        return self.checkpoint.run_wave
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes that had just finished."""
-        return self.checkpoint.nodes
-
-    @property
-    def next(self) -> tuple[str, ...]:
-        """The nodes that were about to run."""
-        return self.checkpoint.next
-
-    @property
-    def frame(self) -> str:
-        """The sub-graph's step that it is inside of; empty for the run itself."""
-        return self.checkpoint.frame
-
-    @property
-    def created_at(self) -> dt.datetime:
-        """When it was saved."""
-        return self.checkpoint.created_at
-
-    @property
-    def kind(self) -> str:
-        """What it was saved for: `wave`, `pause`, `failure`, `end`, `fork`, `rollback`, `promotion`, `edit` …"""
-        return self.happened.kind
-
-    @property
-    def seconds(self) -> float:
-        """How long the steps took that finished."""
-        return self.happened.seconds
-
-    @property
-    def size(self) -> int:
-        """How many bytes it added to the journal."""
-        return self.happened.size
+    """What else happened, in words."""
 
     @property
     def cost(self) -> float:
         """US dollars that were spent, as far as prices are known."""
-        return self.happened.spending.cost
+        return self.spending.cost
 
-    @property
-    def spending(self) -> Spending:
-        """Calls, tokens and money."""
-        return self.happened.spending
 
-    @property
-    def changes(self) -> tuple[KeyChange, ...]:
-        """What was done to which key of the state."""
-        return self.happened.changes
+@dataclass(slots=True)
+class _Stretch:
+    """A stretch of a journal, to which records are added one by one."""
 
-    @property
-    def told(self) -> tuple[str, ...]:
-        """What else happened, in words."""
-        return self.happened.told
+    run_id: str
+    size: int = 0
+    kinds: set[str] = field(default_factory=set)
+    seconds: float = 0.0
+    failed: int = 0
+    failed_seconds: float = 0.0
+    spent: list[Spending] = field(default_factory=list)
+    changes: dict[tuple[str, str], tuple[dict[str, None], int]] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+
+    def happened(self) -> Happened:
+        """Return what happened."""
+        return Happened(
+            kind=max(self.kinds, key=KINDS.index, default="start"),
+            seconds=self.seconds,
+            failed_attempts=self.failed,
+            failed_seconds=self.failed_seconds,
+            size=self.size,
+            spending=total(*self.spent),
+            changes=tuple(
+                KeyChange(key, tuple(kinds), size, frame)
+                for (frame, key), (kinds, size) in self.changes.items()
+            ),
+            told=tuple(self.told),
+        )
+
+    def take(self, record: Record) -> None:
+        """Add one more record."""
+        match record:
+            case MovedOn(ops=ops):
+                self.seconds += record.seconds
+                self._count("wave", "", ops)
+            case StepFinished(step=step):
+                self.seconds += record.seconds
+                self._count("", frame_of(step), [op for op in record.ops if op.kind != "reduce"])
+            case StepFailed():
+                self.failed += 1
+                self.failed_seconds += record.seconds
+            case WaveFinished(frame=frame, ops=ops):
+                self._count("wave", frame, ops)
+            case RunStarted(ops=ops):
+                self._count("start", "", ops)
+            case FrameOpened(step=step, ops=ops):
+                self._count("", step, ops)
+            case StateEdited(frame=frame, ops=ops):
+                self._count("edit", frame, ops)
+            case Migrated(frame=frame, ops=ops):
+                self._count("migration", frame, ops)
+            case Spent():
+                self.spent.append(spending_of(record))
+            case RunEnded(status=status):
+                self.kinds.add(_ENDS[RunStatus(status)])
+            case Forked():
+                self.kinds.add("fork")
+            case Reset():
+                self.kinds.add("rollback" if record.is_of(self.run_id) else "promotion")
+            case Resumed():
+                self.kinds.add("resume")
+        if self._is_told(record):
+            self.told += told_of(record, self.run_id)
+
+    def _is_told(self, record: Record) -> bool:
+        match record:
+            case StepFailed():
+                return record.retry_at is None
+            case StepFinished():
+                return bool(record.skipped or record.origin)
+            case RunEnded():
+                return record.fault is not None and record.status != RunStatus.FAILED
+            case Commanded():
+                return bool(record.refused)
+            case Described():
+                return "start" not in self.kinds  # The run itself tells where it began.
+        return isinstance(record, _TOLD)
+
+    def _count(self, kind: str, frame: str, ops: Iterable[Op]) -> None:
+        if kind:
+            self.kinds.add(kind)
+        for op in ops:
+            kinds, size = self.changes.get((frame, op.key), ({}, 0))
+            self.changes[frame, op.key] = ({**kinds, op.kind: None}, size + len(op.raw))
+
+
+def told_of(record: Record, run_id: str) -> list[str]:
+    """Return a record of a run in words; nothing if it tells people nothing."""
+    told = tell(record, ViewCodec(), run_id)
+    return [] if told is None else [told[2]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point(Happened):
+    """A checkpoint, and what happened since the one before it."""
+
+    JSON: ClassVar[str] = (
+        "checkpoint_id=id seq wave kind frame nodes next created_at seconds failed_attempts failed_seconds "
+        "bytes=size *spending changes told tags notes keep=remark.keep"
+    )
+
+    id: str
+    seq: int
+    """The number of its entry in the journal."""
+    wave: int | None
+    """How many waves of the run were completed, as `RUN@N` counts them; `None` inside a sub-graph."""
+    frame: str
+    """The sub-graph's step that it is inside of; empty for the run itself."""
+    nodes: tuple[str, ...]
+    """The nodes that had just finished."""
+    next: tuple[str, ...]
+    """The nodes that were about to run."""
+    created_at: dt.datetime
+    remark: Remark = _NO_REMARK
+    """What people said of it."""
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -339,6 +240,22 @@ class Point(View):
     def notes(self) -> tuple[str, ...]:
         """The notes that people wrote to it."""
         return tuple(text for _, _, text in self.remark.notes)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, happened: Happened) -> Point:
+        """Return a checkpoint with what happened before it."""
+        found = checkpoint
+        names = [each.name for each in dataclasses.fields(happened)]
+        return cls(
+            id=found.id,
+            seq=found.seq,
+            wave=found.run_wave,
+            frame=found.frame,
+            nodes=found.nodes,
+            next=found.next,
+            created_at=found.created_at,
+            **{name: getattr(happened, name) for name in names},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,16 +293,17 @@ def history(journal: Journal, info: RunInfo, limit: int | None = None, before: i
     marks = store.marks(info.run, before, None if limit is None else limit + 1)
     after = marks[limit].seq if limit is not None and len(marks) > limit else 0
     upto = None if before is None else marks[0].seq if marks else 0
-    happening, points, remarks = Happening(info.run), list[Point](), dict[int, Remark]()
+    stretch, points, remarks = _Stretch(info.run), list[Point](), dict[int, Remark]()
     for entry in _entries(store, info, after, upto) if upto != 0 else ():
         for record in journal.skimmed(info, entry, CODEC):
-            happening.take(record)
+            stretch.take(record)
             if isinstance(record, Remarked):
                 remarks[record.at] = _remarked(remarks.get(record.at), record, entry.at)
-        happening.size += len(entry.body)
+        stretch.size += len(entry.body)
         if entry.mark is not None:
             mark = Mark(entry.seq, entry.at, entry.mark, len(entry.body))
-            points.append(Point(read_mark(info.key, mark, info.run), happening.over()))
+            points.append(Point.of(read_mark(info.key, mark, info.run), stretch.happened()))
+            stretch = _Stretch(info.run)
     if before is not None and points:
         remarks = journal.load(info, CODEC).run.remarks
     shown = points[::-1][:limit]
@@ -393,9 +311,9 @@ def history(journal: Journal, info: RunInfo, limit: int | None = None, before: i
         info.run,
         info.workflow,
         info.status,
-        tuple(Point(point.checkpoint, point.happened, remarks.get(point.seq, UNREMARKED)) for point in shown),
+        tuple(dataclasses.replace(each, remark=remarks.get(each.seq, each.remark)) for each in shown),
         bool(after) or len(points) > len(shown),
-        happening.over(),
+        stretch.happened(),
     )
 
 

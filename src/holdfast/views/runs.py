@@ -19,11 +19,12 @@ from holdfast.journal.checkpoint_ids import (
 from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import Provenance
 from holdfast.journal.records import RunStarted
-from holdfast.journal.run_state import Pause, RunState, Spending
+from holdfast.journal.run_state import Pause, RunState
 from holdfast.state.ops import Op, advance
 from holdfast.state.state import State
 from holdfast.stores.base import Mark, RunInfo, newest_marks
 from holdfast.values import RunStatus
+from holdfast.views.charges import total
 from holdfast.views.plain import Unread, ViewCodec, read_or_told, when
 from holdfast.views.run_view import (
     Counts,
@@ -41,7 +42,6 @@ from holdfast.views.run_view import (
 )
 from holdfast.views.tally import Tallies, step_views
 from holdfast.views.timeline import read_facts
-from holdfast.views.usage import spent_by, total
 
 IsAlive = Callable[[str], bool]
 """Tells whether the driver that a run's facts name may still be at work."""
@@ -181,7 +181,7 @@ def run_view(
         state=state,
         config=config,
         outline=run.outline,
-        ledger=Ledger.of(_spent(run, codec) if is_flow else total(*run.spending.values())),
+        ledger=Ledger.of(total(*run.spending.values())),
         fault=_fault(run),
         done=_done(run) if is_flow else Counts(run.steps_done),
         seconds=run.seconds,
@@ -201,13 +201,6 @@ def run_view(
 def _inputs(state: State) -> Mapping[str, Any]:
     found = read_or_told(lambda: state.get("inputs"))
     return {"inputs": found} if isinstance(found, Unread) else found if isinstance(found, Mapping) else {}
-
-
-def _spent(run: RunState, codec: ViewCodec) -> Spending:
-    try:
-        return spent_by(run, codec)
-    except CodecError:
-        return total(*run.spending.values())
 
 
 def _done(run: RunState) -> Counts:

@@ -1,4 +1,4 @@
-"""A run's journal as dated moments, read once or followed while the run goes on."""
+"""A run's journal as dated events in words, read once or followed while the run goes on."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ ENDINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Moment(View):
+class TimelineEvent(View):
     """One thing that the journal says happened. `type` is that of the matching event, where there is one."""
 
     seq: int
@@ -151,15 +151,15 @@ class Moment(View):
     data: dict[str, Any] = field(default_factory=dict)
 
 
-def timeline(journal: Journal, run_id: str, after_seq: int = 0) -> Iterator[Moment]:
-    """The moments of a run after entry `after_seq`, in order, as far as they are stored now."""
+def timeline(journal: Journal, run_id: str, after_seq: int = 0) -> Iterator[TimelineEvent]:
+    """Yield the events of a run after entry `after_seq`, in order, as far as they are stored now."""
     return Timeline(journal, run_id, after_seq).read()
 
 
 class Timeline:
-    """A place in a run's journal. `read` gives what has been stored since, so a run can be followed.
+    """A position in a run's journal. `read` yields what has been stored since, so a run can be followed.
 
-    What was pruned is not told; where it happens meanwhile, the telling goes on with what is left.
+    Pruned entries are left out; where entries are pruned meanwhile, reading goes on with what is left.
     """
 
     def __init__(self, journal: Journal, run_id: str, after_seq: int = 0) -> None:
@@ -183,185 +183,121 @@ class Timeline:
 
     @property
     def status(self) -> RunStatus:
-        """How the run stood at that entry."""
+        """The run's status at that entry."""
         return RunStatus(self._run.status)
 
-    def read(self) -> Iterator[Moment]:
-        """The moments since the last read."""
+    def read(self) -> Iterator[TimelineEvent]:
+        """Yield the events since the last read."""
         for entry in self._journal.store.read(self._info.run, self._seq):
             if entry.seq != self._seq + 1:
                 self._jump(entry.seq)
                 continue
             yield from self._taken(entry)
 
-    def _taken(self, entry: Entry) -> list[Moment]:
-        """Take in a whole entry before any of it is told, so that stopping half-way loses no place."""
+    def _taken(self, entry: Entry) -> list[TimelineEvent]:
+        """Take in a whole entry before any of it is told, so that stopping half-way loses no position."""
         run = self._info.run
         if broken := break_at(self._chain, self._sealed, entry):
             raise CorruptJournal(f"run {run!r}: {broken}", run=run, seq=entry.seq)
-        moments, codec = list[Moment](), ViewCodec()
+        events, codec = list[TimelineEvent](), ViewCodec()
         for record in self._journal.records(self._info, entry, self._track, CODEC):
-            moments += self._moments(record, entry, codec)
+            for part in record.parts() if isinstance(record, MovedOn) else (record,):
+                told = tell(part, codec, run, self._run)
+                events += [TimelineEvent(entry.seq, when(entry.at), *told)] if told is not None else []
             apply(self._run, record, entry.at)
         if entry.mark is not None:
-            moments.append(self._checkpoint(entry))
+            events.append(self._checkpoint(entry))
         self._seq, self._chain, self._sealed = entry.seq, entry.chain, is_sealed(entry.body)
-        return moments
+        return events
 
-    def _moments(self, record: Record, entry: Entry, codec: Codec) -> Iterator[Moment]:
-        for part in record.parts() if isinstance(record, MovedOn) else (record,):
-            told = self._tell(part, codec)
-            if told is not None:
-                type_, step, text, data = told
-                yield Moment(entry.seq, when(entry.at), type_, step, text, data)
-
-    def _checkpoint(self, entry: Entry) -> Moment:
+    def _checkpoint(self, entry: Entry) -> TimelineEvent:
         mark = Mark(entry.seq, entry.at, entry.mark or b"", len(entry.body))
         found = read_mark(self._info.key, mark, self._info.run)
-        then = ", ".join(found.next) or "nothing"
-        data = {"checkpoint_id": found.id, "wave": found.wave, "nodes": found.nodes, "next": found.next}
-        text = f"checkpoint {found.id}, next: {then}"
-        return Moment(entry.seq, found.created_at, "checkpoint.save", "", text, {**data, "size": found.size})
-
-    def _tell(self, record: Record, codec: Codec) -> Told | None:
-        if isinstance(record, StepStarted | StepFinished | StepFailed | FrameOpened):
-            return None if _is_start(record.step) else _tell_step(record, codec)
-        if isinstance(record, Reset):
-            where = {
-                "source": record.source or self._info.run,
-                "seq": record.seq,
-                "by": record.by,
-                "why": record.why,
-            }
-            return "state.reset", "", reset_told(record, self._info.run), where
-        if isinstance(record, Answered):
-            pause = self._run.pauses.get(record.pause)
-            name, kind = (pause.name, pause.kind) if pause else (record.pause, "ask")
-            raw = record.value
-            shown = raw.decode("utf-8", "replace") if kind in ABOUT_DOUBTS else preview_raw(raw, codec)
-            by = f" by {record.by}" if record.by else ""
-            answer = shown if kind in ABOUT_DOUBTS else _value(raw, codec)
-            data = {"pause": record.pause, "name": name, "answer": answer, "by": record.by}
-            return "answer", pause.step if pause else "", f"{name} was answered{by}: {shown}", data
-        if isinstance(record, Described):
-            return _tell_described(record, read_facts(self._run.facts, codec), codec)
-        return tell_run(record, codec)
+        text = f"checkpoint {found.id}, next: {', '.join(found.next) or 'nothing'}"
+        data = {"checkpoint_id": found.id, **_fields(found, "wave", "nodes", "next", "size")}
+        return TimelineEvent(entry.seq, found.created_at, "checkpoint.save", "", text, data)
 
 
 Told = tuple[str, str, str, dict[str, Any]]
+"""The type, the step, the text and the data of an event."""
 
 
-def _is_start(step: str) -> bool:
-    return step.rpartition("/")[2].startswith(START)
-
-
-def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened, codec: Codec) -> Told:
-    step = record.step
-    match record:
-        case StepStarted(attempt=attempt):
-            again = f" (attempt {attempt})" if attempt > 1 else ""
-            return "node.start", step, f"{readable_step(step)} started{again}", {"attempt": attempt}
-        case FrameOpened():
-            return "node.start", step, f"{readable_step(step)} started", {"attempt": 1, "keys": record.keys}
-        case StepFinished(skipped=skipped) if skipped:
-            return "node.skip", step, f"{readable_step(step)} skipped: {skipped}", {"reason": skipped}
-        case StepFinished(origin=origin) if origin:
-            data: dict[str, Any] = {"origin": origin, "update": _values(record.ops, codec)}
-            return "node.reuse", step, f"{readable_step(step)} reused from {origin}", data
-        case StepFinished(seconds=seconds):
-            data = {"seconds": seconds, "update": _values(record.ops, codec)}
-            return "node.complete", step, f"{readable_step(step)} done in {seconds:.3f} s", data
-        case StepFailed():
-            return _tell_failure(record)
-    assert_never(record)
-
-
-def _tell_failure(record: StepFailed) -> Told:
-    data: dict[str, Any] = {"attempt": record.attempt, "seconds": record.seconds, **_fault(record.fault)}
-    if record.retry_at is None:
-        text = f"{readable_step(record.step)} failed (attempt {record.attempt}): {record.fault}"
-        return "node.error", record.step, text, data
-    again = when(record.retry_at)
-    failed = f"{readable_step(record.step)} failed (attempt {record.attempt})"
-    text = f"{failed}, tried again at {iso(again)}: {record.fault}"
-    return "node.retry", record.step, text, {**data, "retry_at": iso(again)}
-
-
-def tell_run(record: Record, codec: Codec) -> Told | None:
-    """What a record that concerns the whole run tells: type, step, text, data; `None` if nothing to people."""
+def tell(record: Record, codec: Codec, run_id: str, run: RunState | None = None) -> Told | None:
+    """Return what a record of a run tells people; `None` if nothing. `run` is the run as it was before the record."""
+    if isinstance(record, StepStarted | StepFinished | StepFailed | FrameOpened):
+        is_start = record.step.rpartition("/")[2].startswith(START)
+        return None if is_start else _tell_step(record, codec)
     match record:
         case RunStarted():
             data = {"workflow": record.workflow, "input": _values(record.ops, codec)}
             return "graph.start", "", f"run of {record.workflow} started", data
         case Forked():
-            origin = {"parent": record.parent, "seq": record.seq}
-            return "graph.start", "", f"run forked from {record.parent} at entry {record.seq}", origin
+            text = f"run forked from {record.parent} at entry {record.seq}"
+            return "graph.start", "", text, _fields(record, "parent", "seq")
         case Resumed():
-            return "checkpoint.resume", "", "run resumed", {"approve": record.approve}
+            return "checkpoint.resume", "", "run resumed", _fields(record, "approve")
         case Paused():
-            names = ("pause", "kind", "name", "prompt")
-            data = {name: getattr(record, name) for name in names}
-            return "pause", record.step, f"{readable_step(record.step)} waits: {record.prompt}", data
-        case StateEdited():
-            keys = ", ".join(op.key for op in record.ops)
-            data = {"update": _values(record.ops, codec), "by": record.by}
-            return "state.update", "", f"state changed from outside{_by(record)}: {keys}", data
-        case Steered():
-            return _tell_steered(record, codec)
-        case Reset():
-            where = {"source": record.source, "seq": record.seq, "by": record.by, "why": record.why}
-            return "state.reset", "", reset_told(record), where
-        case Reusing():
-            source = {"source": record.source, "seq": record.upto, "rerun": record.rerun}
-            which = "that are the same" if record.rerun is None else f"but not {', '.join(record.rerun)}"
-            return (
-                "steps.reuse",
-                "",
-                f"finished steps of {record.source or 'its own'} are taken over, {which}",
-                source,
-            )
-        case Migrated():
-            data = {"from": record.since, "to": record.until, "update": _values(record.ops, codec)}
-            whose = f"state of {record.frame}" if record.frame else "state"
-            versions = f"{record.since or '(none)'} to {record.until or '(none)'}"
-            return "state.migrate", "", f"{whose} brought from version {versions}", data
+            text = f"{readable_step(record.step)} waits: {record.prompt}"
+            return "pause", record.step, text, _fields(record, "pause", "kind", "name", "prompt")
+        case Answered():
+            return _tell_answer(record, run, codec)
+        case Described():
+            return _tell_environment(record, {} if run is None else read_facts(run.facts, codec), codec)
         case Spent():
             return _tell_spent(record)
-        case Described():
-            return _tell_described(record, {}, codec)
-        case Remarked():
-            return _tell_remark(record)
-        case GraphChanged():
-            data = {"remap": dict(record.remap), "by": record.by}
-            return "graph.changed", "", f"the workflow changed{_by(record)}", data
-        case Confirmed():
-            text = f"it came from outside ({record.source}), and was confirmed{_by(record)}"
-            return "run.confirm", "", text, record._asdict()
-        case Commanded():
-            return _tell_command(record)
         case RunEnded():
             return _tell_end(record)
         case OnceStarted(repeated=True):
-            data = {"step": record.step, "key": record.key, "decision": "rerun"}
-            return (
-                "once.in_doubt",
-                record.step,
-                f"once {record.key!r} of {record.step} was in doubt, and runs again",
-                data,
-            )
-        case WaveFinished() | Noted() | OnceStarted() | OnceFailed():
+            text = f"once {record.key!r} of {record.step} was in doubt, and runs again"
+            data = {**_fields(record, "step", "key"), "decision": "rerun"}
+            return "once.in_doubt", record.step, text, data
+        case WaveFinished() | Noted() | OnceStarted() | OnceFailed() | MovedOn():
             return None
-    raise AssertionError(record)
+    return _tell_intervention(record, codec, run_id)
 
 
-def reset_told(record: Reset, run: str | None = None) -> str:
-    """A reset in words, to whoever knows of which run it is."""
-    why = f": {record.why}" if record.why else ""
-    if run is None:
-        return f"run set to where {record.source or 'it'} stood at entry {record.seq}{_by(record)}{why}"
-    if record.is_of(run):
-        return f"rolled back to entry {record.seq}{_by(record)}{why}"
-    return f"the result of {record.source} (entry {record.seq}) was promoted{_by(record)}{why}"
+def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened, codec: Codec) -> Told:
+    step, name = record.step, readable_step(record.step)
+    match record:
+        case StepStarted(attempt=attempt):
+            again = f" (attempt {attempt})" if attempt > 1 else ""
+            return "node.start", step, f"{name} started{again}", {"attempt": attempt}
+        case FrameOpened():
+            return "node.start", step, f"{name} started", {"attempt": 1, "keys": record.keys}
+        case StepFinished(skipped=skipped) if skipped:
+            return "node.skip", step, f"{name} skipped: {skipped}", {"reason": skipped}
+        case StepFinished(origin=origin) if origin:
+            data: dict[str, Any] = {"origin": origin, "update": _values(record.ops, codec)}
+            return "node.reuse", step, f"{name} reused from {origin}", data
+        case StepFinished(seconds=seconds):
+            data = {"seconds": seconds, "update": _values(record.ops, codec)}
+            return "node.complete", step, f"{name} done in {seconds:.3f} s", data
+        case StepFailed(attempt=attempt, fault=fault):
+            data = {**_fields(record, "attempt", "seconds"), **_fault(fault)}
+            if record.retry_at is None:
+                return "node.error", step, f"{name} failed (attempt {attempt}): {fault}", data
+            again = iso(when(record.retry_at)) or ""
+            text = f"{name} failed (attempt {attempt}), tried again at {again}: {fault}"
+            return "node.retry", step, text, {**data, "retry_at": again}
+    assert_never(record)
+
+
+def _tell_answer(record: Answered, run: RunState | None, codec: Codec) -> Told:
+    pause = run.pauses.get(record.pause) if run is not None else None
+    name, kind, step = (pause.name, pause.kind, pause.step) if pause else (record.pause, "ask", "")
+    answer, shown = _value(record.value, codec), preview_raw(record.value, codec)
+    if kind in ABOUT_DOUBTS:
+        answer = shown = record.value.decode("utf-8", "replace")
+    data = {"pause": record.pause, "name": name, "answer": answer, "by": record.by}
+    return "answer", step, f"{name} was answered{_by(record)}: {shown}", data
+
+
+def _tell_environment(record: Described, before: dict[str, Any], codec: Codec) -> Told:
+    """Return where a run is executed now; if it is known where it was before, only what is different."""
+    facts = read_facts(record.facts, codec)
+    changes = changes_told(before, facts) if before else []
+    text = "; ".join(changes) if before else f"executed on {facts_told(facts)}"
+    return "run.describe", "", text or "executed on the same", {"facts": facts, "changes": changes}
 
 
 def _tell_spent(record: Spent) -> Told:
@@ -370,53 +306,6 @@ def _tell_spent(record: Spent) -> Told:
     what.append("of unknown price" if record.cost is None else f"${record.cost:.6g}")
     text = f"{readable_step(record.step)} spent: {', '.join(part for part in what if part)}"
     return "node.spend", record.step, text, record._asdict()
-
-
-def _tell_described(record: Described, before: dict[str, Any], codec: Codec) -> Told:
-    """Where a run is driven now; if it is known where it was before, only what is different."""
-    facts = read_facts(record.facts, codec)
-    changes = changes_told(before, facts) if before else []
-    text = "; ".join(changes) if before else f"driven on {facts_told(facts)}"
-    return "run.describe", "", text or "driven on the same", {"facts": facts, "changes": changes}
-
-
-def _tell_remark(record: Remarked) -> Told:
-    what = [f"note: {record.text}"] if record.text else []
-    what += [f"tagged {tag}" for tag in record.add] + [f"no longer tagged {tag}" for tag in record.remove]
-    if record.keep is not None:
-        what.append("kept for good" if record.keep else "no longer kept for good")
-    where = f"checkpoint at entry {record.at}" if record.at else "run"
-    return "run.remark", "", f"{where}{_by(record)}: {'; '.join(what)}", record._asdict()
-
-
-def _by(record: StateEdited | Steered | GraphChanged | Commanded | Reset | Remarked | Confirmed) -> str:
-    return f" by {record.by}" if record.by else ""
-
-
-def _tell_command(record: Commanded) -> Told:
-    why = f": {record.why}" if record.why else ""
-    refused = f"; refused: {record.refused}" if record.refused else ""
-    names = ("command", "refused", "by", "why")
-    data = {name: getattr(record, name) for name in names}
-    return "command", "", f"{record.command} was asked for{_by(record)}{why}{refused}", data
-
-
-def _tell_steered(record: Steered, codec: Codec) -> Told:
-    added = [target.node if target.key is None else f"{target.node}[{target.key}]" for target in record.add]
-    changed = [name for name, _ in record.items]
-    parts = {"dropped": list(record.drop), "added": added, "other arguments for": changed}
-    text = "; ".join(f"{what} {', '.join(names)}" for what, names in parts.items() if names)
-    data = {
-        "frame": record.frame,
-        "drop": list(record.drop),
-        "add": added,
-        "items": {name: _values(item, codec) for name, item in record.items},
-        "replan": record.replan,
-        "by": record.by,
-        "why": record.why,
-    }
-    told = text or "nothing more is to come"
-    return "plan.change", "", f"plan changed{_by(record)}: {told}", data
 
 
 def _tell_end(record: RunEnded) -> Told:
@@ -428,12 +317,84 @@ def _tell_end(record: RunEnded) -> Told:
     return ENDINGS[RunStatus(record.status)], "", f"run {record.status}{why}", data
 
 
+def _tell_intervention(record: Any, codec: Codec, run_id: str) -> Told:
+    """Return what was done to a run from outside, or on a resume."""
+    by, why = _by(record), f": {record.why}" if getattr(record, "why", "") else ""
+    match record:
+        case StateEdited():
+            keys = ", ".join(dict.fromkeys(op.key for op in record.ops))
+            data = {"update": _values(record.ops, codec), "by": record.by}
+            return "state.update", "", f"state changed from outside{by}: {keys}", data
+        case Steered():
+            return _tell_plan(record, codec)
+        case Reset():
+            text = f"rolled back to entry {record.seq}{by}{why}"
+            if not record.is_of(run_id):
+                text = f"the result of {record.source} (entry {record.seq}) was promoted{by}{why}"
+            data = {"source": record.source or run_id, **_fields(record, "seq", "by", "why")}
+            return "state.reset", "", text, data
+        case Reusing():
+            which = "that are the same" if record.rerun is None else f"but not {', '.join(record.rerun)}"
+            text = f"finished steps of {record.source or 'its own'} are reused, {which}"
+            return "steps.reuse", "", text, {"seq": record.upto, **_fields(record, "source", "rerun")}
+        case Migrated():
+            data = {"from": record.since, "to": record.until, "update": _values(record.ops, codec)}
+            whose = f"state of {record.frame}" if record.frame else "state"
+            versions = f"{record.since or '(none)'} to {record.until or '(none)'}"
+            return "state.migrate", "", f"{whose} migrated from version {versions}", data
+        case Remarked():
+            return _tell_remark(record)
+        case GraphChanged():
+            data = {"remap": dict(record.remap), "by": record.by}
+            return "graph.changed", "", f"the workflow changed{by}", data
+        case Confirmed():
+            text = f"it came from outside ({record.source}), and was confirmed{by}"
+            return "run.confirm", "", text, record._asdict()
+        case Commanded():
+            refused = f"; refused: {record.refused}" if record.refused else ""
+            text = f"{record.command} was asked for{by}{why}{refused}"
+            return "command", "", text, _fields(record, "command", "refused", "by", "why")
+    raise AssertionError(record)
+
+
+def _tell_remark(record: Remarked) -> Told:
+    what = [f"note: {record.text}"] if record.text else []
+    what += [f"tagged {tag}" for tag in record.add] + [f"no longer tagged {tag}" for tag in record.remove]
+    if record.keep is not None:
+        what.append("kept for good" if record.keep else "no longer kept for good")
+    where = f"checkpoint at entry {record.at}" if record.at else "run"
+    return "run.remark", "", f"{where}{_by(record)}: {'; '.join(what)}", record._asdict()
+
+
+def _tell_plan(record: Steered, codec: Codec) -> Told:
+    added = [target.node if target.key is None else f"{target.node}[{target.key}]" for target in record.add]
+    changed = [name for name, _ in record.items]
+    parts = {"dropped": list(record.drop), "added": added, "other arguments for": changed}
+    text = "; ".join(f"{what} {', '.join(names)}" for what, names in parts.items() if names)
+    data = {
+        **_fields(record, "frame", "replan", "by", "why"),
+        "drop": list(record.drop),
+        "add": added,
+        "items": {name: _values(item, codec) for name, item in record.items},
+    }
+    told = text or "nothing more is to come"
+    return "plan.change", "", f"plan changed{_by(record)}: {told}", data
+
+
+def _by(record: Any) -> str:
+    return f" by {record.by}" if getattr(record, "by", "") else ""
+
+
+def _fields(record: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
+
+
 def _fault(fault: Fault) -> dict[str, Any]:
     return {"error": str(fault), "error_type": fault.type}
 
 
 def _values(ops: tuple[Op, ...], codec: Codec) -> dict[str, Any]:
-    """What an update sets, as plain data; of a very large value only its size."""
+    """Return what an update sets, as plain data; of a very large value only its size."""
     return {op.key: _value(op.raw, codec) for op in ops if op.kind != "drop"}
 
 

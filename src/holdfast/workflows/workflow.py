@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +20,6 @@ from holdfast.journal.run_state import frame_of, node_of
 from holdfast.state.state import State
 from holdfast.stores.base import Store
 from holdfast.suggestions import did_you_mean
-from holdfast.views.usage import lines_of, spending_of
 from holdfast.workflows.compile import StepInvalid, StepsInvalid, compile_workflow, read_inputs
 from holdfast.workflows.edges import follow_by_order, last_output
 from holdfast.workflows.files import WorkflowFiles
@@ -233,7 +231,6 @@ class Workflow:
             raise WorkflowInvalid(
                 [self._source.problem(("steps",), problem) for problem in error.problems]
             ) from error
-        world.purse.look = functools.partial(_spent_in_state, app)
         return app
 
     def _problem(self, error: StepInvalid) -> Problem:
@@ -286,14 +283,6 @@ class Workflow:
             keep_successful=wish.keep_successful,
             pause_ttl=None if wish.pause_ttl is None else dt.timedelta(seconds=wish.pause_ttl),
         )
-
-
-def _spent_in_state(app: App, run_id: str) -> float:
-    """What the agents of a run have spent by the lines that the first versions kept in its state."""
-    journal, codec = app.settings.journal, app.settings.codec
-    if not journal.store.runs(run=run_id):
-        return 0.0
-    return spending_of(lines_of(journal.load(journal.info(run_id), codec).run, codec)).cost
 
 
 # What somebody says that a step of a workflow file came to, as what its node would have returned.

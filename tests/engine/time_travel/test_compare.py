@@ -148,7 +148,7 @@ def test_a_rolled_back_step_counts_no_more(memory: Store) -> None:
     assert app.compare("root", fork).same == 3, "and back again"
 
 
-def test_an_promoted_run_did_what_its_fork_did(memory: Store) -> None:
+def test_a_promoted_run_did_what_its_fork_did(memory: Store) -> None:
     app = doubling(memory)
     app.invoke({"n": 1}, run_id="root")
     app.fork("root", at=1, update={"n": 5}, run_id="child")
@@ -158,7 +158,8 @@ def test_an_promoted_run_did_what_its_fork_did(memory: Store) -> None:
     app.promote("grandchild", into="root")
 
     found = app.compare("root", "child")
-    assert (found.diverging, found.same, found.only_one, found.only_other) == (None, 3, (), ())
+    assert (found.diverging, found.same, found.only_one, found.only_other) == (None, 1, (), ())
+    assert found.ancestor is not None and found.ancestor.run_id == "child"
     app.delete("grandchild")
     assert app.compare("root", "child").problems
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, StateGraph
-from holdfast.engine.time_travel.past import cone
+from holdfast.engine.time_travel.affected import cone
 
 
 def nothing(state: Any) -> None:

@@ -86,7 +86,7 @@ def test_failed_attempts_are_told_apart(memory: Store) -> None:
     app.invoke({"n": 1}, run_id="r")
 
     newest = app.history("r")[0]
-    assert newest.happened.failed == 2 and newest.kind == "end"
+    assert newest.failed_attempts == 2 and newest.kind == "end"
 
 
 def test_what_was_done_from_outside_is_told(memory: Store) -> None:
@@ -96,7 +96,7 @@ def test_what_was_done_from_outside_is_told(memory: Store) -> None:
     app.edit("r", {"n": 2}, by="ada", reason="wrong")
 
     found = app.history("r")
-    assert found[0].kind == "failure" and "b#1 failed: ValueError: no" in found[0].told[0]
+    assert found[0].kind == "failure" and "b#1 failed (attempt 1): ValueError: no" in found[0].told[0]
     assert found.since.told == ("state changed from outside by ada: n",)
     fork = app.fork("r", at=1)
     (point,) = app.history(fork)

@@ -14,12 +14,10 @@ import pytest
 
 from holdfast import END, START, App, ExecutionError, Retry, Send, StateGraph, StateInvalid, open_store
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import StateEdited
-from holdfast.journal.writer import Writer
-from holdfast.state.codec import Codec
-from holdfast.state.ops import make_op
 from holdfast.stores.base import Store
-from holdfast.views.usage import charges_of, family, ledger, rows
+from holdfast.views.charges import rows
+from holdfast.views.family import relatives
+from holdfast.views.usage import charges_of, ledger
 from tests.cli.calling import call
 from tests.graphs import Heard
 
@@ -60,7 +58,7 @@ def test_each_step_and_each_model_has_its_line(store: Store) -> None:
     own = found.own
     assert (own.steps, own.spent.calls, own.spent.input_tokens, own.spent.output_tokens) == (3, 3, 30, 6)
     assert (found.total.cost, found.total.unpriced, outcome.stats.cost) == (0.75, 1, 0.75)
-    assert 0 < own.seconds <= found.driving
+    assert 0 < own.seconds <= found.executed_seconds
 
 
 def test_what_a_failed_attempt_paid_is_counted_once_as_in_vain(store: Store) -> None:
@@ -131,8 +129,8 @@ def test_a_fork_inherits_and_a_family_counts_once(store: Store) -> None:
     found, journal = app.cost(fork), app.settings.journal
     assert (found.inherited.cost, found.own.spent.cost, found.total.cost) == (1.0, 6.0, 7.0)
     assert costs(app, fork) == {"b": 2.0, "c": 4.0}
-    members = [info.run for info in family(journal, fork)]
-    assert members == ["r", fork] == [info.run for info in family(journal, "r")]
+    members = [info.run for info, _ in relatives(store, journal.info(fork))]
+    assert members == ["r", fork] == [info.run for info, _ in relatives(store, journal.info("r"))]
     assert sum(charge.spent.cost for charge in charges_of(journal, members)) == 13.0
     by_run = {row.name: row.spent.cost for row in rows(charges_of(journal, members), "run")}
     assert by_run == {"r": 7.0, fork: 6.0}
@@ -161,7 +159,7 @@ def test_promoting_a_fork_leaves_each_cost_where_it_was_paid(store: Store) -> No
 
     own, journal = app.cost("r").own, app.settings.journal
     assert (own.spent.cost, own.wasted.cost, app.cost("r").kept.cost) == (3.0, 2.0, 1.0)
-    members = [info.run for info in family(journal, "r")]
+    members = [info.run for info, _ in relatives(store, journal.info("r"))]
     assert sum(charge.spent.cost for charge in charges_of(journal, members)) == 5.0
 
 
@@ -354,25 +352,6 @@ def test_money_is_not_forgotten_by_a_process_that_is_killed(tmp_path: Path) -> N
     assert (own.spent.cost, own.wasted.cost, own.steps) == (3.0, 1.5, 1)
 
 
-def test_lines_that_the_first_versions_kept_in_the_state_are_counted_once(tmp_path: Path) -> None:
-    """Runs of workflow files from before the journal had a ledger, and their forks."""
-    url = f"sqlite:///{tmp_path}/runs.db"
-    app = line(("a", lambda state: {}), ("b", paid(1.0))).compile(url, interrupt_before=["b"])
-    app.invoke({}, run_id="r")
-    journal, codec = app.settings.journal, Codec()
-    loaded = journal.load(journal.info("r"), codec)
-    kept = {"id": "a#1@1", "step": "a", "model": "old", "input_tokens": 7, "output_tokens": 3, "cost": 0.5}
-    writer = Writer(journal, loaded, codec, durable=True)
-    writer.record(StateEdited("", (make_op(codec, "set", "ledger", [kept, kept]),)))
-    writer.flush()
-    app.resume("r")
-
-    found = app.cost("r")
-    assert costs(app) == {"a": 0.5, "b": 1.0}
-    assert (found.total.calls, found.total.cost) == (2, 1.5)
-    assert {row.name for row in found.by_model()} == {"old", "m"}
-
-
 # The command line.
 
 
@@ -394,7 +373,7 @@ def test_the_command_tells_one_run_and_many(folder: Path) -> None:
     told = call(folder, "runs", "cost", "first", env=env)
     assert told.returncode == 0, told.stderr
     assert "spent     $3.00: 2 calls, 20 tokens in, 4 out" in told.stdout
-    assert "large" in told.stdout and "in steps, driven for" in told.stdout
+    assert "large" in told.stdout and "in steps, executed for" in told.stdout
     one = json.loads(call(folder, "runs", "cost", "first", "--json", "--ids", env=env).stdout)
     assert [row["name"] for row in one["steps"]] == ["b#1", "a#1"]
     assert one["total"]["cost"] == one["own"]["cost"] == 3.0

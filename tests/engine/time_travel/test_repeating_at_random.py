@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast import END, START, Send, StateGraph, append, open_store
 from holdfast.engine.app import App
-from holdfast.engine.time_travel.past import past_of
 from holdfast.stores.base import Store
+from holdfast.views.projection import project
 
 KEYS = ("p", "q", "r")
 SCHEMA = {"p": int, "q": int, "r": int, "item": int, "log": Annotated[list[str], append]}
@@ -167,7 +167,7 @@ def test_the_cone_of_a_change_runs_again_and_all_else_is_kept_whatever_the_state
 
 def changes_made(app: App) -> dict[str, dict[str, Any]]:
     """What each node changed: one that set a key to what it held already may have changed nothing."""
-    past = past_of(app.settings.journal, app.settings.codec, app.settings.journal.info("r"))
+    past = project(app.settings.journal, app.settings.codec, app.settings.journal.info("r"))
     return {found.node: {op.key: op.value for op in found.record.ops} for found in past.finishes.values()}
 
 

@@ -488,7 +488,8 @@ def _of_many(
     as_json: bool,
 ) -> int:
     from holdfast.cli.display.tables import print_rows
-    from holdfast.views.usage import charges_of, row_of, rows
+    from holdfast.views.charges import row_of, rows
+    from holdfast.views.usage import charges_of
 
     journal, meant = reading_moments(store, *runs) if runs else (reading(store), [])
     found = _runs(journal, meant, workflow, since, family)
@@ -529,7 +530,7 @@ def _runs(
     """The runs that are meant, each once."""
     from holdfast.engine.time_travel.checkpoints import find_moment
     from holdfast.values import RunStatus
-    from holdfast.views import usage as ledger
+    from holdfast.views.family import relatives
 
     if not meant:
         every = journal.store.runs(workflow=workflow)
@@ -544,5 +545,5 @@ def _runs(
         if named.seq is not None:
             raise click.UsageError(f"{text} is a moment of a run; give it alone, without --by and --since")
     if family:
-        return ledger.family(journal, moments[0].info.run)
+        return [info for info, _ in relatives(journal.store, moments[0].info)]
     return list({moment.info.run: moment.info for moment in moments}.values())

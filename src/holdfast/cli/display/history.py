@@ -15,7 +15,7 @@ from holdfast.views.history import steps_told
 from holdfast.views.plain import size_text, when
 
 if TYPE_CHECKING:
-    from holdfast.views.comparison import Comparison, Tale
+    from holdfast.views.comparison import ComparedRun, Comparison
     from holdfast.views.family import Branch, Family, Member
     from holdfast.views.history import Happened, History, KeyChange, Point
 
@@ -64,12 +64,11 @@ def _fitting(width: int, has_cost: bool) -> tuple[str, ...]:
 
 
 def _row(point: Point) -> dict[str, str]:
-    happened = point.happened
     inside = f"{point.frame}: " if point.frame else ""
-    time = duration(happened.seconds)
-    if happened.failed:
-        time += f" (+{duration(happened.failed_seconds)} in {count(happened.failed, 'failed attempt')})"
-    spent = happened.spending
+    time = duration(point.seconds)
+    if point.failed_attempts:
+        time += f" (+{duration(point.failed_seconds)} in {count(point.failed_attempts, 'failed attempt')})"
+    spent = point.spending
     cost = money(spent.cost) if spent.calls else ""
     return {
         "checkpoint": point.id,
@@ -81,7 +80,7 @@ def _row(point: Point) -> dict[str, str]:
         "time": time,
         "size": size_text(point.size),
         "cost": cost + (f" ({spent.unpriced} unpriced)" if spent.unpriced else ""),
-        "changed": _changed(happened),
+        "changed": _changed(point),
     }
 
 
@@ -211,7 +210,7 @@ def _facts(found: Comparison) -> list[tuple[str, str]]:
     ]
 
 
-def _compared_row(tale: Tale) -> list[str]:
+def _compared_row(tale: ComparedRun) -> list[str]:
     spent = tale.spending
     tokens = [str(spent.input_tokens), str(spent.output_tokens)] if spent.calls else ["", ""]
     cost = money(spent.cost) if spent.calls else ""

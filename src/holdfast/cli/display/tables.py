@@ -19,7 +19,8 @@ from holdfast.views.plain import iso, size_text, when
 if TYPE_CHECKING:
     from holdfast.journal.run_state import Spending
     from holdfast.stores.maintenance import Schema, Usage
-    from holdfast.views.usage import Portion, Row, RunLedger
+    from holdfast.views.charges import Portion, Row
+    from holdfast.views.usage import RunLedger
 
 
 STATUS_STYLES = {
@@ -234,7 +235,7 @@ def print_ledger(ledger: RunLedger, ids: bool, limit: int) -> None:
             ("spent", spent_told(ledger.total)),
             ("before the fork", spent_told(ledger.inherited) if ledger.inherited.calls else ""),
             ("in vain", _in_vain(own)),
-            ("time", f"{duration(own.seconds)} in steps, driven for {duration(ledger.driving)}"),
+            ("time", f"{duration(own.seconds)} in steps, executed for {duration(ledger.executed_seconds)}"),
             ("saved", _saved(ledger)),
             ("reused", f"{_portion(ledger.reused)}, from other runs" if ledger.reused.steps else ""),
         ]

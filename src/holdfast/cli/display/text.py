@@ -20,7 +20,6 @@ from holdfast.cli.output import visible
 __all__ = [
     "as_json",
     "clock",
-    "cost_of",
     "count",
     "duration",
     "moment",
@@ -99,14 +98,6 @@ def plain(value: Any) -> Any:
 def as_json(value: Any, indent: int | None = 2) -> str:
     """A value as JSON text."""
     return visible(json.dumps(plain(value), indent=indent, ensure_ascii=False))
-
-
-def cost_of(ledger: Any) -> float:
-    """What the entries of a run's ledger cost, in US dollars; entries without a price count nothing."""
-    if not isinstance(ledger, (list, tuple)):
-        return 0.0
-    costs = (entry.get("cost") for entry in ledger if isinstance(entry, Mapping))
-    return float(sum(cost for cost in costs if isinstance(cost, (int, float))))
 
 
 # Tracebacks as their readers need them: the code of the user, without Holdfast's own frames.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from holdfast.engine.resume import find_checkpoint, find_run
-from holdfast.engine.time_travel.past import Finish, Past
 from holdfast.errors import CannotRerun, CheckpointNotFound, Remedy, RunFinished, StateInvalid
 from holdfast.graph.graph import base_name
 from holdfast.journal.checkpoint_ids import Checkpoint, is_checkpoint_id, read_mark, times_reset
@@ -20,6 +19,7 @@ from holdfast.suggestions import suggestion
 from holdfast.values import readable_step
 from holdfast.views.family import Family, family
 from holdfast.views.history import History, history
+from holdfast.views.projection import FinishedStep, Projection
 
 _PAGE = 500
 _SHOWN = 20
@@ -205,7 +205,7 @@ def _refuse_item(info: RunInfo, place: str, seen: Iterable[str]) -> None:
 # Which finished steps of a run somebody means by a name.
 
 
-def meant_finishes(past: Past, run: RunState, name: str) -> list[Finish]:
+def meant_finishes(past: Projection, run: RunState, name: str) -> list[FinishedStep]:
     """The finished steps that a step's id, or a node's name for its last visit, means; the first one first."""
     found = list(past.finishes.values())
     for written in (str, readable_step, _numbered):
@@ -226,7 +226,7 @@ def meant_finishes(past: Past, run: RunState, name: str) -> list[Finish]:
     return named[named.index(first) :]
 
 
-def _last_visit(found: list[Finish], level: int) -> list[Finish]:
+def _last_visit(found: list[FinishedStep], level: int) -> list[FinishedStep]:
     """Of some steps those of the last visit, as far as the outermost nodes are concerned."""
     return [each for each in found if _visit(each.step, level) == _visit(found[-1].step, level)]
 
@@ -259,7 +259,7 @@ def _visit(step: str, level: int) -> tuple[str, ...]:
     return tuple(part.rpartition("#")[2] for part in parts)
 
 
-def seed_of(meant: list[Finish], name: str) -> str:
+def seed_of(meant: list[FinishedStep], name: str) -> str:
     """The node that is to run again: that of the first step, or the sub-graph that all of them are in."""
     node, level = meant[0].node, name.partition("[")[0].count("/")
     if meant[0].step == name:
@@ -267,7 +267,7 @@ def seed_of(meant: list[Finish], name: str) -> str:
     return "/".join(node.split("/")[: level + 1])
 
 
-def unknown_step(past: Past, name: str) -> CannotRerun:
+def unknown_step(past: Projection, name: str) -> CannotRerun:
     """Says what ran instead of a step that did not, or that nothing more is known of it."""
     node, run = node_of(name) if "#" in name else name.partition("[")[0], past.info.run
     of_node = [each for each in past.finishes.values() if node in (each.node, base_name(each.node))]

@@ -18,7 +18,6 @@ from holdfast.engine.resume import load_latest
 from holdfast.engine.routing import meaning
 from holdfast.engine.settings import Settings
 from holdfast.engine.time_travel.checkpoints import Moment
-from holdfast.engine.time_travel.past import GIVEN
 from holdfast.errors import (
     CannotRerun,
     CheckpointNotFound,
@@ -42,6 +41,7 @@ from holdfast.state.ops import Op
 from holdfast.stores.base import RunInfo, Store
 from holdfast.suggestions import suggestion
 from holdfast.values import END, START, RunStatus
+from holdfast.views.projection import GIVEN
 
 # Changing a run that nobody drives from outside: its state, perhaps as what one of its nodes returned.
 

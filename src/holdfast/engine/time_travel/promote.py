@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 from holdfast import clock
 from holdfast.engine.confirmation import confirm
@@ -18,8 +17,9 @@ from holdfast.journal.provenance import set_back
 from holdfast.journal.records import Reset, Reusing, RunEnded
 from holdfast.journal.run_state import RunState, at_checkpoint, copy_run
 from holdfast.state.codec import TolerantCodec
-from holdfast.stores.base import RunInfo, Store
+from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
+from holdfast.views.family import ancestors
 
 
 def roll_back(hands: Hands, moment: Moment, *, by: str = "", reason: str = "") -> str:
@@ -129,7 +129,7 @@ def _target(journal: Journal, fork: RunInfo, into: RunInfo | None) -> RunInfo:
         raise CommandRefused(f"run {fork.run!r} cannot be promoted to itself")
     if not fork.parent:
         raise CommandRefused(f"run {fork.run!r} is not a fork of another; there is nothing to promote it to")
-    found = list(_ancestors(journal.store, fork))
+    found = list(ancestors(journal.store, fork))
     if not found:
         raise RunNotFound(
             f"the run that {fork.run!r} was forked from is gone; there is nothing to promote it to"
@@ -143,15 +143,3 @@ def _target(journal: Journal, fork: RunInfo, into: RunInfo | None) -> RunInfo:
     raise CommandRefused(
         f"run {fork.run!r} was not forked from {into.run!r}; it can be promoted to what it comes from: {names}"
     )
-
-
-def _ancestors(store: Store, info: RunInfo) -> Iterator[RunInfo]:
-    """The parent of a run, that one's, and so on, as far as they are there."""
-    seen = {info.key}
-    while info.parent and info.parent not in seen:
-        seen.add(info.parent)
-        found = store.runs(key=info.parent)
-        if not found:
-            return
-        info = found[0]
-        yield info

@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast.engine.graph_changes import OTHER_WAY
 from holdfast.engine.settings import Settings
+from holdfast.engine.time_travel.affected import cone, leads_to, ways
 from holdfast.engine.time_travel.checkpoints import meant_finishes, seed_of, unknown_step
-from holdfast.engine.time_travel.past import Finish, Past, cone, leads_to, past_of, renamed_node, ways
 from holdfast.errors import CannotRerun, Remedy
 from holdfast.graph.graph import Graph, base_name
 from holdfast.journal.journal import Journal, Loaded
@@ -17,6 +17,7 @@ from holdfast.journal.run_state import DONE, RunState, node_of, renamed_path
 from holdfast.state.codec import Codec
 from holdfast.stores.base import RunInfo
 from holdfast.values import START, readable_step
+from holdfast.views.projection import FinishedStep, Projection, project, renamed_node
 
 # What becomes of the steps of a run of which a part runs again.
 
@@ -108,7 +109,7 @@ class Rerun:
 def plan_rerun(
     settings: Settings,
     loaded: Loaded,
-    history: Past | None,
+    history: Projection | None,
     seeds: Mapping[str, str],
     remap: Mapping[str, str] | None = None,
 ) -> Rerun:
@@ -117,7 +118,7 @@ def plan_rerun(
     `history` is the past of the run up to where it is loaded; without one it is read. `remap` says which nodes
     were renamed since; steps are then known by the new names.
     """
-    past = history or past_of(settings.journal, settings.codec, loaded.info, loaded.seq)
+    past = history or project(settings.journal, settings.codec, loaded.info, loaded.seq)
     past = past.renamed(remap) if remap else past
     nodes = cone(settings.graph, seeds, past.followed, past.written())
     saved = _predecessors(loaded.run.outline, remap or {})
@@ -140,9 +141,11 @@ def plan_rerun(
     return changed if only_seeds.forgotten(loaded.run) else stays
 
 
-def plan_rerun_from(settings: Settings, loaded: Loaded, step: str, history: Past | None = None) -> Rerun:
+def plan_rerun_from(
+    settings: Settings, loaded: Loaded, step: str, history: Projection | None = None
+) -> Rerun:
     """What runs again if a step does, which is named by its id, or by its node for its last visit."""
-    past = history or past_of(settings.journal, settings.codec, loaded.info, loaded.seq)
+    past = history or project(settings.journal, settings.codec, loaded.info, loaded.seq)
     meant = meant_finishes(past, loaded.run, step)
     if not meant:
         return _unfinished(settings, past, loaded, step)
@@ -158,11 +161,11 @@ def plan_rerun_from(settings: Settings, loaded: Loaded, step: str, history: Past
 
 def _from(
     settings: Settings,
-    past: Past,
+    past: Projection,
     loaded: Loaded,
     nodes: dict[str, str],
-    seeded: Sequence[Finish],
-    turned: Sequence[Finish] = (),
+    seeded: Sequence[FinishedStep],
+    turned: Sequence[FinishedStep] = (),
 ) -> Rerun:
     """What is to be done to have the steps of `seeded` run again, and what came after them and after `turned`.
 
@@ -182,7 +185,7 @@ def _from(
 
 
 def _affected(
-    past: Past, nodes: Collection[str], seeded: Sequence[Finish], turned: Sequence[Finish]
+    past: Projection, nodes: Collection[str], seeded: Sequence[FinishedStep], turned: Sequence[FinishedStep]
 ) -> set[str]:
     """The finished steps that have to run again: `seeded`, and what comes after them in the graph and came so in time.
 
@@ -211,7 +214,7 @@ def _items(step: str) -> Iterator[tuple[str, str]]:
         path += f"{part}/"
 
 
-def _listed(after: Iterable[Finish], affected: Collection[str]) -> tuple[str, ...]:
+def _listed(after: Iterable[FinishedStep], affected: Collection[str]) -> tuple[str, ...]:
     """Affected steps, those of one node by its name where all of them are."""
     of_node: dict[str, list[str]] = {}
     for found in after:
@@ -223,7 +226,7 @@ def _listed(after: Iterable[Finish], affected: Collection[str]) -> tuple[str, ..
     return tuple(again)
 
 
-def _fate(found: Finish, nodes: Mapping[str, str], again: Collection[str]) -> RerunStep:
+def _fate(found: FinishedStep, nodes: Mapping[str, str], again: Collection[str]) -> RerunStep:
     record = found.record
     seconds, cost = record.seconds, found.cost
     if found.step in again or found.node in again:
@@ -233,7 +236,7 @@ def _fate(found: Finish, nodes: Mapping[str, str], again: Collection[str]) -> Re
     return RerunStep(found.step, found.node, KEPT, reason, seconds, cost)
 
 
-def _undone(found: Finish, base: RunInfo, seq: int) -> RerunStep | None:
+def _undone(found: FinishedStep, base: RunInfo, seq: int) -> RerunStep | None:
     """What becomes of a step that a run only came to because somebody had it do so after the place it goes back to."""
     if not found.added or (found.info.key == base.key and found.added <= seq):
         return None
@@ -249,7 +252,7 @@ def _turns(
     before: Mapping[str, set[str]],
     after: Mapping[str, set[str]],
     seeds: Mapping[str, str],
-    past: Past,
+    past: Projection,
 ) -> set[str]:
     """The nodes, `START` included, after which another way is to be taken: those before a node that has others now.
 
@@ -285,7 +288,7 @@ def _predecessors(
     return found
 
 
-def _is_of(found: Finish, nodes: Collection[str]) -> bool:
+def _is_of(found: FinishedStep, nodes: Collection[str]) -> bool:
     """Whether a step is one of these nodes, or inside of one."""
     place = found.node
     while place and place not in nodes:
@@ -293,7 +296,7 @@ def _is_of(found: Finish, nodes: Collection[str]) -> bool:
     return bool(place)
 
 
-def _is_turn(found: Finish, turns: Collection[str]) -> bool:
+def _is_turn(found: FinishedStep, turns: Collection[str]) -> bool:
     """Whether what follows a step, or the graph that it is in, is to be found anew."""
     if found.node in turns:
         return True
@@ -305,7 +308,7 @@ def _is_turn(found: Finish, turns: Collection[str]) -> bool:
     return False
 
 
-def _refuse_forgotten(past: Past, nodes: Collection[str]) -> None:
+def _refuse_forgotten(past: Projection, nodes: Collection[str]) -> None:
     """Refuse to run again what was finished before the first entry that is stored."""
     parts = {part for node in nodes for part in node.split("/")}
     lost = sorted(parts & set(past.forgotten))
@@ -317,16 +320,15 @@ def _refuse_forgotten(past: Past, nodes: Collection[str]) -> None:
         )
 
 
-def _place_before(journal: Journal, codec: Codec, past: Past, first: Finish) -> tuple[RunInfo, int]:
+def _place_before(
+    journal: Journal, codec: Codec, past: Projection, first: FinishedStep
+) -> tuple[RunInfo, int]:
     """The newest checkpoint before a step finished, or else the entry that its run began with."""
     info, before, store = first.info, first.seq, journal.store
-    gone = past.gone.get(info.key, ())
     while marks := store.marks(info.run, before, 1):
-        seq = marks[0].seq
-        low = next((low for low, high in gone if low < seq < high), None)
-        if low is None:
-            return info, seq
-        before = low + 1
+        before = marks[0].seq
+        if past.counts(info.key, before):
+            return info, before
     entry = next(iter(store.read(info.run)), None)
     if entry is None or entry.seq != 1:
         raise CannotRerun(
@@ -339,7 +341,9 @@ def _place_before(journal: Journal, codec: Codec, past: Past, first: Finish) -> 
     return (parent[0], fork.seq) if fork is not None and parent else (info, 0)
 
 
-def _finished_after(past: Past, base: RunInfo, seq: int, first: Finish | None) -> list[Finish]:
+def _finished_after(
+    past: Projection, base: RunInfo, seq: int, first: FinishedStep | None
+) -> list[FinishedStep]:
     found = list(past.finishes.values())
     for place, each in enumerate(found):
         if each is first or (each.info.key == base.key and each.seq > seq):
@@ -350,7 +354,7 @@ def _finished_after(past: Past, base: RunInfo, seq: int, first: Finish | None) -
 # Which step is meant.
 
 
-def _unfinished(settings: Settings, past: Past, loaded: Loaded, name: str) -> Rerun:
+def _unfinished(settings: Settings, past: Projection, loaded: Loaded, name: str) -> Rerun:
     """The same for a step that has not finished: it runs from the newest checkpoint on."""
     active = [step for step in loaded.run.active() if step.node != START]
     found = [step for step in active if name in (step.id, node_of(step.id), base_name(node_of(step.id)))]
@@ -366,7 +370,7 @@ def _unfinished(settings: Settings, past: Past, loaded: Loaded, name: str) -> Re
     return Rerun(info.run, seq, info, nodes, steps, again, only, info, loaded.seq, needs=needs)
 
 
-def _needs(finishes: Iterable[Finish], steps: Iterable[RerunStep]) -> tuple[tuple[bytes, int], ...]:
+def _needs(finishes: Iterable[FinishedStep], steps: Iterable[RerunStep]) -> tuple[tuple[bytes, int], ...]:
     """By run, the entry after which its journal holds all that is kept of some finished steps."""
     kept, found = {step.step for step in steps if step.what == KEPT}, dict[bytes, int]()
     for each in finishes:

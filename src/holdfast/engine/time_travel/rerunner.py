@@ -17,7 +17,6 @@ from holdfast.engine.runner import Caller, Runner
 from holdfast.engine.settings import Outcome, Settings
 from holdfast.engine.time_travel.checkpoints import Moment, find_moment
 from holdfast.engine.time_travel.fork import Fork, Given, begin_fork, checkpoint_of, forget_all, store_fork
-from holdfast.engine.time_travel.past import Past, node_outline, past_of, renamed_node
 from holdfast.engine.time_travel.rerun import Rerun, plan_rerun, plan_rerun_from
 from holdfast.errors import (
     CannotRerun,
@@ -41,6 +40,7 @@ from holdfast.state.schema import as_mapping
 from holdfast.state.state import State
 from holdfast.stores.base import RunInfo
 from holdfast.values import START, RunStatus
+from holdfast.views.projection import Projection, node_outline, project, renamed_node
 
 # What a run records that goes back, and what it keeps.
 
@@ -131,7 +131,7 @@ class Source:
     """A run whose finished steps a new one takes over where their code and their inputs are the same."""
 
     settings: Settings
-    past: Past
+    past: Projection
 
     @classmethod
     def find(cls, settings: Settings, target: str) -> Source:
@@ -147,7 +147,7 @@ class Source:
                 f"{settings.graph.name!r}; only steps of the same workflow can be taken over"
             )
         refuse_unconfirmed(settings.journal, moment.info, settings.codec)
-        return cls(settings, past_of(settings.journal, settings.codec, moment.info, moment.seq))
+        return cls(settings, project(settings.journal, settings.codec, moment.info, moment.seq))
 
     @property
     def reusing(self) -> Reusing:
@@ -215,14 +215,14 @@ def rerun_of_changes(settings: Settings, loaded: Loaded, options: ResumeOptions)
         )
     if not loaded.run.outline:
         return None
-    remap, past = options.remap or {}, past_of(settings.journal, settings.codec, loaded.info, loaded.seq)
+    remap, past = options.remap or {}, project(settings.journal, settings.codec, loaded.info, loaded.seq)
     seeds = _outdated(past, settings.outline, remap)
     seeds |= changed_nodes(loaded.run.outline, settings.outline, remap)
     back = plan_rerun(settings, loaded, past, seeds, remap) if seeds else None
     return back if back is not None and (back.seq is not None or back.again) else None
 
 
-def _outdated(past: Past, outline: Mapping[str, Any], remap: Mapping[str, str]) -> dict[str, str]:
+def _outdated(past: Projection, outline: Mapping[str, Any], remap: Mapping[str, str]) -> dict[str, str]:
     """The nodes with a step that was finished by other code than now, even if the run went on with this one since."""
     found: dict[str, str] = {}
     looked_at: set[tuple[int, str]] = set()
@@ -258,7 +258,7 @@ def begin_again(settings: Settings, back: Rerun, run: str, driver: str, *, updat
 def _from_the_beginning(settings: Settings, parent: RunInfo, run: str, driver: str) -> Fork:
     """A new run that begins as another did, of which no entry holds only that."""
     journal, codec, now = settings.journal, settings.codec, clock.time()
-    started = past_of(journal, codec, parent, 1).begun
+    started = project(journal, codec, parent, 1).begun
     if started is None:
         raise CannotRerun(f"run {parent.run!r} no longer tells how it began")
     info = RunInfo(

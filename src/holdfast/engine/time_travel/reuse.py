@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.engine.decide import qualified
-from holdfast.engine.time_travel.past import Finish, Past, available, node_outline, past_of
 from holdfast.errors import HoldfastError
 from holdfast.graph.fingerprint import same_code
 from holdfast.graph.graph import Graph, Node
@@ -18,6 +17,7 @@ from holdfast.journal.run_state import READY, Frame, RunState, Step, node_of, st
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Cells, Op, Slot, make_op, thaw
 from holdfast.state.schema import Reducer, Schema
+from holdfast.views.projection import FinishedStep, Projection, node_outline, project
 
 logger = logging.getLogger("holdfast")
 
@@ -28,12 +28,14 @@ _OF_A_FILE = ("flow", "run", "replanned")
 class ReusableSteps:
     """The finished steps that a run may be given, and how many it was given."""
 
-    def __init__(self, graph: Graph, codec: Codec, run: RunState, run_id: str, past: Past | None) -> None:
+    def __init__(
+        self, graph: Graph, codec: Codec, run: RunState, run_id: str, past: Projection | None
+    ) -> None:
         assert run.reuse is not None
         self._graph, self._codec, self._run, self._run_id = graph, codec, run, run_id
         self._rerun = run.reuse.rerun
         self._again = frozenset(self._rerun or ())
-        self._known = available(past, run.reuse.after, dict(run.reuse.remap)) if past is not None else {}
+        self._known = past.available(run.reuse.after, dict(run.reuse.remap)) if past is not None else {}
         self._outline = graph.outline()
         self._equality = _Equality(codec)
         self.steps: dict[str, None] = {}
@@ -53,7 +55,7 @@ class ReusableSteps:
         past = None
         try:
             for info in journal.store.runs(key=reuse.key) if reuse.source else [journal.info(run_id)]:
-                past = past_of(journal, codec, info, reuse.upto, inputs=reuse.rerun is None)
+                past = project(journal, codec, info, reuse.upto, inputs=reuse.rerun is None)
         except HoldfastError as error:
             logger.warning("run %s: nothing is taken over from %s: %s", run_id, reuse.source, error)
         return cls(graph, codec, run, run_id, past) if past is not None else None
@@ -76,13 +78,13 @@ class ReusableSteps:
         origin = record.origin or found.info.run
         return StepFinished(step.id, record.ops, record.goto, skipped=record.skipped, origin=origin)
 
-    def promised(self) -> dict[str, Finish]:
+    def promised(self) -> dict[str, FinishedStep]:
         """What the run is given when it comes to it, whatever it looks like then."""
         if self._rerun is None:
             return {}
         return {name: each for name, each in self._known.items() if not {name, node_of(name)} & self._again}
 
-    def _may_take(self, step: Step, found: Finish) -> bool:
+    def _may_take(self, step: Step, found: FinishedStep) -> bool:
         node = self._node(step)
         if node is None or node.graph is not None:
             return False
@@ -103,8 +105,8 @@ class ReusableSteps:
 
     # By content.
 
-    def _is_same(self, step: Step, node: Node, found: Finish) -> bool:
-        seen, now = found.seen, node_outline(self._outline, qualified(step))
+    def _is_same(self, step: Step, node: Node, found: FinishedStep) -> bool:
+        seen, now = found.inputs, node_outline(self._outline, qualified(step))
         if seen is None or not node.reusable or not _is_same_code(seen.outline, now):
             return False
         schema, cells = self._graph.at(step.frame).schema, self._run.frames[step.frame].cells

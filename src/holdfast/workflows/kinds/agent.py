@@ -24,7 +24,7 @@ from holdfast.workflows.errors import StepFailed
 from holdfast.workflows.kinds.kind import Plain, Result
 from holdfast.workflows.kinds.python import find_function
 from holdfast.workflows.model import Step
-from holdfast.workflows.scope import World, count_earlier_lines
+from holdfast.workflows.scope import World
 
 logger = logging.getLogger("holdfast")
 
@@ -51,7 +51,6 @@ class CallAgent(Plain):
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         begun = time.monotonic()
-        count_earlier_lines(ctx)
         try:
             reply = ctx.recall("reply") or self._paid(scope, ctx)
         except AgentError as error:
