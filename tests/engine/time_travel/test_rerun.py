@@ -496,7 +496,7 @@ def test_nonsense_is_refused_with_what_there_is(bench: Bench) -> None:
 
     with pytest.raises(CannotRerun, match="no step 'wrok' that ran; did you mean 'work'"):
         app.rerun("r", "wrok")
-    with pytest.raises(CannotRerun, match="either input= or output="):
+    with pytest.raises(CannotRerun, match="either an input or an output"):
         app.rerun("r", "sum", input={"topic": "x"}, output={})
     with pytest.raises(CannotRerun, match="several steps"):
         app.rerun("r", "work", output={})
