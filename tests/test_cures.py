@@ -242,7 +242,7 @@ def after_ctrl_c(bench: Bench) -> None:
 def a_writer_that_was_interrupted(bench: Bench) -> None:
     app = shaky([False], bench.url)
     app.fork(app.invoke(run_id="r").run_id, 1, run_id="f")
-    journal, codec = app.settings.journal, app.settings.codec
+    journal, codec = app._settings.journal, app._settings.codec
     writer = Writer(journal, journal.load(journal.info("f"), codec), codec, durable=True)
 
     def cut_off() -> None:

@@ -82,7 +82,7 @@ def redefinition(folder: Path, text: str) -> RunCommand:
     """A message that lets a run go on with another definition."""
     (folder / "other.yaml").write_text(text)
     flow = load_workflow(folder / "other.yaml")
-    outline = flow.open("memory://").settings.outline
+    outline = flow.open("memory://")._settings.outline
     definition = {"workflow": flow.name, "outline": outline, "config": flow.config(), "names": {}}
     (folder / "other.yaml").unlink()
     return RunCommand("replan", by="a stranger", definition=definition)

@@ -70,7 +70,7 @@ def done(app: App, run: str, deed: str) -> str:
                 app.promote(app.fork(run))
             case "prune":
                 marks = app.store.marks(run)
-                journal = app.settings.journal
+                journal = app._settings.journal
                 prune_run(journal, journal.info(run), marks[len(marks) // 2].seq)
     except (HoldfastError, IndexError):
         pass

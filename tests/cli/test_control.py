@@ -79,7 +79,7 @@ def test_an_answer_to_a_run_that_another_process_executes_says_what_became_of_it
         while told["status"] == "waiting":
             told = json.loads(call(tmp_path, "answer", "r1#1", "--status", "--store", url, "--json").stdout)
         late = post(
-            app.settings.journal, "r1", RunCommand(ANSWER, pause="ask#1:go", value=b"\x01\x05", by="bob")
+            app._settings.journal, "r1", RunCommand(ANSWER, pause="ask#1:go", value=b"\x01\x05", by="bob")
         )
     finally:
         release.set()

@@ -49,7 +49,7 @@ def plan_and_resume(app: App, run: str = "r", **options: Any) -> Done:
 
 
 def _read(app: App, run: str, head: int, done: Done) -> None:
-    settings = app.settings
+    settings = app._settings
     _, history = settings.journal.history(settings.journal.info(run), settings.codec)
     over = False
     for entry, records in history:

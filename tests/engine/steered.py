@@ -17,11 +17,11 @@ from tests.graphs import Log, chain, says
 
 
 def told(app: App, run: str = "r") -> list[str]:
-    return [moment.text for moment in timeline(app.settings.journal, run)]
+    return [moment.text for moment in timeline(app._settings.journal, run)]
 
 
 def commands(app: App, run: str = "r") -> list[Commanded]:
-    _, history = app.settings.journal.history(app.settings.journal.info(run), Codec())
+    _, history = app._settings.journal.history(app._settings.journal.info(run), Codec())
     return [record for _, found in history for record in found if isinstance(record, Commanded)]
 
 
@@ -135,7 +135,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def journalled(app: App) -> Iterator[Record]:
-    _, history = app.settings.journal.history(app.settings.journal.info("r"), Codec())
+    _, history = app._settings.journal.history(app._settings.journal.info("r"), Codec())
     for _, records in history:
         yield from records
 

@@ -221,7 +221,7 @@ def test_a_message_that_nobody_understands_is_refused_on_record_and_stops_nothin
 
     app = chain("a", "b", nodes={"a": chatty}).compile(store)
     out = app.invoke(run_id="r")
-    loaded = app.settings.journal.load(store.runs(run="r")[0], app.settings.codec)
+    loaded = app._settings.journal.load(store.runs(run="r")[0], app._settings.codec)
 
     assert out.status == RunStatus.COMPLETED and loaded.run.inbox_seen == 1
 

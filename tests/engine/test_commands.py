@@ -83,7 +83,7 @@ def test_what_cannot_be_skipped_is_refused_with_the_reason(memory: Store, name: 
     with pytest.raises(CommandRefused, match=f"run 'r': skip is refused: {reason}"):
         app.skip("r", name, by="ann")
 
-    view = run_view(app.settings.journal, "r")
+    view = run_view(app._settings.journal, "r")
     assert view.commands_refused == view.as_json()["commands_refused"] == 1
     assert [refusal.by for refusal in view.refusals] == ["ann"] and "refused: " in told(app)[-1]
     assert [pause.name for pause in app.pauses("r")] == ["well?"]
@@ -295,8 +295,8 @@ def test_what_follows_a_further_step_follows_if_wished(memory: Store) -> None:
 def test_a_one_off_step_stays_one_after_a_crash_and_in_a_fork(memory: Store) -> None:
     app, _ = failed(memory, "a", "b", "c")
     app.replan("r", "a", follow=False)
-    loaded = app.settings.journal.load(app.settings.journal.info("r"), Codec())
-    memory.prune("r", app.settings.journal.make_snapshot(loaded, Codec()))
+    loaded = app._settings.journal.load(app._settings.journal.info("r"), Codec())
+    memory.prune("r", app._settings.journal.make_snapshot(loaded, Codec()))
 
     assert app.resume("r").state["log"] == ["a1", "a1"]
 

@@ -106,7 +106,7 @@ class Play:
         with self.quiet:
             late = self.asking > 0
             assert self.quiet.wait_for(lambda: not self.asking, 60)
-        return RunStatus(self.app.settings.journal.info("r").status) if late else status
+        return RunStatus(self.app._settings.journal.info("r").status) if late else status
 
     def _driven(self, begin: bool) -> RunStatus:
         try:
@@ -119,7 +119,7 @@ class Play:
 
 def check(app: App, status: RunStatus) -> None:
     """A run stands for a reason, its journal folds to what is loaded, and a snapshot to the same."""
-    journal, codec = app.settings.journal, Codec()
+    journal, codec = app._settings.journal, Codec()
     info = journal.info("r")
     loaded = journal.load(info, codec)
     run = loaded.run

@@ -317,7 +317,7 @@ def test_the_logging_observer_writes_failures_as_errors(caplog: pytest.LogCaptur
 
 
 def test_without_an_observer_nobody_is_told(memory: Store) -> None:
-    assert chain("a").compile(memory, observer="noop").settings.observer is None
+    assert chain("a").compile(memory, observer="noop")._settings.observer is None
 
 
 # Streams.

@@ -37,7 +37,7 @@ class Leased(MemoryStore):
 def overtake(app: App) -> None:
     """Take run `r` over from its owner."""
     # As another process does it: not through this one's queue of commits.
-    journal, codec = Journal(WrappedStore(app.store)), app.settings.codec
+    journal, codec = Journal(WrappedStore(app.store)), app._settings.codec
     writer = Writer(journal, journal.load(journal.info("r"), codec), codec, durable=True)
     writer.record(Resumed("another"))
     writer.flush()

@@ -77,7 +77,7 @@ def test_two_answers_at_the_same_moment_are_both_taken(store: Store) -> None:
 def test_an_answer_that_comes_in_while_a_drive_ends_is_not_left_lying(memory: Store) -> None:
     app = two_questions(memory)
     run_id = app.submit({})
-    journal, codec = app.settings.journal, app.settings.codec
+    journal, codec = app._settings.journal, app._settings.codec
 
     class Late:
         """Posts an answer after the execution has read its inbox for the last time."""
@@ -99,7 +99,7 @@ def test_a_cancel_that_a_dead_driver_did_not_see_is_heeded_by_the_next_worker_bu
     app = graph(a=lambda state: {"ran": True}).compile(memory)
     by_worker, by_hand = app.submit({}), app.submit({})
     for run in (by_worker, by_hand):
-        post(app.settings.journal, run, RunCommand(CANCEL, "no more"))
+        post(app._settings.journal, run, RunCommand(CANCEL, "no more"))
 
     assert take_up(app, by_worker).status == RunStatus.CANCELLED
     assert app.resume(by_hand).status == RunStatus.COMPLETED

@@ -64,7 +64,7 @@ def renamed(state: dict[str, Any]) -> None:
 def migrations(store: Store, run: str = "r") -> list[tuple[str, str, list[tuple[str, str]]]]:
     journal = Journal(store)
     app = newer().compile(store)
-    _, history = journal.history(journal.info(run), app.settings.codec)
+    _, history = journal.history(journal.info(run), app._settings.codec)
     found = [record for _, records in history for record in records if isinstance(record, Migrated)]
     return [(each.since, each.until, [(op.kind, op.key) for op in each.ops]) for each in found]
 

@@ -350,13 +350,13 @@ def test_a_repeated_once_is_told_by_the_journal(tmp_path: Path, monkeypatch: pyt
     app, _ = crashed(tmp_path, monkeypatch, "default", "sync")
     app.resume("r")
 
-    journal = read_journal(app.settings.journal.store, "r")
+    journal = read_journal(app._settings.journal.store, "r")
     begun = [record for _, record in journal.records if isinstance(record, OnceStarted)]
     assert [(each.key, each.attempt, each.repeated) for each in begun] == [
         ("charge", 1, False),
         ("charge", 2, True),
     ]
-    told = [moment.text for moment in timeline(app.settings.journal, "r") if moment.type == "once.in_doubt"]
+    told = [moment.text for moment in timeline(app._settings.journal, "r") if moment.type == "once.in_doubt"]
     assert told == ["once 'charge' of work#1 was in doubt, and runs again"]
 
 
@@ -415,7 +415,7 @@ def test_a_step_that_somebody_lets_run_again_runs_its_functions_again_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, file = crashed(tmp_path, monkeypatch, "default", "sync")
-    graph = app.settings.graph
+    graph = app._settings.graph
     import dataclasses
 
     asking = dataclasses.replace(graph.nodes["work"], if_interrupted="ask")

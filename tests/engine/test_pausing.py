@@ -594,9 +594,9 @@ def test_a_long_sleep_that_is_over_costs_a_resume_nothing() -> None:
 
     app = one(work).compile("memory://")
     app.invoke(run_id="r")
-    journal = app.settings.journal
-    writer = app._runner.writer(journal.load(journal.info("r"), app.settings.codec))
-    writer.record(Noted("work#1", "sleep:grace", app.settings.codec.encode(time.time() - 1)))
+    journal = app._settings.journal
+    writer = app._runner.writer(journal.load(journal.info("r"), app._settings.codec))
+    writer.record(Noted("work#1", "sleep:grace", app._settings.codec.encode(time.time() - 1)))
     writer.flush()
 
     assert app.resume("r", "fine").state["log"] == ["fine"]

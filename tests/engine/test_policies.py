@@ -408,7 +408,7 @@ def test_a_pruned_checkpoint_is_gone_and_the_others_still_read_right(store: Stor
     app.invoke(run_id="r")
     every = app.checkpoints("r")
 
-    gone = apply_retention(app.settings.journal, app.name, Retention.recent(3))
+    gone = apply_retention(app._settings.journal, app.name, Retention.recent(3))
 
     assert gone == 4 and [found.id for found in app.checkpoints("r")] == [found.id for found in every[4:]]
     assert [len(app.get_state("r", checkpoint_id=found.id)["log"]) for found in every[4:]] == [5, 6, 7]
@@ -459,7 +459,7 @@ def test_the_last_successful_run_is_kept_if_it_is_wanted(store: Store) -> None:
     time.sleep(0.002)
     paused = chain("a", "b", "c", name="w").compile(store, interrupt_before=["c"])
     paused.invoke(run_id="later")
-    journal = paused.settings.journal
+    journal = paused._settings.journal
 
     apply_retention(journal, "w", Retention(max_checkpoints=1))
     assert set(counted(store)) == {"good", "later"}
@@ -486,7 +486,7 @@ def test_runs_untouched_for_too_long_are_deleted(store: Store) -> None:
     paused.invoke(run_id="waiting")
     aged(store, "waiting", days=8)
 
-    assert apply_retention(app.settings.journal, app.name, Retention()) == 3
+    assert apply_retention(app._settings.journal, app.name, Retention()) == 3
     assert [info.run for info in store.runs()] == ["new"]
 
 

@@ -57,7 +57,7 @@ def executed(store: Store) -> Iterator[Executed]:
 def both(executed: Executed, first: dict[str, Any], second: dict[str, Any]) -> list[Receipt]:
     """Two people who see the same open questions answer at the same time."""
     found: list[Receipt] = []
-    journal, codec = executed.app.settings.journal, executed.app.settings.codec
+    journal, codec = executed.app._settings.journal, executed.app._settings.codec
     loaded = journal.load(journal.info("r"), codec)
     numbers = []
     for answers, by in ((first, "ann"), (second, "bob")):
@@ -79,7 +79,7 @@ def test_of_two_who_answer_one_question_one_is_applied_and_the_other_is_told_why
     assert first.status == "applied"
     assert (second.status, second.by) == ("refused", "bob")
     assert "nothing waits for 'go#1:go' any more: it was answered before" in second.reason
-    records = [record for _, record in read_journal(executed.app.settings.journal.store, "r").records]
+    records = [record for _, record in read_journal(executed.app._settings.journal.store, "r").records]
     assert [record.by for record in records if isinstance(record, Answered)] == ["ann"]
     assert [record.by for record in records if isinstance(record, Commanded) and record.refused] == ["bob"]
 
@@ -131,10 +131,10 @@ def test_a_refusal_is_known_in_every_process_and_after_the_run_has_ended(tmp_pat
 
 def test_a_refusal_is_found_in_the_journal_when_many_have_followed_it(executed: Executed) -> None:
     both(executed, {"go": "yes"}, {"go": "no"})
-    journal = executed.app.settings.journal
+    journal = executed.app._settings.journal
     for _ in range(25):
         number = post(journal, "r", RunCommand(ANSWER, pause="gone", value=b"\x01\x05"))
-    control._settled(journal, Receipt("r", "waiting", number=number), executed.app.settings.codec, 60.0)
+    control._settled(journal, Receipt("r", "waiting", number=number), executed.app._settings.codec, 60.0)
 
     assert executed.app.answer_status("r#2").by == "bob"
     assert executed.app.answer_status("r#1").status == "applied"

@@ -34,7 +34,7 @@ def test_a_run_goes_on_with_another_definition(memory: Store) -> None:
     changed = chain("a", "b", "z", nodes={"b": flaky, "z": says("z")}).compile(memory)
 
     answer = control.send(
-        app.settings.journal,
+        app._settings.journal,
         "r",
         control.redefine("graph", changed.outline(), {"flow": "v2"}),
         by="ann",
@@ -45,7 +45,7 @@ def test_a_run_goes_on_with_another_definition(memory: Store) -> None:
         "the workflow changed by ann",
         "replan was asked for by ann: better",
     ]
-    assert run_view(app.settings.journal, "r").config == {"flow": "v2"}
+    assert run_view(app._settings.journal, "r").config == {"flow": "v2"}
     assert changed.resume("r", on_change="fail").state["log"] == ["a1", "mended1", "z"]
 
 
@@ -62,7 +62,7 @@ def test_renamed_steps_keep_their_place_and_what_they_left(memory: Store) -> Non
     changed = new.add_edge(START, "first").add_edge("first", "second").compile(memory)
 
     names = {"a": "first", "b": "second"}
-    control.send(app.settings.journal, "r", control.redefine("g", changed.outline(), {}, names))
+    control.send(app._settings.journal, "r", control.redefine("g", changed.outline(), {}, names))
 
     assert changed.resume("r", "yes").state == {"a": 1, "first": 1, "answer": "yes"}
 
@@ -82,7 +82,7 @@ def test_a_definition_that_does_not_fit_is_refused(
 
     with pytest.raises(CommandRefused, match=reason):
         outline = chain(*nodes).compile(memory).outline()
-        control.send(app.settings.journal, "r", control.redefine(workflow, outline, {}, names))
+        control.send(app._settings.journal, "r", control.redefine(workflow, outline, {}, names))
 
 
 def test_a_run_is_cancelled_at_once_though_a_definition_waits_for_its_steps(memory: Store) -> None:
@@ -91,7 +91,7 @@ def test_a_run_is_cancelled_at_once_though_a_definition_waits_for_its_steps(memo
     driven = Driven(app, held)
 
     outline = fan("a", "b").compile(memory).outline()
-    control.send(app.settings.journal, "r", control.redefine("graph", outline, {"v": 2}))
+    control.send(app._settings.journal, "r", control.redefine("graph", outline, {"v": 2}))
     app.cancel("r")
     until(lambda: app.runs()[0].status == "cancelled")
     driven.end()
@@ -116,9 +116,9 @@ def test_a_driver_leaves_a_run_that_has_another_definition_between_two_waves(
         driven = Driven(app, held)
 
     definition: Any = ("graph", changed.outline(), {"v": 2})
-    answer = control.send(app.settings.journal, "r", control.redefine(*definition, {"a": "z"}))
+    answer = control.send(app._settings.journal, "r", control.redefine(*definition, {"a": "z"}))
     assert answer == "asked"
-    assert control.send(app.settings.journal, "r", control.skip("c"), timeout=0.4) == "asked", (
+    assert control.send(app._settings.journal, "r", control.skip("c"), timeout=0.4) == "asked", (
         "what is under way comes first"
     )
     held.free.set()

@@ -50,14 +50,14 @@ def test_a_completed_run_is_tagged_and_found_by_its_tags(store: Store) -> None:
     app = chain("a", "b", "c").compile(store)
     app.invoke({"n": 1}, run_id="r", config={"tags": ["nightly"]})
     app.invoke({"n": 1}, run_id="s")
-    touched = app.settings.journal.info("r").updated_at
+    touched = app._settings.journal.info("r").updated_at
 
     assert app.tag("r", "good", "reviewed", by="ann") == RunStatus.COMPLETED
     assert app.tag("r", "best", remove=["good"]) == RunStatus.COMPLETED
 
-    assert app.settings.journal.info("r").tags == ("nightly", "reviewed", "best")
+    assert app._settings.journal.info("r").tags == ("nightly", "reviewed", "best")
     assert [info.run for info in app.runs(tag="best")] == ["r"] and not app.runs(tag="good")
-    assert app.settings.journal.info("r").updated_at == touched  # To speak of a run is not to touch it.
+    assert app._settings.journal.info("r").updated_at == touched  # To speak of a run is not to touch it.
     assert app.get_state("r")["n"] == app.get_state("s")["n"]
 
 
@@ -68,11 +68,11 @@ def test_notes_are_kept_with_who_wrote_them(store: Store) -> None:
     app.note("r@1", "here it\nbegan", by="bob")
     app.tag("r@1", "start")
 
-    whole, first = run_view(app.settings.journal, "r").remarks
+    whole, first = run_view(app._settings.journal, "r").remarks
     assert [(note.by, note.text) for note in whole.notes] == [("ann", "well done")]
     assert first.checkpoint_id == app.checkpoints("r")[0].id and first.tags == ("start",)
     assert [(note.by, note.text) for note in first.notes] == [("bob", "here it\nbegan")]
-    told = [moment.text for moment in timeline(app.settings.journal, "r") if moment.type == "run.remark"]
+    told = [moment.text for moment in timeline(app._settings.journal, "r") if moment.type == "run.remark"]
     assert told[0] == "run by ann: note: well done" and len(told) == 3
 
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_is_meant_by_its_id_too(store: Store) -> None:
     app.tag("r", "mid", checkpoint=point.id)
     app.tag(point.id, "again")
 
-    (said,) = run_view(app.settings.journal, "r").remarks
+    (said,) = run_view(app._settings.journal, "r").remarks
     assert (said.seq, said.tags) == (point.seq, ("mid", "again"))
 
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_meant_is_refused() -> None:
         app.tag("r", ["good"])  # type: ignore[arg-type]
     with pytest.raises(CheckpointNotFound):
         app.keep("r@9")
-    assert not run_view(app.settings.journal, "r").remarks
+    assert not run_view(app._settings.journal, "r").remarks
 
 
 def test_bytes_that_are_no_text_are_taken_as_what_they_are() -> None:
@@ -119,9 +119,9 @@ def test_bytes_that_are_no_text_are_taken_as_what_they_are() -> None:
     app.invoke({}, run_id="r")
     app.note("r", "caf\udce9", by="b\udcff")
     with pytest.raises(CommandRefused, match="no step"):
-        control.send(app.settings.journal, "r", control.skip("\udcff"))
+        control.send(app._settings.journal, "r", control.skip("\udcff"))
 
-    (said,) = run_view(app.settings.journal, "r").remarks
+    (said,) = run_view(app._settings.journal, "r").remarks
     assert [(note.by, note.text) for note in said.notes] == [("b\\udcff", "caf\\udce9")]
 
 
@@ -163,7 +163,7 @@ def test_tags_that_two_add_at_the_same_moment_are_both_kept(change: str) -> None
 
     doings[change]()
 
-    assert not store.happens and "theirs" in first.settings.journal.info("r").tags
+    assert not store.happens and "theirs" in first._settings.journal.info("r").tags
 
 
 def test_whoever_drives_a_run_writes_it_down(store: Store) -> None:
@@ -187,7 +187,7 @@ def test_whoever_drives_a_run_writes_it_down(store: Store) -> None:
     go_on.set()
     driving.join(60)
 
-    info = app.settings.journal.info("r")
+    info = app._settings.journal.info("r")
     assert (info.status, info.tags) == ("completed", ("live",))
 
 
@@ -201,7 +201,7 @@ def test_a_remark_to_a_paused_run_of_the_fleet_leaves_it_paused(store: Store) ->
 
     asyncio.run(app.aexecute("r"))
     assert app.note("r", "nobody knows") == RunStatus.PAUSED
-    assert app.settings.journal.info("r").status == RunStatus.PAUSED
+    assert app._settings.journal.info("r").status == RunStatus.PAUSED
 
 
 def test_what_came_too_late_for_a_completed_run_is_refused_with_the_next_remark() -> None:
@@ -209,12 +209,12 @@ def test_what_came_too_late_for_a_completed_run_is_refused_with_the_next_remark(
     from holdfast.engine.commands.control import post
     from holdfast.engine.commands.inbox import EDIT, RunCommand
 
-    post(app.settings.journal, "r", RunCommand(EDIT))
+    post(app._settings.journal, "r", RunCommand(EDIT))
     app.tag("r", "done")
-    view = run_view(app.settings.journal, "r")
+    view = run_view(app._settings.journal, "r")
     assert view.tags == ("done",) and view.refusals[0].reason == "the run is completed"
     with pytest.raises(Exception, match="completed"):
-        control.send(app.settings.journal, "r", control.edit({"n": 2}))
+        control.send(app._settings.journal, "r", control.edit({"n": 2}))
 
 
 def test_tags_of_runs_that_are_sealed_are_sealed_in_the_journal(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_retention_by_count_never_drops_a_kept_checkpoint(store: Store) -> None:
     app.keep("r", points[1].id)
     for run in ("s", "t"):
         app.invoke({"n": 1}, run_id=run)
-    journal = app.settings.journal
+    journal = app._settings.journal
 
     apply_retention(journal, app.name, Retention(max_checkpoints=1, max_age=None, keep_successful=False))
 
@@ -279,7 +279,7 @@ def test_pruning_by_hand_leaves_kept_checkpoints_alone(store: Store) -> None:
     app.invoke({"n": 1}, run_id="s")
     kept = app.checkpoints("r")[1]
     app.keep(kept.id)
-    journal = app.settings.journal
+    journal = app._settings.journal
 
     carry_out(journal, planned(journal, keep=1))
     carry_out(journal, planned(journal, before=time.time() + 10))

@@ -421,7 +421,7 @@ def test_what_a_new_run_is_to_be_given_is_planned(empty: MemoryStore, fails: str
     kept = [name for name in "sabxyz" if name in waits or name not in "abc" or name < fails]
     assert before == {**{f"{name}#1": "kept" for name in kept}, f"{fails}#1": "rerun"}
 
-    prune_run(app.settings.journal, app.settings.journal.info("n"), app.checkpoints("n")[-1].seq)
+    prune_run(app._settings.journal, app._settings.journal.info("n"), app.checkpoints("n")[-1].seq)
     after = fates(app.plan_resume("n"))
 
     assert {name.partition("#")[0]: what for name, what in after.items()} == {

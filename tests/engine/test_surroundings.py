@@ -44,8 +44,8 @@ def copy(tmp_path: Path) -> Path:
 
 
 def described(app: App, run: str = "r") -> list[dict[str, Any]]:
-    journal = app.settings.journal
-    _, history = journal.history(journal.info(run), app.settings.codec)
+    journal = app._settings.journal
+    _, history = journal.history(journal.info(run), app._settings.codec)
     found = [record for _, records in history for record in records if isinstance(record, Described)]
     return [read_facts(record.facts) for record in found]
 
@@ -56,11 +56,11 @@ def test_a_run_knows_where_it_was_driven(store: Store) -> None:
     app = chain("a", "b").compile(store, facts={"team": "blue"})
     app.invoke({"n": 1}, run_id="r")
 
-    facts = run_view(app.settings.journal, "r").facts
+    facts = run_view(app._settings.journal, "r").facts
     assert facts["host"] == socket.gethostname() and facts["team"] == "blue"
     assert facts["python"] == ".".join(map(str, sys.version_info[:3])) and facts["packages"]["pydantic"]
     assert not {"argv", "env", "environ", "user", "pid", "cwd"} & set(facts)
-    told = next(moment for moment in timeline(app.settings.journal, "r") if moment.type == "run.describe")
+    told = next(moment for moment in timeline(app._settings.journal, "r") if moment.type == "run.describe")
     assert f"driven on {socket.gethostname()}" in told.text
 
 
@@ -108,7 +108,7 @@ def test_another_place_is_noted_on_resume(store: Store) -> None:
 
     assert described(app)[0]["team"] == "blue"
     assert described(app)[-1]["team"] == "red"
-    told = [moment.text for moment in timeline(app.settings.journal, "r") if moment.type == "run.describe"]
+    told = [moment.text for moment in timeline(app._settings.journal, "r") if moment.type == "run.describe"]
     assert any("another team: red, was: blue" in text for text in told)
 
 

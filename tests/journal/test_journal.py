@@ -522,7 +522,7 @@ def test_every_checkpoint_of_any_run_reads_as_it_was_also_across_snapshots_and_p
     found = app.checkpoints("r")
     assert [app.get_state("r", checkpoint_id=mark.id) for mark in found] == states
     horizon = data.draw(st.integers(0, len(found) - 1))
-    journal = app.settings.journal
+    journal = app._settings.journal
     store.prune("r", journal.make_snapshot(load(journal, upto=found[horizon].seq), CODEC))
     assert [app.get_state("r", checkpoint_id=mark.id) for mark in app.checkpoints("r")] == states[horizon:]
 

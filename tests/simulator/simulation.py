@@ -91,7 +91,7 @@ class Simulation:
         """The same graph, on the store of a process."""
         known = self._apps.get((app, process))
         if known is None:
-            settings = app.settings
+            settings = app._settings
             journal = Journal(self._connections[process], settings.journal.seal)
             known = self._apps[app, process] = App(dataclasses.replace(settings, journal=journal))
         return known

@@ -225,8 +225,8 @@ def test_a_copy_that_ends_before_the_horizon_says_so(source: Store, target: Stor
     app = asking(source)
     app.resume("r", answer="go")
     journal, info = Journal(source), facts(source, "r")
-    loaded = journal.load(info, app.settings.codec)
-    source.prune("r", journal.make_snapshot(loaded, app.settings.codec))
+    loaded = journal.load(info, app._settings.codec)
+    source.prune("r", journal.make_snapshot(loaded, app._settings.codec))
 
     (left_out,) = copy_runs(source, target).problems
 

@@ -175,7 +175,7 @@ def test_the_plan_names_each_consequence_and_the_resume_matches_it(shop: Worksho
         names = case.remap
         renamed = {"remap": flow.renamed_nodes(app, "r", names), "rename_keys": names} if names else {}
         done = plan_and_resume(app, **renamed, **case.options)
-        rows = plan_rows(done.plan, app.settings.graph.nodes)
+        rows = plan_rows(done.plan, app._settings.graph.nodes)
     finally:
         app.store.close()
 

@@ -96,7 +96,7 @@ class Witness:
         ]
         connection.close()
         self.seen["rows"] = repr(rows)
-        journal, codec = app.settings.journal, app.settings.codec
+        journal, codec = app._settings.journal, app._settings.codec
         _, history = journal.history(journal.info("r"), codec)
         self.seen["records"] = repr([[_shown(record) for record in records] for _, records in history])
         self.seen["state"] = json.dumps(app.get_state("r").to_dict(), default=repr, ensure_ascii=False)

@@ -111,7 +111,7 @@ def test_wait_until_something_that_is_no_moment(shop: Workshop) -> None:
 
 def test_a_wait_that_was_interrupted_does_not_begin_anew(shop: Workshop) -> None:
     app = shop.open("steps: [{name: x, wait: 2s}]")
-    journal, codec = app.settings.journal, app.settings.codec
+    journal, codec = app._settings.journal, app._settings.codec
 
     def notes() -> list[bytes]:
         if not app.store.runs(run="r"):

@@ -273,7 +273,7 @@ def test_policies_of_the_file_reach_the_engine(shop: Workshop) -> None:
         "retention: {max_checkpoints: 5, max_age_days: null, keep_successful: false, pause_ttl: 2h}}",
         "  limits: {max_iterations: 7, max_parallel: 3}\n  on_change: fail\n",
     )
-    settings = shop.open(text).settings
+    settings = shop.open(text)._settings
 
     policy, retention = settings.policy, settings.retention
     assert (policy.durability, policy.interval, policy.on_save_error, policy.preserve) == (
@@ -287,7 +287,7 @@ def test_policies_of_the_file_reach_the_engine(shop: Workshop) -> None:
     assert retention.pause_ttl is not None and retention.pause_ttl.total_seconds() == 7200
     assert (settings.graph.max_iterations, settings.rules.max_parallel) == (7, 3)
     assert settings.on_change == "fail"
-    assert shop.open(durability="exit").settings.policy.durability == "exit"
+    assert shop.open(durability="exit")._settings.policy.durability == "exit"
 
 
 @pytest.mark.parametrize("interactive", [True, False])

@@ -152,8 +152,10 @@ class Workshop:
         """The workflow by what a run remembers of it."""
         app = self.open() if (self.folder / "flow.yaml").exists() else None
         assert app is not None
-        config = app.settings.journal.load(app.settings.journal.info(run_id), app.settings.codec).run.config
-        return workflow_of_run(app.settings.codec.decode(config), **options)
+        config = app._settings.journal.load(
+            app._settings.journal.info(run_id), app._settings.codec
+        ).run.config
+        return workflow_of_run(app._settings.codec.decode(config), **options)
 
     def fix(self, name: str = "fixed") -> None:
         (self.folder / name).touch()

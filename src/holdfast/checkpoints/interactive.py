@@ -52,13 +52,13 @@ def pause_workflow(app: App, run_id: str, block_id: str, prompt: str) -> str:
     response from `ctx.ask(…, name=block_id)`. A run that waits for that response already, because a
     node asked for it, is left as it is.
     """
-    journal = app.settings.journal
+    journal = app._settings.journal
     info = journal.info(run_id)
     refuse_finished(info)
-    loaded = journal.load(info, app.settings.codec)
+    loaded = journal.load(info, app._settings.codec)
     if not any(pause.name == block_id for pause in loaded.run.pauses.values()):
         _refuse_driven(app, info)
-        writer = Writer(journal, loaded, app.settings.codec, durable=True)
+        writer = Writer(journal, loaded, app._settings.codec, durable=True)
         _record_pause(writer, _waiting_step(loaded.run, run_id, block_id), block_id, prompt)
         writer.flush()
     return checkpoint_id(info.key, loaded.run.saved_seq)

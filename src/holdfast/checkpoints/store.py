@@ -264,8 +264,8 @@ class CheckpointStore:
         encryption_key: str | None = None,
     ) -> None:
         if isinstance(store, App):
-            self._journal = store.settings.journal
-            self._codec: Codec = TolerantCodec(store.settings.codec.types)
+            self._journal = store._settings.journal
+            self._codec: Codec = TolerantCodec(store._settings.codec.types)
         else:
             seal = Seal.chosen(encryption_key or None, None, os.environ)
             self._journal = Journal(open_store(store), seal)

@@ -163,7 +163,7 @@ class Driving:
 
     def _config(self, run_id: str) -> dict[str, Any]:
         """The config that is stored of a run; none if nothing is."""
-        journal = self._app.settings.journal
+        journal = self._app._settings.journal
         found = journal.store.runs(run=run_id) if run_id else []
         return config_of(journal, found[0]) if found else {}
 
@@ -181,7 +181,7 @@ class Driving:
     def _asked(self, outcome: Outcome) -> Reply:
         lookout, terminal = Lookout(self._app, outcome), self._terminal
         terminal.poll = lookout.look
-        definition, settings = self._flow.definition, self._app.settings
+        definition, settings = self._flow.definition, self._app._settings
 
         def commit(pause: Pause, value: Any) -> None:
             given, codec = {pause.id: value}, settings.codec

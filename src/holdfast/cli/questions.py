@@ -372,7 +372,7 @@ class Lookout:
     def _by(self, pauses: set[str]) -> str:
         from holdfast.journal.records import Answered
 
-        settings = self._app.settings
+        settings = self._app._settings
         _, history = settings.journal.history(settings.journal.info(self._run_id), settings.codec)
         given = [record for _, records in history for record in records if isinstance(record, Answered)]
         names = {record.by for record in given if record.pause in pauses and record.by}

@@ -66,7 +66,7 @@ def kept_of(app: App, run_id: str) -> Kept | None:
     from holdfast.engine.runner import state_of
     from holdfast.journal.run_state import FAILED
 
-    settings = app.settings
+    settings = app._settings
     try:
         loaded = settings.journal.load(settings.journal.info(run_id), settings.codec)
         state = state_of(loaded, settings)
@@ -99,7 +99,7 @@ def _open_items(run: RunState) -> tuple[tuple[str, str], ...]:
 def _reused(app: App, loaded: Loaded) -> int:
     from holdfast.journal.records import StepFinished
 
-    settings = app.settings
+    settings = app._settings
     _, history = settings.journal.history(loaded.info, settings.codec)
     found = [record for _, records in history for record in records if isinstance(record, StepFinished)]
     return reused_steps(app, {record.step for record in found if record.origin}).steps
@@ -107,7 +107,7 @@ def _reused(app: App, loaded: Loaded) -> int:
 
 def reused_steps(app: App, ids: Iterable[str]) -> Counts:
     """How many steps of the workflow itself, and items, are over by what was taken over, and not run."""
-    nodes = app.settings.graph.nodes
+    nodes = app._settings.graph.nodes
     own = {place_of(name) for name in ids if "/" not in name}
     whole = [place for place in own if place.role == "done" or f"{place.path[0]}:done" not in nodes]
     steps = {place.path for place in whole if place.role not in HELPERS.values()}
@@ -118,7 +118,7 @@ def kept_at(app: App, info: RunInfo, seq: int | None) -> Kept | None:
     """What of a run is kept that goes on from where it, or another, stood at an entry; `None` if nothing is."""
     from holdfast.engine.runner import state_of
 
-    settings = app.settings
+    settings = app._settings
     if not seq:
         return None
     try:
@@ -132,7 +132,7 @@ def kept_at(app: App, info: RunInfo, seq: int | None) -> Kept | None:
 
 def counts_of(app: App, run_id: str) -> Counts:
     """How many steps and items of a run are finished."""
-    settings = app.settings
+    settings = app._settings
     return counted(settings.journal.load(settings.journal.info(run_id), settings.codec).run)
 
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from holdfast.engine import checkpoint_files as files
-from holdfast.engine.blocking import Blocking, StreamQueue, run_blocking
+from holdfast.engine.blocking import Blocking, Main, StreamQueue, run_blocking
 from holdfast.engine.loop import Execution
-from holdfast.engine.resume import ResumeOptions, find_checkpoint
 from holdfast.engine.runner import ObserverLike, ignore, state_of
 from holdfast.engine.settings import Outcome, Pause, one_of, public_pauses
-from holdfast.engine.submission import DEFAULT_QUEUE, Place, When, id_of_key, requeue
 from holdfast.engine.time_travel.app_methods import Accounting
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event
 from holdfast.journal.checkpoint_ids import Checkpoint, read_mark
-from holdfast.journal.copying import delete_run
 from holdfast.state.state import State
 from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
@@ -27,7 +23,9 @@ from holdfast.values import RunStatus
 if TYPE_CHECKING:
     from holdfast.engine.commands.control import Receipt, Step, Update
     from holdfast.engine.commands.inbox import RunCommand
+    from holdfast.engine.resume import ResumeKeywords
     from holdfast.engine.resume_plan import ResumePlan
+    from holdfast.engine.submission import When
 
 
 Input = Mapping[str, Any] | Any | None
@@ -56,11 +54,8 @@ class App(Accounting):
         `reuse` names another run of this workflow: what it has finished is not run again where the node's code and
         its inputs are the same. Without an input that run's own is taken; its config holds where none is given.
         """
-        return Blocking(
-            lambda private, hold: self._runner.invoke(
-                input, run_id, config, checkpoint, self._caller(observer, private, hold), reuse=reuse
-            )
-        ).run()
+        how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint, "reuse": reuse}
+        return Blocking(self._invocation(input, observer, **how)).run()
 
     async def ainvoke(
         self,
@@ -73,9 +68,46 @@ class App(Accounting):
         observer: ObserverLike = None,
     ) -> Outcome:
         """As `invoke`. Sync nodes and the store's syncs run in worker threads, so the loop is never blocked."""
-        return await self._runner.invoke(
-            input, run_id, config, checkpoint, self._caller(observer), reuse=reuse
-        )
+        how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint, "reuse": reuse}
+        return await self._invocation(input, observer, **how)(False, ignore)
+
+    def stream(
+        self,
+        input: Input = None,
+        *,
+        run_id: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        checkpoint: str | Path | None = None,
+        answers: Mapping[str, Any] | None = None,
+    ) -> Iterator[Event]:
+        """Start a run, or resume one with `checkpoint`, and yield its events as they happen.
+
+        The run goes on in a thread of its own, however slowly the events are taken. Leaving the loop
+        early saves and stops the run. A failure is raised after its `graph.fail` event.
+        """
+        queue = StreamQueue()
+        how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint}
+        yield from queue.drain(Blocking(self._invocation(input, queue, answers=answers, **how)))
+
+    async def astream(
+        self,
+        input: Input = None,
+        *,
+        run_id: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        checkpoint: str | Path | None = None,
+        answers: Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[Event]:
+        """As `stream`, in the running event loop."""
+        queue = StreamQueue()
+        how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint}
+        work = self._invocation(input, queue, answers=answers, **how)(False, ignore)
+        async with contextlib.aclosing(queue.drain_async(work)) as events:
+            async for event in events:
+                yield event
+
+    def _invocation(self, input: Input, observer: ObserverLike, **how: Any) -> Main:
+        return lambda private, hold: self._runner.invoke(input, self._caller(observer, private, hold), **how)
 
     def resume(
         self,
@@ -83,17 +115,8 @@ class App(Accounting):
         answer: Any = None,
         *,
         answers: Mapping[str, Any] | None = None,
-        config: Mapping[str, Any] | None = None,
-        update: Mapping[str, Any] | None = None,
-        if_interrupted: str | None = None,
-        on_change: str | None = None,
-        remap: Mapping[str, str] | None = None,
-        takeover: bool = False,
-        rerun_changed: bool = False,
-        rename_keys: Mapping[str, str] | None = None,
-        plan: ResumePlan | str | None = None,
-        trust: bool | str = False,
         observer: ObserverLike = None,
+        **options: Unpack[ResumeKeywords],
     ) -> Outcome:
         """Resume a run where it stopped. Finished steps do not run again.
 
@@ -116,23 +139,7 @@ class App(Accounting):
         `trust`, `ForeignRun` is raised, whose `disclosure` tells that. `trust` is `True`, or the error's `digest`,
         which confirms what was shown and nothing else.
         """
-        options = ResumeOptions(
-            answer,
-            answers,
-            config,
-            update,
-            if_interrupted,
-            on_change,
-            remap,
-            takeover,
-            rerun_changed=rerun_changed,
-            rename_keys=rename_keys,
-            plan=plan,
-            trust=trust,
-        )
-        return Blocking(
-            lambda private, hold: self._runner.resume(target, options, self._caller(observer, private, hold))
-        ).run()
+        return Blocking(self._resumption(target, observer, answer=answer, answers=answers, **options)).run()
 
     async def aresume(
         self,
@@ -140,73 +147,56 @@ class App(Accounting):
         answer: Any = None,
         *,
         answers: Mapping[str, Any] | None = None,
-        config: Mapping[str, Any] | None = None,
-        update: Mapping[str, Any] | None = None,
-        if_interrupted: str | None = None,
-        on_change: str | None = None,
-        remap: Mapping[str, str] | None = None,
-        takeover: bool = False,
-        rerun_changed: bool = False,
-        rename_keys: Mapping[str, str] | None = None,
-        plan: ResumePlan | str | None = None,
-        trust: bool | str = False,
         observer: ObserverLike = None,
+        **options: Unpack[ResumeKeywords],
     ) -> Outcome:
         """As `resume`, in the running event loop."""
-        options = ResumeOptions(
-            answer,
-            answers,
-            config,
-            update,
-            if_interrupted,
-            on_change,
-            remap,
-            takeover,
-            rerun_changed=rerun_changed,
-            rename_keys=rename_keys,
-            plan=plan,
-            trust=trust,
-        )
-        return await self._runner.resume(target, options, self._caller(observer))
+        work = self._resumption(target, observer, answer=answer, answers=answers, **options)
+        return await work(False, ignore)
 
-    def stream(
+    async def aexecute(
         self,
-        input: Input = None,
+        run_id: str,
         *,
-        run_id: str | None = None,
-        config: Mapping[str, Any] | None = None,
-        checkpoint: str | Path | None = None,
-        answers: Mapping[str, Any] | None = None,
-    ) -> Iterator[Event]:
-        """Start a run, or resume one with `checkpoint`, and yield its events as they happen.
+        idle_timeout: float = 1.0,
+        observer: ObserverLike = None,
+        hold: Callable[[Execution], None] = ignore,
+    ) -> Outcome:
+        """Execute a run of the fleet as far as it goes without waiting; what workers do.
 
-        The run goes on in a thread of its own, however slowly the events are taken. Leaving the loop
-        early saves and stops the run. A failure is raised after its `graph.fail` event.
+        Gates stay closed. When all there is to do for longer than `idle_timeout` seconds is to wait, for a
+        retry, a `ctx.sleep` or a question's timeout, the run is left until its time has come. `hold` is
+        given the execution, so that it can be asked to stop.
         """
-        queue = StreamQueue()
-        yield from queue.drain(
-            Blocking(
-                lambda private, hold: self._runner.invoke(
-                    input, run_id, config, checkpoint, self._caller(queue, private, hold), answers
-                )
-            )
-        )
+        return await self._resumption(run_id, observer, idle_timeout, approve=False)(False, hold)
 
-    async def astream(
+    def _resumption(
+        self, target: str | Path, observer: ObserverLike, idle_timeout: float | None = None, **options: Any
+    ) -> Main:
+        from holdfast.engine.continuation import resume
+        from holdfast.engine.resume import ResumeOptions
+
+        chosen = ResumeOptions(**options)
+
+        def main(private: bool, hold: Callable[[Execution], None]) -> Coroutine[Any, Any, Outcome]:
+            caller = dataclasses.replace(self._caller(observer, private, hold), idle_timeout=idle_timeout)
+            return resume(self._runner, target, chosen, caller)
+
+        return main
+
+    def plan_resume(
         self,
-        input: Input = None,
+        target: str,
+        answer: Any = None,
         *,
-        run_id: str | None = None,
-        config: Mapping[str, Any] | None = None,
-        checkpoint: str | Path | None = None,
         answers: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[Event]:
-        """As `stream`, in the running event loop."""
-        queue = StreamQueue()
-        work = self._runner.invoke(input, run_id, config, checkpoint, self._caller(queue), answers)
-        async with contextlib.aclosing(queue.drain_async(work)) as events:
-            async for event in events:
-                yield event
+        **options: Unpack[ResumeKeywords],
+    ) -> ResumePlan:
+        """Return what `resume(target, …)` with these options would do with every step, and why; touch nothing."""
+        from holdfast.engine.resume import ResumeOptions
+        from holdfast.engine.resume_plan import plan_resume
+
+        return plan_resume(self._settings, target, ResumeOptions(answer, answers, **options))
 
     def submit(
         self,
@@ -214,18 +204,20 @@ class App(Accounting):
         *,
         run_id: str | None = None,
         key: str | None = None,
-        queue: str = DEFAULT_QUEUE,
+        queue: str = "default",
         priority: int = 0,
         when: When = None,
         config: Mapping[str, Any] | None = None,
         reuse: str | None = None,
     ) -> str:
-        """Store a new run for workers to drive, and answer its id at once.
+        """Store a new run for workers to execute, and return its id at once.
 
         Of the runs of a `queue` those of a higher `priority` begin first. `when` is a time, or a delay as
         `timedelta` or in seconds, before which it does not begin. Submitting again under the same `key`
-        answers the id of the run that is there, whatever the input. For `reuse` see `invoke`.
+        returns the id of the run that is there, whatever the input. For `reuse` see `invoke`.
         """
+        from holdfast.engine.submission import Place, id_of_key
+
         place = Place.of(queue, priority, when)
         if key is None:
             name = self._runner.new_run_id(run_id)
@@ -242,23 +234,6 @@ class App(Accounting):
                 raise
         return name
 
-    async def aexecute(
-        self,
-        run_id: str,
-        *,
-        idle_timeout: float = 1.0,
-        observer: ObserverLike = None,
-        hold: Callable[[Execution], None] = ignore,
-    ) -> Outcome:
-        """Drive a run of the fleet as far as it goes without waiting; what workers do.
-
-        Gates stay closed. When all there is to do for longer than `idle_timeout` seconds is to wait, for a
-        retry, a `ctx.sleep` or a question's timeout, the run is left to whoever takes it up when its time has
-        come. `hold` is given the drive, so that it can be asked to stop.
-        """
-        caller = dataclasses.replace(self._caller(observer, hold=hold), idle_timeout=idle_timeout)
-        return await self._runner.resume(run_id, ResumeOptions(approve=False), caller)
-
     def requeue(
         self,
         run_id: str,
@@ -269,43 +244,13 @@ class App(Accounting):
         trust: bool | str = False,
     ) -> RunInfo:
         """Let workers go on with a run that stopped, past its gates; see `resume` for its steps, and for `trust`."""
+        from holdfast.engine.submission import DEFAULT_QUEUE, Place, requeue
+
         self._refuse_other_workflow(run_id)
         known = self._settings.journal.info(run_id)
         urgency = known.priority if priority is None else priority
         place = Place.of(queue or known.queue or DEFAULT_QUEUE, urgency, when)
         return requeue(self._settings.journal, run_id, place, codec=self._settings.codec, trust=trust)
-
-    def plan_resume(
-        self,
-        target: str,
-        answer: Any = None,
-        *,
-        answers: Mapping[str, Any] | None = None,
-        config: Mapping[str, Any] | None = None,
-        update: Mapping[str, Any] | None = None,
-        if_interrupted: str | None = None,
-        on_change: str | None = None,
-        remap: Mapping[str, str] | None = None,
-        takeover: bool = False,
-        rerun_changed: bool = False,
-        rename_keys: Mapping[str, str] | None = None,
-    ) -> ResumePlan:
-        """What `resume(target, …)` with these options would do with every step, and why; it touches nothing."""
-        options = ResumeOptions(
-            answer,
-            answers,
-            config,
-            update,
-            if_interrupted,
-            on_change,
-            remap,
-            takeover,
-            rerun_changed=rerun_changed,
-            rename_keys=rename_keys,
-        )
-        from holdfast.engine.resume_plan import plan_resume
-
-        return plan_resume(self._settings, target, options)
 
     # Commands to runs, whoever executes them.
 
@@ -460,6 +405,8 @@ class App(Accounting):
 
     def get_state(self, run_id: str, *, checkpoint_id: str | None = None) -> State:
         """A run's state, now or as it was at a checkpoint."""
+        from holdfast.engine.resume import find_checkpoint
+
         journal, codec = self._settings.journal, self._settings.codec
         info = journal.info(run_id)
         upto = None
@@ -483,6 +430,8 @@ class App(Accounting):
 
     def delete(self, run_id: str) -> bool:
         """Remove a run and all its checkpoints; `False` if there is none. A run that is driven is refused."""
+        from holdfast.journal.copying import delete_run
+
         self._refuse_other_workflow(run_id)
         for info in self.store.runs(run=run_id):
             self._runner.refuse_owned(info)
@@ -498,6 +447,8 @@ class App(Accounting):
         config: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write a state and the node to go on with into a pickle file, which `load_checkpoint` reads."""
+        from holdfast.engine import checkpoint_files as files
+
         return files.save(Path(file_path), state, node, config or {})
 
     @classmethod
@@ -506,6 +457,8 @@ class App(Accounting):
 
         Only plain data and registered types are read; a file that names anything else is refused.
         """
+        from holdfast.engine import checkpoint_files as files
+
         return files.load(Path(file_path))
 
     def resume_from_checkpoint(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.graph.graph import Graph
+from holdfast.journal.records import Answered
 from holdfast.journal.run_state import (
     DONE,
+    EXPIRED,
     FAILED,
     GATED,
     IN_DOUBT,
@@ -16,6 +18,7 @@ from holdfast.journal.run_state import (
     READY,
     RETRYING,
     RUNNING,
+    SLEEP,
     WAITING,
     Frame,
     RunState,
@@ -265,15 +268,30 @@ def qualified(step: Step) -> str:
     return "/".join([*parts, step.node])
 
 
+def elapsed(run: RunState, has_passed: Callable[[float], bool], *, sleeps: bool = False) -> list[Answered]:
+    """Return what time has settled: sleeps that are over, and questions that nobody answered in time.
+
+    `has_passed` tells of a deadline whether it has passed. With `sleeps` all sleeps are over: an execution that does
+    not leave the run waits for the rest in its nodes. A question that is no longer open is told to its node; what
+    comes of it is the node's business.
+    """
+    over = [
+        pause
+        for pause in run.pauses.values()
+        if (pause.expires_at is not None and has_passed(pause.expires_at)) or (sleeps and pause.kind == SLEEP)
+    ]
+    return [Answered(pause.id, EXPIRED, "time") for pause in over]
+
+
 def _in_doubt(graph: Graph, step: Step, rules: Rules) -> Decision:
     answer = step.answers.get(INTERRUPTED)
     if answer is not None:
         return _ANSWERS[answer.decode()](step)
     if step.crashes >= MAX_CRASHES and rules.if_interrupted is None:
         return AskWhat(step, "poison")
-    wish = rules.if_interrupted or graph.nodes[step.node].if_interrupted
-    if callable(wish):
+    policy = rules.if_interrupted or graph.nodes[step.node].if_interrupted
+    if callable(policy):
         return Reconcile(step)
-    if wish == "ask":
+    if policy == "ask":
         return AskWhat(step, "in_doubt")
-    return _ANSWERS[wish](step)
+    return _ANSWERS[policy](step)

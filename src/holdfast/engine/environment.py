@@ -291,7 +291,7 @@ def _version(distribution: str) -> str | None:
     return _installed().get(_plain(distribution))
 
 
-class Surroundings:
+class Environment:
     """What the runs of one graph are told of where they are driven."""
 
     def __init__(self, graph: Graph, codec: Codec, own: Mapping[str, Any] | None) -> None:

@@ -31,12 +31,12 @@ from holdfast.engine.decide import (
     SkipStep,
     Start,
     decide,
+    elapsed,
 )
 from holdfast.engine.executors.remote import refuse_while_loading
 from holdfast.engine.moves import Ending, Glide, Moves
 from holdfast.engine.once import Policy, StopSignal
 from holdfast.engine.owner import LeaseCheck
-from holdfast.engine.resume import elapsed
 from holdfast.engine.routing import ParallelWrites, RouteFailed
 from holdfast.engine.saving import Gates, Results, Saving, graph_of, state_for
 from holdfast.engine.settings import Settings

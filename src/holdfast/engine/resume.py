@@ -1,14 +1,15 @@
-"""Taking a run up again: finding it, taking answers, and what a caller may say."""
+"""Resuming: finding the run, taking answers, and the options of a resume."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 from holdfast import clock
 from holdfast.engine.answers import misfit
+from holdfast.engine.decide import elapsed
 from holdfast.engine.settings import ON_CHANGE, Retention, Settings, one_of
 from holdfast.errors import (
     AnswerRejected,
@@ -26,11 +27,9 @@ from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.run_state import (
     ABOUT_DOUBTS,
     EVERY_KEY,
-    EXPIRED,
     IN_DOUBT,
     NO_ANSWER,
     READY,
-    SLEEP,
     Pause,
     RunState,
     Step,
@@ -151,32 +150,15 @@ def _not_waiting(info: RunInfo) -> NotPaused:
     return NotPaused(f"run {info.run!r} is not waiting for an answer (it is {info.status})")
 
 
-def elapsed(
-    run: RunState, has_passed: Callable[[float], bool], *, sleeps: bool = False
-) -> list[records.Answered]:
-    """What time has settled: waits that are over, and questions that nobody answered in time.
-
-    `has_passed` tells of a deadline whether it has passed. With `sleeps` all waits are over: whoever executes the run
-    without leaving it waits for the rest in its nodes. A question that is no longer open is told to its node; what
-    comes of it is the node's business.
-    """
-    over = [
-        pause
-        for pause in run.pauses.values()
-        if (pause.expires_at is not None and has_passed(pause.expires_at)) or (sleeps and pause.kind == SLEEP)
-    ]
-    return [records.Answered(pause.id, EXPIRED, "time") for pause in over]
-
-
 def settled_doubts(
-    run: RunState, wish: str | None, answered: list[records.Answered]
+    run: RunState, policy: str | None, answered: list[records.Answered]
 ) -> list[records.Answered]:
     """What `if_interrupted` answers to the questions about interrupted steps that nobody answered."""
-    if wish is None or wish == "ask":
+    if policy is None or policy == "ask":
         return []
     known = {record.pause for record in answered}
     doubts = [pause for pause in run.pauses.values() if pause.kind in ABOUT_DOUBTS]
-    return [records.Answered(pause.id, wish.encode()) for pause in doubts if pause.id not in known]
+    return [records.Answered(pause.id, policy.encode()) for pause in doubts if pause.id not in known]
 
 
 def answered_now(
@@ -258,9 +240,24 @@ def refuse_finished(info: RunInfo, *, unchanged: bool = False) -> None:
         )
 
 
+class ResumeKeywords(TypedDict, total=False):
+    """The options of `App.resume` beside the answers; `ResumeOptions` describes them."""
+
+    config: Mapping[str, Any] | None
+    update: Mapping[str, Any] | None
+    if_interrupted: str | None
+    on_change: str | None
+    remap: Mapping[str, str] | None
+    takeover: bool
+    rename_keys: Mapping[str, str] | None
+    plan: Any
+    trust: bool | str
+    rerun_changed: bool
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResumeOptions:
-    """What a caller of `resume` may say."""
+    """The options of a resume."""
 
     answer: Any = None
     answers: Mapping[str, Any] | None = None

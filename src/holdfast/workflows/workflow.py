@@ -165,7 +165,7 @@ class Workflow:
 
         What names no step is left for the engine to refuse.
         """
-        journal, codec = app.settings.journal, app.settings.codec
+        journal, codec = app._settings.journal, app._settings.codec
         outline = journal.load(journal.info(run_id), codec).run.outline
         unknown = {
             old: new for old, new in names.items() if old not in map(base_name, outline_names(outline))

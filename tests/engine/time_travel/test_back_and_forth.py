@@ -159,7 +159,7 @@ def test_a_run_that_is_imported_under_another_id_knows_what_is_its_own(bench: Be
 @pytest.mark.parametrize("options", [{"in_place": True}, {"run_id": "n"}], ids=["in place", "a new run"])
 def test_what_is_to_be_kept_is_not_pruned(bench: Bench, options: dict[str, Any]) -> None:
     app = half_way(bench, **options)
-    journal, run = app.settings.journal, options.get("run_id", "r")
+    journal, run = app._settings.journal, options.get("run_id", "r")
     prune_run(journal, journal.info("r"), app.checkpoints("r")[-1].seq)
     prune_workflow(journal, app.name, Retention(max_checkpoints=1, per="run", max_age=None))
 

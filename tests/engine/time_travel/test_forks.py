@@ -427,7 +427,7 @@ def test_the_store_sees_a_fork_that_came_between(store: Store) -> None:
     app.fork("parent", at=1, run_id="child")
     (child,) = store.runs(run="child")
     newest = Journal(store).make_snapshot(
-        Journal(store).load(store.runs(run="parent")[0], app.settings.codec), app.settings.codec
+        Journal(store).load(store.runs(run="parent")[0], app._settings.codec), app._settings.codec
     )
 
     assert not store.delete("parent", forks=()) and store.prune("parent", newest, forks=()) == 0

@@ -126,7 +126,7 @@ def test_a_fork_inherits_and_a_family_counts_once(store: Store) -> None:
     point = app.checkpoints("r")[0]
     fork = app.resume(point.id).run_id
 
-    found, journal = app.cost(fork), app.settings.journal
+    found, journal = app.cost(fork), app._settings.journal
     assert (found.inherited.cost, found.own.spent.cost, found.total.cost) == (1.0, 6.0, 7.0)
     assert costs(app, fork) == {"b": 2.0, "c": 4.0}
     members = [info.run for info, _ in relatives(store, journal.info(fork))]
@@ -157,7 +157,7 @@ def test_promoting_a_fork_leaves_each_cost_where_it_was_paid(store: Store) -> No
     other = app.fork(fork, "b")
     app.promote(other, into="r")
 
-    own, journal = app.cost("r").own, app.settings.journal
+    own, journal = app.cost("r").own, app._settings.journal
     assert (own.spent.cost, own.wasted.cost, app.cost("r").kept.cost) == (3.0, 2.0, 1.0)
     members = [info.run for info, _ in relatives(store, journal.info("r"))]
     assert sum(charge.spent.cost for charge in charges_of(journal, members)) == 5.0
@@ -195,7 +195,7 @@ def test_a_pruned_journal_still_knows_what_was_spent(store: Store) -> None:
 
     app = line(("a", paid(1.0)), ("b", paid(2.0)), ("c", paid(4.0))).compile(store)
     app.invoke({}, run_id="r")
-    journal, newest = app.settings.journal, app.checkpoints("r")[-1]
+    journal, newest = app._settings.journal, app.checkpoints("r")[-1]
     prune_run(journal, journal.info("r"), newest.seq)
 
     assert costs(app) == {"a": 1.0, "b": 2.0, "c": 4.0}
@@ -209,7 +209,7 @@ def test_a_pruned_fork_still_knows_what_it_took_itself(store: Store) -> None:
     app.invoke({}, run_id="r")
     app.fork("r", at=1, run_id="f")
     app.resume("f")
-    before, journal = app.cost("f"), app.settings.journal
+    before, journal = app.cost("f"), app._settings.journal
     prune_run(journal, journal.info("f"), app.checkpoints("f")[-1].seq)
 
     after = app.cost("f")

@@ -114,7 +114,7 @@ def test_what_is_forgotten_stays_so_after_a_crash(store: Store) -> None:
     desk = Desk(store)
     app = desk.app("short")
     app.fork("r", update={"topic": "storms"}, run_id="f")
-    run = app.settings.journal.load(app.settings.journal.info("f"), app.settings.codec).run
+    run = app._settings.journal.load(app._settings.journal.info("f"), app._settings.codec).run
 
     assert [step.notes for step in run.active()] == [{}]
     assert app.resume("f").state["out"] == "on short storms"

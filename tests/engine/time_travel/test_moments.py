@@ -37,8 +37,8 @@ def test_moments_count_waves_and_checkpoints_back(store: Store) -> None:
 
     assert [find_moment(store, f"r@{wave}").seq for wave in range(1, 31)] == marks
     assert [find_moment(store, f"r@-{back}").seq for back in range(30)] == marks[::-1]
-    assert find_moment(store, "r@0").seq == 1 and app.settings.journal.load(
-        app.runs()[0], app.settings.codec, 1
+    assert find_moment(store, "r@0").seq == 1 and app._settings.journal.load(
+        app.runs()[0], app._settings.codec, 1
     )
     with pytest.raises(CheckpointNotFound, match=r"no checkpoint after wave 31.*newest is after wave 30"):
         find_moment(store, "r@31")

@@ -138,7 +138,7 @@ def test_a_run_is_rolled_back_and_forth(store: Store) -> None:
     assert app.get_state("r")["log"] == ["a", "b", "c1"]
     assert [point.kind for point in app.history("r")][:4] == ["rollback", "end", "rollback", "end"]
     assert app.history("r")[2].told == ("rolled back to entry 3 by ada: once more",)
-    assert Journal(store).load(store.runs(run="r")[0], app.settings.codec).run.pauses == {}
+    assert Journal(store).load(store.runs(run="r")[0], app._settings.codec).run.pauses == {}
 
 
 def test_a_rollback_asks_again_and_closes_gates(memory: Store) -> None:

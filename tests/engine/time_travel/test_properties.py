@@ -188,12 +188,14 @@ class Travels(RuleBasedStateMachine):
     def prune(self, run: str, place: int) -> None:
         points = self.app.checkpoints(run) if self.there(run) else []
         if points and not any(kept == run for kept, _ in self.kept):
-            prune_run(self.app.settings.journal, self.store.runs(run=run)[0], points[place % len(points)].seq)
+            prune_run(
+                self.app._settings.journal, self.store.runs(run=run)[0], points[place % len(points)].seq
+            )
 
     @rule(run=consumes(runs))
     def delete(self, run: str) -> None:
         if not any(kept == run for kept, _ in self.kept):
-            delete_run(self.app.settings.journal, run)
+            delete_run(self.app._settings.journal, run)
 
     @invariant()
     def every_moment_is_what_it_was(self) -> None:

@@ -167,7 +167,7 @@ def test_the_cone_of_a_change_runs_again_and_all_else_is_kept_whatever_the_state
 
 def changes_made(app: App) -> dict[str, dict[str, Any]]:
     """What each node changed: one that set a key to what it held already may have changed nothing."""
-    past = project(app.settings.journal, app.settings.codec, app.settings.journal.info("r"))
+    past = project(app._settings.journal, app._settings.codec, app._settings.journal.info("r"))
     return {found.node: {op.key: op.value for op in found.record.ops} for found in past.finishes.values()}
 
 

@@ -510,7 +510,7 @@ def test_nonsense_is_refused_with_what_there_is(bench: Bench) -> None:
 def test_a_run_that_was_pruned_cannot_be_taken_back_behind_that(bench: Bench) -> None:
     app = bench.app(CHAIN)
     app.invoke({"topic": "t"}, run_id="r")
-    journal = app.settings.journal
+    journal = app._settings.journal
     prune_run(journal, journal.info("r"), app.checkpoints("r")[1].seq)
 
     with pytest.raises(CannotRerun, match="pruned"):

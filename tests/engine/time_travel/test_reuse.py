@@ -411,7 +411,7 @@ def test_a_source_that_is_gone_before_it_was_needed_just_means_that_steps_run(be
     app = bench.app(DIAMOND)
     app.invoke({"topic": "t"}, run_id="r")
     submitted = app.submit(reuse="r")
-    delete_run(app.settings.journal, "r")
+    delete_run(app._settings.journal, "r")
     bench.taken()
 
     asyncio.run(app.aexecute(submitted))
@@ -422,7 +422,7 @@ def test_a_source_that_is_gone_before_it_was_needed_just_means_that_steps_run(be
 def test_a_pruned_source_gives_what_is_left_but_no_inputs(bench: Bench) -> None:
     app = bench.app(CHAIN)
     app.invoke({"topic": "t"}, run_id="r")
-    journal = app.settings.journal
+    journal = app._settings.journal
     prune_run(journal, journal.info("r"), app.checkpoints("r")[1].seq)
     bench.taken()
 
@@ -517,8 +517,8 @@ def test_a_large_list_is_known_again_after_a_crash_though_it_was_put_together_me
     for at in range(1, 6):
         with contextlib.suppress(Crash):
             app("2", CrashingStore(memory, at, "committed", raise_crash)).invoke(reuse="r", run_id=f"new{at}")
-        journal = app("2", memory).settings.journal
-        loaded = journal.load(journal.info(f"new{at}"), app("2", memory).settings.codec)
+        journal = app("2", memory)._settings.journal
+        loaded = journal.load(journal.info(f"new{at}"), app("2", memory)._settings.codec)
         journal.store.commit(
             [
                 Append(
@@ -526,7 +526,7 @@ def test_a_large_list_is_known_again_after_a_crash_though_it_was_put_together_me
                     loaded.seq,
                     [],
                     None,
-                    (journal.make_snapshot(settled(loaded), app("2", memory).settings.codec),),
+                    (journal.make_snapshot(settled(loaded), app("2", memory)._settings.codec),),
                 )
             ]
         )

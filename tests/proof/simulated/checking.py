@@ -215,7 +215,7 @@ def check(operation: Operation, stage: Stage, came_to_its_end: bool) -> list[Vio
             violations.append(Violation(ACKNOWLEDGED, f"{run} was said to be {status}, and is not"))
     readings: dict[str, Reading] = {}
     for run, kept in world.server.kept.items():
-        reading = readings[run] = Reading(kept, shape.app.settings.codec, world.calm_at)
+        reading = readings[run] = Reading(kept, shape.app._settings.codec, world.calm_at)
         try:
             reading.read()
             violations += _check_result(run, reading, shape)

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast import App, Retention
 from holdfast.engine.commands import control
 from holdfast.engine.commands.control import Receipt
+from holdfast.engine.continuation import resume
 from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.retention import prune_workflow
 from holdfast.engine.runner import Caller
@@ -145,9 +146,9 @@ class Operation:
                 if found := app.store.runs(run=name):
                     waits = found[0].status == RunStatus.PAUSED
                     options = self._options(app, name, answers) if waits else ResumeOptions()
-                    outcome = await runner.resume(name, options, caller)
+                    outcome = await resume(runner, name, options, caller)
                 elif process.machine == "m1":
-                    outcome = await runner.invoke(self.scenario.shape.input, name, None, None, caller)
+                    outcome = await runner.invoke(self.scenario.shape.input, caller, run_id=name)
                 else:
                     await asyncio.sleep(0.2)
                     continue
@@ -280,7 +281,7 @@ class Operation:
                     break
 
     def _answer(self, app: App, run: str) -> None:
-        journal = app.settings.journal
+        journal = app._settings.journal
         for pause in control.waiting(journal, run):
             if pause.kind in ("in_doubt", "poison"):
                 control.answer(journal, run, answers={pause.id: "rerun"}, codec=Codec())
@@ -294,16 +295,16 @@ class Operation:
             self._people += 1
             options = {"codec": Codec(), "by": f"person {self._people}", "timeout": timeout}
             with contextlib.suppress(*((NotPaused, AnswerRejected) if are_two else ())):
-                journal = app.settings.journal
+                journal = app._settings.journal
                 self.receipts.append(control.answer(journal, run, answers={pause: "yes"}, **options))
 
     def _requeue(self, app: App, run: str) -> None:
-        status = app.settings.journal.info(run).status
+        status = app._settings.journal.info(run).status
         if status in (RunStatus.CANCELLED, RunStatus.INTERRUPTED):
-            requeue(app.settings.journal, run, codec=app.settings.codec)
+            requeue(app._settings.journal, run, codec=app._settings.codec)
 
     def _wish(self, app: App, run: str) -> None:
-        wish, journal = self.scenario.wish, app.settings.journal
+        wish, journal = self.scenario.wish, app._settings.journal
         if wish in (wishes.CANCEL, wishes.CANCEL_AND_REQUEUE):
             control.cancel(journal, run)
         elif wish == wishes.STOP_AND_RESUME:

@@ -135,7 +135,7 @@ PLANTED = (
     Planted(
         "questions run out one poll early",
         "timers",
-        "engine/resume.py",
+        "engine/decide.py",
         "        if (pause.expires_at is not None and has_passed(pause.expires_at))"
         " or (sleeps and pause.kind == SLEEP)\n",
         "        if (pause.expires_at is not None and has_passed(pause.expires_at - 0.5))"

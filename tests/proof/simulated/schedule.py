@@ -90,6 +90,6 @@ def undisturbed(name: str) -> dict[str, Any]:
         simulation.run(lambda: operation.is_over, EPOCH + 60)
         kept = simulation.server.kept["run0"]
         assert kept.info.status == "completed", f"{name} is {kept.info.status}"
-        reading = Reading(kept, shape.app.settings.codec, 0.0)
+        reading = Reading(kept, shape.app._settings.codec, 0.0)
         reading.read()
     return result_of(reading.bodies, reading.codec)

@@ -229,7 +229,7 @@ class Builder:
         """The workflow."""
         self.link(END)
         app = self.graph.compile(store=MemoryStore(), facts=False, **options)
-        goes_on = app.settings.policy.on_save_error == "continue"
+        goes_on = app._settings.policy.on_save_error == "continue"
         return Shape(self.graph.name, app, {"n": 1}, not goes_on, weight)
 
 

@@ -141,7 +141,7 @@ def _prepared(
     update = Steering(speaker, journal, info.run, run, flow, True).changes(pairs)
     if as_node is not None:
         update = _as_result(update, as_node, run.root.cells)
-    return Hands.of(app.settings), update
+    return Hands.of(app._settings), update
 
 
 def _as_result(update: dict[tuple[str, ...], Any], step: str, cells: Any) -> dict[tuple[str, ...], Any]:
@@ -407,7 +407,7 @@ def _changes(app: App, found: Target, pairs: tuple[str, ...], step: str = "") ->
 
     if not pairs:
         return {}
-    settings = app.settings
+    settings = app._settings
     run = settings.journal.load(settings.journal.info(found.run_id), settings.codec).run
     speaker = Speaker("rerun", "", "", False, "", "")
     steering = Steering(speaker, settings.journal, found.run_id, run, found.flow, True)

@@ -300,7 +300,7 @@ def _show_plan(app: App, found: Target, options: dict[str, Any], json: bool) -> 
     if found.file is not None:
         raise click.UsageError("a checkpoint file starts a new run; there is nothing to plan")
     plan = app.plan_resume(str(found.what), **options)
-    shown = (plan, counts_of(app, found.run_id), app.settings.graph.nodes, options["if_interrupted"])
+    shown = (plan, counts_of(app, found.run_id), app._settings.graph.nodes, options["if_interrupted"])
     click.echo(as_json(plan_as_json(*shown)) if json else "\n".join(plan_lines(*shown)))
 
 

@@ -337,7 +337,7 @@ class Steering:
         app = flow.open(self.journal.store)
         command = control.redefine(
             flow.name,
-            app.settings.outline,
+            app._settings.outline,
             {**flow.config(), REPLANNED: time.time()},
             names=names,
         )
@@ -397,7 +397,7 @@ class Steering:
     @property
     def _codec(self) -> Codec:
         app = self._app()
-        return Codec() if app is None else app.settings.codec
+        return Codec() if app is None else app._settings.codec
 
     def _send(self, command: RunCommand) -> str:
         app = self._app()

@@ -258,8 +258,8 @@ def _app(name: str, store: Store) -> App:
         raise click.UsageError(
             f"--app {name}: {attribute!r} is {type(found).__name__}, not an App or a StateGraph"
         )
-    journal = Journal(store, found.settings.journal.seal)
-    return App(dataclasses.replace(found.settings, journal=journal))
+    journal = Journal(store, found._settings.journal.seal)
+    return App(dataclasses.replace(found._settings, journal=journal))
 
 
 def _module(place: str, name: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast import clock
 from holdfast.engine.confirmation import confirm, refuse_unconfirmed
+from holdfast.engine.continuation import go_on, reconciled_graph
 from holdfast.engine.graph_changes import brought_over, changed_nodes, sources_turned, why_changed
 from holdfast.engine.owner import this_owner
 from holdfast.engine.resume import ResumeOptions, as_journalled
@@ -349,7 +350,7 @@ class Rerunner:
         run, name = writer.run, writer.info.run
         for steered in await begun_anew(self._settings, run, name, options.remap or {}):
             writer.record(steered)
-        reconciled = self._runner.reconciled(loaded, options, caller.observer)
+        reconciled = reconciled_graph(self._runner, loaded, options, caller.observer)
         for record in reconciled.records:
             writer.record(record)
         if given is not None:
@@ -357,7 +358,7 @@ class Rerunner:
         writer.mark(checkpoint_of(writer))
         if fork is not None:
             await store_fork(fork)
-        return await self._runner.go_on(loaded, writer, reconciled._replace(records=()), options, caller)
+        return await go_on(self._runner, loaded, writer, reconciled._replace(records=()), options, caller)
 
     async def rerun(self, target: str, step: str, options: RerunOptions, caller: Caller) -> Outcome:
         """Run a step of a run, and what follows it, again: in a new run, or in that run itself."""

@@ -408,7 +408,7 @@ class _Campaign:
         self._take_in(first)
         self._effects = len(first.deeds)
         found = first.findings
-        wanted = Wanted(first.state, (tuple(first.deeds),), unordered=not app.settings.rules.barrier)
+        wanted = Wanted(first.state, (tuple(first.deeds),), unordered=not app._settings.rules.barrier)
         if first.status == RunStatus.COMPLETED:
             second = self._undisturbed(wanted)
             wanted = self._without(wanted, second)
@@ -489,7 +489,7 @@ class _Campaign:
         """An end without what is said of results and effects that are not compared any more."""
         if end.status != RunStatus.COMPLETED:
             return end
-        judge, codec = self._trial.judge, self._trial.subject.ready().app.settings.codec
+        judge, codec = self._trial.judge, self._trial.subject.ready().app._settings.codec
         state = {key: codec.decode(bytes.fromhex(raw)) for key, raw in end.state.items()}
         findings = list(judge.of_effects(judge.seen(end.status, state, lines), wanted, lines, end.status))
         if not end.passed_over:

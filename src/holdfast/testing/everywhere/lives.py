@@ -118,8 +118,8 @@ class Subject:
             )
         if self.durability is None:
             return app
-        policy = dataclasses.replace(app.settings.policy, durability=self.durability)
-        return App(dataclasses.replace(app.settings, policy=policy))
+        policy = dataclasses.replace(app._settings.policy, durability=self.durability)
+        return App(dataclasses.replace(app._settings, policy=policy))
 
     def _of_flow(self, flow: Any, config: dict[str, Any]) -> Ready:
         app = flow.open(MemoryStore(), durability=self.durability, **self.options)
@@ -138,7 +138,7 @@ def _durability_of(options: Mapping[str, Any]) -> str | None:
 
 def on_store(app: App, store: Store, changed: Callable[[Any, Any], Any]) -> App:
     """The app on another store, its graph changed; nothing else of it is, but that it is not noted where it runs."""
-    settings = app.settings
+    settings = app._settings
     journal = Journal(store, settings.journal.seal)
     graph = changed(settings.graph, settings.outline)
     return App(dataclasses.replace(settings, journal=journal, graph=graph, facts=None))
@@ -330,7 +330,7 @@ class Life:
         self._end = End()
         self._met: Counter[str] = Counter()
         ready = trial.subject.ready()
-        settings = ready.app.settings
+        settings = ready.app._settings
         self._readable = settings.journal.seal is None
         self._store = WatchedStore(store, watch, settings.codec, self._readable)
         self._app = on_store(ready.app, self._store, functools.partial(watched_graph, watch=watch))
@@ -479,7 +479,7 @@ class Life:
         if isinstance(error, ExecutionError) and isinstance(error.cause, StepInterrupted):
             end.status, end.error = "refused", str(error)
         elif isinstance(error, ExecutionError):
-            end.retries = _retries(self._app.settings.graph, error.node or "")
+            end.retries = _retries(self._app._settings.graph, error.node or "")
 
     def _finish(self, state: Mapping[str, Any] | None, wanted: Wanted | None) -> None:
         end, judge = self._end, self._trial.judge
@@ -491,7 +491,7 @@ class Life:
         lines = self._ledger.lines()
         facts = (end.status, end.error, seen, wanted, self._codec, lines)
         end.findings = judge.findings(*facts, skipped=end.passed_over, retries=end.retries)
-        if self._readable and self._app.settings.policy.saves_wave(0):
+        if self._readable and self._app._settings.policy.saves_wave(0):
             end.findings += judge.of_journal(lines, self._store.inner, RUN, self._codec)
         if wanted is not None and end.status == RunStatus.COMPLETED:
             end.differing = [list(path) for path in wanted.differing(plain, self._codec)]
