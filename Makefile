@@ -22,6 +22,7 @@ format:
 
 # Generate docs/reference: from the docstrings, the format's models, the commands.
 docs:
+	$(PYTHON) docs/make_stubs.py
 	$(PYTHON) docs/make_reference.py
 	$(PYTHON) docs/make_workflow_reference.py
 	$(PYTHON) docs/make_cli_reference.py

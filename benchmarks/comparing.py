@@ -13,8 +13,9 @@ from typing import Any
 
 from figures import Row
 
-from holdfast import StateGraph, apply_difference, difference, json_patch
+from holdfast import StateGraph
 from holdfast.values import END, START
+from holdfast.views import apply_difference, difference, json_patch
 
 WORDS = [f"word{number}" for number in range(2000)]
 MEGABYTES = 10

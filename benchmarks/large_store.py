@@ -14,7 +14,8 @@ from typing import Any
 from figures import Row, chain
 from on_postgres import connected, opened, url_of
 
-from holdfast import CheckpointStore, ExecutionError, open_store
+from holdfast import ExecutionError, open_store
+from holdfast.checkpoints import CheckpointStore
 from holdfast.cli.reading import view_of
 from holdfast.engine.owner import liveness
 from holdfast.engine.retention import janitor

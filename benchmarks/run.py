@@ -31,7 +31,8 @@ import apsw
 import ormsgpack
 from figures import ROUNDS, SESSION, Holding, Row, chain, loop, one_more_async, rows_of
 
-from holdfast import END, START, App, StateGraph, WorkflowState, append
+from holdfast import END, START, App, StateGraph, append
+from holdfast.state import WorkflowState
 from holdfast.state.codec import unpack
 from holdfast.stores.sqlite.store import SqliteStore
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from holdfast.capsules.export import ExportedRun
-from holdfast.capsules.import_run import ImportedRun
+from holdfast.capsules.exports import ExportedRun
+from holdfast.capsules.imports import ImportedRun
 from holdfast.capsules.summary import CapsuleInfo, CapsuleStep
 from holdfast.cli.commands.checkpoints import Removal
 from holdfast.cli.commands.store import report_as_json, run_as_json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import importlib
 import inspect
 import re
 import sys
@@ -13,53 +14,60 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
+from holdfast import errors
+from holdfast.names import PUBLIC, homes
 from holdfast.state.schema import Reducer
 
 PAGE = Path(__file__).parent / "reference" / "api.md"
 HEAD = """# Reference
 
-The public names of `holdfast`. This page is generated from the docstrings: change those, then run
-`python docs/make_reference.py`.
+The public names: those of `holdfast`, then those of its packages and modules, then the errors. This page is written by
+`docs/make_reference.py` from the docstrings; change those, then run `python docs/make_reference.py`.
 """
 GROUPS: dict[str, str] = {
     "Writing graphs": "StateGraph Send Command Retry START END",
     "Running them": "App Outcome Stats Pause Checkpoint RunStatus Context RunInterrupted RunTerminated",
-    "State": "State append merge add union keep_last register_type Unknown WorkflowState TaskResult",
-    "Policies": "CheckpointPolicy Retention periodic_cleanup",
-    "Checkpoints as plain values": "CheckpointStore CheckpointData PauseMetadata CheckpointConfig GraphConfig",
-    "Stores": "open_store get_store register_store copy_runs CopyReport RunInfo",
-    "Time travel": "Rerun RerunStep diff_states StateDifference difference Difference apply_difference json_patch "
-    "apply_patch",
-    "Capsules": "export_run ExportedRun import_run ImportedRun inspect_capsule CapsuleInfo make_key_pair",
-    "The fleet": "Worker WorkerEvent Catalog Schedules Schedule Cron Limits Rate",
-    "Events": "Event Observer CallbackObserver LoggingObserver MultiObserver NoOpObserver "
-    "register_observer get_observer",
+    "State": "State append merge add union keep_last register_type",
+    "Policies": "CheckpointPolicy Retention",
+    "Stores": "open_store copy_runs CopyReport RunInfo",
+    "Time travel": "ResumePlan PlannedStep Rerun RerunStep",
 }
+"""The names of the package itself, by what they are for."""
+
+MODULES = {
+    "holdfast.stores": "get_store register_store",
+    "holdfast.events": "Observer CallbackObserver LoggingObserver MultiObserver NoOpObserver register_observer "
+    "get_observer",
+    "holdfast.tracing": "TraceObserver",
+}
+"""What modules define themselves."""
 
 
+PUBLIC_NAMES = {name for package in PUBLIC for name in homes(package)}
 HIDDEN = {("State", "view"), ("State", "overlaid"), ("State", "check_untouched"), ("App", "settings")}
 """Members that are there for the engine."""
 
 
-def groups() -> Iterator[tuple[str, list[str]]]:
-    """The public names under their headings: errors by themselves, names without a place last."""
-    placed = {name for names in GROUPS.values() for name in names.split()}
-    public = [name for name in holdfast.__all__ if not inspect.ismodule(getattr(holdfast, name))]
-    for heading, names in GROUPS.items():
-        yield heading, [name for name in names.split() if name in public]
-    rest = [name for name in public if name not in placed]
-    errors = [name for name in rest if is_error(getattr(holdfast, name))]
-    yield "Errors", sorted(errors, key=lambda name: (name != "HoldfastError", name))
-    yield "Others", [name for name in rest if name not in errors]
+def groups() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the public names under their headings: those of the package, of its packages and modules, errors last."""
+    named = {name for names in GROUPS.values() for name in names.split()}
+    rest = [name for name in holdfast.__all__ if name not in named and not is_error(getattr(holdfast, name))]
+    for heading, names in {**GROUPS, "Others": " ".join(rest)}.items():
+        yield heading, {name: getattr(holdfast, name) for name in names.split()}
+    packages = {name: " ".join(homes(name)) for name in PUBLIC if name != "holdfast"}
+    for module, names in {**packages, **MODULES}.items():
+        found = {name: getattr(importlib.import_module(module), name) for name in names.split()}
+        yield f"`{module}`", {name: item for name, item in found.items() if name not in holdfast.__all__}
+    kinds = {name: kind for name, kind in vars(errors).items() if is_error(kind)}
+    yield "Errors", dict(sorted(kinds.items(), key=lambda pair: (pair[0] != "HoldfastError", pair[0])))
 
 
 def is_error(item: Any) -> bool:
     return isinstance(item, type) and issubclass(item, holdfast.HoldfastError)
 
 
-def describe(name: str) -> Iterator[str]:
-    """The entry of one name: heading, signature, docstring, and the members of a class."""
-    item = getattr(holdfast, name)
+def describe(name: str, item: Any) -> Iterator[str]:
+    """Yield the entry of one name: heading, signature, docstring, and the members of a class."""
     yield f"### `{name}`"
     if isinstance(item, str):
         yield f"`{name} = {item!r}`"
@@ -97,7 +105,7 @@ def describe_class(name: str, item: type) -> Iterator[str]:
 def members_of(item: type) -> dict[str, Any]:
     """The members of a class, with those of the parts that it is put together of, which have no name of their own."""
     parts = [base for base in item.__mro__[1:] if base.__module__.startswith("holdfast.")]
-    inner = [base for base in parts if base.__name__ not in holdfast.__all__ and not is_protocol(base)]
+    inner = [base for base in parts if base.__name__ not in PUBLIC_NAMES and not is_protocol(base)]
     return {**vars(item), **{name: value for base in inner for name, value in vars(base).items()}}
 
 
@@ -174,8 +182,8 @@ def page() -> str:
     for heading, names in groups():
         if names:
             parts.append(f"## {heading}\n")
-            for name in names:
-                parts += [f"{part}\n" for part in describe(name) if part]
+            for name, item in names.items():
+                parts += [f"{part}\n" for part in describe(name, item) if part]
     return "\n".join(parts)
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
+import holdfast.errors
+from holdfast.names import PUBLIC, homes
 
 SOURCE = Path(next(iter(holdfast.__path__)))
 
@@ -31,7 +33,7 @@ LAYERS = (
     {"stores", "state"},
     {"events", "threads"},
     {"errors"},
-    {"values", "clock", "suggestions"},
+    {"values", "clock", "suggestions", "names"},
 )
 """From the top down. A module may import from its own folder and from the layers below its own.
 
@@ -189,7 +191,9 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_using_every_public_name_loads_no_optional_dependency() -> None:
     loaded = run(
         "import sys, holdfast\n"
-        "for name in holdfast.__all__: getattr(holdfast, name)\n"
+        "from importlib import import_module\nfrom holdfast.names import PUBLIC, homes\n"
+        "for package in PUBLIC:\n"
+        "    for name in homes(package): getattr(import_module(package), name)\n"
         f"print([name for name in {OPTIONAL!r} if name in sys.modules])"
     )
 
@@ -207,12 +211,11 @@ def test_graphs_need_nothing_that_is_only_for_files() -> None:
 
 
 def test_every_public_name_is_there_and_documented() -> None:
-    names = holdfast.__all__
-    assert len(names) == len(set(names)) and "StateGraph" in names
+    assert len(holdfast.__all__) <= 40 and "StateGraph" in holdfast.__all__
 
     undocumented = []
-    for name in names:
-        subject = getattr(holdfast, name)
+    for package, name in ((each, name) for each in PUBLIC for name in homes(each)):
+        subject = getattr(importlib.import_module(package), name)
         if inspect.isclass(subject) or inspect.isroutine(subject):
             own = subject.__dict__.get("__doc__") if inspect.isclass(subject) else subject.__doc__
             if not own or own.startswith(f"{name}("):
@@ -228,6 +231,21 @@ def test_every_public_method_of_what_people_use_is_documented() -> None:
                 assert inspect.getdoc(getattr(subject, name)), f"{subject.__name__}.{name}"
 
 
+def test_no_public_name_is_the_name_of_a_module_of_its_package() -> None:
+    """A module that is imported first would take its place."""
+    for package in PUBLIC:
+        folder = SOURCE.joinpath(*package.split(".")[1:])
+        assert {path.stem for path in folder.iterdir()}.isdisjoint(homes(package)), package
+
+
+def test_the_stubs_for_type_checkers_are_fresh() -> None:
+    script = SOURCE.parents[1] / "docs/make_stubs.py"
+
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=110)
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_star_imports_bring_the_public_names() -> None:
     assert run("from holdfast import *; print(StateGraph.__name__, START, append is not None)").startswith(
         "StateGraph __start__"
@@ -238,7 +256,7 @@ def test_star_imports_bring_the_public_names() -> None:
 def test_every_error_is_importable_and_under_one_root(name: str) -> None:
     error = getattr(holdfast, name)
 
-    assert name in holdfast.__all__
+    assert error is getattr(holdfast.errors, name)
     assert issubclass(error, holdfast.HoldfastError) and issubclass(error, Exception)
     assert error.__doc__
 

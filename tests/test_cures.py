@@ -397,7 +397,7 @@ def a_python_run_on_the_command_line(bench: Bench) -> None:
 
 @cures("views/runs.py", "list_runs", "list_checkpoints", "look_elsewhere")
 @cures("engine/resume.py", "look_elsewhere")
-@cures("capsules/export.py", "list_runs")
+@cures("capsules/exports.py", "list_runs")
 @cures("engine/transfer.py", "list_runs")
 @cures("integrity/check.py", "list_runs")
 @cures("integrity/repair.py", "list_runs")

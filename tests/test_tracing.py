@@ -10,7 +10,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from holdfast import END, START, App, ExecutionError, Retry, Send, StateGraph, TraceObserver
+from holdfast import END, START, App, ExecutionError, Retry, Send, StateGraph
+from holdfast.tracing import TraceObserver
 from tests.graphs import Log, chain
 
 

@@ -8,7 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from holdfast import CapsuleInvalid, import_run, open_store
+from holdfast import CapsuleInvalid, open_store
+from holdfast.capsules import import_run
 from tests.capsules.making import exported
 from tests.stores.carrying import growing
 

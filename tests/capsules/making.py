@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast import END, START, App, ExecutionError, Send, StateGraph, export_run
+from holdfast import END, START, App, ExecutionError, Send, StateGraph
+from holdfast.capsules import export_run
 from holdfast.capsules.capsule import Facts, stopped, write_entry, write_facts
 from holdfast.capsules.format import Kind, Writer
 from holdfast.journal.encoding import Track, decode_records

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import END, START, App, StateGraph, import_run, open_store
+from holdfast import END, START, App, StateGraph, open_store
+from holdfast.capsules import import_run
 from holdfast.capsules.format import lines_of
 from holdfast.capsules.summary import inspect_capsule
 from holdfast.engine.commands.inbox import MODIFY, Change, RunCommand, write_message
@@ -22,8 +23,9 @@ from holdfast.journal.journal import Journal
 from holdfast.state import standard_types as budget
 from holdfast.state.codec import zstd
 from holdfast.stores.base import Store
-from holdfast.views import run_view, timeline
 from holdfast.views.plain import ViewCodec
+from holdfast.views.runs import run_view
+from holdfast.views.timeline import timeline
 from tests.capsules.making import exported, forged
 from tests.capsules.test_strangers import body, started
 from tests.processes import unmeasured

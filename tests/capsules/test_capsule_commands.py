@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import open_store
-from holdfast.capsules import export as exporting
+from holdfast.capsules import exports as exporting
 from holdfast.capsules.signing import LockedSink
 from tests.capsules.making import forged
 from tests.capsules.test_strangers import body, started

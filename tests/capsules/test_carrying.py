@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-import holdfast
 from holdfast import (
     CapsuleInvalid,
     CodecError,
@@ -25,10 +24,10 @@ from holdfast import (
     RunConflict,
     RunExists,
     RunNotFound,
-    export_run,
-    inspect_capsule,
+    capsules,
     open_store,
 )
+from holdfast.capsules import export_run, inspect_capsule
 from holdfast.engine import owner as driver
 from holdfast.engine.commands.control import post
 from holdfast.engine.commands.inbox import RunCommand, write_message
@@ -39,12 +38,12 @@ from holdfast.journal.journal import Journal
 from holdfast.state.codec import Codec
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Append, RunInfo, Store
-from holdfast.views import run_view
+from holdfast.views.runs import run_view
 from tests.capsules.making import exported, forged
 from tests.stores.carrying import Lives, Mortal, asking, blocking, contents, drive, growing, ran
 from tests.stores.test_copying import facts, four_runs
 
-import_run = functools.partial(holdfast.import_run, trust=True)
+import_run = functools.partial(capsules.import_run, trust=True)
 """Imports one's own runs; those of strangers are in `test_strangers.py`."""
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import CapsuleInvalid, CodecError, import_run, inspect_capsule, open_store
+from holdfast import CapsuleInvalid, CodecError, open_store
+from holdfast.capsules import import_run, inspect_capsule
 from holdfast.capsules.capsule import LONGEST_FACTS, LONGEST_SUMMARY, write_message, write_snapshot
 from holdfast.capsules.format import Kind, unpacked_bytes
 from holdfast.journal.copying import delete_run, prune_run

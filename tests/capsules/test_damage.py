@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import CapsuleInvalid, import_run, inspect_capsule, make_key_pair, open_store
+from holdfast import CapsuleInvalid, open_store
+from holdfast.capsules import import_run, inspect_capsule, make_key_pair
 from holdfast.capsules.format import HEAD, MAGIC, Kind, Writer
 from tests.capsules.flips import large_capsule, random_places, unnoticed
 from tests.capsules.making import exported, forged, sections

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import HoldfastError, import_run, make_key_pair, open_store
+from holdfast import HoldfastError, open_store
+from holdfast.capsules import import_run, make_key_pair
 from holdfast.cli.run_settings import Wishes
 from holdfast.engine.checkpoint_files import check_config
 from holdfast.engine.commands.inbox import RunCommand, write_message
@@ -28,8 +29,8 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import Provenance
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
-from holdfast.views import timeline
 from holdfast.views.plain import escaped, plain, scalar, text_line, tree_lines
+from holdfast.views.timeline import timeline
 from holdfast.workflows.foreign import source_lines
 from holdfast.workflows.workflow import load_workflow
 from tests.capsules.making import exported

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import END, START, App, StateGraph, import_run, inspect_capsule, make_key_pair, open_store
-from holdfast.capsules.export import export_run
+from holdfast import END, START, App, StateGraph, open_store
+from holdfast.capsules import import_run, inspect_capsule, make_key_pair
+from holdfast.capsules.exports import export_run
 from holdfast.capsules.format import VERSION
 from holdfast.capsules.signing import LockedSink
 from holdfast.stores.base import Store

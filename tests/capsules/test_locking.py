@@ -8,17 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import (
-    CapsuleInvalid,
-    CapsuleLocked,
-    HoldfastError,
-    export_run,
-    import_run,
-    inspect_capsule,
-    make_key_pair,
-    open_store,
-)
-from holdfast.capsules import export as exporting
+from holdfast import CapsuleInvalid, CapsuleLocked, HoldfastError, open_store
+from holdfast.capsules import export_run, import_run, inspect_capsule, make_key_pair
+from holdfast.capsules import exports as exporting
 from holdfast.capsules.capsule import Capsule
 from holdfast.capsules.format import HEAD
 from holdfast.capsules.signing import CHUNK, TAG, LockedSink, Unlocked, read_passphrase

@@ -8,7 +8,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import App, HoldfastError, import_run, inspect_capsule, open_store
+from holdfast import App, HoldfastError, open_store
+from holdfast.capsules import import_run, inspect_capsule
 from holdfast.journal.copying import prune_run
 from holdfast.journal.encoding import Track, encode_run
 from holdfast.journal.journal import Journal

@@ -10,15 +10,8 @@ from typing import Any
 import ormsgpack
 import pytest
 
-from holdfast import (
-    CapsuleInvalid,
-    HoldfastError,
-    export_run,
-    import_run,
-    inspect_capsule,
-    make_key_pair,
-    open_store,
-)
+from holdfast import CapsuleInvalid, HoldfastError, open_store
+from holdfast.capsules import export_run, import_run, inspect_capsule, make_key_pair
 from holdfast.capsules.format import Kind
 from holdfast.capsules.format import Writer as SectionWriter
 from holdfast.capsules.signing import Signer, fingerprint, trusted_in, verify

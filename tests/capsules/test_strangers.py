@@ -20,23 +20,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import (
-    START,
-    CapsuleInvalid,
-    HoldfastError,
-    StateGraph,
-    export_run,
-    import_run,
-    inspect_capsule,
-    open_store,
-)
+from holdfast import START, CapsuleInvalid, HoldfastError, StateGraph, open_store
+from holdfast.capsules import export_run, import_run, inspect_capsule
 from holdfast.capsules.format import MAGIC, Kind, lines_of, unpacked_bytes
 from holdfast.journal.encoding import Track, encode_run
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import Frame, RunState
 from holdfast.state.codec import Codec, pack, zstd
-from holdfast.views import run_view, timeline
-from holdfast.views.runs import run_list
+from holdfast.views.runs import run_list, run_view
+from holdfast.views.timeline import timeline
 from tests.capsules.making import driven, exported, forged, varied
 from tests.capsules.test_damage import parts_of
 from tests.graphs import chain
@@ -311,7 +303,7 @@ def test_types_that_the_data_names_are_not_imported(tmp_path: Path) -> None:
     config = b"\x01" + ormsgpack.packb({"flow": {"path": "trap.py", "source": "x"}, "tags": []})
     forged(tmp_path / "trap.holdfast", [body(started([0, "value", 0, value], config=config))])
     program = (
-        "import sys\nfrom holdfast import import_run, inspect_capsule, open_store\n"
+        "import sys\nfrom holdfast import open_store\nfrom holdfast.capsules import import_run, inspect_capsule\n"
         "inspect_capsule('trap.holdfast')\nimport_run(open_store('file:runs'), 'trap.holdfast')\n"
         "print('trap' in sys.modules)"
     )

@@ -10,13 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast import (
-    CheckpointConfig,
     CheckpointNotFound,
-    CheckpointStore,
-    ConfiguredGraph,
     CorruptJournal,
     ExecutionError,
-    GraphConfig,
     GraphInvalid,
     HoldfastError,
     MaxIterationsExceeded,
@@ -24,10 +20,17 @@ from holdfast import (
     State,
     StoreError,
     open_store,
-    register_observer,
-    register_store,
 )
-from holdfast.checkpoints import default_checkpoint_config, default_graph_config
+from holdfast.checkpoints import (
+    CheckpointConfig,
+    CheckpointStore,
+    ConfiguredGraph,
+    GraphConfig,
+    default_checkpoint_config,
+    default_graph_config,
+)
+from holdfast.events import register_observer
+from holdfast.stores import register_store
 from tests.checkpoints.making import Calls, Flaky, FullDisk
 from tests.graphs import Heard
 

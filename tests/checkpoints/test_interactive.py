@@ -7,20 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    START,
-    CheckpointStore,
-    ExecutionError,
-    HoldfastError,
-    PauseMetadata,
-    RunConflict,
-    RunFinished,
-    RunStatus,
-    StateGraph,
-    WorkflowState,
-    pause_workflow,
-    resume_workflow,
-)
+from holdfast import START, ExecutionError, HoldfastError, RunConflict, RunFinished, RunStatus, StateGraph
+from holdfast.checkpoints import CheckpointStore, PauseMetadata, pause_workflow, resume_workflow
+from holdfast.state import WorkflowState
 from tests.checkpoints.making import Calls, Flaky
 from tests.graphs import chain, fan
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import END, START, App, CheckpointStore, State, StateGraph, open_store
+from holdfast import END, START, App, State, StateGraph, open_store
+from holdfast.checkpoints import CheckpointStore
 from holdfast.stores.base import Store
 from tests.postgres import PostgresServer
 

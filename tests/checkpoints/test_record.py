@@ -7,18 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    END,
-    START,
-    CheckpointStore,
-    HoldfastError,
-    PauseMetadata,
-    RunStatus,
-    Send,
-    StateGraph,
-    WorkflowState,
-    open_store,
-)
+from holdfast import END, START, HoldfastError, RunStatus, Send, StateGraph, open_store
+from holdfast.checkpoints import CheckpointStore, PauseMetadata
+from holdfast.state import WorkflowState
 from holdfast.testing import Crash, CrashingStore, raise_crash
 from tests.graphs import Log, chain, fan
 
@@ -198,7 +189,7 @@ def test_types_that_the_reader_does_not_know_do_not_stop_it(store):
     """S2.3, S2.15: a checkpoint can be looked at where the workflow's types are not installed."""
     import dataclasses
 
-    from holdfast import Unknown
+    from holdfast.state import Unknown
 
     @dataclasses.dataclass
     class Point:

@@ -15,7 +15,6 @@ from holdfast import (
     START,
     CheckpointNotFound,
     CheckpointPolicy,
-    CheckpointStore,
     CorruptJournal,
     ExecutionError,
     Retention,
@@ -24,11 +23,11 @@ from holdfast import (
     RunStatus,
     Send,
     StateGraph,
-    WorkflowState,
     open_store,
-    periodic_cleanup,
 )
+from holdfast.checkpoints import CheckpointStore, periodic_cleanup
 from holdfast.engine.retention import janitor
+from holdfast.state import WorkflowState
 from holdfast.stores.base import Entry, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, raise_crash

@@ -8,7 +8,8 @@ import uuid
 
 import pytest
 
-from holdfast import CheckpointStore, State, open_store
+from holdfast import State, open_store
+from holdfast.checkpoints import CheckpointStore
 from tests.graphs import Heard
 
 

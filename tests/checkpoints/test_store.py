@@ -10,17 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    CheckpointNotFound,
-    CheckpointStore,
-    HoldfastError,
-    RunExists,
-    State,
-    StoreError,
-    get_store,
-    open_store,
-    register_store,
-)
+from holdfast import CheckpointNotFound, HoldfastError, RunExists, State, StoreError, open_store
+from holdfast.checkpoints import CheckpointStore
+from holdfast.stores import get_store, register_store
 from holdfast.stores.base import Store
 from tests.checkpoints.making import Calls, Flaky, age
 from tests.graphs import chain

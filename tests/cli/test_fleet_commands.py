@@ -555,7 +555,7 @@ def test_a_schedule_submits_its_runs_through_a_worker(
     )
     assert added.code == 0 and "schedule often submits chain next at " in added.out
     again = pg("schedule", "add", "often", "chain.yaml", "--cron", "@daily")
-    assert again.code == 2 and "already; replace it with --replace, or choose another" in again.err
+    assert again.code == 2 and "already; replace it, or choose another" in again.err
     replaced = pg("schedule", "add", "often", "chain.yaml", "--cron", "@hourly", "--replace", "--json").json
     assert (replaced["cron"], replaced["queue"], replaced["priority"]) == ("@hourly", "default", 0)
     assert "@" in replaced["created_by"]

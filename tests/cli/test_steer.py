@@ -136,7 +136,7 @@ def test_an_item_is_changed_by_the_name_that_the_file_has_for_it(tmp_path: Path,
 def test_a_further_step_runs_and_what_makes_no_sense_is_refused(failed: Path, say: Say) -> None:
     refused = {
         "steps inject r1 ecko": "there is no node 'ecko'; did you mean 'echo'?",
-        "steps inject r1 each": "'each' is made of several nodes, which follow each other: inject it with --follow",
+        "steps inject r1 each": "'each' is made of several nodes, which follow each other: inject it with follow",
         "steps inject r1 each:item": "'each:item' is a part of 'each'",
         "steps inject r1 echo --item 5": "--item takes a JSON object",
         "steps inject r1 echo --item {": "--item: not JSON",

@@ -30,15 +30,15 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from holdfast import HoldfastError, check_store, open_store
+from holdfast import HoldfastError, open_store
 from holdfast.engine.commands.inbox import RunCommand, open_message, write_message
+from holdfast.integrity import check_store
 from holdfast.journal import writer
 from holdfast.journal.checkpoint_ids import read_mark
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import Store
-from holdfast.views import run_view
-from holdfast.views.runs import run_list
+from holdfast.views.runs import run_list, run_view
 from tests.graphs import chain, one
 
 CODEC = TolerantCodec()

@@ -20,12 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast import CallbackObserver, Event, Observer, Outcome, Pause, RunNotFound, State, open_store
+from holdfast import Event, Outcome, Pause, RunNotFound, State, open_store
+from holdfast.events import CallbackObserver, Observer
 from holdfast.journal.encoding import Track, decode_records
 from holdfast.journal.records import MovedOn, Noted, StepFinished
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
-from holdfast.testing import POINTS, CrashingStore, FileLedger, Ledger, Point, kill_process
+from holdfast.testing import CrashingStore, kill_process
+from holdfast.testing.invariants import FileLedger, Ledger
+from holdfast.testing.wrapped_store import POINTS, Point
 from tests.crash.workflows import WORKFLOWS
 
 MOST_BOUNDARIES = 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing import POINTS
+from holdfast.testing.wrapped_store import POINTS
 from tests.crash.running import harness
 
 WORKFLOWS = {

@@ -11,7 +11,8 @@ from holdfast import END, START, Context, RunNotFound, RunStatus, StateGraph, op
 from holdfast.errors import HoldfastError
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing import POINTS, Crash, CrashingStore, Point, raise_crash
+from holdfast.testing import Crash, CrashingStore, raise_crash
+from holdfast.testing.wrapped_store import POINTS, Point
 from tests.crash.running import harness, python
 
 

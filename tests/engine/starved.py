@@ -21,9 +21,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast import END, START, App, HoldfastError, RunNotFound, StateGraph, Worker, check_store, open_store
-from holdfast.fleet import worker
-from holdfast.testing import FileLedger, Ledger, check_run
+from holdfast import END, START, App, HoldfastError, RunNotFound, StateGraph, open_store
+from holdfast.fleet import Worker, worker
+from holdfast.integrity import check_store
+from holdfast.testing.invariants import FileLedger, Ledger, check_run
 from tests.graphs import Log
 
 ENOUGH = 64

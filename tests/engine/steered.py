@@ -12,7 +12,7 @@ import pytest
 from holdfast import END, START, App, ExecutionError, StateGraph
 from holdfast.journal.records import Commanded, Record, StepFinished, StepStarted
 from holdfast.state.codec import Codec
-from holdfast.views import timeline
+from holdfast.views.timeline import timeline
 from tests.graphs import Log, chain, says
 
 

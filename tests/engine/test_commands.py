@@ -27,7 +27,7 @@ from holdfast.engine.commands.inbox import RunCommand, write_message
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
-from holdfast.views import run_view
+from holdfast.views.runs import run_view
 from tests.engine.steered import (
     asks,
     commands,

@@ -13,25 +13,29 @@ import pytest
 from holdfast import (
     END,
     START,
-    CallbackObserver,
     CheckpointPolicy,
     Context,
     Event,
     ExecutionError,
     HoldfastError,
-    LoggingObserver,
-    MultiObserver,
-    NoOpObserver,
-    Observer,
     Retry,
     RunStatus,
     StateGraph,
     StoreError,
-    get_observer,
     open_store,
+)
+from holdfast.events import (
+    EVENT_ALIASES,
+    EVENT_TYPES,
+    CallbackObserver,
+    LoggingObserver,
+    MultiObserver,
+    NoOpObserver,
+    Observer,
+    canonical,
+    get_observer,
     register_observer,
 )
-from holdfast.events import EVENT_ALIASES, EVENT_TYPES, canonical
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from tests.graphs import Heard, Log, chain, fan, one, says

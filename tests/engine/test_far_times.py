@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import START, ExecutionError, StateGraph, Worker
+from holdfast import START, ExecutionError, StateGraph
 from holdfast.errors import StateInvalid
+from holdfast.fleet import Worker
 from holdfast.stores.base import Store
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.values import moment

@@ -7,7 +7,8 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from holdfast import END, START, App, CallbackObserver, ExecutionError, StateGraph, append
+from holdfast import END, START, App, ExecutionError, StateGraph, append
+from holdfast.events import CallbackObserver
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Record, RunStarted, StepFinished
 from holdfast.state.codec import Codec

@@ -22,7 +22,7 @@ from holdfast.journal.records import OnceFailed, OnceStarted
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.invariants import read_journal
-from holdfast.views import timeline
+from holdfast.views.timeline import timeline
 from tests.graphs import Heard, one
 
 

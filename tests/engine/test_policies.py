@@ -26,11 +26,11 @@ from holdfast import (
     RunStatus,
     StateGraph,
     StoreError,
-    WorkflowState,
-    periodic_cleanup,
 )
+from holdfast.checkpoints import periodic_cleanup
 from holdfast.engine.retention import apply_retention, expire_runs, janitor
 from holdfast.integrity.check import check_store
+from holdfast.state import WorkflowState
 from holdfast.stores.base import Append, Conflict, RunInfo, Snapshot, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.invariants import check_journal, read_journal

@@ -15,7 +15,7 @@ from holdfast import (
 )
 from holdfast.engine.commands import control
 from holdfast.stores.base import Store
-from holdfast.views import run_view
+from holdfast.views.runs import run_view
 from tests.engine.steered import (
     Driven,
     Held,

@@ -16,13 +16,13 @@ from holdfast import (
     App,
     CheckpointNotFound,
     CheckpointPolicy,
-    CheckpointStore,
     CommandRefused,
     Retention,
     RunStatus,
     StateGraph,
     open_store,
 )
+from holdfast.checkpoints import CheckpointStore
 from holdfast.cli.commands.checkpoints import carry_out, planned
 from holdfast.engine.commands import control
 from holdfast.engine.commands.handlers import tags_after
@@ -34,7 +34,8 @@ from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Append, Snapshot, Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.views import run_view, timeline
+from holdfast.views.runs import run_view
+from holdfast.views.timeline import timeline
 from tests.cli.calling import CHAIN, call, write
 from tests.graphs import chain
 

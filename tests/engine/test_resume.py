@@ -38,7 +38,8 @@ from holdfast.journal.encoding import Track, decode_records
 from holdfast.journal.records import MovedOn, StepFinished
 from holdfast.state.codec import Codec
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing import Crash, CrashingStore, Point, raise_crash
+from holdfast.testing import Crash, CrashingStore, raise_crash
+from holdfast.testing.wrapped_store import Point
 from tests.crash.running import python
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import END, START, Context, Retry, StateGraph, Worker
+from holdfast import END, START, Context, Retry, StateGraph
+from holdfast.fleet import Worker
 from holdfast.journal.journal import Deadlines
 from holdfast.stores.base import Store
 from holdfast.testing import skipping_time

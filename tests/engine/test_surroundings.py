@@ -17,8 +17,8 @@ from holdfast import App, CodecError, HoldfastError
 from holdfast.engine.environment import SWITCH, Repository, read_head
 from holdfast.journal.records import Described
 from holdfast.stores.base import Store
-from holdfast.views import run_view, timeline
-from holdfast.views.timeline import changes_told, code_told, facts_told, read_facts
+from holdfast.views.runs import run_view
+from holdfast.views.timeline import changes_told, code_told, facts_told, read_facts, timeline
 from tests.cli.calling import CHAIN, call, environment, write
 from tests.graphs import chain
 

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import END, START, App, StateGraph, Worker, load_workflow, open_store
+from holdfast import END, START, App, StateGraph, load_workflow, open_store
+from holdfast.fleet import Worker
 from holdfast.fleet.postgres_claims import Limits
 from holdfast.stores.base import Store
 
 DRIVER = """
 import os, sys
-from holdfast import END, START, StateGraph, Worker, open_store
+from holdfast import END, START, StateGraph, open_store
+from holdfast.fleet import Worker
 graph = StateGraph(dict, name="w")
 graph.add_node("a", lambda state: {"n": 1})
 graph.add_node("b", lambda state: os._exit(0))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import RunConflict, Worker, WorkerEvent, open_store
+from holdfast import RunConflict, open_store
+from holdfast.fleet import Worker, WorkerEvent
 from holdfast.stores.base import Store
 from tests.fleet.restoring import STEPS, build, last_of
 from tests.postgres import PostgresServer

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import END, START, CheckpointPolicy, StateGraph, Worker
+from holdfast import END, START, CheckpointPolicy, StateGraph
 from holdfast.engine.owner import has_owner
+from holdfast.fleet import Worker
 from holdfast.stores.base import Store
 
 

@@ -8,18 +8,19 @@ from pathlib import Path
 import ormsgpack
 import pytest
 
-from holdfast import CodecError, CorruptJournal, StoreError, check_store, open_store
+from holdfast import CodecError, CorruptJournal, StoreError, open_store
 from holdfast.cli.main import main
 from holdfast.engine.commands.inbox import UNREADABLE, checksummed, read_message
 from holdfast.engine.time_travel.checkpoints import find_moment
 from holdfast.errors import CheckpointNotFound
+from holdfast.integrity import check_store
 from holdfast.integrity.repair import repair_store
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import WRITTEN, Codec
 from holdfast.stores.base import Snapshot, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.wrapped_store import WrappedStore
-from holdfast.views import run_view
+from holdfast.views.runs import run_view
 from holdfast.workflows.language.templates import TemplateError, compile_expression
 from holdfast.workflows.model import seconds
 from tests.graphs import chain

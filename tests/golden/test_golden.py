@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import check_store, open_store
+from holdfast import open_store
+from holdfast.integrity import check_store
 from holdfast.stores.base import Store
 from tests.golden.graphs import GRAPHS, UNFINISHED, plain, resumed
 from tests.golden.make import HERE, KINDS

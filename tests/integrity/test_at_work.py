@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import RunConflict, check_store, open_store, repair_run, repair_store
+from holdfast import RunConflict, open_store
+from holdfast.integrity import check_store, repair_run, repair_store
 from holdfast.integrity.check import RunCheck
 from holdfast.integrity.repair import Rewriting
 from holdfast.integrity.report import FACTS, Damage, RunReport

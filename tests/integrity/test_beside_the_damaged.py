@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import CorruptJournal, Retention, open_store, repair_run
+from holdfast import CorruptJournal, Retention, open_store
 from holdfast.engine.retention import expire_runs, prune_workflow
+from holdfast.integrity import repair_run
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
 from holdfast.views.usage import charges_of

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import HoldfastError, RunNotFound, check_store, open_store
+from holdfast import HoldfastError, RunNotFound, open_store
 from holdfast.engine.commands.inbox import UNREADABLE, RunCommand, read_message, write_message
+from holdfast.integrity import check_store
 from holdfast.journal import writer as writer_module
 from holdfast.journal.checkpoint_ids import moved_mark
 from holdfast.journal.journal import Journal

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import CorruptJournal, check_store, open_store, repair_store
+from holdfast import CorruptJournal, open_store
+from holdfast.integrity import check_store, repair_store
 from holdfast.stores.base import Store
 from holdfast.stores.files.store import FileStore
 from holdfast.stores.memory import MemoryStore

@@ -13,19 +13,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    CorruptJournal,
-    Retention,
-    RunConflict,
-    RunFinished,
-    RunNotFound,
-    check_store,
-    open_store,
-    repair_run,
-    repair_store,
-)
+from holdfast import CorruptJournal, Retention, RunConflict, RunFinished, RunNotFound, open_store
 from holdfast.engine.commands.inbox import RunCommand, write_message
 from holdfast.engine.retention import prune_workflow
+from holdfast.integrity import check_store, repair_run, repair_store
 from holdfast.journal import writer as writer_module
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import Codec

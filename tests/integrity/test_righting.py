@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import check_store, open_store, repair_store
+from holdfast import open_store
 from holdfast.engine.commands.inbox import RunCommand, write_message
+from holdfast.integrity import check_store, repair_store
 from holdfast.stores.base import Store
 from holdfast.stores.files.store import FileStore
 from holdfast.stores.memory import MemoryStore

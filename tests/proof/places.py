@@ -10,10 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast import HoldfastError, check_store, open_store
+from holdfast import HoldfastError, open_store
+from holdfast.integrity import check_store
 from holdfast.stores.base import Store
-from holdfast.testing import FileLedger, Violation, WitnessedStore, check_run
-from holdfast.testing.invariants import CORRUPTION, NOT_STRANDED, SAME_RESULT
+from holdfast.testing.invariants import (
+    CORRUPTION,
+    NOT_STRANDED,
+    SAME_RESULT,
+    FileLedger,
+    Violation,
+    WitnessedStore,
+    check_run,
+)
 from tests.crash.harness import RUN, Case, Driver, Place, note_what_is_stored
 
 STORES = ("sqlite", "file")

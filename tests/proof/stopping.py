@@ -12,21 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast import (
-    END,
-    START,
-    App,
-    CallbackObserver,
-    Context,
-    Outcome,
-    State,
-    StateGraph,
-    check_store,
-    open_store,
-)
+from holdfast import END, START, App, Context, Outcome, State, StateGraph, open_store
+from holdfast.events import CallbackObserver
+from holdfast.integrity import check_store
 from holdfast.stores.base import Store
 from holdfast.stores.postgres.embedded import Programs
-from holdfast.testing import Ledger, check_run
+from holdfast.testing.invariants import Ledger, check_run
 from tests.crash.workflows import WORKFLOWS, Work, Workflow
 from tests.postgres import running
 from tests.proof.places import scratch

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import apsw
 
-from holdfast import check_store, open_store, repair_store
+from holdfast import open_store
+from holdfast.integrity import check_store, repair_store
 from holdfast.stores.base import Store
 from tests.crash.flips import fill
 from tests.proof.places import Site, url_in

@@ -11,19 +11,8 @@ from typing import Annotated, Any, NotRequired, TypedDict
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast import (
-    CodecError,
-    State,
-    StateGraph,
-    StateInvalid,
-    TaskResult,
-    WorkflowState,
-    add,
-    append,
-    keep_last,
-    merge,
-    union,
-)
+from holdfast import CodecError, State, StateGraph, StateInvalid, add, append, keep_last, merge, union
+from holdfast.state import TaskResult, WorkflowState
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Cells, Op, advance
 from holdfast.state.schema import Schema, as_mapping

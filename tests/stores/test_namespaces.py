@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import StoreError, get_store, open_store, register_store
+from holdfast import StoreError, open_store
 from holdfast.engine.owner import active_runs
+from holdfast.stores import get_store, register_store
 from holdfast.stores.base import Store, namespace_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.namespaces import in_namespace

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import CorruptJournal, check_store, open_store
+from holdfast import CorruptJournal, open_store
+from holdfast.integrity import check_store
 from holdfast.journal.copying import prune_run
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Append, Entry, RunInfo

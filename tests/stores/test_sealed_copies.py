@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import CodecError, export_run, import_run, open_store
+from holdfast import CodecError, open_store
+from holdfast.capsules import export_run, import_run
 from holdfast.engine.commands import control
 from holdfast.engine.transfer import copy_runs
 from holdfast.integrity.check import check_store

@@ -19,7 +19,6 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing import (
     CrashFailure,
     CrashReport,
-    Ledger,
     RunSeen,
     WrappedStore,
     crash_everywhere,
@@ -28,6 +27,7 @@ from holdfast.testing import (
     skipping_time,
 )
 from holdfast.testing.everywhere.boundaries import Boundary, sampled
+from holdfast.testing.invariants import Ledger
 from tests.crash.workflows import WORKFLOWS
 from tests.testing.shops import (
     Order,

@@ -25,10 +25,10 @@ from holdfast import (
     Retry,
     StateGraph,
     StepTimeout,
-    Worker,
     clock,
     load_workflow,
 )
+from holdfast.fleet import Worker
 from holdfast.stores.base import Store
 from holdfast.testing import skipping_time, time_skipping
 from holdfast.testing.time_skipping import SkippedTime

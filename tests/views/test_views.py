@@ -15,28 +15,17 @@ from typing import Any, TypedDict
 
 import pytest
 
-from holdfast import (
-    END,
-    START,
-    CheckpointPolicy,
-    CheckpointStore,
-    ExecutionError,
-    Retry,
-    Send,
-    State,
-    StateGraph,
-    open_store,
-)
+from holdfast import END, START, CheckpointPolicy, ExecutionError, Retry, Send, State, StateGraph, open_store
+from holdfast.checkpoints import CheckpointStore
 from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, RunNotFound
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import Unknown
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Store
-from holdfast.views import plain, run_view, timeline
-from holdfast.views.plain import MAX_DEPTH, TOO_BIG_TO_PREVIEW, preview, size_text
+from holdfast.views.plain import MAX_DEPTH, TOO_BIG_TO_PREVIEW, plain, preview, size_text
 from holdfast.views.run_view import PauseView
-from holdfast.views.runs import find_checkpoint_info, find_run_info, run_list, run_pauses
-from holdfast.views.timeline import Timeline
+from holdfast.views.runs import find_checkpoint_info, find_run_info, run_list, run_pauses, run_view
+from holdfast.views.timeline import Timeline, timeline
 from tests.graphs import Log, chain, fan, one, says
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import HoldfastError, WorkflowInvalid, load_workflow
+from holdfast import HoldfastError, load_workflow
+from holdfast.workflows import WorkflowInvalid
 from holdfast.workflows.language import values as plain
 from holdfast.workflows.language.compiler import Evaluation
 from holdfast.workflows.language.functions import FUNCTIONS

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import HoldfastError, WorkflowInvalid, load_workflow, open_store
+from holdfast import HoldfastError, load_workflow, open_store
 from holdfast.cli.main import main
-from holdfast.workflows import files
+from holdfast.workflows import WorkflowInvalid, files
 from holdfast.workflows.workflow import workflow_of_run
 
 OUTER = """

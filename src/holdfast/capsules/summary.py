@@ -147,7 +147,9 @@ def reading() -> Iterator[None]:
     except CapsuleInvalid:
         raise
     except CodecError as error:
-        raise CapsuleInvalid(f"its journal cannot be read: {problem_of(error)}") from None
+        raise CapsuleInvalid(
+            f"its journal cannot be read: {error.problem}", remedies=error.remedies
+        ) from None
     except Exception as error:
         raise CapsuleInvalid(f"its journal cannot be read: {type(error).__name__}: {error}") from None
 

@@ -51,8 +51,7 @@ def reading_run(store: str | None, run: str) -> tuple[Journal, str]:
 def view_of(journal: Journal, target: str) -> RunView:
     """The run that a run id, a checkpoint id or a workflow's name means, as it stands."""
     from holdfast.engine.owner import liveness
-    from holdfast.views import run_view
-    from holdfast.views.runs import find_run_info
+    from holdfast.views.runs import find_run_info, run_view
 
     return run_view(
         journal,
@@ -137,10 +136,9 @@ def viewing(store: str | None, text: str) -> tuple[Journal, RunView, str]:
     """The journals to read, a run as it stands or stood at a moment, and, if it is a past one, the words for that."""
     from holdfast.engine.owner import liveness
     from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_moment
-    from holdfast.views import run_view
     from holdfast.views.plain import CODEC
     from holdfast.views.run_view import Driver
-    from holdfast.views.runs import find_run_info
+    from holdfast.views.runs import find_run_info, run_view
 
     journal, (meant,) = reading_moments(store, text)
     if "@" not in meant or journal.store.runs(run=meant):

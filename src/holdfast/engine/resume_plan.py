@@ -49,7 +49,7 @@ from holdfast.engine.settings import Settings
 from holdfast.engine.time_travel.rerun import KEPT, RERUN, UNDONE, Rerun
 from holdfast.engine.time_travel.rerunner import begun_anew, rerun_of_changes, reused, taken_back
 from holdfast.engine.time_travel.reuse import ReusableSteps
-from holdfast.errors import GraphChanged, HoldfastError, PlanOutdated, RunFinished, StateInvalid, problem_of
+from holdfast.errors import GraphChanged, HoldfastError, PlanOutdated, Remedy, RunFinished, StateInvalid
 from holdfast.graph.graph import Graph, outline_names
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, Loaded
@@ -369,6 +369,8 @@ class ResumePlan:
     head: int = 0
     """The last entry of the run."""
     outline: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    remedies: tuple[Remedy, ...] = ()
+    """What can be done about a refusal."""
 
     def of(self, what: str) -> tuple[PlannedStep, ...]:
         """The steps that this becomes of."""
@@ -416,6 +418,7 @@ class _Planning:
         self._stands = self._run
         """The run as it stands when it is made to fit the graph."""
         self._refused = ""
+        self._remedies: tuple[Remedy, ...] = ()
         self._past = project(journal, codec, info, self._loaded.seq)
         self._remap = dict(options.remap or {})
 
@@ -449,6 +452,7 @@ class _Planning:
             "",
             self._loaded.seq,
             settings.outline,
+            self._remedies,
         )
         fates = [(step.step, step.node, step.what) for step in steps] + [self._refused]
         identity = identity_of(self._loaded, self._options, settings.outline, fates)
@@ -463,7 +467,7 @@ class _Planning:
             except RunFinished:
                 raise
             except HoldfastError as error:
-                self._refused = problem_of(error)
+                self._refused, self._remedies = error.problem, error.remedies
                 return None
         if back is None and not self._forks:
             refuse_finished(self._info, unchanged=self._options.rerun_changed)
@@ -480,7 +484,8 @@ class _Planning:
             self._refuse_other_workflow()
             self._prepare(run, back)
         except HoldfastError as error:
-            self._refused = self._refused or problem_of(error)
+            if not self._refused:
+                self._refused, self._remedies = error.problem, error.remedies
             now = set(outline_names(settings.outline))
             self._remap = {old: new for old, new in self._remap.items() if new in now}
             run = self._renamed()

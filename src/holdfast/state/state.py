@@ -47,7 +47,7 @@ _DEFAULT_CODEC = Codec()
 
 
 class SavesState(Protocol):
-    """Something that keeps states: `holdfast.CheckpointStore`."""
+    """Something that keeps states: `holdfast.checkpoints.CheckpointStore`."""
 
     def save(self, state: State) -> str: ...
 

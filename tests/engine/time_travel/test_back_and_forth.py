@@ -9,16 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    START,
-    CheckpointPolicy,
-    CommandRefused,
-    ExecutionError,
-    RunFinished,
-    export_run,
-    import_run,
-    open_store,
-)
+from holdfast import START, CheckpointPolicy, CommandRefused, ExecutionError, RunFinished, open_store
+from holdfast.capsules import export_run, import_run
 from holdfast.engine.app import App
 from holdfast.engine.retention import expire_runs, prune_workflow
 from holdfast.engine.settings import Retention

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import END, START, App, ExecutionError, StateGraph, compare_runs, open_store
+from holdfast import END, START, App, ExecutionError, StateGraph, open_store
 from holdfast.stores.base import Store
+from holdfast.views import compare_runs
 from tests.cli.looking import Call, boom, caller
 from tests.graphs import Log, chain, fan, says
 

@@ -20,7 +20,6 @@ from holdfast import (
     END,
     START,
     CheckpointNotFound,
-    CheckpointStore,
     CommandRefused,
     ExecutionError,
     GraphChanged,
@@ -33,6 +32,7 @@ from holdfast import (
     copy_runs,
     open_store,
 )
+from holdfast.checkpoints import CheckpointStore
 from holdfast.engine.retention import prune_workflow
 from holdfast.engine.settings import Retention
 from holdfast.errors import HoldfastError

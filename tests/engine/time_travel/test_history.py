@@ -19,14 +19,13 @@ from holdfast import (
     StateGraph,
     StateInvalid,
     open_store,
-    run_forks,
-    run_history,
 )
 from holdfast.engine.retention import prune_workflow
 from holdfast.engine.settings import Retention
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Entry, Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.views import run_forks, run_history
 from tests.cli.looking import Call, asks, boom, caller
 from tests.graphs import Log, chain, one, says
 

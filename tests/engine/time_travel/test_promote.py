@@ -7,18 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    CheckpointNotFound,
-    CheckpointStore,
-    CommandRefused,
-    ExecutionError,
-    RunNotFound,
-    open_store,
-)
+from holdfast import CheckpointNotFound, CommandRefused, ExecutionError, RunNotFound, open_store
+from holdfast.checkpoints import CheckpointStore
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
 from holdfast.testing import Crash, CrashingStore, raise_crash
-from holdfast.views import run_view
+from holdfast.views.runs import run_view
 from tests.cli import calling
 from tests.cli.looking import Call, asks, boom, caller
 from tests.graphs import chain

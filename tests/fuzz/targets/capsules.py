@@ -9,17 +9,19 @@ from random import Random
 
 import ormsgpack
 
-from holdfast import check_store, export_run, import_run, inspect_capsule, open_store
+from holdfast import open_store
+from holdfast.capsules import export_run, import_run, inspect_capsule
 from holdfast.capsules.format import Kind, Writer, lines_of
 from holdfast.capsules.summary import CapsuleInfo
 from holdfast.engine.confirmation import confirm, disclose
 from holdfast.errors import CapsuleInvalid, CapsuleLocked, ForeignRun, HoldfastError
+from holdfast.integrity import check_store
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import zstd
 from holdfast.stores.base import Store
-from holdfast.views import run_view, timeline
 from holdfast.views.plain import CODEC
-from holdfast.views.runs import run_list
+from holdfast.views.runs import run_list, run_view
+from holdfast.views.timeline import timeline
 from tests.capsules.making import forged
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.mutating import Mutator

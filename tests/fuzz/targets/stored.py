@@ -10,12 +10,13 @@ import shutil
 from random import Random
 from typing import Any
 
-from holdfast import HoldfastError, check_store, copy_runs, open_store
+from holdfast import HoldfastError, copy_runs, open_store
 from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_moment
 from holdfast.errors import StoreError
+from holdfast.integrity import check_store
 from holdfast.integrity.repair import repair_store
 from holdfast.journal.journal import Journal
-from holdfast.views import run_view
+from holdfast.views.runs import run_view
 from tests.crash.flips import MEDIA, _settle, _state, fill, seen, wrong
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import MEGABYTE, Check, Target, Wrong, own_folder

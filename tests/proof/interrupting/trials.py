@@ -11,10 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast import CallbackObserver, HoldfastError, Outcome, RunNotFound, check_store, open_store
+from holdfast import HoldfastError, Outcome, RunNotFound, open_store
+from holdfast.events import CallbackObserver
+from holdfast.integrity import check_store
 from holdfast.stores.base import Store
-from holdfast.testing import Ledger, Violation, check_run
-from holdfast.testing.invariants import CORRUPTION, FINISHED_ONCE, NOT_STRANDED, RECOVERY, SAME_RESULT, STORED
+from holdfast.testing.invariants import (
+    CORRUPTION,
+    FINISHED_ONCE,
+    NOT_STRANDED,
+    RECOVERY,
+    SAME_RESULT,
+    STORED,
+    Ledger,
+    Violation,
+    check_run,
+)
 from tests.proof.interrupting.injecting import LINE_KINDS, Counting, Place, Raising
 from tests.proof.interrupting.shapes import SHAPES, Shape
 

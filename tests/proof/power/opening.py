@@ -7,13 +7,13 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from holdfast import HoldfastError, check_store, open_store
+from holdfast import HoldfastError, open_store
+from holdfast.integrity import check_store
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import RunInfo, Store
 from holdfast.stores.integrity import mending
-from holdfast.testing import Violation
-from holdfast.testing.invariants import ACKNOWLEDGED, CORRUPTION, PRUNING, STORED, Line
+from holdfast.testing.invariants import ACKNOWLEDGED, CORRUPTION, PRUNING, STORED, Line, Violation
 from tests.proof.places import url_in
 from tests.proof.power.disk import Image
 from tests.proof.power.witness import BEING_PRUNED, DELETED, DELETING, POSTED, PRUNED, TRIED

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from holdfast.stores.base import Append, Conflict, Snapshot, Store
-from holdfast.testing import Ledger, WrappedStore
-from holdfast.testing.invariants import STORED
+from holdfast.testing import WrappedStore
+from holdfast.testing.invariants import STORED, Ledger
 
 TRIED = "tried"
 """An entry is about to be stored; the key is `RUN:SEQ`, the detail its chain."""

@@ -10,17 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from holdfast import (
-    END,
-    START,
-    CallbackObserver,
-    Context,
-    CorruptJournal,
-    HoldfastError,
-    RunConflict,
-    StateGraph,
-    StoreError,
-)
+from holdfast import END, START, Context, CorruptJournal, HoldfastError, RunConflict, StateGraph, StoreError
+from holdfast.events import CallbackObserver
 from holdfast.stores.postgres.embedded import Programs
 from holdfast.testing.invariants import ACKNOWLEDGED, FENCE, STORED, Ledger, Violation
 from tests.crash.workflows import Ledger as WorkLedger

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast import CallbackObserver, StoreError
+from holdfast import StoreError
+from holdfast.events import CallbackObserver
 from holdfast.testing.invariants import RECOVERY, Violation
 from tests.proof.server.proxy import Act, Arrival
 from tests.proof.server.scene import Scene

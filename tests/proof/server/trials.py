@@ -13,7 +13,6 @@ from holdfast import (
     END,
     START,
     App,
-    CallbackObserver,
     Context,
     ExecutionError,
     HoldfastError,
@@ -28,6 +27,7 @@ from holdfast import (
     StateGraph,
     StoreError,
 )
+from holdfast.events import CallbackObserver
 from holdfast.journal.records import Answered, MovedOn, Noted, StepFinished
 from holdfast.stores.base import Append, Conflict
 from holdfast.stores.postgres.store import PostgresStore

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import START, StateGraph, Unknown, apply_patch, open_store
+from holdfast import START, StateGraph, open_store
 from holdfast.cli.display.diff import escaped, lines_of, value_text
+from holdfast.state import Unknown
 from holdfast.state import standard_types as budget
+from holdfast.views import apply_patch
 from holdfast.views.diff.difference import difference
 from tests.cli.calling import CHAIN, Session, write
 from tests.cli.calling import call as call_program

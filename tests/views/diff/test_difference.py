@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import StateInvalid, Unknown, apply_difference, difference
+from holdfast import StateInvalid
+from holdfast.state import Unknown
 from holdfast.state.ops import freeze
+from holdfast.views import apply_difference, difference
 from holdfast.views.diff.alignment import gaps
 from holdfast.views.diff.changes import (
     Change,

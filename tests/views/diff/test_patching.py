@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import PatchError, Unknown, apply_patch, json_patch
+from holdfast.state import Unknown
+from holdfast.views import PatchError, apply_patch, json_patch
 
 DOCUMENT = {"a": {"b": [1, 2, 3], "": 0}, "x/y": 1, "m~n": 2, "~1": 3, "t": True}
 

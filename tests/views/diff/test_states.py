@@ -15,17 +15,15 @@ from holdfast import (
     RunNotFound,
     StateGraph,
     StateInvalid,
-    Unknown,
     append,
-    apply_difference,
-    apply_patch,
-    diff_states,
     register_type,
 )
 from holdfast.journal.journal import Journal
+from holdfast.state import Unknown
 from holdfast.state.ops import Op, Slot
 from holdfast.stores.base import Store
 from holdfast.values import END, START
+from holdfast.views import apply_difference, apply_patch, diff_states
 from holdfast.views.diff.changes import ItemsInserted, ListEdited, MapEdited, ObjectEdited, Replaced
 from holdfast.views.diff.states import load_plainly, state_difference
 from holdfast.views.plain import plain

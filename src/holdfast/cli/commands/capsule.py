@@ -20,8 +20,8 @@ from holdfast.cli.store_option import chosen_url, lasting_url, meant_run, store_
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
-    from holdfast.capsules.export import ExportedRun
-    from holdfast.capsules.import_run import ImportedRun
+    from holdfast.capsules.exports import ExportedRun
+    from holdfast.capsules.imports import ImportedRun
     from holdfast.capsules.signing import Trust
     from holdfast.capsules.summary import CapsuleInfo
     from holdfast.journal.journal import Journal
@@ -138,7 +138,7 @@ def _needed_passphrase(file: Path | None) -> str:
 def _export(
     journal: Journal, run: str, output: str, force: bool, sign: Path | None, secret: str | None
 ) -> ExportedRun:
-    from holdfast.capsules.export import export_run, write_capsule
+    from holdfast.capsules.exports import export_run, write_capsule
 
     if output != "-":
         _refuse_present(output, force)
@@ -159,7 +159,7 @@ def _refuse_present(output: str, force: bool) -> None:
 
 
 def _export_lines(journal: Journal, run: str, output: str, force: bool, as_json: bool) -> int:
-    from holdfast.capsules.export import fresh_file
+    from holdfast.capsules.exports import fresh_file
     from holdfast.capsules.format import lines_of
 
     if output == "-":
@@ -296,7 +296,7 @@ def _passphrase_to_open(file: Path, passphrase_file: Path | None, look: bool) ->
 def _import(
     url: str, file: Path, run_id: str | None, secret: str | None, trusted: Trust, size: int
 ) -> ImportedRun:
-    from holdfast.capsules.import_run import import_run
+    from holdfast.capsules.imports import import_run
     from holdfast.stores import open_store
 
     with contextlib.closing(open_store(url)) as store:

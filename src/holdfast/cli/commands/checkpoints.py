@@ -155,8 +155,7 @@ def show(checkpoint: str, store: str | None, as_json: bool) -> int:
     from holdfast.cli.display.show import command, shortened
     from holdfast.journal.checkpoint_ids import read_mark
     from holdfast.state.state import State
-    from holdfast.views import plain
-    from holdfast.views.plain import CODEC, ViewCodec
+    from holdfast.views.plain import CODEC, ViewCodec, plain
     from holdfast.views.run_view import remark_at
 
     journal, (meant,) = reading_moments(store, checkpoint)

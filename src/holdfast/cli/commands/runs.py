@@ -224,7 +224,7 @@ def show(
       holdfast show research --output | jq .title
     """
     from holdfast.cli.display import show as show_text
-    from holdfast.views import plain
+    from holdfast.views.plain import plain
 
     if sum((state, bool(keys), step_name is not None, only_output)) > 1:
         raise click.UsageError("give only one of --state, --key, --step and --output")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli.display.progress import HELPERS, ITEM, Place, place_of
 from holdfast.cli.display.text import count, money, one_line
+from holdfast.cli.errors import told as explained
 from holdfast.graph.graph import base_name
 from holdfast.views.run_view import Counts
 
@@ -62,7 +63,7 @@ def plan_lines(
         *(f"migrated: {migration}" for migration in plan.migrations),
         *([f"the run goes back to its entry {plan.back_to}"] if plan.back_to is not None else []),
         f"{kept} kept, {_saved(plan)} saved; to come: {_to_come(plan)}",
-        *([f"REFUSED: {one_line(plan.refused, 200)}"] if plan.refused else []),
+        *([f"REFUSED: {one_line(explained(plan.refused, plan.remedies), 300)}"] if plan.refused else []),
         f"plan {plan.id}; nothing was touched",
     ]
 
@@ -94,7 +95,7 @@ def plan_as_json(
         "run_id": plan.run_id,
         "workflow": plan.workflow,
         "status": plan.status,
-        "refused": plan.refused,
+        "refused": explained(plan.refused, plan.remedies),
         "steps": [row._asdict() for row in plan_rows(plan, nodes, wish)],
         "changes": _changes(plan),
         "migrations": list(plan.migrations),

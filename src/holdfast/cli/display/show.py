@@ -31,7 +31,7 @@ from holdfast.cli.reading import answer_command, pauses_as_json, resume_command,
 from holdfast.cli.store_option import absolute_url, default_url, same_store
 from holdfast.cli.targets import Kept
 from holdfast.values import RunStatus, readable_step
-from holdfast.views import plain as views_plain
+from holdfast.views.plain import plain as views_plain
 from holdfast.views.plain import preview, size_text
 from holdfast.views.run_view import NOTHING, Counts
 from holdfast.views.timeline import code_told, others_told, place_told

@@ -1,0 +1,12 @@
+# Written by docs/make_stubs.py from holdfast/names.py.
+
+from holdfast.fleet.catalog import Catalog as Catalog
+from holdfast.fleet.postgres_claims import Limits as Limits
+from holdfast.fleet.postgres_claims import Rate as Rate
+from holdfast.fleet.schedules import Cron as Cron
+from holdfast.fleet.schedules import Schedule as Schedule
+from holdfast.fleet.schedules import Schedules as Schedules
+from holdfast.fleet.worker import Worker as Worker
+from holdfast.fleet.worker import WorkerEvent as WorkerEvent
+
+__all__: list[str]

@@ -1,0 +1,114 @@
+"""The public names of every package, and the modules that define them: packages load a name when it is first used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+PUBLIC: dict[str, dict[str, str]] = {
+    "holdfast": {
+        "engine.app": "App",
+        "engine.blocking": "RunInterrupted RunTerminated",
+        "engine.commands.control": "Receipt",
+        "engine.context": "Context",
+        "engine.once": "StopSignal",
+        "engine.resume_plan": "PlannedStep ResumePlan",
+        "engine.settings": "CheckpointPolicy Outcome Pause Retention Stats",
+        "engine.time_travel.rerun": "Rerun RerunStep",
+        "engine.transfer": "CopyReport copy_runs",
+        "errors": "ExecutionError HoldfastError",
+        "events": "Event",
+        "graph.builder": "StateGraph",
+        "graph.graph": "Command Send",
+        "graph.retry": "Retry",
+        "journal.checkpoint_ids": "Checkpoint",
+        "state.schema": "add append keep_last merge union",
+        "state.state": "State",
+        "state.types": "register_type",
+        "stores": "open_store",
+        "stores.base": "RunInfo",
+        "values": "END START RunStatus",
+        "workflows.workflow": "Workflow load_workflow",
+    },
+    "holdfast.capsules": {
+        "capsules.exports": "ExportedRun export_run",
+        "capsules.imports": "ImportedRun import_run",
+        "capsules.signing": "make_key_pair",
+        "capsules.summary": "CapsuleInfo inspect_capsule",
+    },
+    "holdfast.checkpoints": {
+        "checkpoints.interactive": "CheckpointConfig GraphConfig Result default_checkpoint_config default_graph_config "
+        "pause_workflow resume_workflow",
+        "checkpoints.store": "CheckpointData CheckpointStore PauseMetadata",
+        "engine.retention": "periodic_cleanup",
+        "graph.builder": "ConfiguredGraph",
+    },
+    "holdfast.fleet": {
+        "fleet.catalog": "Catalog",
+        "fleet.postgres_claims": "Limits Rate",
+        "fleet.schedules": "Cron Schedule Schedules",
+        "fleet.worker": "Worker WorkerEvent",
+    },
+    "holdfast.integrity": {
+        "integrity.check": "check_store",
+        "integrity.repair": "Repair StoreRepair repair_run repair_store",
+        "integrity.report": "Damage RunReport StoreReport",
+    },
+    "holdfast.state": {
+        "state.codec": "Unknown",
+        "state.schema": "TaskResult WorkflowState add append keep_last merge union",
+        "state.state": "State",
+        "state.types": "register_type",
+    },
+    "holdfast.testing": {
+        "testing.everywhere.crashing": "CrashFailure CrashReport crash_everywhere",
+        "testing.everywhere.effects": "Effect record_effect recorded_effects",
+        "testing.everywhere.judging": "RunSeen",
+        "testing.fakes": "Answers FakeModel answering",
+        "testing.time_skipping": "SkippedTime skipping_time",
+        "testing.wrapped_store": "Crash CrashingStore WrappedStore kill_process raise_crash",
+    },
+    "holdfast.views": {
+        "engine.time_travel.checkpoints": "run_forks run_history",
+        "engine.time_travel.compare": "compare_runs diff_states",
+        "views.comparison": "Comparison",
+        "views.diff.changes": "Difference",
+        "views.diff.difference": "apply_difference difference",
+        "views.diff.patch": "PatchError apply_patch json_patch",
+        "views.diff.states": "StateDifference",
+        "views.family": "Family",
+        "views.history": "History",
+        "views.usage": "RunLedger",
+    },
+    "holdfast.workflows": {
+        "workflows.reading.problems": "WorkflowInvalid",
+        "workflows.workflow": "Workflow load_workflow",
+    },
+}
+"""By package: the modules, without `holdfast.`, and what of each is public.
+
+Beside these, `holdfast.errors`, `holdfast.events`, `holdfast.stores` and `holdfast.tracing` define their names
+themselves, and the root has every error of `holdfast.errors`. `__init__.pyi` of each package says the same to type
+checkers; it is written by `docs/make_stubs.py`.
+"""
+
+
+def homes(package: str) -> dict[str, str]:
+    """Return the module that defines each public name of a package."""
+    found = PUBLIC[package].items()
+    return {name: f"holdfast.{module}" for module, names in found for name in names.split()}
+
+
+def serve(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return what a package has as `__getattr__`, `__dir__` and `__all__`."""
+    known = homes(package)
+
+    def load(name: str) -> object:
+        if name not in known:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value: object = getattr(import_module(known[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load, lambda: sorted({*vars(sys.modules[package]), *known}), sorted(known)

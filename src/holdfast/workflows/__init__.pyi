@@ -1,0 +1,7 @@
+# Written by docs/make_stubs.py from holdfast/names.py.
+
+from holdfast.workflows.reading.problems import WorkflowInvalid as WorkflowInvalid
+from holdfast.workflows.workflow import Workflow as Workflow
+from holdfast.workflows.workflow import load_workflow as load_workflow
+
+__all__: list[str]
