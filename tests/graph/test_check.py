@@ -27,7 +27,7 @@ def graph(*names: str) -> StateGraph:
 
 PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
     "no node": (lambda: StateGraph(Log), "there is no node; add one"),
-    "no entry": (lambda: StateGraph(Log).add_node("a", nothing), "there is no way in; add_edge(START"),
+    "no entry": (lambda: StateGraph(Log).add_node("a", nothing), "nothing follows START; add_edge(START"),
     "duplicate node": (lambda: graph("a").add_node("a", nothing), "node 'a' is added twice"),
     "duplicate edge": (lambda: graph("a", "b").add_edge("a", "b"), "edge 'a' -> 'b' is added twice"),
     "missing target": (
@@ -90,7 +90,7 @@ PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
     ),
     "bad timeout": (
         lambda: graph().add_node("a", nothing, timeout=0).add_edge(START, "a"),
-        "node 'a' has a timeout of 0",
+        "node 'a' has timeout=0; it must be a number of seconds above 0",
     ),
     "bad if_interrupted": (
         lambda: graph().add_node("a", nothing, if_interrupted="retry").add_edge(START, "a"),
@@ -151,7 +151,7 @@ PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
     ),
     "idempotent of a sub-graph": (
         lambda: StateGraph(Log).add_node("sub", chain("x"), idempotent=False).add_edge(START, "sub"),
-        "node 'sub' is a sub-graph and takes no idempotent; set it on its nodes",
+        "node 'sub' is a sub-graph and takes no if_interrupted; set it on its nodes",
     ),
 }
 
@@ -186,7 +186,7 @@ def test_every_problem_is_reported_at_once() -> None:
         "no outgoing edges from node: b/c",
         "added twice",
         "b/c",
-        "timeout of -1",
+        "timeout=-1",
         "bad reducer",
         "nowhere",
         "neither",

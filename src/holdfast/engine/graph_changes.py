@@ -10,7 +10,7 @@ from holdfast.engine.decide import qualified
 from holdfast.engine.resume import ResumeOptions, edits
 from holdfast.engine.settings import Settings
 from holdfast.errors import GraphChanged, HoldfastError, MigrationFailed, Remedy
-from holdfast.graph.fingerprint import digest_of, same_code
+from holdfast.graph.fingerprint import same_code, short_digests
 from holdfast.graph.graph import Edge, Graph, Join, Node, base_name, outline_at, outline_names, renamed
 from holdfast.journal import records
 from holdfast.journal.fold import apply
@@ -154,7 +154,7 @@ def why_changed(saved: Outline, now: Outline) -> str:
         return "" if one == other else f"version changed from {one!r} to {other!r}"
     if "graph" in now or same_code(saved["fingerprint"], now["fingerprint"]):
         return ""
-    return "code changed from {} to {}".format(*digest_of(saved["fingerprint"], now["fingerprint"]))
+    return "code changed from {} to {}".format(*short_digests(saved["fingerprint"], now["fingerprint"]))
 
 
 def own_names(remap: Mapping[str, str], prefix: str) -> dict[str, str]:

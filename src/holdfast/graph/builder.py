@@ -106,7 +106,7 @@ class StateGraph:
         - `if_interrupted`: what a resume does if the node was running when the process died: "rerun",
           "skip", "ask", "fail", or a function `(ctx)` that looks and answers `None` (not done), `True`
           or an update (done). The default is "rerun", and "fail" for a node with `idempotent=False`. For
-          another graph it is said of the nodes in it.
+          another graph set it on the nodes in it.
         - `version`: names the node's code in place of its fingerprint.
         - `goto`: the nodes that its `Command`s may lead to, where no edge does.
         - `on_error`: a function of the state and the error of a failure that is final; what it returns
@@ -129,12 +129,12 @@ class StateGraph:
         if name in self._nodes:
             self._problems.append(f"node {name!r} is added twice; names must be unique")
             return self
-        seconds = timeout.total_seconds() if isinstance(timeout, dt.timedelta) else timeout
-        wish = if_interrupted if if_interrupted is not None else ("rerun" if idempotent else "fail")
+        if if_interrupted is None:
+            if_interrupted = "rerun" if idempotent else "fail"
         options: dict[str, Any] = {
             "retry": retry,
-            "timeout": seconds,
-            "if_interrupted": wish,
+            "timeout": timeout.total_seconds() if isinstance(timeout, dt.timedelta) else timeout,
+            "if_interrupted": if_interrupted,
             "version": version,
             "goto": tuple(goto),
             "on_error": on_error,
@@ -147,17 +147,6 @@ class StateGraph:
         if isinstance(function, (StateGraph, App)):
             graph = function.graph if isinstance(function, App) else function.build()
             self._nodes[name] = Node(name, graph=graph, **options)
-            for option in ("retry", "timeout", "on_error", "executor", "reads"):
-                if options[option] is not None:
-                    self._problems.append(
-                        f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes"
-                    )
-            plain = {"if_interrupted": if_interrupted is None, "idempotent": idempotent, "reusable": reusable}
-            self._problems += [
-                f"node {name!r} is a sub-graph and takes no {option}; set it on its nodes"
-                for option, is_default in plain.items()
-                if not is_default
-            ]
         elif callable(function):
             wants, named = self._wants(name, function)
             self._nodes[name] = Node(
@@ -363,11 +352,11 @@ class StateGraph:
         - `max_parallel`: how many steps run at once.
         - `on_change`: what a resume does when the graph changed: "warn", "fail" or "use_saved".
         - `checkpoint_dir`: where a checkpoint file is written at every interrupt.
-        - `time_limit`: seconds that one drive of a run may take; then it fails, and a resume has them anew.
+        - `time_limit`: seconds that one execution of a run may take; then it fails, and a resume has them again.
         - `encryption_key`: encrypts everything but ids, kinds, names and times; by default `HOLDFAST_KEY`.
         - `encryption="require"`: nothing unencrypted is written or read; without a key it is an error. So does
           `HOLDFAST_ENCRYPTION=require`.
-        - `facts`: what a run's journal says of where it is driven: by default host, versions and git commit; a mapping
+        - `facts`: what a run's journal records of its environment: by default host, versions and git commit; a mapping
           is added to these; `False`, like `HOLDFAST_FACTS=0`, notes nothing.
         """
         graph = self.build()

@@ -31,7 +31,6 @@ from holdfast.graph.source_code import (
     imports_of,
     module_written,
     names_of,
-    shallow_fingerprint,
     source_of,
 )
 
@@ -130,18 +129,18 @@ Piece = types.FunctionType | type
 
 
 class Description:
-    """The text that changes with what a callable does, and whether it was told by source alone."""
+    """The text that changes with what a callable does, and whether it is made of source alone."""
 
     def __init__(self, subject: Any) -> None:
         self.of_source = True
         self._numbers: dict[int, int] = {}
         self._homes: set[str] = set()
         self._open: set[int] = set()
-        """The containers that are being told."""
+        """The containers that are being described."""
         self._values = 0
         self._waiting: collections.deque[Piece] = collections.deque()
         self._files: dict[pathlib.Path, None] = {}
-        parts = [self._told(subject, 0)]
+        parts = [self._describe(subject, 0)]
         while self._waiting:
             piece = self._waiting.popleft()
             parts.append(self._class(piece) if isinstance(piece, type) else self._function(piece))
@@ -149,7 +148,7 @@ class Description:
 
     # Values.
 
-    def _told(self, value: Any, depth: int) -> str:
+    def _describe(self, value: Any, depth: int) -> str:
         if isinstance(value, _SCALARS) and not isinstance(value, enum.Enum):
             return f"{type(value).__name__} {value!r}"
         self._values += 1
@@ -173,27 +172,29 @@ class Description:
                 self._homes.add(home.place)
             return self._numbered(value)
         if isinstance(value, types.MethodType):
-            return f"{self._told(value.__func__, depth)} of {self._told(value.__self__, depth)}"
+            return f"{self._describe(value.__func__, depth)} of {self._describe(value.__self__, depth)}"
         if isinstance(value, functools.partial):
-            given = self._told((value.args, value.keywords), depth + 1)
-            return f"{self._told(value.func, depth)} given {given}"
+            given = self._describe((value.args, value.keywords), depth + 1)
+            return f"{self._describe(value.func, depth)} given {given}"
         if isinstance(value, (staticmethod, classmethod)):
-            return self._told(value.__func__, depth)
+            return self._describe(value.__func__, depth)
         if isinstance(value, property):
-            return f"property {self._told((value.fget, value.fset, value.fdel), depth + 1)}"
+            return f"property {self._describe((value.fget, value.fset, value.fdel), depth + 1)}"
         wrapped = None if isinstance(value, type) else getattr(value, "__wrapped__", None)
         if isinstance(wrapped, types.FunctionType):
-            return f"a {self._name(type(value))} around {self._told(wrapped, depth)}"
+            return f"a {self._name(type(value))} around {self._describe(wrapped, depth)}"
         return ""
 
     def _plain(self, value: Any, depth: int) -> str:
         """A container or one of the simple kinds of objects; nothing if it is neither."""
         kind = type(value)
         if isinstance(value, (list, tuple, collections.deque)):
-            return f"{self._name(kind)}({', '.join(self._told(item, depth + 1) for item in value)})"
+            return f"{self._name(kind)}({', '.join(self._describe(item, depth + 1) for item in value)})"
         if isinstance(value, (set, frozenset)):
             items = sorted(value, key=_called)  # Functions and classes are numbered as they are met.
-            return f"{self._name(kind)}({', '.join(sorted(self._told(item, depth + 1) for item in items))})"
+            return (
+                f"{self._name(kind)}({', '.join(sorted(self._describe(item, depth + 1) for item in items))})"
+            )
         if isinstance(value, Mapping):
             return f"{self._name(kind)}({', '.join(self._pairs(value.items(), depth))})"
         if isinstance(value, enum.Enum):
@@ -208,7 +209,7 @@ class Description:
 
     def _pairs(self, pairs: Iterable[tuple[Any, Any]], depth: int) -> Iterator[str]:
         for key, value in pairs:
-            yield f"{self._told(key, depth + 1)}={self._told(value, depth + 1)}"
+            yield f"{self._describe(key, depth + 1)}={self._describe(value, depth + 1)}"
 
     def _object(self, value: Any, depth: int) -> str:
         if isinstance(value, type):
@@ -221,11 +222,11 @@ class Description:
         call = getattr(kind, "__call__", None) if depth == 0 else None  # noqa: B004
         called = f"{self._numbered(call)} of " if isinstance(call, types.FunctionType) else ""
         known = sorted(_attributes(value).items())
-        told = ", ".join(f"{name}={self._told(item, depth + 1)}" for name, item in known)
-        return f"{called}a {self._kind(kind)}({told})"
+        described = ", ".join(f"{name}={self._describe(item, depth + 1)}" for name, item in known)
+        return f"{called}a {self._kind(kind)}({described})"
 
     def _kind(self, kind: type) -> str:
-        """A class: one of the node's own is told as a whole, others are named."""
+        """A class: one of the node's own is described as a whole, others are named."""
         return self._numbered(kind) if self._is_own(home_of_class(kind)) else self._name(kind)
 
     def _is_own(self, home: Home) -> bool:
@@ -234,7 +235,7 @@ class Description:
     # Functions and classes.
 
     def _numbered(self, piece: Piece) -> str:
-        """A function or a class by its number; what it does is told once."""
+        """A function or a class by its number; it is described once."""
         number = self._numbers.get(id(piece))
         if number is None:
             number = self._numbers[id(piece)] = len(self._numbers)
@@ -261,19 +262,19 @@ class Description:
     def _given(self, function: types.FunctionType) -> list[str]:
         """What a function has beside its code."""
         given = [
-            self._told(function.__defaults__ or (), 1),
-            self._told(dict(sorted((function.__kwdefaults__ or {}).items())), 1),
+            self._describe(function.__defaults__ or (), 1),
+            self._describe(dict(sorted((function.__kwdefaults__ or {}).items())), 1),
             *self._closure(function),
         ]
         wrapped = getattr(function, "__wrapped__", None)
         if isinstance(wrapped, types.FunctionType):
-            given.append(f"around {self._told(wrapped, 1)}")
+            given.append(f"around {self._describe(wrapped, 1)}")
         return given
 
     def _closure(self, function: types.FunctionType) -> Iterator[str]:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             try:
-                yield f"{name}={self._told(cell.cell_contents, 1)}"
+                yield f"{name}={self._describe(cell.cell_contents, 1)}"
             except ValueError:
                 yield f"{name} unset"
 
@@ -285,7 +286,9 @@ class Description:
         members = sorted((name, item) for name, item in vars(kind).items())
         written = class_written(kind, str(space.get("__file__") or ""))
         if written is None:
-            return f"{self._name(kind)} of {self._told(kind.__bases__, 1)} with {list(self._made(members))}"
+            return (
+                f"{self._name(kind)} of {self._describe(kind.__bases__, 1)} with {list(self._made(members))}"
+            )
         functions = [_unwrapped(each) for _, item in members for each in _functions(item)]
         given = [self._given(each) for each in functions if each.__module__ == kind.__module__]
         used = list(self._used(written.names, written.attributes, space))
@@ -299,7 +302,7 @@ class Description:
                 self.of_source = False
                 yield f"{name} is {[self._numbered(each) for each in functions]}"
             elif not name.startswith("_") and isinstance(item, (*_FIXED, list, dict, set)):
-                yield f"{name} is {self._told(item, 1)}"
+                yield f"{name} is {self._describe(item, 1)}"
 
     def _name(self, value: Any) -> str:
         """The name of a function, a class or a module; the node's own package may be called differently elsewhere."""
@@ -336,7 +339,7 @@ class Description:
         elif isinstance(value, type):
             yield f"{name} is {self._kind(value)}"
         elif isinstance(value, (*_FIXED, *_HELD)) or name.rpartition(".")[2].isupper():
-            yield f"{name} is {self._told(value, 1)}"
+            yield f"{name} is {self._describe(value, 1)}"
         elif self._is_own(home_of_class(type(value))):
             yield f"{name} is a {self._kind(type(value))}"
 
@@ -401,74 +404,48 @@ class Fingerprint(str):
 
 
 def fingerprint(subject: Any) -> str:
-    """The fingerprint of a function or of plain data: one or two forms of it, each `form:digest`.
+    """Return the fingerprint of a function or of plain data: `form:digest`.
 
     A function's covers what it does (not its comments, layout, docstrings or annotations), its defaults, what it
     closes over, what a partial or an instance gives it, and the functions, classes and constants of its own package
     or folder that it uses, however indirectly. Where its source is at hand, all versions of Python agree on it
-    (`deep`); else it tells of the version that it was made with (`deep3.12`). The second form (`py3.12`) is that of
-    older journals.
+    (`deep`); else it holds for the version that it was made with (`deep3.12`).
     """
     if isinstance(subject, Fingerprint):
         return subject
     if subject is None or isinstance(subject, (str, dict)):
         return f"data:{digest(repr(subject))}"
-    shallow = shallow_fingerprint(subject)
-    holds = isinstance(subject, (functools.partial, type)) or hasattr(subject, "__wrapped__")
-    if shallow.startswith("name:") and not holds:
-        return shallow
-    deep = Description(subject)
-    return f"{_form('deep', deep.of_source)}:{digest(deep.text)} {shallow}"
+    if not _has_code(subject):
+        return f"name:{digest(getattr(subject, '__qualname__', type(subject).__qualname__))}"
+    described = Description(subject)
+    return f"{_form('deep', [described])}:{digest(described.text)}"
 
 
-def definition_fingerprint(text: str, functions: Iterable[Any], older: str) -> Fingerprint:
-    """The fingerprint of something that is written as data and calls functions; `older` is as journals had the text.
-
-    It has two forms as a function's has.
-    """
-    functions = list(functions)
-    told = [Description(function) for function in functions]
-    form = _form("step", all(each.of_source for each in told))
-    # It was the fingerprint of a version that was a fingerprint itself, of the text and of byte code.
-    before = f"data:{digest(repr(older + ' '.join(map(shallow_fingerprint, functions))))}"
-    return Fingerprint(
-        f"{form}:{digest(repr((text, [each.text for each in told])))} data:{digest(repr(before))}"
-    )
+def _has_code(subject: Any) -> bool:
+    """Return whether something that can be called is made of Python code, or holds some."""
+    if isinstance(subject, (types.FunctionType, types.MethodType, functools.partial, type)):
+        return True
+    call = getattr(type(subject), "__call__", None)  # noqa: B004
+    return isinstance(call, types.FunctionType) or hasattr(subject, "__wrapped__")
 
 
-def _form(name: str, of_source: bool) -> str:
-    return name if of_source else f"{name}{PYTHON}"
+def definition_fingerprint(text: str, functions: Iterable[Any]) -> Fingerprint:
+    """Return the fingerprint of something that is written as data and calls functions."""
+    described = [Description(function) for function in functions]
+    whole = repr((text, [each.text for each in described]))
+    return Fingerprint(f"{_form('step', described)}:{digest(whole)}")
+
+
+def _form(name: str, described: Iterable[Description]) -> str:
+    return name if all(each.of_source for each in described) else f"{name}{PYTHON}"
 
 
 def same_code(one: str, other: str) -> bool:
-    """Whether two fingerprints tell of the same code, as far as they can be compared."""
-    form = _common(one, other)
-    if form is not None:
-        return _forms(one)[form] == _forms(other)[form]
-    return bool(_of_python(_forms(one)) and _of_python(_forms(other)))
+    """Return whether two fingerprints are of the same code; byte code of two versions of Python cannot be compared."""
+    forms = {one.partition(":")[0], other.partition(":")[0]}
+    return one == other or (len(forms) == 2 and all(re.search(r"\d\.\d+$", form) for form in forms))
 
 
-def digest_of(one: str, other: str) -> tuple[str, str]:
-    """Two fingerprints, short, as they are told to people who ask what differs."""
-    form = _common(one, other)
-    parts = (_forms(each) for each in (one, other))
-    first, second = (part[form] if form is not None else next(iter(part.values()), "") for part in parts)
-    return first[:8], second[:8]
-
-
-def _forms(text: str) -> dict[str, str]:
-    return {form: value for form, _, value in (part.partition(":") for part in text.split(" "))}
-
-
-def _common(one: str, other: str) -> str | None:
-    """The best form that both have."""
-    mine, known = _forms(one), _forms(other)
-    form = next((form for form in mine if form in known), None)
-    # Of code that is only known as byte code, other forms hold byte code too.
-    other_python = _of_python(mine) and _of_python(known) and _of_python(mine) != _of_python(known)
-    return None if other_python and form not in ("deep", "step") else form
-
-
-def _of_python(forms: Mapping[str, str]) -> str:
-    """The version of Python that fingerprints depend on; empty if on none."""
-    return next((found[0] for form in forms if (found := re.findall(r"\d+\.\d+$", form))), "")
+def short_digests(one: str, other: str) -> tuple[str, str]:
+    """Return two fingerprints, short, for people who ask what differs."""
+    return one.partition(":")[2][:8], other.partition(":")[2][:8]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -18,7 +18,7 @@ Reconcile = Callable[..., Any]
 Migration = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 IF_INTERRUPTED = ("rerun", "skip", "ask", "fail")
 _SHORT = 60
-"""Versions of more letters than this are not told, only compared."""
+"""Versions of more letters than this are compared, but not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,39 +42,72 @@ class Command:
     goto: str | Send | tuple[str | Send, ...] | list[str | Send] | None = None
 
 
+def _option(must: str = "", check: Callable[[Any], bool] | None = None, *, of_function: bool = False) -> Any:
+    """Return what is known of an option of a node: what its value `must` be, as `check` tells.
+
+    An option `of_function` says nothing of a sub-graph.
+    """
+    return {"must": must, "check": check, "of_function": of_function}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 1
+
+
+def _is_duration(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value > 0
+
+
+def _is_retry(value: Any) -> bool:
+    return isinstance(value, Retry)
+
+
+def _is_policy(value: Any) -> bool:
+    return not isinstance(value, str) or value in IF_INTERRUPTED
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A named piece of work: a function, or a sub-graph."""
+    """A named piece of work: a function, or a sub-graph; and its options, each declared here and nowhere else."""
 
     name: str
     function: Callable[..., Any] | None = None
     graph: Graph | None = None
-    retry: Retry | None = None
-    timeout: float | None = None
-    if_interrupted: str | Reconcile = "rerun"
-    version: str | None = None
-    goto: tuple[str, ...] = ()
     wants: tuple[str, ...] = ("state",)
     """What its function is given by position."""
     named: tuple[str, ...] = ()
     """What its function is given by name."""
     is_async: bool = False
-    on_error: Callable[..., Any] | None = None
-    """Given the state and the error of a final failure; what it returns stands in for the node's own result."""
-    on_skip: Callable[..., Any] | None = None
-    """Given the state and the reason when a step is passed over; what it returns stands in for its result."""
-    max_parallel: int | None = None
+    retry: Retry | None = field(
+        default=None, metadata=_option("a Retry(attempts=…)", _is_retry, of_function=True)
+    )
+    timeout: float | None = field(
+        default=None, metadata=_option("a number of seconds above 0", _is_duration, of_function=True)
+    )
+    if_interrupted: str | Reconcile = field(
+        default="rerun",
+        metadata=_option(f"one of {', '.join(IF_INTERRUPTED)}, or a function", _is_policy, of_function=True),
+    )
+    version: str | None = field(default=None, metadata=_option())
+    goto: tuple[str, ...] = field(default=(), metadata=_option())
+    on_error: Callable[..., Any] | None = field(default=None, metadata=_option(of_function=True))
+    """Called with the state and the error of a final failure; what it returns replaces the node's own result."""
+    on_skip: Callable[..., Any] | None = field(default=None, metadata=_option())
+    """Called with the state and the reason when a step is skipped; what it returns replaces the node's own result."""
+    max_parallel: int | None = field(
+        default=None, metadata=_option("a whole number of at least 1", _is_count)
+    )
     """How many of its steps run at once."""
-    executor: str | Executor | None = None
+    executor: str | Executor | None = field(default=None, metadata=_option(of_function=True))
     """Where its function is run; that is no part of what it does."""
-    reads: tuple[str, ...] | None = None
-    """The keys of the state that it looks at, if that is declared; it is given no others."""
-    reusable: bool = True
-    """Whether other runs may take over what it returned."""
+    reads: tuple[str, ...] | None = field(default=None, metadata=_option(of_function=True))
+    """The keys of the state that it reads, if that is declared; it is given no others."""
+    reusable: bool = field(default=True, metadata=_option(of_function=True))
+    """Whether other runs may reuse its results."""
     wants_state_only: bool = field(init=False, default=False)
     wants_context: bool = field(init=False, default=False)
     runs_inline: bool = field(init=False, default=False)
-    """Whether a drive may run it in its own thread."""
+    """Whether an execution may run it in its own thread."""
 
     def __post_init__(self) -> None:
         wanted = {*self.wants, *self.named}
@@ -83,12 +116,24 @@ class Node:
         inline = not self.is_async and self.timeout is None and self.executor is None
         object.__setattr__(self, "runs_inline", inline)
 
+    def option_problems(self) -> Iterator[str]:
+        """Yield what is wrong with its options; those of functions must not be set for a sub-graph."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not each.metadata or value == each.default:
+                continue
+            check = each.metadata["check"]
+            if self.graph is not None and each.metadata["of_function"]:
+                yield f"node {self.name!r} is a sub-graph and takes no {each.name}; set it on its nodes"
+            elif check is not None and not check(value):
+                yield f"node {self.name!r} has {each.name}={value!r}; it must be {each.metadata['must']}"
+
     def fingerprint(self) -> str:
-        """Changes when what the node does changes, as far as can be told."""
+        """Return a text that changes when what the node does changes, as far as can be known."""
         return fingerprint(self.version if self.version is not None else self.function)
 
     def facts(self) -> dict[str, Any]:
-        """The node as plain data."""
+        """Return the node as plain data."""
         if self.graph is not None:
             inner = self.graph.outline()
             facts: dict[str, Any] = {"fingerprint": fingerprint(inner), "graph": inner}
@@ -124,10 +169,10 @@ class Route:
     choose: Callable[..., Any]
     mapping: Mapping[Any, str] | None = None
     choices: tuple[tuple[str, str], ...] | None = None
-    """What it chooses from, in order: each node with the fingerprint of its condition. Else the function tells."""
+    """Its choices, in order: each node with the fingerprint of its condition. Without them the function's counts."""
 
-    def told(self) -> list[list[str]]:
-        """What changes when it chooses otherwise: pairs of a node, or nothing, and a fingerprint."""
+    def fingerprints(self) -> list[list[str]]:
+        """Return what changes when it chooses otherwise: pairs of a node, or nothing, and a fingerprint."""
         if self.choices is not None:
             return [list(choice) for choice in self.choices]
         translated = [
@@ -194,7 +239,7 @@ class Graph:
         object.__setattr__(self, "only_next", {name: after for name, after in simple.items() if after})
 
     def is_sink(self, name: str) -> bool:
-        """Whether a branch ends after this node because nothing leads on."""
+        """Return whether a branch ends after this node because nothing follows it."""
         return name not in self.edges_from and name not in self.route_from and name not in self.joins_from
 
     def _simple_next(self, name: str) -> str | None:
@@ -208,7 +253,7 @@ class Graph:
         return edges[0].target
 
     def at(self, path: str) -> Graph:
-        """The (sub-)graph that the frame of that path runs: `outer#1/inner#2` is `outer` then `inner`."""
+        """Return the (sub-)graph that the frame of that path runs: `outer#1/inner#2` is `outer` then `inner`."""
         graph = self
         for part in path.split("/") if path else ():
             inner = graph.nodes[part.rpartition("#")[0]].graph
@@ -218,7 +263,7 @@ class Graph:
         return graph
 
     def outline(self) -> dict[str, Any]:
-        """The graph as plain data: what a run needs to be drawn and compared where its code is not installed.
+        """Return the graph as plain data: what a run needs to be drawn and compared where its code is not installed.
 
         It is made once: what functions hold may change as they run.
         """
@@ -240,11 +285,11 @@ class Graph:
         }
 
     def _choices(self) -> dict[str, list[list[str]]]:
-        """By node, what changes when the way on from it is chosen otherwise."""
+        """Return by node what changes when its successor is chosen otherwise."""
         found: dict[str, list[list[str]]] = {}
         for route in self.routes:
-            if told := route.told():
-                found[route.source] = told
+            if choices := route.fingerprints():
+                found[route.source] = choices
         for edge in self.edges:
             if edge.when is not None:
                 found.setdefault(edge.source, []).append([edge.target, fingerprint(edge.when)])
@@ -254,29 +299,29 @@ class Graph:
 __all__ = ["END", "IF_INTERRUPTED", "START", "Command", "Edge", "Graph", "Join", "Node", "Route", "Send"]
 
 
-# How the names of nodes belong together: `fetch:item` is a part of `fetch`, `outer/inner` is inside `outer.
+# How the names of nodes belong together: `fetch:item` is a part of `fetch`, `outer/inner` is inside `outer`.
 
 
 def base_name(name: str) -> str:
-    """The step that a node belongs to: `outer/publish` for its helper `outer:flow/publish:item`."""
+    """Return the step that a node belongs to: `outer/publish` for its helper `outer:flow/publish:item`."""
     if ":" not in name:
         return name
     return "/".join(part.partition(":")[0] or part for part in name.split("/"))
 
 
 def whole_of(node: str, nodes: Collection[str]) -> str:
-    """The node that a node is only a part of: `fetch` for `fetch:item`; empty if it stands for itself."""
+    """Return the node that a node is only a part of: `fetch` for `fetch:item`; empty if it stands for itself."""
     base = node.partition(":")[0]
     return base if base != node and base in nodes else ""
 
 
 def has_parts(node: str, nodes: Iterable[str]) -> bool:
-    """Whether other nodes are parts of this one, so that it is not over when its own step is."""
+    """Return whether other nodes are parts of this one, so that it is not over when its own step is."""
     return any(name.startswith(f"{node}:") for name in nodes)
 
 
 def renamed(names: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """The new names, by the old ones, of what is called as something that was renamed, or is a part of it."""
+    """Return the new names, by old name, of renamed nodes and of what is a part of them or inside them."""
     return {
         name: f"{new}{name.removeprefix(old)}"
         for name in known
@@ -286,7 +331,7 @@ def renamed(names: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
 
 
 def renamed_nodes(names: Mapping[str, str], outline: Mapping[str, Any]) -> dict[str, str]:
-    """The new names of all nodes of steps that were renamed, those in sub-graphs included; steps are `outer/inner`."""
+    """Return the new names of all nodes of renamed steps, also in sub-graphs; steps are `outer/inner`."""
     found: dict[str, str] = {}
     for node in outline_names(outline):
         home, _, own = node.rpartition("/")
@@ -301,7 +346,7 @@ def renamed_nodes(names: Mapping[str, str], outline: Mapping[str, Any]) -> dict[
 
 
 def outline_names(outline: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The names of all nodes of an outline, those of sub-graphs after their own."""
+    """Yield the names of all nodes of an outline, those of sub-graphs after their own."""
     for name, node in outline.get("nodes", {}).items():
         yield prefix + name
         if "graph" in node:
@@ -309,7 +354,7 @@ def outline_names(outline: Mapping[str, Any], prefix: str = "") -> Iterator[str]
 
 
 def outline_at(outline: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """The outline of the (sub-)graph that the frame of a path runs; empty if there is none."""
+    """Return the outline of the (sub-)graph that the frame of a path runs; empty if there is none."""
     for part in path.split("/") if path else ():
         node = outline.get("nodes", {}).get(part.rpartition("#")[0], {})
         outline = node.get("graph", {})

@@ -13,7 +13,7 @@ Reasons = type[BaseException] | tuple[type[BaseException], ...] | Callable[[Base
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often and how patiently a step is tried. Attempts are journalled, so a crash does not reset them.
+    """Retry policy of a step. Attempts are journalled, so a crash does not reset them.
 
     `delay` seconds pass before the second attempt; `backoff="exponential"` doubles it each time, up to
     `max_delay`. `on` says which failures are worth it: exception types, or a function of the exception. An
@@ -46,9 +46,9 @@ class Retry:
         delay = self._base()
         if self.backoff == "exponential":
             delay *= 2.0 ** min(tried - 1, 60)
-        wished = getattr(error, "retry_after", None)
-        if isinstance(wished, (int, float)) and wished > delay:
-            delay = float(min(wished, self.max_delay))
+        wanted = getattr(error, "retry_after", None)
+        if isinstance(wanted, (int, float)) and wanted > delay:
+            delay = float(min(wanted, self.max_delay))
         return min(delay, self.max_delay)
 
     def _base(self) -> float:
@@ -61,4 +61,4 @@ class Retry:
 
 
 AFTER_A_LOSS = Retry(attempts=3, delay=0.25, on=ExecutorLost)
-"""The rule of nodes that have none: only what was lost through no fault of its own is tried again."""
+"""The policy of nodes that have none: only steps whose executor was lost are tried again."""

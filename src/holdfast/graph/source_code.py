@@ -1,4 +1,4 @@
-"""Functions, classes and modules told apart by their source: comments, layout, docstrings left out."""
+"""Functions, classes and modules by their source: comments, layout, docstrings left out."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _node_of(code: types.CodeType) -> Defined | None:
 
 @functools.lru_cache(maxsize=512)
 def class_written(kind: type, file: str) -> Written | None:
-    """What a class is by its source in a file; `None` where that cannot be said, as for functions."""
+    """What a class is by its source in a file; `None` where that is not known, as for functions."""
     methods = [each.__code__ for each in vars(kind).values() if isinstance(each, types.FunctionType)]
     codes = [code for code in methods if code.co_filename == file]
     try:
@@ -125,12 +125,12 @@ def module_written(file: str) -> Written | None:
 @functools.lru_cache(maxsize=512)
 def _class(node: ast.ClassDef) -> Written:
     parts = [_dump(node.decorator_list), _dump(node.bases), _dump(node.keywords), _members(node.body)]
-    return _told(node, " ".join(parts))
+    return _written(node, " ".join(parts))
 
 
 @functools.lru_cache(maxsize=64)
 def _whole(node: ast.Module) -> Written:
-    return _told(node, _members(node.body))
+    return _written(node, _members(node.body))
 
 
 def _members(body: list[ast.stmt]) -> str:
@@ -147,7 +147,7 @@ def _members(body: list[ast.stmt]) -> str:
     return "; ".join(parts)
 
 
-def _told(node: ast.AST, text: str) -> Written:
+def _written(node: ast.AST, text: str) -> Written:
     inside = list(ast.walk(node))
     names = frozenset(each.id for each in inside if isinstance(each, ast.Name))
     attributes = frozenset(each.attr for each in inside if isinstance(each, ast.Attribute))
@@ -301,7 +301,7 @@ def _pieces(text: ast.JoinedStr) -> Iterator[str]:
         yield repr(plain)
 
 
-# Functions told apart by their byte code: as the first journals hold it, and for code that has no source a.
+# Functions by their byte code, for code that has no source at hand.
 
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -313,27 +313,6 @@ _A_FUNCTION = 0x1
 def digest(text: str) -> str:
     """A short text that differs for different texts."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-def shallow_fingerprint(subject: Any) -> str:
-    """A fingerprint of a callable's own byte code, defaults and simple closed-over values.
-
-    It stays as it ever was, so that runs which were saved with it can be compared.
-    """
-    bound: list[str] = []
-    while isinstance(subject, functools.partial):
-        bound += [*map(_simple, subject.args), *(f"{k}={_simple(v)}" for k, v in subject.keywords.items())]
-        subject = subject.func
-    function = getattr(subject, "__func__", subject)
-    if not isinstance(function, types.FunctionType):
-        function = getattr(type(subject), "__call__", None)  # noqa: B004
-    if not isinstance(function, types.FunctionType):
-        return f"name:{digest(getattr(subject, '__qualname__', type(subject).__qualname__))}"
-    try:
-        text = _describe(function) + repr(bound) * bool(bound)
-    except RecursionError:  # What it holds contains itself.
-        text = repr(_code(function.__code__))
-    return f"py{PYTHON}:{digest(text)}"
 
 
 def byte_code(code: types.CodeType) -> tuple[Any, ...]:
@@ -372,25 +351,6 @@ def names_of(code: types.CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*inner)
 
 
-def _describe(function: types.FunctionType) -> str:
-    cells = []
-    for cell in function.__closure__ or ():
-        try:
-            cells.append(_simple(cell.cell_contents))
-        except ValueError:
-            cells.append("unset")
-    defaults = [_simple(value) for value in function.__defaults__ or ()]
-    named = {key: _simple(value) for key, value in (function.__kwdefaults__ or {}).items()}
-    return repr((_code(function.__code__), defaults, named, cells))
-
-
-def _code(code: types.CodeType) -> tuple[Any, ...]:
-    constants = tuple(
-        _code(item) if isinstance(item, types.CodeType) else _simple(item) for item in code.co_consts
-    )
-    return (code.co_code.hex(), constants, code.co_names, code.co_varnames)
-
-
 def _simple(value: Any) -> str:
     if isinstance(value, (str, int, float, bool, bytes, type(None))):
         return repr(value)
@@ -399,5 +359,5 @@ def _simple(value: Any) -> str:
     if isinstance(value, frozenset):
         return f"frozenset({','.join(sorted(map(_simple, value)))})"
     if isinstance(value, types.FunctionType):
-        return repr(_code(value.__code__))
+        return repr(byte_code(value.__code__))
     return type(value).__qualname__

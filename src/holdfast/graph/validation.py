@@ -1,4 +1,4 @@
-"""`check`: the only validator. It reports every problem of a graph at once."""
+"""The only validator of graphs: `check` reports every problem at once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-from holdfast.graph.graph import IF_INTERRUPTED, Graph
-from holdfast.graph.retry import Retry
+from holdfast.graph.graph import Graph
 from holdfast.suggestions import suggestion
 from holdfast.values import END, START
 
-# Where a node's work is done: what its `executor` option says, and what is wrong with it.
+# The `executor` option of a node: what it means, and what is wrong with it.
 
 
 THREADS, PROCESSES, DASK, OWN = "threads", "processes", "dask", "own"
@@ -66,7 +65,7 @@ class ExecutorUnknown(ValueError):
 
 
 def choice_of(executor: Any) -> ExecutorChoice:
-    """What an `executor` option means; raise `ExecutorUnknown` for nonsense."""
+    """Return what an `executor` option means; raise `ExecutorUnknown` for nonsense."""
     if isinstance(executor, concurrent.futures.Executor):
         return ExecutorChoice(OWN, own=executor)
     if not isinstance(executor, str):
@@ -92,7 +91,7 @@ def _hint(kind: str) -> str:
 def executor_problems(
     executor: Any, repeats: bool, function: Callable[..., Any] | None = None
 ) -> Iterator[str]:
-    """Why a node cannot be run by `executor`; `repeats` says that it may be run again unasked."""
+    """Yield why a node cannot be run by `executor`; `repeats` says that it may be run again unasked."""
     try:
         choice = choice_of(executor)
     except ExecutorUnknown as error:
@@ -109,13 +108,13 @@ def executor_problems(
 
 
 def missing_package(executor: Any) -> Iterator[str]:
-    """What has to be installed before `executor`, which was understood, can be used."""
+    """Yield what has to be installed before `executor`, which was understood, can be used."""
     if choice_of(executor).kind == DASK and importlib.util.find_spec("distributed") is None:
         yield f"executor={executor!r}, which needs a package: pip install 'holdfast[dask]'"
 
 
 def _unimportable(function: Callable[..., Any]) -> Iterator[str]:
-    """Why another process cannot find a function by its name."""
+    """Yield why another process cannot find a function by its name."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     way_out = "define it with `def` at the top level of a module"
     try:
@@ -136,7 +135,7 @@ _ANYWHERE = "\0anywhere"
 
 
 def check(graph: Graph) -> list[str]:
-    """Every problem of the graph, in the order of its nodes; empty if it can run."""
+    """Return every problem of the graph, in the order of its nodes; nothing if it can run."""
     problems = [*_names(graph), *_options(graph), *graph.schema.problems()]
     problems += _missing(graph)
     if not isinstance(graph.max_iterations, int) or graph.max_iterations < 1:
@@ -161,21 +160,8 @@ def _names(graph: Graph) -> Iterator[str]:
 
 def _options(graph: Graph) -> Iterator[str]:
     for node in graph.nodes.values():
-        timeout = node.timeout
-        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
-            yield f"node {node.name!r} has a timeout of {timeout!r}; it must be a number of seconds above 0"
-        if node.retry is not None and not isinstance(node.retry, Retry):
-            yield f"node {node.name!r} has retry={node.retry!r}; it must be a Retry(attempts=…)"
-        limit = node.max_parallel
-        if limit is not None and not (isinstance(limit, int) and limit >= 1):
-            yield f"node {node.name!r} has max_parallel={limit!r}; it must be a whole number of at least 1"
-        if isinstance(node.if_interrupted, str) and node.if_interrupted not in IF_INTERRUPTED:
-            values = ", ".join(IF_INTERRUPTED)
-            yield (
-                f"node {node.name!r} has if_interrupted={node.if_interrupted!r}; "
-                f"it must be one of {values}, or a function"
-            )
-        if node.executor is not None:
+        yield from node.option_problems()
+        if node.executor is not None and node.graph is None:
             repeats = node.if_interrupted == "rerun"
             found = list(executor_problems(node.executor, repeats, node.function))
             found += missing_package(node.executor) if not found else ()
@@ -216,7 +202,7 @@ def _known(name: str, known: Collection[str], where: str, graph: Graph) -> Itera
 
 
 def _successors(graph: Graph) -> dict[str, set[str]]:
-    """Every node that may follow each node; a routing function without a mapping may go anywhere."""
+    """Return every node that may follow each node; a routing function without a mapping may go anywhere."""
     anywhere = {*graph.nodes, END}
     result: dict[str, set[str]] = {name: set() for name in (START, *graph.nodes)}
     result[_ANYWHERE] = anywhere
@@ -243,7 +229,7 @@ def _successors(graph: Graph) -> dict[str, set[str]]:
 def _reachability(graph: Graph) -> Iterator[str]:
     after = _successors(graph)
     if not after[START]:
-        yield "there is no way in; add_edge(START, first_node)"
+        yield "nothing follows START; add_edge(START, first_node)"
         return
     reached = _walk(START, after)
     if graph.last is not None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from holdfast.errors import HoldfastError
 from holdfast.graph.builder import StateGraph
-from holdfast.graph.fingerprint import Fingerprint, definition_fingerprint, fingerprint
+from holdfast.graph.fingerprint import Fingerprint, definition_fingerprint
 from holdfast.graph.graph import Route
 from holdfast.graph.source_code import digest
 from holdfast.graph.validation import THREADS
@@ -351,13 +351,12 @@ class _Compiler:
         """What tells whether a step is still the same: what it does, not how it is called, routed or described."""
         step = work.step
         own = step.model_dump(mode="json", by_alias=True, exclude=_NO_PART_OF_THE_WORK)
-        before = json.dumps(own, sort_keys=True, default=str)
         del own["name"]
         own["named"] = self._named(work.paths)
         if step.for_each is not None:
             own["for_each"] = step.for_each.as_  # The others are for the nodes around the work.
         text = json.dumps(own, sort_keys=True, default=str)
-        return definition_fingerprint(text, work.kind.functions(), before)
+        return definition_fingerprint(text, work.kind.functions())
 
     def _if_interrupted(self, step: Step) -> str:
         if step.if_interrupted is not None:
@@ -509,8 +508,7 @@ class _Compiler:
         self._graph.add_node(
             OUTPUT,
             ending.finish,
-            # Its second form is that of older journals.
-            version=Fingerprint(f"output:{digest(f'{text} {named}')} {fingerprint(text)}"),
+            version=Fingerprint(f"output:{digest(f'{text} {named}')}"),
             reusable=not names_run(ending.paths),
             goto=[step.name for step in ending.expected],
             on_skip=never_skipped,
@@ -538,8 +536,7 @@ _NO_PART_OF_THE_WORK = {"description", "routes", "after", "retry", "timeout", "p
 def _part(step: Step, name: str, named: Sequence[tuple[str, Any]] = ()) -> Fingerprint:
     """The same for a node around the work of a step: what the file says of beginning it, or of gathering results.
 
-    `named` are the values of the file that this names. Its second form is that of older journals, for which only its
-    name counted.
+    `named` are the values of the file that this names.
     """
     said = {"when", "with_", "after"} if name == "begin" else {"on_error"}
     own = step.model_dump(mode="json", by_alias=True, include=said)
@@ -549,4 +546,4 @@ def _part(step: Step, name: str, named: Sequence[tuple[str, Any]] = ()) -> Finge
         own["members"] = [[member.name, member.on_error] for member in members(step)]
         own["on_error"] = on_error_of(step)
     text = json.dumps([own, named], sort_keys=True, default=str)
-    return Fingerprint(f"around:{digest(text)} {fingerprint(name)}")
+    return Fingerprint(f"around:{digest(text)}")
