@@ -23,6 +23,7 @@ from holdfast.errors import CodecError, ExecutorLost, HoldfastError
 from holdfast.graph.validation import choice_of
 from holdfast.state.codec import Codec
 from holdfast.state.ops import ReadOnly, advance, freeze, make_op
+from holdfast.state.state import changed_since, state_view
 from holdfast.state.types import Types
 from tests.engine import away
 
@@ -42,7 +43,7 @@ def done(task: Task, given: State | None = None, data: bytes | None = None) -> A
 def state_of(**values: Any) -> State:
     codec = Codec(Types.of(away.Point))
     ops = [make_op(codec, "set", key, value) for key, value in values.items()]
-    return State.view(advance({}, ops), codec, "r", "", "before", 1.0)
+    return state_view(advance({}, ops), codec, "r", "", "before", 1.0)
 
 
 def sent(state: State) -> SentState:
@@ -117,7 +118,7 @@ def test_a_state_that_is_returned_changes_only_what_it_changes() -> None:
 
     found = done(task_of(leave, sent(given)), given)
 
-    assert found.goto == "x" and found.update.changed_since(given) == {"n": 2}
+    assert found.goto == "x" and changed_since(found.update, given) == {"n": 2}
 
 
 def test_what_cannot_be_loaded_there_is_named() -> None:

@@ -11,11 +11,12 @@ from typing import Annotated, Any, NotRequired, TypedDict
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast import CodecError, State, StateGraph, StateInvalid, add, append, keep_last, merge, union
+from holdfast import CodecError, StateGraph, StateInvalid, add, append, keep_last, merge, union
 from holdfast.state import TaskResult, WorkflowState
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Cells, Op, advance
 from holdfast.state.schema import Schema, as_mapping
+from holdfast.state.state import state_view
 from holdfast.state.types import BUILTIN
 
 
@@ -61,7 +62,7 @@ def first(schema: Any, values: dict[str, Any]) -> Cells:
 
 
 def values_of(cells: Cells) -> dict[str, Any]:
-    return State.view(cells, CODEC, "r", "", "", 0.0).to_dict()
+    return state_view(cells, CODEC, "r", "", "", 0.0).to_dict()
 
 
 def updated(schema: Any, cells: Cells, *updates: dict[str, Any]) -> tuple[list[Op], Cells]:
@@ -200,7 +201,7 @@ def test_an_update_that_does_not_fit_its_reducer_names_the_key(key: str, value: 
 
 def test_an_update_that_changes_nothing_costs_nothing() -> None:
     cells = first(dict, {"n": 1, "name": "x", "items": [1, 2], "when": (1, 2)})
-    items = State.view(cells, CODEC, "r", "", "", 0.0)["items"]
+    items = state_view(cells, CODEC, "r", "", "", 0.0)["items"]
 
     for update in ({"n": 1}, {"name": "x"}, {"items": items}, {"items": [*items]}, {"when": (1, 2)}):
         assert updated(dict, cells, update)[0] == []
@@ -242,7 +243,7 @@ def test_a_list_that_a_custom_reducer_merely_grew_is_journalled_as_an_append() -
 
 def test_a_list_without_a_reducer_that_merely_grew_is_an_append_too() -> None:
     cells = first(dict, {"items": [{"a": 1}, "b"]})
-    items = State.view(cells, CODEC, "r", "", "", 0.0)["items"]
+    items = state_view(cells, CODEC, "r", "", "", 0.0)["items"]
 
     ops, after = updated(dict, cells, {"items": [*items, "c"]})
 

@@ -40,7 +40,7 @@ from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.state.encryption import Seal
 from holdfast.state.ops import Op
 from holdfast.state.schema import Schema
-from holdfast.state.state import State, origin_of
+from holdfast.state.state import State, origin_of, state_view
 from holdfast.stores import open_store
 from holdfast.stores.base import Entry, RunInfo, Store
 from holdfast.threads import in_background
@@ -221,7 +221,7 @@ class _Reading:
         if by_hand is not None:
             node = "" if by_hand.node == START else by_hand.node
             at = self.codec.decode(by_hand.notes[SAVED_AT])
-        return State.view(root.cells, self.codec, self.info.run, ident, node, at)
+        return state_view(root.cells, self.codec, self.info.run, ident, node, at)
 
 
 def step_saved_by_hand(run: RunState) -> Step | None:

@@ -16,7 +16,7 @@ from holdfast.errors import StepTimeout, problem_of
 from holdfast.graph.graph import Node, base_name
 from holdfast.journal.records import Fault
 from holdfast.journal.run_state import Step
-from holdfast.state.state import State
+from holdfast.state.state import State, check_untouched, was_handed_out
 from holdfast.threads import Escaped, in_thread
 
 
@@ -69,7 +69,7 @@ def attempt_inline(
             is_over = False
             return Result(step, value, None, -1.0, state, context)
         if state._handed is not None:
-            state.check_untouched()
+            check_untouched(state)
         if context is not None and context.left is not None:
             context.check_left()
     except (KeyboardInterrupt, Terminated, GeneratorExit):
@@ -118,8 +118,8 @@ async def attempt_async(
         else:
             work = call(node, state, context, config) if awaitable is None else awaitable
             value = await _within(node, context, work)
-        if state.was_handed_out:
-            state.check_untouched()
+        if was_handed_out(state):
+            check_untouched(state)
         if context is not None and context.left is not None:
             context.check_left()
     except (KeyboardInterrupt, Terminated, GeneratorExit):

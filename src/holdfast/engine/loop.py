@@ -46,7 +46,7 @@ from holdfast.graph.graph import Node
 from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Spent, StepFinished, StepStarted
 from holdfast.journal.run_state import INTERRUPTED, RunState, Step, node_of
 from holdfast.journal.writer import Writer
-from holdfast.state.state import State
+from holdfast.state.state import State, limited
 from holdfast.threads import in_background, start
 from holdfast.values import RunStatus
 
@@ -712,7 +712,7 @@ class Execution:
         node = graph_of(self.graph, step).nodes[step.node]
         state = state_for(self.saving, step)
         if node.reads is not None:
-            state = state.limited(node.reads, node.name, [op.key for op in step.item])
+            state = limited(state, node.reads, node.name, [op.key for op in step.item])
         context = Context(self, step, self.config, node.is_async) if node.wants_context else None
         return node, state, context
 

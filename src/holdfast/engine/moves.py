@@ -32,7 +32,7 @@ from holdfast.journal.records import FrameOpened, MovedOn, RunEnded, Target, Wav
 from holdfast.journal.run_state import DONE, EVERY_KEY, FAILED, ONE_OFF, Frame, Step
 from holdfast.state.ops import Op, advance
 from holdfast.state.schema import EVERYWHERE
-from holdfast.state.state import State
+from holdfast.state.state import State, state_view
 from holdfast.stores.base import RunInfo, in_memory_only
 from holdfast.values import RunStatus
 
@@ -84,7 +84,7 @@ class Moves:
             if any(op.kind == "reduce" for op in ops):
                 reduced = graph.schema.reduce(self._codec, cells, ops)
                 cells = advance(cells, reduced)
-            state = State.view(cells, self._codec, self._saving.run_id, "", steps[-1].node, clock.time())
+            state = state_view(cells, self._codec, self._saving.run_id, "", steps[-1].node, clock.time())
             targets, waiting = await self._find_next(graph, steps, state, frame.waiting)
             targets = targets or _closing(graph, steps, len(frame.active) - len(steps))
         except RouteFailed:
@@ -181,7 +181,7 @@ class Moves:
         known = {*inherited, *(op.key for op in own)}
         fresh = [op for op in child.schema.initial(self._codec, {}) if op.key not in known]
         begun = advance(inherited, [*fresh, *own])
-        state = State.view(begun, self._codec, self._saving.run_id, "", step.node, clock.time())
+        state = state_view(begun, self._codec, self._saving.run_id, "", step.node, clock.time())
         try:
             targets = await first_targets(child, state, self._codec)
         except RouteFailed:

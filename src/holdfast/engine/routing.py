@@ -14,7 +14,7 @@ from holdfast.journal.run_state import DONE, WHOLE, Frame, Step, Write
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Cells, Op, make_op
 from holdfast.state.schema import EVERYWHERE, Certain, Schema, as_mapping
-from holdfast.state.state import State
+from holdfast.state.state import State, changed_since
 from holdfast.suggestions import suggestion
 from holdfast.values import END, START, step_label
 
@@ -211,7 +211,7 @@ _SIBLINGS, _NOWHERE = Certain((), passed_on=True), Certain(())
 
 def _between(graph: Graph, codec: Codec, cells: Cells, given: State, state: State) -> list[Op]:
     """The changes from the state that a step was given to the one it returned."""
-    ops = graph.schema.replace(codec, cells, state.changed_since(given))
+    ops = graph.schema.replace(codec, cells, changed_since(state, given))
     ops += [Op("drop", key, b"") for key in given if key not in state]
     return ops
 

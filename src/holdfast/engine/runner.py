@@ -37,7 +37,7 @@ from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.state.ops import advance, freeze
 from holdfast.state.schema import as_mapping
-from holdfast.state.state import State
+from holdfast.state.state import State, state_view
 from holdfast.stores.base import RunInfo, Store
 from holdfast.threads import in_background
 from holdfast.values import END, RunStatus, step_label
@@ -147,7 +147,7 @@ class Runner:
         ops = graph.schema.initial(codec, values)
         now = clock.time()
         if nodes is None:
-            targets = await self._first_targets(State.view(advance({}, ops), codec, run, "", "", now))
+            targets = await self._first_targets(state_view(advance({}, ops), codec, run, "", "", now))
         else:
             targets = tuple(Target(node) for node in nodes if node != END)
         status, tags = RunStatus.RUNNING.value, tags_of(config)
@@ -408,4 +408,4 @@ def state_of(loaded: Loaded, settings: Settings) -> State:
     """Return the state that a loaded run is in."""
     run, frame = loaded.run, loaded.run.root
     ident = checkpoint_id(loaded.info.key, run.saved_seq) if run.saved_seq else ""
-    return State.view(frame.cells, settings.codec, loaded.info.run, ident, frame.last_node, run.updated_at)
+    return state_view(frame.cells, settings.codec, loaded.info.run, ident, frame.last_node, run.updated_at)

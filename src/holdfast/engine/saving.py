@@ -24,7 +24,7 @@ from holdfast.journal.records import Noted, Paused, StepFailed, StepFinished
 from holdfast.journal.run_state import DONE, IN_DOUBT, INTERRUPTED, STILL_IN_DOUBT, Frame, Step
 from holdfast.journal.writer import Writer
 from holdfast.state.ops import advance
-from holdfast.state.state import State
+from holdfast.state.state import State, overlaid, state_view
 from holdfast.values import END, RunStatus, step_label
 
 logger = logging.getLogger("holdfast")
@@ -222,7 +222,7 @@ class Saving:
         run = self.run
         frame = run.root if frame is None else frame
         ident: Any = partial(checkpoint_id, self.writer.info.key, run.saved_seq) if run.saved_seq else ""
-        return State.view(frame.cells, self._codec, self.run_id, ident, frame.last_node, run.updated_at)
+        return state_view(frame.cells, self._codec, self.run_id, ident, frame.last_node, run.updated_at)
 
 
 # Pausing a run at a gate, or because nobody knows what became of a step.
@@ -310,7 +310,7 @@ def graph_of(graph: Graph, step: Step) -> Graph:
 def state_for(saving: Saving, step: Step) -> State:
     """The state as a step sees it."""
     state = saving.state(saving.run.frames[step.frame])
-    return state.overlaid(advance({}, step.item)) if step.item else state
+    return overlaid(state, advance({}, step.item)) if step.item else state
 
 
 class Results:

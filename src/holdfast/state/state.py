@@ -1,4 +1,4 @@
-"""`State`: the immutable mapping that nodes receive, and that a checkpoint is."""
+"""The immutable mapping that nodes receive, and that a checkpoint is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LimitedCells(dict[str, Slot]):
         self._all, self._reads, self._owner = cells, reads, owner
 
     def why_hidden(self, key: object) -> str:
-        """Why a key of the state is not seen; empty if the state has none such either."""
+        """Return why a key of the state is not seen; nothing if the state does not have it either."""
         if key not in self._all or dict.__contains__(self, key):
             return ""
         declared = ", ".join(map(repr, self._reads)) or "nothing"
@@ -105,18 +105,6 @@ class State(_Core, Mapping[str, Any]):
         if observer is not None:
             tell(observer, Event("state.create", self._run, timestamp=self._time))
 
-    @classmethod
-    def view(
-        cls, cells: Mapping[str, Slot], codec: Codec, run: str, ident: Any, node: str, at: float
-    ) -> State:
-        """A state over cells that are known not to change. `ident` is a checkpoint id, or makes one when called."""
-        self = _Core()
-        self._cells, self._codec, self._observer = cells, codec, None
-        self._run, self._ident, self._node, self._time = run, ident, node, at
-        self._handed = None
-        self.__class__ = State if cells.keys().isdisjoint(_NAMES) else _NamesakeState
-        return self  # type: ignore[return-value]
-
     @property
     def run_id(self) -> str:
         """The run this state belongs to."""
@@ -146,7 +134,7 @@ class State(_Core, Mapping[str, Any]):
         return value if slot.care != GUARDED else self._private(key, value)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, or `default`; what is missing is not searched for similar names."""
+        """Return the value of a key, or `default`; what is missing is not searched for similar names."""
         return self[key] if key in self._cells else default
 
     def __iter__(self) -> Iterator[str]:
@@ -202,15 +190,15 @@ class State(_Core, Mapping[str, Any]):
         return {**self, **other}
 
     def to_dict(self) -> dict[str, Any]:
-        """A plain copy that may be changed: ordinary lists, dicts and sets all the way down."""
+        """Return a plain copy that may be changed: ordinary lists, dicts and sets all the way down."""
         return {key: thaw(self[key]) for key in self._cells}
 
     def set(self, key: str, value: Any) -> State:
-        """A new state in which `key` is `value`."""
+        """Return a new state in which `key` is `value`."""
         return self.merge({key: value})
 
     def merge(self, other: Mapping[str, Any]) -> State:
-        """A new state with the items of `other` put over these."""
+        """Return a new state with the items of `other` put over these."""
         cells = dict(self._cells)
         for key, value in other.items():
             frozen, care = freeze(value)
@@ -218,56 +206,22 @@ class State(_Core, Mapping[str, Any]):
         return self._with(cells)
 
     def clone(self) -> State:
-        """An equal state. The observer, if there is one, hears `state.clone`."""
+        """Return an equal state. The observer, if there is one, gets the event `state.clone`."""
         if self._observer is not None:
             tell(self._observer, Event("state.clone", self._run, data={"keys": len(self._cells)}))
         return self._with(self._cells)
 
     def set_checkpoint_node(self, node: str) -> State:
-        """A new state as of now, produced by `node`."""
+        """Return a new state as of now, produced by `node`."""
         state = self._with(self._cells)
         state._node, state._time = node, clock.time()
         return state
 
     def checkpoint(self, store: SavesState) -> State:
-        """Save this state in a checkpoint store: `store.save(state)`. The same state, with its `checkpoint_id`."""
+        """Save this state in a checkpoint store, and return it with its `checkpoint_id`."""
         state = self._with(self._cells)
         state._ident = store.save(self)
         return state
-
-    def overlaid(self, item: Mapping[str, Slot]) -> State:
-        """A new state with an item's cells over these."""
-        return self._with({**self._cells, **item})
-
-    def limited(self, reads: Collection[str], node: str, extra: Collection[str] = ()) -> State:
-        """The same state, of which `node` sees the keys that it has declared to read, and `extra` ones."""
-        return self._with(LimitedCells(self._cells, reads, node, extra))
-
-    def changed_since(self, other: State) -> dict[str, Any]:
-        """The keys and values that are not the very same in `other`."""
-        before = other._cells
-        return {key: self[key] for key, slot in self._cells.items() if before.get(key) is not slot}
-
-    def with_observer(self, observer: Observer | None) -> State:
-        """A new state that tells `observer`."""
-        state = self._with(self._cells)
-        state._observer = observer
-        return state
-
-    @property
-    def was_handed_out(self) -> bool:
-        """Whether a reader got a private copy of something, which it may have changed."""
-        return self._handed is not None
-
-    def check_untouched(self) -> None:
-        """Refuse the changes that a reader made in place to a value that could not be made read-only."""
-        if not self._handed:
-            return
-        for key, (raw, value) in self._handed.items():
-            if self._codec.encode(value) != raw:
-                raise ReadOnly(
-                    f"state[{key!r}] was changed in place: return {{{key!r}: new_value}} with a changed copy instead"
-                )
 
     def _private(self, key: str, value: Any) -> Any:
         if self._handed is None:
@@ -278,9 +232,52 @@ class State(_Core, Mapping[str, Any]):
         return self._handed[key][1]
 
     def _with(self, cells: Mapping[str, Slot]) -> State:
-        state = State.view(cells, self._codec, self._run, self._ident, self._node, self._time)
+        state = state_view(cells, self._codec, self._run, self._ident, self._node, self._time)
         state._observer = self._observer
         return state
+
+
+# What the engine does with states. These are no methods, so that keys of any such name can be read as attributes.
+
+
+def state_view(cells: Mapping[str, Slot], codec: Codec, run: str, ident: Any, node: str, at: float) -> State:
+    """Return a state over cells that do not change. `ident` is a checkpoint id, or makes one when called."""
+    self = _Core()
+    self._cells, self._codec, self._observer = cells, codec, None
+    self._run, self._ident, self._node, self._time = run, ident, node, at
+    self._handed = None
+    self.__class__ = State if cells.keys().isdisjoint(_NAMES) else _NamesakeState
+    return self  # type: ignore[return-value]
+
+
+def overlaid(state: State, item: Mapping[str, Slot]) -> State:
+    """Return a new state with an item's cells over those of a state."""
+    return state._with({**state._cells, **item})
+
+
+def limited(state: State, reads: Collection[str], node: str, extra: Collection[str] = ()) -> State:
+    """Return the same state, of which `node` sees the keys that it has declared to read, and `extra` ones."""
+    return state._with(LimitedCells(state._cells, reads, node, extra))
+
+
+def changed_since(state: State, other: State) -> dict[str, Any]:
+    """Return the keys and values that are not the very same in `other`."""
+    before = other._cells
+    return {key: state[key] for key, slot in state._cells.items() if before.get(key) is not slot}
+
+
+def was_handed_out(state: State) -> bool:
+    """Return whether a reader got a private copy of a value, which it may have changed."""
+    return state._handed is not None
+
+
+def check_untouched(state: State) -> None:
+    """Refuse the changes that a reader made in place to a value that could not be made read-only."""
+    for key, (raw, value) in (state._handed or {}).items():
+        if state._codec.encode(value) != raw:
+            raise ReadOnly(
+                f"state[{key!r}] was changed in place: return {{{key!r}: new_value}} with a changed copy instead"
+            )
 
 
 class Origin(NamedTuple):
@@ -334,7 +331,7 @@ class _Namesake:
 
 
 _FACTS = frozenset(Origin._fields)
-_NAMES = frozenset(name for name in dir(State) if not name.startswith("_")) - {"was_handed_out"}
+_NAMES = frozenset(name for name in dir(State) if not name.startswith("_"))
 
 
 def _rebuild(data: dict[str, Any], run: str, ident: str, node: str, at: float) -> State:

@@ -15,7 +15,7 @@ from holdfast.journal.provenance import Provenance
 from holdfast.journal.run_state import DONE, SLEEP, Refusal, Remark, RunState, Spending, Step
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
-from holdfast.state.state import State, origin_of
+from holdfast.state.state import State, origin_of, state_view
 from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
 from holdfast.views.plain import (
@@ -328,7 +328,7 @@ def counted(run: RunState) -> Counts:
     """What is finished of a run, in its open sub-workflows too, saved or in a wave that is not over."""
     steps = items = 0
     for frame in run.frames.values():
-        state = State.view(frame.cells, CODEC, "", "", "", 0.0)
+        state = state_view(frame.cells, CODEC, "", "", "", 0.0)
         done = [step for step in frame.active.values() if step.status == DONE and not step.skipped]
         steps += steps_in(state) + sum(_is_whole(step) for step in done)
         items += _items_in(state) + sum(step.key is not None for step in done)

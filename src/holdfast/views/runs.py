@@ -21,7 +21,7 @@ from holdfast.journal.provenance import Provenance
 from holdfast.journal.records import RunStarted
 from holdfast.journal.run_state import Pause, RunState
 from holdfast.state.ops import Op, advance
-from holdfast.state.state import State
+from holdfast.state.state import State, state_view
 from holdfast.stores.base import Mark, RunInfo, newest_marks
 from holdfast.values import RunStatus
 from holdfast.views.charges import total
@@ -165,12 +165,12 @@ def run_view(
         if entry.mark is not None:
             newest, count = entry.seq, count + 1
     ident = checkpoint_id(info.key, newest) if newest else ""
-    state = State.view(run.root.cells, codec, run_id, ident, run.root.last_node, run.updated_at)
+    state = state_view(run.root.cells, codec, run_id, ident, run.root.last_node, run.updated_at)
     # What is read first is read whatever the rest needs: what the run is, what it waits for, its inputs, its output.
     config = _config(run, codec)
     pauses, facts = _pauses(info, run, codec, config), read_facts(run.facts, codec)
     is_flow = isinstance(config.get("flow"), Mapping)
-    inputs = _inputs(state) if is_flow else State.view(advance({}, initial), codec, run_id, ident, "", 0.0)
+    inputs = _inputs(state) if is_flow else state_view(advance({}, initial), codec, run_id, ident, "", 0.0)
     if is_flow:
         read_or_told(lambda: state.get("output"))
     return RunView(

@@ -25,7 +25,7 @@ from holdfast.journal.records import (
 )
 from holdfast.journal.run_state import EXPIRED, SLEEP, RunState
 from holdfast.state.codec import Codec
-from holdfast.state.state import State
+from holdfast.state.state import state_view
 from holdfast.testing.invariants import (
     ACKNOWLEDGED,
     CORRUPTION,
@@ -301,7 +301,7 @@ def _check_result(run: str, reading: Reading, shape: Shape) -> Iterator[Violatio
 @lru_cache(maxsize=4096)
 def result_of(bodies: tuple[bytes, ...], codec: Codec) -> dict[str, Any]:
     """The state that a run ended with; what came together in any order is sorted, and silence counts as an answer."""
-    found = dict(State.view(_fold(bodies, codec).root.cells, codec, "", "", "", 0.0))
+    found = dict(state_view(_fold(bodies, codec).root.cells, codec, "", "", "", 0.0))
     said = ("said yes" if line == "said nobody" else line for line in found.get("log", ()))
     return {**found, "log": sorted(said)}
 

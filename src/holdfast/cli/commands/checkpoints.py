@@ -22,6 +22,7 @@ from holdfast.engine.retention import kept_checkpoints, last_successful
 from holdfast.errors import CheckpointNotFound, RunNotFound
 from holdfast.journal.copying import delete_run, held_back, needed_by, prune_run
 from holdfast.journal.journal import Journal
+from holdfast.state.state import state_view
 from holdfast.stores.base import Mark, RunInfo
 from holdfast.values import RunStatus
 
@@ -154,7 +155,6 @@ def show(checkpoint: str, store: str | None, as_json: bool) -> int:
     """
     from holdfast.cli.display.show import command, shortened
     from holdfast.journal.checkpoint_ids import read_mark
-    from holdfast.state.state import State
     from holdfast.views.plain import CODEC, ViewCodec, plain
     from holdfast.views.run_view import remark_at
 
@@ -163,7 +163,7 @@ def show(checkpoint: str, store: str | None, as_json: bool) -> int:
     mark = read_mark(info.key, journal.store.marks(info.run, before=seq + 1, limit=1)[0], info.run)
     codec = ViewCodec()
     run = journal.load(info, codec, seq).run
-    state = plain(State.view(run.root.cells, codec, info.run, mark.id, run.root.last_node, run.updated_at))
+    state = plain(state_view(run.root.cells, codec, info.run, mark.id, run.root.last_node, run.updated_at))
     resume = command("resume", mark.id, store=journal.store.url)
     said = remark_at(info, journal.load(info, CODEC).run, seq)
     if as_json:

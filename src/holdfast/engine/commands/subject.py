@@ -15,7 +15,7 @@ from holdfast.graph.graph import Graph, base_name, has_parts, outline_at, outlin
 from holdfast.journal.run_state import DONE, Frame, RunState, Step
 from holdfast.state.codec import Codec
 from holdfast.state.ops import advance, thaw
-from holdfast.state.state import State
+from holdfast.state.state import State, overlaid, state_view
 from holdfast.suggestions import suggestion
 from holdfast.values import START, readable_step
 
@@ -58,12 +58,12 @@ class Subject:
 
     def state(self, frame: Frame) -> State:
         """Return the state of a frame."""
-        return State.view(frame.cells, self.codec, self.run_id, "", frame.last_node, clock.time())
+        return state_view(frame.cells, self.codec, self.run_id, "", frame.last_node, clock.time())
 
     def state_for(self, step: Step) -> State:
         """Return the state as a step sees it."""
         state = self.state(self.run.frames[step.frame])
-        return state.overlaid(advance({}, step.item)) if step.item else state
+        return overlaid(state, advance({}, step.item)) if step.item else state
 
     def decoded(self, change: Change) -> Any:
         """Return the value of a change."""

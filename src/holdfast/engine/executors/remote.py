@@ -28,7 +28,7 @@ from holdfast.graph.validation import ExecutorChoice
 from holdfast.state.classes import Handler, handler_for
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op, ReadOnlyDict, ReadOnlyList, ReadOnlySet, Slot, frozen_dict, frozen_list
-from holdfast.state.state import State, origin_of
+from holdfast.state.state import State, changed_since, check_untouched, origin_of, state_view
 from holdfast.state.types import Types
 from holdfast.threads import Escaped
 
@@ -188,7 +188,7 @@ class SentState(NamedTuple):
         """The state as the node would be given it where the run is driven."""
         codec = Codec(Types.of_handlers(_unpacked_types(self.types, loads)))
         cells = {key: Slot(Op("set", key, raw, codec=codec), None) for key, raw in self.cells.items()}
-        return State.view(cells, codec, self.run, self.checkpoint, self.node, self.at)
+        return state_view(cells, codec, self.run, self.checkpoint, self.node, self.at)
 
 
 def _packed_types(types: Types, by_value: bool) -> Iterator[bytes]:
@@ -220,7 +220,7 @@ class Changed(NamedTuple):
     @classmethod
     def between(cls, given: State, returned: State) -> Changed:
         dropped = tuple(key for key in given if key not in returned)
-        return cls(dict(returned.changed_since(given)), dropped)
+        return cls(dict(changed_since(returned, given)), dropped)
 
     def applied(self, given: State) -> State:
         left = {key: slot for key, slot in given._cells.items() if key not in self.dropped}
@@ -278,7 +278,7 @@ class Task(NamedTuple):
         kwargs = {name: opened(given) for name, given in self.kwargs.items()}
         value = awaited(self.function(*args, **kwargs))
         for state in states:
-            state.check_untouched()
+            check_untouched(state)
         return _outgoing(value, states[0]) if states else value
 
 

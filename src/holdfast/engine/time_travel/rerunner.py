@@ -38,7 +38,7 @@ from holdfast.journal.run_state import DONE, EVERY_STEP, RunState, at_checkpoint
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.state.schema import as_mapping
-from holdfast.state.state import State
+from holdfast.state.state import state_view
 from holdfast.stores.base import RunInfo
 from holdfast.values import START, RunStatus
 from holdfast.views.projection import Projection, node_outline, project, renamed_node
@@ -105,7 +105,7 @@ async def begun_anew(
         if frame.waves or done or same or not run.outline:
             continue
         try:
-            state = State.view(frame.cells, settings.codec, run_id, "", "", run.updated_at)
+            state = state_view(frame.cells, settings.codec, run_id, "", "", run.updated_at)
             targets = await first_targets(settings.graph.at(now), state, settings.codec)
         except Exception as error:
             raise CannotRerun(
