@@ -262,7 +262,7 @@ def templates() -> Check:
         text = data.decode("utf-8", "replace")
         try:
             template = compile_template(text)
-            template.paths()
+            template.paths
             found = template.render(SCOPE)
         except TemplateError as error:
             if error.line < 1 or error.column < 1 or error.line > text.count("\n") + text.count("\r") + 2:
