@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.workflows.json_schema import json_schema
-from holdfast.workflows.model import KINDS
+from holdfast.workflows.model import KINDS, json_schema
 
 PAGE = Path(__file__).parent / "reference" / "workflow.md"
 ORDER = (

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.workflows.json_schema import json_schema
-from holdfast.workflows.reading.definition import parse
+from holdfast.workflows.model import json_schema
 from holdfast.workflows.reading.source import read_source
+from holdfast.workflows.reading.validation import parse
 from tests.docs.test_docs import ROOT, environment
 
 PAGE = ROOT / "docs/reference/workflow.md"

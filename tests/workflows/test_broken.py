@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.workflows.reading.definition import parse
 from holdfast.workflows.reading.problems import WorkflowInvalid
 from holdfast.workflows.reading.source import read_source
+from holdfast.workflows.reading.validation import parse
 
 FILES = sorted((Path(__file__).parent / "broken").glob("*.yaml"))
 EXPECT = re.compile(r"^# expect (\d+): (.+)$", re.MULTILINE)

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.workflows.json_schema import json_schema
-from holdfast.workflows.model import KINDS, Definition
-from holdfast.workflows.reading.definition import parse
+from holdfast.workflows.model import KINDS, Definition, json_schema
 from holdfast.workflows.reading.source import WorkflowInvalid, read_source
+from holdfast.workflows.reading.validation import parse
 
 GOOD = {path.stem: path for path in sorted((Path(__file__).parent / "good").glob("*.yaml"))}
 TEXTS = {name: path.read_text("utf-8") for name, path in GOOD.items()}
@@ -46,7 +45,8 @@ def test_a_good_file_is_read() -> None:
     assert [step.kind for step in definition.steps] == ["http", "ask", "agent", "shell", "parallel", "end"]
     assert definition.workflow.limits.timeout == 5400
     assert definition.steps[3].shell.run == 'echo {{ chapter.title }} "${HOME}"'  # type: ignore[union-attr]
-    assert definition.steps[1].ask.choices == ["yes", "no"]  # type: ignore[union-attr]
+    choices = definition.steps[1].ask.choices  # type: ignore[union-attr]
+    assert [choice.value for choice in choices or ()] == ["yes", "no"]
 
 
 def test_a_good_file_with_after_is_read() -> None:
@@ -54,7 +54,7 @@ def test_a_good_file_with_after_is_read() -> None:
 
     assert definition.workflow.name == "release of nothing"
     assert definition.workflow.checkpoint.path == ".runs/${workflow.name}"
-    assert definition.steps[0].shell == 'make && echo "${HOME:-none}" $(date)'
+    assert definition.steps[0].shell.run == 'make && echo "${HOME:-none}" $(date)'
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,7 +160,7 @@ def test_an_item_is_known_by_its_name_in_its_step_only() -> None:
     loop = "for_each: {in: '{{ inputs }}', as: file, key: file.name}"
     steps(f"  - {{name: a, {loop}, shell: 'cat {{{{ file.name }}}} {{{{ index }}}} {{{{ key }}}}'}}\n")
     assert messages(f"  - {{name: a, {loop}, shell: 'cat {{{{ item.name }}}}'}}\n") == [
-        "shell of step 'a': 'item' is known only in a step with for_each"
+        "shell.run of step 'a': 'item' is known only in a step with for_each"
     ]
     assert "file" in messages(f"  - {{name: a, {loop}, when: file.name == 1, shell: ls}}\n")[0]
 

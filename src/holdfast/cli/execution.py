@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from holdfast.cli.questions import (
 from holdfast.cli.run_settings import Wishes
 from holdfast.cli.store_option import exists
 from holdfast.cli.targets import REPLANNED, Kept, config_of, kept_of, reused_steps, stored_workflow
-from holdfast.cli.values import all_steps, check_conditions, first_that_holds, members_of, rows_of, wording_of
+from holdfast.cli.values import all_steps, check_conditions, first_that_holds, rows_of, wording_of
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.commands.control import answer
 from holdfast.engine.environment import settle
@@ -45,7 +45,7 @@ from holdfast.views.run_view import PauseView, steps_in, told_apart
 if TYPE_CHECKING:
     from holdfast.engine.app import App
     from holdfast.engine.settings import Outcome, Pause
-    from holdfast.workflows.model import Definition, Step
+    from holdfast.workflows.model import Ask, Definition, Question, Step
     from holdfast.workflows.workflow import Workflow
 
 
@@ -381,13 +381,12 @@ def waves(definition: Definition) -> list[list[Step]]:
 
 def waits_for(step: Step) -> list[str]:
     """The names of the steps that a step waits for."""
-    after = step.after if isinstance(step.after, list) else [step.after] if step.after else []
-    return [entry if isinstance(entry, str) else entry.step for entry in after]
+    return [after.step for after in step.after]
 
 
 def _described(step: Step) -> dict[str, Any]:
     found: dict[str, Any] = {"step": step.name, "kind": step.kind, "notes": list(_notes(step))}
-    if inner := members_of(step):
+    if inner := step.members:
         found["steps"] = [_described(member) for member in inner]
     return found
 
@@ -409,13 +408,10 @@ def _notes(step: Step) -> Iterable[str]:
 
 
 def _asks(step: Step) -> Iterable[dict[str, Any]]:
-    ask = step.ask
-    if isinstance(ask, str):
-        yield {"step": step.name, "prompt": ask, "choices": None}
-    elif ask is not None:
-        for prompt, choices in [(q.prompt, q.choices) for q in ask.questions] or [(ask.prompt, ask.choices)]:
-            values = [c["value"] if isinstance(c, Mapping) and "value" in c else c for c in choices or ()]
-            yield {"step": step.name, "prompt": prompt, "choices": values or None}
+    asked: Sequence[Ask | Question] = () if step.ask is None else step.ask.questions or (step.ask,)
+    for question in asked:
+        values = [choice.value for choice in question.choices or ()]
+        yield {"step": step.name, "prompt": question.prompt, "choices": values or None}
 
 
 def _gates(definition: Definition, steps: Iterable[Step]) -> list[str]:

@@ -132,7 +132,7 @@ def wording_of(definition: Definition | None, pause: Pause) -> Wording:
     steps = {step.name: step for step in all_steps(definition.steps)} if definition is not None else {}
     step = steps.get(pause.node.partition(":")[0])
     ask = step.ask if step is not None else None
-    if ask is None or isinstance(ask, str) or pause.kind != "ask":
+    if ask is None or pause.kind != "ask":
         return Wording()
     for question in ask.questions:
         if pause.name.partition("#")[0].rpartition(".")[2] == question.name:
@@ -144,7 +144,7 @@ def all_steps(steps: Iterable[Step]) -> Iterable[Step]:
     """Every step of a list, those inside parallel groups included."""
     for step in steps:
         yield step
-        yield from all_steps(members_of(step))
+        yield from all_steps(step.members)
 
 
 def question_names(definition: Definition) -> set[str]:
@@ -153,31 +153,20 @@ def question_names(definition: Definition) -> set[str]:
     for step in all_steps(definition.steps):
         if step.ask is None:
             continue
-        asked = [] if isinstance(step.ask, str) else [question.name for question in step.ask.questions]
+        asked = [question.name for question in step.ask.questions]
         names |= {step.name, *asked, *(f"{step.name}.{name}" for name in asked)}
     return names
-
-
-def members_of(step: Step) -> list[Step]:
-    """The steps inside a parallel group; none for any other step."""
-    if step.parallel is None:
-        return []
-    return step.parallel if isinstance(step.parallel, list) else step.parallel.steps
 
 
 def rows_of(steps: Iterable[Step], depth: int = 0) -> Iterable[tuple[str, int, str]]:
     """Every step with its depth and its kind, members of a group below it."""
     for step in steps:
         yield step.name, depth, step.kind
-        yield from rows_of(members_of(step), depth + 1)
+        yield from rows_of(step.members, depth + 1)
 
 
 def _labels(choices: Iterable[Any] | None) -> dict[str, str]:
-    found = {}
-    for choice in choices or ():
-        if isinstance(choice, Mapping) and "value" in choice:
-            found[str(choice["value"])] = str(choice.get("label") or choice["value"])
-    return found
+    return {str(choice.value): choice.label for choice in choices or () if choice.label}
 
 
 def _plain(default: Any) -> Any:

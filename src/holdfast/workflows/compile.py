@@ -33,22 +33,15 @@ from holdfast.workflows.edges import (
 from holdfast.workflows.errors import InputInvalid, StepFailed
 from holdfast.workflows.kinds.kind import Kind, Paths, Plain
 from holdfast.workflows.kinds.table import kind_of
-from holdfast.workflows.model import Definition, Input, Step, SubWorkflow, WorkflowSettings
-from holdfast.workflows.reading.shapes import given
-from holdfast.workflows.scope import Layout, World, members, names_run, values_named
+from holdfast.workflows.model import Definition, Input, Step, WorkflowSettings
+from holdfast.workflows.reading.checks import fits
+from holdfast.workflows.reading.problems import given
+from holdfast.workflows.scope import Layout, World, names_run, values_named
 from holdfast.workflows.step import Work, never_skipped, retry_of, work_of
 
 # What a workflow is given: checked against what it declares, with its defaults.
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list, tuple),
-    "object": (dict,),
-}
 _TRUE, _FALSE = {"true", "yes", "1", "on"}, {"false", "no", "0", "off"}
 
 
@@ -94,7 +87,7 @@ def _value(name: str, declared: Input, values: Mapping[str, Any], text: Mapping[
 def _checked(declared: Input, value: Any) -> Any:
     if value is None and not declared.required:
         return value
-    if declared.type != "any" and not fits(declared.type, value):
+    if not fits(declared.type, value):
         raise ValueError(f"must be of type {declared.type}, not {given(value)}")
     if declared.choices is not None and not any(_same(value, choice) for choice in declared.choices):
         listed = ", ".join(json.dumps(choice, ensure_ascii=False, default=str) for choice in declared.choices)
@@ -104,13 +97,6 @@ def _checked(declared: Input, value: Any) -> Any:
 
 def _same(one: Any, other: Any) -> bool:
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
-
-
-def fits(kind: str, value: Any) -> bool:
-    """Whether a value is of a declared type."""
-    if isinstance(value, bool) and kind in ("integer", "number"):
-        return False
-    return isinstance(value, _TYPES.get(kind, (object,)))
 
 
 def _read(kind: str, text: str) -> Any:
@@ -257,7 +243,7 @@ class _Compiler:
         self._inner: dict[str, tuple[Nested, _Compiler]] = {}
         self._kinds: dict[str, Kind] = {}
         for step in definition.steps:
-            for each, group in [(step, None), *((member, step) for member in members(step))]:
+            for each, group in [(step, None), *((member, step) for member in step.members)]:
                 if each.workflow is not None:
                     self._inner[each.name] = self._nested(each, group)
         limit = definition.workflow.limits.max_iterations or max(100, 10 * len(layout.steps))
@@ -417,7 +403,7 @@ class _Compiler:
             on_error=stand_in,
             on_skip=work.skipped,
         )
-        for member in members(step):
+        for member in step.members:
             self._add(member, step)
         self._fan_out(step.name, group.fan_out, [*group.names, group.done_node])
         self._graph.add_node(
@@ -429,17 +415,18 @@ class _Compiler:
             on_skip=work.broken_off,
         )
         meeting = group.done_node
-        if any(map(is_long, members(step))):
+        if any(map(is_long, step.members)):
             meeting = group.meeting_node
             self._graph.add_node(meeting, group.meet, version="meet", on_skip=never_skipped)
             self._graph.add_edge(meeting, group.done_node)
-        for member in members(step):
+        for member in step.members:
             self._graph.add_edge(self._result.last[member.name], meeting)
         self._result.last[step.name] = group.done_node
 
     def _nested(self, step: Step, group: Step | None) -> tuple[Nested, _Compiler]:
         """Another workflow as a step of this one, and its own way to a graph."""
-        file = step.workflow.file if isinstance(step.workflow, SubWorkflow) else step.workflow or ""
+        assert step.workflow is not None
+        file = step.workflow.file
         path = (self.world.base / file).resolve()
         if path in self._files:
             raise StepInvalid(step.name, f"{file} contains itself; use a route back to repeat something")
@@ -543,7 +530,7 @@ def _part(step: Step, name: str, named: Sequence[tuple[str, Any]] = ()) -> Finge
     if step.for_each is not None:
         own["for_each"] = step.for_each.model_dump(mode="json", exclude={"max_parallel", "mode"})
     if step.parallel is not None:
-        own["members"] = [[member.name, member.on_error] for member in members(step)]
+        own["members"] = [[member.name, member.on_error] for member in step.members]
         own["on_error"] = on_error_of(step)
     text = json.dumps([own, named], sort_keys=True, default=str)
     return Fingerprint(f"around:{digest(text)}")

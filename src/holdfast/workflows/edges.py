@@ -18,9 +18,9 @@ from holdfast.workflows.errors import NoRoute, StepFailed
 from holdfast.workflows.kinds.kind import Texts
 from holdfast.workflows.language.templates import Expression, TemplateError, compile_expression
 from holdfast.workflows.language.values import describe_kind, kind
-from holdfast.workflows.model import END_ROUTE, After, OnError, Parallel, Route, Step
-from holdfast.workflows.scope import Layout, Scope, World, members, steps_named, values_named
-from holdfast.workflows.step import Work, evaluated, never_skipped, told, waited_for
+from holdfast.workflows.model import END_ROUTE, OnError, Route, Step
+from holdfast.workflows.scope import Layout, Scope, World, steps_named, values_named
+from holdfast.workflows.step import Work, evaluated, never_skipped, told
 
 # Choosing what follows a step: the first of its routes that holds.
 
@@ -137,8 +137,7 @@ def _expected(steps: list[Step]) -> list[Step]:
 
 def names_waited_for(step: Step) -> list[str]:
     """The names of the steps that a step waits for."""
-    names = (entry.step if isinstance(entry, After) else entry for entry in waited_for(step))
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(after.step for after in step.after))
 
 
 def last_output(layout: Layout, state: State) -> Any:
@@ -249,9 +248,9 @@ class Group:
 
     def __init__(self, work: Work, goes_on: bool = False) -> None:
         self.step, self.layout, self._work, self._goes_on = work.step, work.layout, work, goes_on
-        self.names = [member.name for member in members(self.step)]
-        self._long = [member.name for member in members(self.step) if is_long(member)]
-        self._excused = {member.name for member in members(self.step) if member.on_error == "continue"}
+        self.names = [member.name for member in self.step.members]
+        self._long = [member.name for member in self.step.members if is_long(member)]
+        self._excused = {member.name for member in self.step.members if member.on_error == "continue"}
 
     @property
     def meeting_node(self) -> str:
@@ -310,7 +309,7 @@ class Group:
 
 def on_error_of(group: Step) -> OnError:
     """What a group does when members fail."""
-    return group.parallel.on_error if isinstance(group.parallel, Parallel) else "fail_fast"
+    return group.parallel.on_error if group.parallel is not None else "fail_fast"
 
 
 def is_long(member: Step) -> bool:

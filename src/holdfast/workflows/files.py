@@ -8,11 +8,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.workflows.model import Definition, SubWorkflow
-from holdfast.workflows.reading.definition import parse
+from holdfast.workflows.model import Definition
 from holdfast.workflows.reading.problems import Position, Problem, WorkflowInvalid
 from holdfast.workflows.reading.source import Source, read_source
-from holdfast.workflows.scope import members
+from holdfast.workflows.reading.validation import parse
 
 MAX_BYTES = 1_000_000
 """How much the sub-workflows of one workflow may have in all, since every run keeps a copy of them."""
@@ -118,7 +117,6 @@ class WorkflowFiles:
 
 def _sub_workflows(folder: Path, definition: Definition) -> Iterator[Path]:
     for step in definition.steps:
-        for each in (step, *members(step)):
+        for each in (step, *step.members):
             if each.workflow is not None:
-                file = each.workflow.file if isinstance(each.workflow, SubWorkflow) else each.workflow
-                yield (folder / file).resolve()
+                yield (folder / each.workflow.file).resolve()

@@ -1,10 +1,10 @@
-"""What a workflow file may say: the format as frozen models, from which its JSON Schema is made."""
+"""The format of workflow files as frozen models, which give parsing, checks, JSON Schema and reference page."""
 
 from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
@@ -31,7 +31,7 @@ _LONGEST_DURATION = 100
 
 
 def seconds(value: Any) -> float:
-    """The seconds that `30s`, `1h30m`, `2d` or a plain number mean; anything else is a `ValueError`."""
+    """Return the seconds that `30s`, `1h30m`, `2d` or a plain number mean; raise `ValueError` for anything else."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return _finite(value)
     if isinstance(value, str) and len(value) <= _LONGEST_DURATION:
@@ -61,22 +61,33 @@ Duration = Annotated[
         }
     ),
 ]
+Timeout = Annotated[Duration, Field(gt=0)]
 StepName = Annotated[str, Field(pattern=STEP_NAME)]
+ValueType = Literal["string", "integer", "number", "boolean", "array", "object", "any"]
 OnError = Literal["fail_fast", "continue", "all_or_nothing"]
 
 
 class Part(BaseModel):
-    """A part of a workflow file: what is not declared is refused, nothing changes once it is read."""
+    """A part of a workflow file: what is not declared is refused, nothing changes once it is read.
+
+    `short` is the field that a value alone stands for: `shell: ls` is short for `shell: {run: ls}`.
+    `templates` are the fields that may hold templates.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    short: ClassVar[str] = ""
+    templates: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, data: Any) -> Any:
+        return {cls.short: data} if cls.short and not isinstance(data, (dict, cls)) else data
 
 
 class Input(Part):
     """One input of a workflow."""
 
-    type: Literal["string", "integer", "number", "boolean", "array", "object", "any"] = Field(
-        default="string", description="Of which type its values are."
-    )
+    type: ValueType = Field(default="string", description="Of which type its values are.")
     required: bool = Field(
         default=False, description="Refuse to run without it. An input with a default is not missed."
     )
@@ -138,8 +149,8 @@ class Limits(Part):
         le=1_000_000,
         description="Waves of steps, over all resumes. By default 100, and ten for each step of a longer file.",
     )
-    timeout: Duration | None = Field(
-        default=None, description="Working time of one drive; a resume begins anew."
+    timeout: Timeout | None = Field(
+        default=None, description="Working time of one execution; a resume begins anew."
     )
     budget: float | None = Field(default=None, ge=0, description="US dollars for agents, over all resumes.")
     budget_mode: Literal["enforce", "audit"] = Field(
@@ -195,6 +206,8 @@ class Route(Part):
 class After(Part):
     """A step that another one waits for."""
 
+    short: ClassVar[str] = "step"
+
     step: StepName = Field(description="Its name.")
     required: bool = Field(
         default=True, description="If false, the step runs even if this one failed or was skipped."
@@ -202,7 +215,7 @@ class After(Part):
 
 
 class Retry(Part):
-    """How often and how patiently a step is tried."""
+    """Retry policy of a step."""
 
     attempts: int = Field(
         default=3, ge=1, le=100, description="How often it is tried, the first time included."
@@ -249,6 +262,9 @@ class ForEach(Part):
 class Shell(Part):
     """A command, run by a shell. Values are handed over as variables, never as code."""
 
+    short: ClassVar[str] = "run"
+    templates: ClassVar[tuple[str, ...]] = ("run", "cwd", "env", "stdin")
+
     run: str = Field(description="The command or script; a template.")
     cwd: str | None = Field(default=None, description="The folder it runs in, relative to the workflow file.")
     env: dict[str, str] = Field(
@@ -270,6 +286,9 @@ class Shell(Part):
 class Http(Part):
     """A request over HTTP."""
 
+    short: ClassVar[str] = "url"
+    templates: ClassVar[tuple[str, ...]] = ("url", "headers", "query", "json", "body")
+
     url: str = Field(description="The address; a template.")
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"] | None = Field(
         default=None, description="By default GET, or POST with a json or body."
@@ -286,6 +305,12 @@ class Http(Part):
         default=10_000_000, ge=1, le=1_000_000_000, description="A longer reply is a failure."
     )
 
+    @model_validator(mode="after")
+    def _sends_one_thing(self) -> Http:
+        if self.json_ is not None and self.body is not None:
+            raise ValueError("a request has either json or a body")
+        return self
+
 
 class Price(Part):
     """US dollars per million tokens."""
@@ -296,6 +321,8 @@ class Price(Part):
 
 class Agent(Part):
     """A call of a language model."""
+
+    templates: ClassVar[tuple[str, ...]] = ("model", "prompt", "system", "base_url", "api_key")
 
     model: str = Field(description="Whose model and which, as provider:name.")
     prompt: str = Field(description="What it is asked; a template.")
@@ -323,6 +350,8 @@ class Agent(Part):
 class Choice(Part):
     """One of the answers that a question takes."""
 
+    short: ClassVar[str] = "value"
+
     value: Any = Field(description="What the answer is.")
     label: str = Field(default="", description="What is shown for it.")
     description: str = Field(default="", description="What it means.")
@@ -331,12 +360,12 @@ class Choice(Part):
 class Question(Part):
     """One of several questions."""
 
+    templates: ClassVar[tuple[str, ...]] = ("prompt",)
+
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", description="Its name among the answers.")
     prompt: str = Field(description="What is asked; a template.")
-    choices: list[Any] | None = Field(default=None, min_length=1, description="The answers it takes.")
-    type: Literal["string", "integer", "number", "boolean", "array", "object", "any"] = Field(
-        default="any", description="Of which type the answer is."
-    )
+    choices: list[Choice] | None = Field(default=None, min_length=1, description="The answers it takes.")
+    type: ValueType = Field(default="any", description="Of which type the answer is.")
     default: Any = Field(
         default=None, description="The answer if nobody gives one in time, or with --skip-gates."
     )
@@ -346,15 +375,16 @@ class Question(Part):
 class Ask(Part):
     """A question to a person, or several."""
 
+    short: ClassVar[str] = "prompt"
+    templates: ClassVar[tuple[str, ...]] = ("prompt",)
+
     prompt: str = Field(default="", description="What is asked; a template.")
-    choices: list[Any] | None = Field(
+    choices: list[Choice] | None = Field(
         default=None, min_length=1, description="Values, or {value, label, description}."
     )
-    type: Literal["string", "integer", "number", "boolean", "array", "object", "any"] = Field(
-        default="any", description="Of which type the answer is."
-    )
+    type: ValueType = Field(default="any", description="Of which type the answer is.")
     questions: list[Question] = Field(default=[], description="Several questions instead of one.")
-    timeout: Duration | None = Field(
+    timeout: Timeout | None = Field(
         default=None, description="How long it takes an answer; then the default is taken, or the step fails."
     )
     default: Any = Field(
@@ -372,6 +402,9 @@ class Ask(Part):
 class Wait(Part):
     """A pause in time."""
 
+    short: ClassVar[str] = "for"
+    templates: ClassVar[tuple[str, ...]] = ("until",)
+
     seconds: Duration | None = Field(default=None, alias="for", description="How long.")
     until: str | None = Field(
         default=None, description="An ISO 8601 date and time, with its offset or in UTC."
@@ -387,11 +420,15 @@ class Wait(Part):
 class SubWorkflow(Part):
     """Another workflow file, run as one step."""
 
+    short: ClassVar[str] = "file"
+
     file: str = Field(description="Its path, relative to this file.")
 
 
 class Parallel(Part):
     """Steps that run together."""
+
+    short: ClassVar[str] = "steps"
 
     steps: list[Step] = Field(min_length=1, description="The members.")
     on_error: OnError = Field(
@@ -402,6 +439,8 @@ class Parallel(Part):
 
 class CheckpointFile(Part):
     """Save the state into a checkpoint file, or read one."""
+
+    templates: ClassVar[tuple[str, ...]] = ("save", "load")
 
     save: str | None = Field(default=None, description="The path of the file to write; a template.")
     load: str | None = Field(default=None, description="The path of the file to read; a template.")
@@ -416,8 +455,15 @@ class CheckpointFile(Part):
 class End(Part):
     """The end of the run. Beside other branches a success ends its own branch only."""
 
+    short: ClassVar[str] = "status"
+    templates: ClassVar[tuple[str, ...]] = ("reason",)
+
     status: Literal["success", "failure"] = Field(default="success", description="How the run ends.")
     reason: str = Field(default="", description="Why; a template.")
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _one_kind(schema: dict[str, Any]) -> None:
@@ -434,34 +480,34 @@ class Step(Part):
     python: str | None = Field(
         default=None, description="module:function, or file.py:function beside the workflow file."
     )
-    shell: str | Shell | None = Field(default=None, description="A command, or more about one.")
-    http: str | Http | None = Field(default=None, description="A URL to GET, or a request.")
+    shell: Shell | None = Field(default=None, description="A command, or more about one.")
+    http: Http | None = Field(default=None, description="A URL to GET, or a request.")
     agent: Agent | None = Field(default=None, description="A call of a language model.")
-    ask: str | Ask | None = Field(default=None, description="A question to a person, or more about it.")
+    ask: Ask | None = Field(default=None, description="A question to a person, or more about it.")
     set: dict[str, Any] | None = Field(default=None, description="Values, seen as this step's output.")
-    wait: Duration | Wait | None = Field(default=None, description="How long to pause, or until when.")
-    workflow: str | SubWorkflow | None = Field(
+    wait: Wait | None = Field(default=None, description="How long to pause, or until when.")
+    workflow: SubWorkflow | None = Field(
         default=None, description="The path of another workflow file, run as one step."
     )
-    parallel: list[Step] | Parallel | None = Field(default=None, description="Steps that run together.")
+    parallel: Parallel | None = Field(default=None, description="Steps that run together.")
     checkpoint: CheckpointFile | None = Field(
         default=None, description="Save the state into a checkpoint file, or read one."
     )
-    end: Literal["success", "failure"] | End | None = Field(default=None, description="The end of the run.")
+    end: End | None = Field(default=None, description="The end of the run.")
     with_: dict[str, Any] = Field(
         default={}, alias="with", description="Arguments of python, inputs of workflow."
     )
     when: str | None = Field(default=None, description="An expression; if it is false the step is skipped.")
-    after: list[StepName | After] | StepName | None = Field(
-        default=None,
+    after: Annotated[list[After], BeforeValidator(_as_list)] = Field(
+        default=[],
         description="The steps it waits for. With `after` anywhere in the file nothing follows by order alone.",
     )
     routes: list[Route] | None = Field(
         default=None, min_length=1, description="The ways on, in order: the first that holds is taken."
     )
     for_each: ForEach | None = Field(default=None, description="Run the step once for every item.")
-    retry: Retry | None = Field(default=None, description="How often and how patiently it is tried.")
-    timeout: Duration | None = Field(default=None, description="How long one try may take.")
+    retry: Retry | None = Field(default=None, description="Retry policy.")
+    timeout: Timeout | None = Field(default=None, description="How long one attempt may take.")
     executor: str | None = Field(
         default=None,
         description="Where a python step runs: threads, processes, processes:4, or dask:ADDRESS; else here.",
@@ -486,6 +532,11 @@ class Step(Part):
         """Which of `KINDS` it is."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
+    @property
+    def members(self) -> list[Step]:
+        """The steps of a parallel step; none for any other step."""
+        return self.parallel.steps if self.parallel is not None else []
+
 
 class Definition(Part):
     """A whole workflow file."""
@@ -500,3 +551,51 @@ class Definition(Part):
 Parallel.model_rebuild()
 Step.model_rebuild()
 Definition.model_rebuild()
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_Schema = dict[str, Any]
+
+
+def json_schema() -> _Schema:
+    """Return the JSON Schema (2020-12) of a workflow file. Optional fields are left out, never null."""
+    schema = Definition.model_json_schema(by_alias=True)
+    parts = schema.pop("$defs")
+    short = {part.__name__: part.short for part in Part.__subclasses__() if part.short}
+    forms = {name: parts[name]["properties"][field] for name, field in short.items()}
+    after = parts["Step"]["properties"]["after"]
+    several = {"type": after.pop("type"), "items": after["items"]}
+    after["anyOf"] = [after.pop("items"), several]
+    return {
+        "$schema": DIALECT,
+        "title": "Holdfast workflow",
+        **{key: value for key, value in _cleaned(schema, forms).items() if key != "title"},
+        "$defs": {name: _cleaned(part, forms) for name, part in parts.items()},
+    }
+
+
+def _cleaned(part: _Schema, forms: _Schema) -> _Schema:
+    """Return a part's schema with short forms, without the titles that fields get by themselves."""
+    fields = {name: _field(field, forms) for name, field in part.get("properties", {}).items()}
+    return {**part, "properties": fields}
+
+
+def _field(field: _Schema, forms: _Schema) -> _Schema:
+    """Return a field's schema without its title and the null that stands for leaving it out, with the short form."""
+    cleaned = {key: value for key, value in field.items() if key not in ("title", "anyOf", "$ref")}
+    if cleaned.get("default", ...) is None or "$ref" in field:
+        cleaned.pop("default", None)
+    if isinstance(cleaned.get("items"), dict):
+        cleaned["items"] = _field(cleaned["items"], forms)
+    options = [option for option in field.get("anyOf", ()) if option != {"type": "null"}]
+    options += [{"$ref": field["$ref"]}] if "$ref" in field else []
+    long = [option["$ref"].rpartition("/")[2] for option in options if "$ref" in option]
+    options = [_plain(forms[name]) for name in long if name in forms] + options
+    options = [option if "$ref" in option else _field(option, forms) for option in options]
+    if len(options) == 1:
+        return {**options[0], **cleaned}
+    return {**cleaned, "anyOf": options} if options else cleaned
+
+
+def _plain(field: _Schema) -> _Schema:
+    return {key: value for key, value in field.items() if key not in ("description", "default")}

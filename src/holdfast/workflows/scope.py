@@ -15,7 +15,7 @@ from holdfast.state.state import State, origin_of
 from holdfast.stores.namespaces import shown_url
 from holdfast.suggestions import suggestion
 from holdfast.workflows.errors import BudgetExceeded
-from holdfast.workflows.model import Definition, Limits, Parallel, Step, WorkflowSettings
+from holdfast.workflows.model import Definition, Limits, Step, WorkflowSettings
 from holdfast.workflows.secrets import REDACTED, Scrubber, SecretError, Secrets
 
 Names = Collection[str] | None
@@ -36,7 +36,7 @@ class Layout:
         self.steps: dict[str, Step] = {}
         for step in definition.steps:
             self.steps[step.name] = step
-            for member in members(step):
+            for member in step.members:
                 self.steps[member.name] = member
 
     def key(self, name: str) -> str:
@@ -80,7 +80,7 @@ class Layout:
         yield self.key(name)
         if step.for_each is not None:
             yield self.items_key(name)
-        for member in members(step):
+        for member in step.members:
             yield from self.keys_of(member.name)
 
     def record(self, state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -124,7 +124,7 @@ class Layout:
         self, state: Mapping[str, Any], name: str, visit: int
     ) -> dict[str, dict[str, Any]]:
         """The members of a group that took part in one of its visits, as templates see them."""
-        seen = {member.name: self.view(state, member.name) for member in members(self.steps[name])}
+        seen = {member.name: self.view(state, member.name) for member in self.steps[name].members}
         return {member: found for member, found in seen.items() if found.get("round") == visit}
 
 
@@ -172,13 +172,6 @@ _FOUND: dict[str, Callable[[Scope], Any]] = {
     "vars": lambda scope: scope._layout.definition.workflow.vars,
     "workflow": Scope._workflow,
 }
-
-
-def members(step: Step) -> list[Step]:
-    """The steps of a group; none for any other step."""
-    if step.parallel is None:
-        return []
-    return step.parallel.steps if isinstance(step.parallel, Parallel) else step.parallel
 
 
 def values_named(paths: Collection[tuple[str, ...]], workflow: WorkflowSettings) -> list[tuple[str, Any]]:

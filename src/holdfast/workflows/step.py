@@ -14,8 +14,8 @@ from holdfast.state.state import State
 from holdfast.workflows.errors import BudgetExceeded, StepFailed, StepTimedOut
 from holdfast.workflows.kinds.kind import Kind, Paths
 from holdfast.workflows.language.templates import Expression, TemplateError, compile_expression
-from holdfast.workflows.model import After, Step
-from holdfast.workflows.model import Retry as RetryWish
+from holdfast.workflows.model import Retry as RetryPolicy
+from holdfast.workflows.model import Step
 from holdfast.workflows.scope import Layout, Names, Scope, World, steps_named
 
 # When a failed step is tried again.
@@ -30,7 +30,7 @@ def retry_of(step: Step, kind: Kind) -> Retry | None:
     if wish is None:
         if not kind.transient_only or not step.idempotent:
             return None
-        wish = RetryWish()
+        wish = RetryPolicy()
     reasons = wish.on or ("transient" if kind.transient_only else "any")
     tests = {"any": _any, "transient": is_transient, "timeout": is_timeout}
     return Retry(wish.attempts, wish.delay, wish.backoff, wish.max_delay, tests[reasons])
@@ -227,18 +227,7 @@ def work_of(step: Step, kind: Kind, layout: Layout, world: World, group: str = "
 
 def required(step: Step) -> tuple[str, ...]:
     """The steps that must have completed before this one."""
-    return tuple(
-        entry.step if isinstance(entry, After) else entry
-        for entry in waited_for(step)
-        if not isinstance(entry, After) or entry.required
-    )
-
-
-def waited_for(step: Step) -> list[After | str]:
-    """The steps that this one waits for, as its `after` names them."""
-    if isinstance(step.after, list):
-        return list(step.after)
-    return [step.after] if step.after else []
+    return tuple(after.step for after in step.after if after.required)
 
 
 def evaluated(expression: Expression, scope: Scope, field: str) -> Any:

@@ -24,11 +24,11 @@ from holdfast.workflows.compile import StepInvalid, StepsInvalid, compile_workfl
 from holdfast.workflows.edges import follow_by_order, last_output
 from holdfast.workflows.files import WorkflowFiles
 from holdfast.workflows.kinds.shell import Command
-from holdfast.workflows.model import Definition, Hooks, Parallel
-from holdfast.workflows.reading.definition import parse
+from holdfast.workflows.model import Definition, Hooks
 from holdfast.workflows.reading.problems import Problem, WorkflowInvalid, listed
 from holdfast.workflows.reading.source import Source
-from holdfast.workflows.scope import Layout, Purse, World, members
+from holdfast.workflows.reading.validation import parse
+from holdfast.workflows.scope import Layout, Purse, World
 from holdfast.workflows.secrets import Scrubber, Secrets
 from holdfast.workflows.step import Work
 
@@ -240,11 +240,10 @@ class Workflow:
         for index, step in enumerate(self.definition.steps):
             if step.name == name:
                 return self._source.problem(("steps", index, step.kind), message)
-            inner = ("steps",) if isinstance(step.parallel, Parallel) else ()
-            for place, member in enumerate(members(step)):
+            members = self._source.long_form(("steps", index, "parallel"), "steps")
+            for place, member in enumerate(step.members):
                 if member.name == name:
-                    path = ("steps", index, "parallel", *inner, place, member.kind)
-                    return self._source.problem(path, message)
+                    return self._source.problem((*members, place, member.kind), message)
         return self._source.problem(("steps",), message)
 
     def _nodes(self, known: Mapping[str, str], names: Iterable[str], when: str) -> list[str]:

@@ -18,8 +18,7 @@ from holdfast.cli.display.text import count, one_line, visible
 from holdfast.cli.errors import COMPLETED, INVALID
 from holdfast.cli.reading import json_option, reading
 from holdfast.cli.store_option import store_option
-from holdfast.workflows.model import Agent, Definition, Http, Step
-from holdfast.workflows.scope import members
+from holdfast.workflows.model import Agent, Definition, Step
 
 DRAWINGS = ("mermaid", "dot")
 TEMPLATES = ("chain", "loop", "dag", "for-each", "gate")
@@ -230,7 +229,7 @@ def schema(output: Path | None) -> int:
     """
     import json
 
-    from holdfast.workflows.json_schema import json_schema
+    from holdfast.workflows.model import json_schema
 
     text = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
     if output is None:
@@ -306,7 +305,7 @@ def warnings_of(definition: Definition, text: str) -> list[str]:
     """Every warning about a workflow, in plain words with the way out; `text` is the file's."""
     found = [*_unused(definition, text)]
     for step in definition.steps:
-        for each in (step, *members(step)):
+        for each in (step, *step.members):
             found += _about(each)
     if _has_agents(definition) and definition.workflow.limits.budget is None:
         found.append("agents may spend without bounds; set limits.budget, in US dollars")
@@ -339,7 +338,7 @@ def _used(kind: str, text: str) -> set[str]:
 
 def _calls_python(definition: Definition) -> bool:
     """Whether a function may be given all inputs and constants."""
-    return any(each.python is not None for step in definition.steps for each in (step, *members(step)))
+    return any(each.python is not None for step in definition.steps for each in (step, *step.members))
 
 
 def _about(step: Step) -> Iterator[str]:
@@ -359,7 +358,7 @@ def _writes(step: Step) -> bool:
 
 
 def _method(step: Step) -> str:
-    if not isinstance(step.http, Http):
+    if step.http is None:
         return ""
     return step.http.method or (
         "POST" if step.http.json_ is not None or step.http.body is not None else "GET"
@@ -367,4 +366,4 @@ def _method(step: Step) -> str:
 
 
 def _has_agents(definition: Definition) -> bool:
-    return any(each.agent is not None for step in definition.steps for each in (step, *members(step)))
+    return any(each.agent is not None for step in definition.steps for each in (step, *step.members))

@@ -11,7 +11,7 @@ from holdfast.engine.context import Context
 from holdfast.state.state import State
 from holdfast.workflows.errors import StepFailed
 from holdfast.workflows.kinds.kind import Plain, Result, Text
-from holdfast.workflows.model import Ask, CheckpointFile, Choice, Question, Step
+from holdfast.workflows.model import Ask, Choice, Question, Step
 from holdfast.workflows.scope import World
 
 
@@ -25,7 +25,8 @@ class AskSomebody(Plain):
 
     def __init__(self, step: Step, world: World) -> None:
         super().__init__()
-        ask = step.ask if isinstance(step.ask, Ask) else Ask(prompt=step.ask or "")
+        ask = step.ask
+        assert ask is not None
         self._world, self._step, self._ask = world, step, ask
         self._prompts = [(question, self._text(question)) for question in _questions(ask)]
 
@@ -50,7 +51,7 @@ class AskSomebody(Plain):
         return {"output": answer, "answer": answer}
 
     def _asked(self, question: Question, prompt: Text, scope: Mapping[str, Any]) -> dict[str, Any]:
-        choices = _choices(question.choices)
+        choices = question.choices
         return {
             "prompt": "\n".join([prompt.render(scope), *_described(choices)]),
             "schema": None if question.type == "any" else {"type": question.type},
@@ -67,9 +68,8 @@ class AskSomebody(Plain):
     def _assumed(self, question: Question) -> Any:
         if question.default is not None:
             return question.default
-        choices = _choices(question.choices)
-        if choices:
-            return choices[0].value
+        if question.choices:
+            return question.choices[0].value
         which = f"question {question.name!r} of `ask`" if self._ask.questions else "`ask`"
         raise StepFailed(
             f"gates are skipped, and {which} has neither choices nor a default; give it a default"
@@ -91,18 +91,6 @@ def _questions(ask: Ask) -> list[Question]:
     ]
 
 
-def _choices(choices: list[Any] | None) -> list[Choice] | None:
-    """Choices in their long form."""
-    if choices is None:
-        return None
-    return [
-        Choice.model_validate(choice)
-        if isinstance(choice, dict) and "value" in choice
-        else Choice(value=choice)
-        for choice in choices
-    ]
-
-
 def _described(choices: list[Choice] | None) -> list[str]:
     return [
         f"  {choice.value}: {' - '.join(text for text in (choice.label, choice.description) if text)}"
@@ -121,7 +109,7 @@ class UseCheckpointFile(Plain):
 
     def __init__(self, step: Step, world: World) -> None:
         super().__init__()
-        assert isinstance(step.checkpoint, CheckpointFile)
+        assert step.checkpoint is not None
         self._saves, self._base = step.checkpoint.save is not None, world.base
         field = f"checkpoint.{'save' if self._saves else 'load'}"
         self._path = self.texts.text(field, step.checkpoint.save or step.checkpoint.load or "")

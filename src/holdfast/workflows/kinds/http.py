@@ -27,7 +27,7 @@ from holdfast.engine.context import Context
 from holdfast.state.state import State
 from holdfast.workflows.errors import StepFailed, StepTimedOut
 from holdfast.workflows.kinds.kind import Plain, Result, read_json, write_json
-from holdfast.workflows.model import Http, Step
+from holdfast.workflows.model import Step
 from holdfast.workflows.scope import World
 
 # One request over HTTP and its reply: bounded in time and size, careful with credentials.
@@ -289,9 +289,10 @@ class SendRequest(Plain):
 
     def __init__(self, step: Step, world: World) -> None:
         super().__init__()
-        request = step.http if isinstance(step.http, Http) else Http(url=step.http or "")
+        request = step.http
+        assert request is not None
         self._http, self._world, self._timeout = request, world, step.timeout or TIMEOUT
-        self._url = self.texts.text("http.url" if isinstance(step.http, Http) else "http", request.url)
+        self._url = self.texts.text("http.url", request.url)
         self._headers = self.texts.texts("http.headers", request.headers)
         self._query = self.texts.tree("http.query", request.query)
         self._json = self.texts.tree("http.json", request.json_)

@@ -20,7 +20,7 @@ from holdfast.workflows.language.templates import (
     render_tree,
     tree_paths,
 )
-from holdfast.workflows.model import End, Step, Wait
+from holdfast.workflows.model import Step
 
 Paths = set[tuple[str, ...]]
 Result = dict[str, Any]
@@ -171,7 +171,8 @@ class WaitAWhile(Plain):
 
     def __init__(self, step: Step) -> None:
         super().__init__()
-        wait = step.wait if isinstance(step.wait, Wait) else Wait.model_validate({"for": step.wait})
+        wait = step.wait
+        assert wait is not None
         self._seconds = wait.seconds
         self._until = None if wait.until is None else self.texts.text("wait.until", wait.until)
 
@@ -200,7 +201,8 @@ class EndHere(Plain):
 
     def __init__(self, step: Step) -> None:
         super().__init__()
-        end = step.end if isinstance(step.end, End) else End(status=step.end or "success")
+        end = step.end
+        assert end is not None
         self._fails = end.status == "failure"
         self._reason = self.texts.text("end.reason", end.reason)
 

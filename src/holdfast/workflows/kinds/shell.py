@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.state.state import State
 from holdfast.workflows.errors import StepFailed, StepTimedOut
 from holdfast.workflows.kinds.kind import Plain, Result, read_json, write_json
-from holdfast.workflows.model import Shell, Step
+from holdfast.workflows.model import Step
 from holdfast.workflows.scope import World
 from holdfast.workflows.shell import safe_script
 
@@ -305,10 +305,10 @@ class RunCommand(Plain):
 
     def __init__(self, step: Step, world: World) -> None:
         super().__init__()
-        shell = step.shell if isinstance(step.shell, Shell) else Shell(run=step.shell or "")
+        shell = step.shell
+        assert shell is not None
         self._shell, self._world, self._timeout = shell, world, step.timeout
-        field = "shell.run" if isinstance(step.shell, Shell) else "shell"
-        self._script = self.texts.text(field, shell.run)
+        self._script = self.texts.text("shell.run", shell.run)
         self._env = self.texts.texts("shell.env", shell.env)
         self._cwd = None if shell.cwd is None else self.texts.text("shell.cwd", shell.cwd)
         self._stdin = self.texts.tree("shell.stdin", shell.stdin)

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.errors import INVALID, HoldfastError
 
@@ -102,3 +102,16 @@ def listed(names: Iterable[str], limit: int = 40) -> str:
     given = names if isinstance(names, Collection) else list(names)
     more = f" and {len(given) - limit} more" if len(given) > limit else ""
     return ", ".join(itertools.islice(given, limit)) + more
+
+
+def given(data: Any) -> str:
+    """Describe what was given: `text 'x'`, `a list`, `nothing`."""
+    if data is None:
+        return "nothing"
+    if isinstance(data, bool):
+        return str(data).lower()
+    if isinstance(data, (int, float)):
+        return f"the number {data}"
+    if isinstance(data, str):
+        return f"text {data!r}" if len(data) <= 40 else f"text {data[:40] + '…'!r}"
+    return "a list" if isinstance(data, list) else "fields"

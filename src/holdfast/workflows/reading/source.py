@@ -260,9 +260,16 @@ class Source:
                 break
         return found
 
+    def long_form(self, path: DataPath, field: str) -> DataPath:
+        """Return the path of a part's field, which is the part itself if it is written in its short form."""
+        return (*path, field) if isinstance(self._value(path), dict) else path
+
     def _value(self, path: DataPath) -> Any:
+        """Return the value at a path, or the text on the way to it: the short form of a part."""
         value = self.data
         for part in path:
+            if isinstance(value, str):
+                break
             try:
                 value = value[part]
             except (KeyError, IndexError, TypeError):

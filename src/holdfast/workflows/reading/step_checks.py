@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,8 +14,8 @@ from holdfast.agents.patterns import pattern_problem, patterns_in
 from holdfast.graph.validation import executor_problems
 from holdfast.suggestions import did_you_mean
 from holdfast.workflows.language.templates import TemplateError, compile_expression, compile_template
-from holdfast.workflows.model import Agent, Ask, End, Http, Shell, SubWorkflow, Wait
-from holdfast.workflows.reading.checks import SCOPE, Placed, Reading, check_ask, check_inputs
+from holdfast.workflows.model import Ask, Part, Question
+from holdfast.workflows.reading.checks import SCOPE, Draft, Placed, check_declared
 from holdfast.workflows.reading.problems import Problem, listed
 from holdfast.workflows.reading.source import DataPath
 from holdfast.workflows.shell import INTERPRETED, UnsafePlace, check_script, program_problem
@@ -31,32 +31,23 @@ _PATTERN_HINT = (
 _TARGET_HINT = "write module:function, or file.py:function for a file beside the workflow file"
 
 
-def check_kinds(reading: Reading) -> Iterator[Problem]:
-    """Problems of steps by their kind, and of the inputs' values."""
-    yield from check_inputs(reading)
-    limit = reading.definition.workflow.limits.timeout
-    if limit == 0:
-        yield reading.source.problem(("workflow", "limits", "timeout"), "a timeout of 0", "give it above 0")
-    for placed in reading.read():
-        yield from _surroundings(reading, placed)
-        yield from _executor(reading, placed)
-        yield from _member(reading, placed)
-        yield from _targets(reading, placed)
-        yield from _request(reading, placed)
-        yield from _agent(reading, placed)
-        yield from _script(reading, placed)
-        yield from _until(reading, placed)
-        yield from _sub_workflow(reading, placed)
-        yield from check_ask(reading, placed)
+def check_kinds(draft: Draft) -> Iterator[Problem]:
+    """Find problems of steps by their kind, and of the inputs' values."""
+    for name, declared in draft.definition.workflow.inputs.items():
+        path, choices = ("workflow", "inputs", name), declared.choices or []
+        yield from check_declared(draft, path, f"input {name!r}", declared.type, choices, declared.default)
+    for placed in draft.read():
+        for check in _CHECKS:
+            yield from check(draft, placed)
 
 
 def is_template(text: str) -> bool:
-    """Whether a text has places for values."""
+    """Return True if a text has places for values."""
     return "{{" in text or "{%" in text
 
 
-def _surroundings(reading: Reading, placed: Placed) -> Iterator[Problem]:
-    step, kind, problem = placed.step, placed.step.kind, reading.source.problem
+def _options(draft: Draft, placed: Placed) -> Iterator[Problem]:
+    step, kind, problem = placed.step, placed.step.kind, draft.source.problem
     if step.for_each is not None and kind in _NO_LOOP:
         hint = "put what is done for each item into a workflow file, and call that with for_each"
         hint = hint if kind == "parallel" else "remove for_each"
@@ -71,18 +62,16 @@ def _surroundings(reading: Reading, placed: Placed) -> Iterator[Problem]:
         path = (*placed.path, "retry")
         yield problem(path, f"{placed.title} is of kind {kind}, which takes no retry", hint, key=True)
     if step.for_each is not None and isinstance(step.for_each.in_, str):
-        yield from _one_value(reading, placed, step.for_each.in_)
+        yield from _one_value(draft, placed, step.for_each.in_)
     if step.timeout is not None:
         path = (*placed.path, "timeout")
         if kind not in _TIMED:
             message = f"{placed.title} is of kind {kind}, which takes no timeout"
             yield problem(path, message, _no_timeout(kind), key=True)
-        elif step.timeout == 0:
-            yield problem(path, f"the timeout of {placed.title} is 0", "give it above 0, such as 30s")
 
 
-def _executor(reading: Reading, placed: Placed) -> Iterator[Problem]:
-    step, path, problem = placed.step, (*placed.path, "executor"), reading.source.problem
+def _executor(draft: Draft, placed: Placed) -> Iterator[Problem]:
+    step, path, problem = placed.step, (*placed.path, "executor"), draft.source.problem
     if step.executor is None:
         return
     if step.python is None:
@@ -98,14 +87,14 @@ def _executor(reading: Reading, placed: Placed) -> Iterator[Problem]:
             yield problem(path, f"{placed.title} has {message}", hint)
 
 
-def _one_value(reading: Reading, placed: Placed, text: str) -> Iterator[Problem]:
+def _one_value(draft: Draft, placed: Placed, text: str) -> Iterator[Problem]:
     """`in` as text has to be one template, for any other text is no list."""
     bare = text.strip()
     if not (bare.startswith("{{") and bare.endswith("}}")) or bare.count("{{") != 1:
         name = "steps.NAME.output" if is_template(bare) or not bare else bare
         hint = f'write one template, such as "{{{{ {name} }}}}", or a list'
         path = (*placed.path, "for_each", "in")
-        yield reading.source.problem(path, f"for_each of {placed.title} is over text", hint)
+        yield draft.source.problem(path, f"for_each of {placed.title} is over text", hint)
 
 
 def _no_timeout(kind: str) -> str:
@@ -114,21 +103,21 @@ def _no_timeout(kind: str) -> str:
     return "give it to the steps inside" if kind in ("parallel", "workflow") else "remove it"
 
 
-def _member(reading: Reading, placed: Placed) -> Iterator[Problem]:
+def _member(draft: Draft, placed: Placed) -> Iterator[Problem]:
     if placed.inside is None:
         return
     step = placed.step
     if step.parallel is not None:
         message, hint = "a parallel step is a member of another", "make its members members of the outer one"
-        yield reading.source.problem((*placed.path, "parallel"), message, hint, key=True)
+        yield draft.source.problem((*placed.path, "parallel"), message, hint, key=True)
     for field, value in (("routes", step.routes), ("after", step.after)):
-        if value is not None:
+        if value:
             message = f"{placed.title} is a member of a parallel step and has {field!r}"
             hint = f"members begin and end together: put {field!r} on the parallel step"
-            yield reading.source.problem((*placed.path, field), message, hint, key=True)
+            yield draft.source.problem((*placed.path, field), message, hint, key=True)
 
 
-def _targets(reading: Reading, placed: Placed) -> Iterator[Problem]:
+def _targets(draft: Draft, placed: Placed) -> Iterator[Problem]:
     step = placed.step
     targets = {(*placed.path, "python"): step.python} if step.python is not None else {}
     if step.agent is not None:
@@ -137,26 +126,20 @@ def _targets(reading: Reading, placed: Placed) -> Iterator[Problem]:
     for path, target in targets.items():
         file, _, _ = target.rpartition(":")
         if not _TARGET.fullmatch(target):
-            yield reading.source.problem(path, f"{target!r} does not name a Python function", _TARGET_HINT)
-        elif file.endswith(".py") and not (reading.source.base / file).is_file():
+            yield draft.source.problem(path, f"{target!r} does not name a Python function", _TARGET_HINT)
+        elif file.endswith(".py") and not (draft.source.base / file).is_file():
             hint = "paths are relative to the workflow file"
-            yield reading.source.problem(path, f"there is no file {file!r}", hint)
+            yield draft.source.problem(path, f"there is no file {file!r}", hint)
 
 
-def _request(reading: Reading, placed: Placed) -> Iterator[Problem]:
+def _request(draft: Draft, placed: Placed) -> Iterator[Problem]:
     http = placed.step.http
     if http is None:
         return
-    url = http.url if isinstance(http, Http) else http
-    path = (*placed.path, "http", "url") if isinstance(http, Http) else (*placed.path, "http")
-    if not _could_be_url(url):
-        message = f"{url!r} is not the address of an HTTP request"
-        yield reading.source.problem(path, message, "begin it with https:// or http://, then a host")
-    if isinstance(http, Http) and http.json_ is not None and http.body is not None:
-        hint = "keep one of them"
-        path = (*placed.path, "http", "body")
-        message = f"the request of {placed.title} has both json and body"
-        yield reading.source.problem(path, message, hint, key=True)
+    if not _could_be_url(http.url):
+        message = f"{http.url!r} is not the address of an HTTP request"
+        hint = "begin it with https:// or http://, then a host"
+        yield draft.source.problem((*placed.path, "http", "url"), message, hint)
 
 
 def _could_be_url(url: str) -> bool:
@@ -172,7 +155,7 @@ def _could_be_url(url: str) -> bool:
         return False
 
 
-def _agent(reading: Reading, placed: Placed) -> Iterator[Problem]:
+def _agent(draft: Draft, placed: Placed) -> Iterator[Problem]:
     agent = placed.step.agent
     if agent is None:
         return
@@ -180,77 +163,70 @@ def _agent(reading: Reading, placed: Placed) -> Iterator[Problem]:
     if not is_template(agent.model) and not _MODEL.fullmatch(agent.model):
         message = f"{agent.model!r} does not say whose model it is"
         hint = "write provider:name, such as openai:gpt-4o-mini"
-        yield reading.source.problem((*path, "model"), message, hint)
+        yield draft.source.problem((*path, "model"), message, hint)
     schema = agent.output
     if schema is None:
         return
     hint = "write `type: object` and list the fields under `properties:`"
     if schema.get("type") != "object":
         message = "the JSON Schema of an agent's output has to be that of an object"
-        yield reading.source.problem((*path, "output"), message, hint, key=True)
+        yield draft.source.problem((*path, "output"), message, hint, key=True)
     elif not isinstance(schema.get("properties", {}), dict):
-        yield reading.source.problem((*path, "output", "properties"), "properties have to be fields", hint)
+        yield draft.source.problem((*path, "output", "properties"), "properties have to be fields", hint)
     for place, pattern in patterns_in(schema):
         if reason := pattern_problem(pattern):
             message = f"the pattern {pattern!r:.200} cannot be matched: {reason}"
-            yield reading.source.problem((*path, "output", *place), message, _PATTERN_HINT)
+            yield draft.source.problem((*path, "output", *place), message, _PATTERN_HINT)
 
 
-def _script(reading: Reading, placed: Placed) -> Iterator[Problem]:
+def _script(draft: Draft, placed: Placed) -> Iterator[Problem]:
     """Values in a script stand where they can do no harm, and programs that may take them can be named."""
-    given = placed.step.shell
-    if given is None:
+    shell, path = placed.step.shell, (*placed.path, "shell")
+    if shell is None:
         return
-    path: DataPath = (*placed.path, "shell")
-    programs: list[str] = []
-    if isinstance(given, Shell):
-        programs = given.programs
-        for index, entry in enumerate(programs):
-            if reason := program_problem(entry, in_any_folder=is_template(given.cwd or "")):
-                hint = "name a program and the words that always follow it, such as ./charge.sh"
-                if is_template(given.cwd or ""):
-                    hint = "write absolute paths, or remove the value from `cwd`"
-                yield reading.source.problem((*path, "programs", index), f"{entry!r} {reason}", hint)
-        yield from _variables(reading, (*path, "env"), given.env)
-    script = given.run if isinstance(given, Shell) else given
-    path = (*path, "run") if isinstance(given, Shell) else path
+    for index, entry in enumerate(shell.programs):
+        if reason := program_problem(entry, in_any_folder=is_template(shell.cwd or "")):
+            hint = "name a program and the words that always follow it, such as ./charge.sh"
+            if is_template(shell.cwd or ""):
+                hint = "write absolute paths, or remove the value from `cwd`"
+            yield draft.source.problem((*path, "programs", index), f"{entry!r} {reason}", hint)
+    yield from _variables(draft, (*path, "env"), shell.env)
     try:
-        check_script(compile_template(script), programs)
+        check_script(compile_template(shell.run), shell.programs)
     except UnsafePlace as error:
-        offset = sum(map(len, script.splitlines(keepends=True)[: error.line - 1]))
-        yield reading.source.problem_inside(path, offset, error.reason, error.remedy)
+        offset = sum(map(len, shell.run.splitlines(keepends=True)[: error.line - 1]))
+        yield draft.source.problem_inside((*path, "run"), offset, error.reason, error.remedy)
     except TemplateError:
         return
 
 
-def _variables(reading: Reading, path: DataPath, env: Mapping[str, str]) -> Iterator[Problem]:
+def _variables(draft: Draft, path: DataPath, env: Mapping[str, str]) -> Iterator[Problem]:
     """No value is put into a variable that a shell, a loader or an interpreter takes code or programs from."""
     for name, text in env.items():
         if is_template(text) and INTERPRETED.fullmatch(name):
             message = f"a value cannot be put into {name}, which decides what shells and programs run"
             hint = "write its text out, or choose another name and use that in the script"
-            yield reading.source.problem((*path, name), message, hint)
+            yield draft.source.problem((*path, name), message, hint)
 
 
-def _until(reading: Reading, placed: Placed) -> Iterator[Problem]:
+def _until(draft: Draft, placed: Placed) -> Iterator[Problem]:
     wait = placed.step.wait
-    if not isinstance(wait, Wait) or wait.until is None or is_template(wait.until):
+    if wait is None or wait.until is None or is_template(wait.until):
         return
     try:
         dt.datetime.fromisoformat(wait.until)
     except ValueError:
         path = (*placed.path, "wait", "until")
         hint = "write an ISO 8601 date and time, such as 2030-01-31T09:00:00Z"
-        yield reading.source.problem(path, f"{wait.until!r} is not a moment in time", hint)
+        yield draft.source.problem(path, f"{wait.until!r} is not a moment in time", hint)
 
 
-def _sub_workflow(reading: Reading, placed: Placed) -> Iterator[Problem]:
+def _sub_workflow(draft: Draft, placed: Placed) -> Iterator[Problem]:
     sub = placed.step.workflow
     if sub is None:
         return
-    file = sub.file if isinstance(sub, SubWorkflow) else sub
-    path = (*placed.path, "workflow", *(("file",) if isinstance(sub, SubWorkflow) else ()))
-    source, target = reading.source, reading.source.base / file
+    file, path = sub.file, (*placed.path, "workflow", "file")
+    source, target = draft.source, draft.source.base / file
     if is_template(file):
         yield source.problem(path, "the file of a workflow step cannot be a template", "name one file")
     elif not source.has_file(target):
@@ -259,6 +235,33 @@ def _sub_workflow(reading: Reading, placed: Placed) -> Iterator[Problem]:
     elif target.resolve() == (source.base / source.path.name).resolve():
         hint = "use a route back to an earlier step to repeat something"
         yield source.problem(path, "a workflow cannot be a step of itself", hint)
+
+
+def _questions(draft: Draft, placed: Placed) -> Iterator[Problem]:
+    """Find defaults and choices of questions that do not fit."""
+    ask = placed.step.ask
+    if ask is None:
+        return
+    path, owner = (*placed.path, "ask"), f"the question of {placed.title}"
+    every: list[tuple[DataPath, Ask | Question]] = [(path, ask)]
+    every += [((*path, "questions", index), question) for index, question in enumerate(ask.questions)]
+    for place, asked in every:
+        choices = [choice.value for choice in asked.choices or ()]
+        yield from check_declared(draft, place, owner, asked.type, choices, asked.default)
+
+
+_CHECKS: tuple[Callable[[Draft, Placed], Iterator[Problem]], ...] = (
+    _options,
+    _executor,
+    _member,
+    _targets,
+    _request,
+    _agent,
+    _script,
+    _until,
+    _sub_workflow,
+    _questions,
+)
 
 
 # Where a file has expressions and templates, and what may be named at each place.
@@ -278,16 +281,16 @@ class Text:
     expression: bool = False
 
 
-def texts(reading: Reading) -> Iterator[Text]:
+def texts(draft: Draft) -> Iterator[Text]:
     """Every expression and template of a file."""
-    for name, script in reading.definition.workflow.hooks.model_dump(exclude_none=True).items():
+    for name, script in draft.definition.workflow.hooks.model_dump(exclude_none=True).items():
         path = ("workflow", "hooks", name)
         yield Text(path, script, SCOPE | {"output", "status", "error"}, f"the hook {name}")
-    for placed in reading.steps:
+    for placed in draft.steps:
         yield from _conditions(placed)
-        if placed.path not in reading.unread:
+        if placed.path not in draft.unread:
             yield from _body(placed)
-    yield from _tree(("output",), reading.definition.output, SCOPE, "the workflow's output")
+    yield from _tree(("output",), draft.definition.output, SCOPE, "the workflow's output")
 
 
 def _conditions(placed: Placed) -> Iterator[Text]:
@@ -314,7 +317,7 @@ def _body(placed: Placed) -> Iterator[Text]:
     step = placed.step
     names = SCOPE | ({step.for_each.as_, "index", "key"} if step.for_each is not None else set())
     executed = names | {"secrets"} if step.kind in _EXECUTED else names
-    for field, value in _templates(step.kind, getattr(step, step.kind)):
+    for field, value in _templates(getattr(step, step.kind)):
         path = (*placed.path, step.kind, *field)
         where = ".".join(str(part) for part in (step.kind, *field))
         yield from _tree(path, value, executed, f"{where} of {placed.title}")
@@ -322,32 +325,18 @@ def _body(placed: Placed) -> Iterator[Text]:
     yield from _tree((*placed.path, "with"), step.with_, arguments, f"`with` of {placed.title}")
 
 
-def _templates(kind: str, body: Any) -> Iterator[tuple[DataPath, Any]]:
-    """The fields of a kind that may hold templates."""
-    match body:
-        case Shell():
-            yield from _fields(body, "run", "cwd", "env", "stdin")
-        case Http():
-            yield from _fields(body, "url", "headers", "query", "body")
-            yield ("json",), body.json_
-        case Agent():
-            yield from _fields(body, "model", "prompt", "system", "base_url", "api_key")
-        case Ask():
-            yield from _fields(body, "prompt")
-            for index, question in enumerate(body.questions):
-                yield ("questions", index, "prompt"), question.prompt
-        case Wait():
-            yield from _fields(body, "until")
-        case End():
-            yield from _fields(body, "reason")
-        case str() | dict() if kind in ("shell", "http", "ask", "set"):
-            yield (), body
-        case _ if kind == "checkpoint":
-            yield from _fields(body, "save", "load")
-
-
-def _fields(part: Any, *names: str) -> Iterator[tuple[DataPath, Any]]:
-    return (((name,), getattr(part, name)) for name in names)
+def _templates(body: Any) -> Iterator[tuple[DataPath, Any]]:
+    """Yield the fields of a part that may hold templates, and those of the parts in it; all of plain data may."""
+    if isinstance(body, dict):
+        yield (), body
+    if not isinstance(body, Part):
+        return
+    for name, declared in type(body).model_fields.items():
+        field, value = declared.alias or name, getattr(body, name)
+        if field in body.templates:
+            yield (field,), value
+        for index, inner in enumerate(value if isinstance(value, list) else ()):
+            yield from (((field, index, *path), found) for path, found in _templates(inner))
 
 
 def _tree(path: DataPath, value: Any, names: frozenset[str], place: str) -> Iterator[Text]:
@@ -384,36 +373,36 @@ _ELSEWHERE = {
 }
 
 
-def check_texts(reading: Reading) -> Iterator[Problem]:
+def check_texts(draft: Draft) -> Iterator[Problem]:
     """Problems of all expressions and templates."""
-    check = _Names(reading)
-    for text in texts(reading):
-        paths = _read(reading, text)
+    check = _Names(draft)
+    for text in texts(draft):
+        paths = _read(draft, text)
         if isinstance(paths, Problem):
             yield paths
         else:
             yield from check.problems(text, paths)
 
 
-def _read(reading: Reading, text: Text) -> frozenset[tuple[str, ...]] | Problem:
+def _read(draft: Draft, text: Text) -> frozenset[tuple[str, ...]] | Problem:
     """The paths that a text names, or why it cannot be read."""
     try:
         return (compile_expression if text.expression else compile_template)(text.value).paths
     except TemplateError as error:
         hint = _EXPRESSION if text.expression else _TEMPLATE
-        return reading.source.problem_inside(text.path, error.offset, f"{text.place}: {error.reason}", hint)
+        return draft.source.problem_inside(text.path, error.offset, f"{text.place}: {error.reason}", hint)
 
 
 class _Names:
     """What can be named where."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
         self._known: dict[str, tuple[str, Any]] = {
-            "inputs": ("no input is called", reading.declared("inputs")),
-            "steps": ("there is no step", reading.names or None),
-            "visits": ("there is no step", reading.names or None),
-            "vars": ("workflow.vars has no", reading.declared("vars")),
+            "inputs": ("no input is called", draft.declared("inputs")),
+            "steps": ("there is no step", draft.names or None),
+            "visits": ("there is no step", draft.names or None),
+            "vars": ("workflow.vars has no", draft.declared("vars")),
             "workflow": ("`workflow` has no", _WORKFLOW),
         }
 
@@ -435,7 +424,7 @@ class _Names:
             return None
         if path[1] not in known:
             close = did_you_mean(path[1], known)
-            if not close and top in ("steps", "visits") and not self._reading.all_named:
+            if not close and top in ("steps", "visits") and not self._draft.all_named:
                 return None
             hint = close or self._all(top, known)
             return self._at(text, path[:2], f"{text.place}: {what} {path[1]!r}", hint)
@@ -469,7 +458,7 @@ class _Names:
             if name in (self._known[top][1] or ()) and _is_code(text, found.start()):
                 message = f"{text.place}: after a dot {name!r} is read as a subtraction"
                 hint = f"write {top}['{name}']"
-                return self._reading.source.problem_inside(
+                return self._draft.source.problem_inside(
                     text.path, found.start(), message, hint, len(found[0])
                 )
         return None
@@ -477,7 +466,7 @@ class _Names:
     def _at(self, text: Text, path: tuple[str, ...], message: str, hint: str) -> Problem:
         offset = _offset(text.value, path)
         width = len(".".join(path)) if text.value.startswith(".".join(path), offset) else 1
-        return self._reading.source.problem_inside(text.path, offset, message, hint, width)
+        return self._draft.source.problem_inside(text.path, offset, message, hint, width)
 
 
 def _is_code(text: Text, offset: int) -> bool:
