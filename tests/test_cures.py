@@ -66,8 +66,8 @@ CURES: dict[tuple[str, str], Cure] = {}
 
 ELSEWHERE = {
     ("engine/loop.py", "resume"): "tests/engine/test_starved.py: it takes a process without memory",
-    ("engine/moves.py", "settle"): "tests/engine/test_resume.py",
-    ("engine/moves.py", "set_max_iterations"): "below",
+    ("engine/waves.py", "settle"): "tests/engine/test_resume.py",
+    ("engine/waves.py", "set_max_iterations"): "below",
     ("engine/graph_changes.py", "resume"): "below: a step that was renamed",
     ("engine/time_travel/checkpoints.py", "reuse"): "tests/engine/time_travel: after pruning",
     ("engine/time_travel/rerun.py", "reuse"): "tests/engine/time_travel: after pruning",
@@ -147,7 +147,7 @@ def shaky(broken: list[bool], url: str, **options: Any) -> App:
     return chain("first", "work", nodes={"work": work}, name="shaky", **options).compile(url)
 
 
-@cures("engine/moves.py", "resume")
+@cures("engine/waves.py", "resume")
 def after_a_failure(bench: Bench) -> None:
     broken = [True]
     app = shaky(broken, bench.url)
@@ -171,7 +171,7 @@ def test_the_cure_for_too_many_iterations_is_an_argument_of_the_graph(tmp_path: 
     assert followed(told, looping(int(larger[1])), "app.resume(").state["n"] == 5
 
 
-@cures("engine/moves.py", "reuse")
+@cures("engine/waves.py", "reuse")
 def after_parallel_writes(bench: Bench) -> None:
     class Reduced(TypedDict, total=False):
         x: int

@@ -291,3 +291,24 @@ def locked(
     the end of the block is no line of its own.
     """
     with lock: return action(*args, **kwargs)  # fmt: skip  # noqa: E701
+
+
+# Worker processes load the main program for its functions, and must not start runs meanwhile.
+
+
+GUARD = (
+    'put what starts the run under `if __name__ == "__main__":`, or define the nodes\' functions in a module '
+    "of their own"
+)
+
+
+class MainLoading:
+    """Whether the main program is being loaded, which must start nothing meanwhile."""
+
+    is_under_way = False
+
+
+def refuse_while_loading() -> None:
+    """Stop a program that starts runs while it is only loaded for the functions that it defines."""
+    if MainLoading.is_under_way:
+        raise HoldfastError(f"the program starts a run when it is loaded in a worker process; {GUARD}")

@@ -214,7 +214,7 @@ OF_INTERRUPTIONS = (
     _interrupted(
         "a wave is recorded without the gate after it",
         "finished",
-        "engine/moves.py",
+        "engine/waves.py",
         "        self._saving.writer.together(end)\n",
         "        end()\n",
         *_at("memory", "gated", "engine/"),

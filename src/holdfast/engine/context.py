@@ -11,7 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from holdfast import clock
 from holdfast.engine.answers import answer_schema
@@ -19,8 +19,10 @@ from holdfast.engine.once import Onces, PauseSignal, Policy, StopSignal, Termina
 from holdfast.errors import AnswerTimeout, CodecError, StateInvalid
 from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Paused, Spent
 from holdfast.journal.run_state import EXPIRED, INTERRUPTED, SLEEP, Step, once_question
-from holdfast.state.codec import Codec
 from holdfast.values import step_label
+
+if TYPE_CHECKING:
+    from holdfast.engine.host import StepHost
 
 logger = logging.getLogger("holdfast.nodes")
 
@@ -29,30 +31,6 @@ LONGEST_SLEEP = 100 * 365.25 * 86400
 
 NOTHING: Any = object()
 """Stands for a value that is not given, where `None` is one."""
-
-
-class Host(Protocol):
-    """What a context needs of the drive it belongs to."""
-
-    run_id: str
-    generation: int
-    codec: Codec
-    idle_timeout: float | None
-
-    @property
-    def is_left(self) -> bool: ...
-    @property
-    def has_left_run(self) -> bool: ...
-    def note(self, record: Noted | OnceStarted, context: Context) -> None: ...
-    async def note_async(self, record: Noted | OnceStarted, context: Context) -> None: ...
-    def record_of_step(self, record: Noted | OnceStarted | OnceFailed, context: Context) -> None: ...
-    def once_policy(self, step: Step, policy: Policy | None) -> Policy: ...
-    def spend(self, record: Spent, store: bool) -> None: ...
-    def spent(self) -> float: ...
-    def emit(self, type: str, node: str = "", /, **data: Any) -> None: ...
-    def stop_wanted(self) -> bool: ...
-    def deadline_after(self, seconds: float) -> float: ...
-    def time_left(self, deadline: float) -> float: ...
 
 
 class Context:
@@ -73,7 +51,7 @@ class Context:
         "left",
     )
 
-    def __init__(self, host: Host, step: Step, config: Mapping[str, Any], is_async: bool) -> None:
+    def __init__(self, host: StepHost, step: Step, config: Mapping[str, Any], is_async: bool) -> None:
         self._host, self._step, self._is_async, self.config = host, step, is_async, config
         self.attempt, self._beat, self._sleeps, self._once = step.attempt, clock.monotonic(), 0, 0
         self._asked: dict[str, int] | None = None
@@ -456,4 +434,4 @@ def _text(name: str) -> str:
     return name
 
 
-__all__ = ["NOTHING", "Context", "Host", "PauseSignal", "StopSignal", "Terminated", "ledger_line", "logger"]
+__all__ = ["NOTHING", "Context", "PauseSignal", "StopSignal", "Terminated", "ledger_line", "logger"]

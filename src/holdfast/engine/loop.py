@@ -8,8 +8,8 @@ import inspect
 import logging
 import sys
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -33,21 +33,21 @@ from holdfast.engine.decide import (
     decide,
     elapsed,
 )
-from holdfast.engine.executors.remote import refuse_while_loading
-from holdfast.engine.moves import Ending, Glide, Moves
-from holdfast.engine.once import Policy, StopSignal
-from holdfast.engine.owner import LeaseCheck
+from holdfast.engine.fast_path import FastPath
+from holdfast.engine.host import StepHost
+from holdfast.engine.once import StopSignal
+from holdfast.engine.results import Gates, Results, graph_of, state_for
 from holdfast.engine.routing import ParallelWrites, RouteFailed
-from holdfast.engine.saving import Gates, Results, Saving, graph_of, state_for
 from holdfast.engine.settings import Settings
+from holdfast.engine.waves import Ending, Waves
 from holdfast.errors import ExecutionError, Remedy, ResourceExhausted, RunConflict, StoreError, problem_of
 from holdfast.events import Observer
 from holdfast.graph.graph import Node
-from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Spent, StepFinished, StepStarted
-from holdfast.journal.run_state import INTERRUPTED, RunState, Step, node_of
+from holdfast.journal.records import StepFinished, StepStarted
+from holdfast.journal.run_state import INTERRUPTED, Step
 from holdfast.journal.writer import Writer
 from holdfast.state.state import State, limited
-from holdfast.threads import in_background, start
+from holdfast.threads import in_background, refuse_while_loading, start
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ GATHERING = 0.02
 """How long, in seconds, a finished step waits for its running siblings before it is saved without them."""
 
 
-class Execution:
-    """One process's work on one run, from taking it up to leaving it.
+class Execution(StepHost):
+    """One process's work on one run, from start or resume until it stops.
 
-    `private` says that the event loop is this drive's own, so that it may be blocked by nodes and saves.
-    `idle_timeout` is how long, in seconds, it waits when all there is to do is to wait; then it leaves the run to
-    whoever takes it up when the time has come. Without one it waits for as long as it takes.
+    `private` says that the event loop is this execution's own, so that nodes and saves may block it.
+    `idle_timeout` is how long, in seconds, it waits when all there is to do is to wait; then it leaves the run until
+    its time has come. Without one it waits for as long as it takes.
     """
 
     def __init__(
@@ -81,31 +81,26 @@ class Execution:
         idle_timeout: float | None = None,
     ) -> None:
         refuse_while_loading()
-        self.idle_timeout = idle_timeout
-        self.settings, self.config, self.private = settings, config, private
-        self.graph, self.codec, self.rules = settings.graph, settings.codec, settings.rules
-        if if_interrupted is not None:
-            self.rules = dataclasses.replace(self.rules, if_interrupted=if_interrupted)
-        self.saving = Saving(settings, writer, observer)
-        self.run: RunState = writer.run
-        self.run_id, self.generation = writer.info.run, writer.run.generation
-        self.stop: RunStatus | None = None
+        super().__init__(
+            settings,
+            writer,
+            observer,
+            private=private,
+            if_interrupted=if_interrupted,
+            idle_timeout=idle_timeout,
+        )
+        self.config = config
         self.stop_reason = ""
         self.pausing: str | None = None
         """Why the run is to stop once what is under way is finished."""
         self._pausing_as = RunStatus.INTERRUPTED
-        self.inline = False
-        """Whether a node is running in this very thread."""
         self.steps_run = 0
         self._gates = Gates(self.saving, config)
         self._writes = ParallelWrites(self.rules.barrier)
-        self._moves = Moves(self.graph, self.saving, self._gates)
+        self._waves = Waves(self.graph, self.saving, self._gates)
         self._results = Results(self.graph, self.rules, self.saving, self._writes)
         self._record, self._say = self.saving.record, self.saving.say
-        gated = self.rules.interrupt_before or settings.interrupt_after
-        looks_up = gated or self.run.reuse is not None
-        glides = private and self.rules.barrier and not looks_up
-        self._glide = Glide(self, self.graph, self.saving, config) if glides else None
+        self._fast = FastPath(self, self._waves, config)
         self.reusable: ReusableSteps | None = None
         """What steps are given instead of being run, if the run reuses what another has finished."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -113,22 +108,14 @@ class Execution:
         self._wake: asyncio.Event | None = None
         self._idle: asyncio.Event | None = None
         self._wake_at: float | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._home: asyncio.AbstractEventLoop | None = None
-        """The event loop that this drive began in, also when it has left the run."""
+        """The event loop that this execution began in, also when it has left the run."""
         self._is_given_up = False
         self._main: asyncio.Task[Any] | None = None
         self._work: Coroutine[Any, Any, RunStatus] | None = None
-        self.overtaking = LeaseCheck(settings.journal.store, writer)
-        self._overtaken: BaseException | None = None
+        self._task_error: BaseException | None = None
         """Why a task ended without a result for its step: the run is another's, or an exception came in between."""
-        self._unsaved: list[ExecutionError | RunConflict | StoreError] = []
-        """Why something that steps had to have stored was not."""
         self._awaiting = False
-        self._thread = 0
-        """The thread of the event loop."""
-        self._wanted_again: set[str] = set()
-        """The interrupted steps of which somebody said that they are to run again."""
         self.inbox = Inbox(
             self.saving, self._apply, self._follow, resumed=resumed, by_worker=idle_timeout is not None
         )
@@ -144,126 +131,6 @@ class Execution:
     def retries(self) -> int:
         """How many attempts are to be repeated."""
         return self._results.retries
-
-    # What a context asks of its host.
-
-    @property
-    def is_left(self) -> bool:
-        """Whether this drive is over, or is to be at once: steps that still run are left to themselves."""
-        return self.stop is not None or self._loop is None
-
-    @property
-    def thread(self) -> int:
-        """The thread that this execution's event loop runs in."""
-        return self._thread
-
-    @property
-    def has_left_run(self) -> bool:
-        """Whether this execution has left the run: nothing that its steps still say is recorded."""
-        return self._loop is None or self.run.status != RunStatus.RUNNING
-
-    def record_of_step(self, record: Noted | OnceStarted | OnceFailed, context: Context) -> None:
-        """Record something of a step; one whose attempt, or whose run, was left gets a `StopSignal` instead."""
-        with (
-            self.saving.writer.lock
-        ):  # What ends an attempt or the run is recorded either before this or after it.
-            if context.is_over or self.has_left_run:
-                raise StopSignal
-            self._record(record)
-
-    def note(self, record: Noted | OnceStarted, context: Context) -> None:
-        """Record what a step must remember, and store it before returning."""
-        inline = self.inline and threading.get_ident() == self._thread
-        if inline:
-            self.inline = False  # A signal must not part a commit from its acknowledgement.
-        try:
-            self.record_of_step(record, context)
-            if self.settings.policy.saves_wave(0):
-                with self._keeping(context):
-                    self.saving.flush()
-                    self.overtaking.refuse()
-        finally:
-            if inline:
-                self.inline = True
-        if inline and self.stop is not None:
-            raise StopSignal
-
-    async def note_async(self, record: Noted | OnceStarted, context: Context) -> None:
-        """As `note`, without blocking an event loop that is not this drive's own."""
-        if self.private or asyncio.get_running_loop() is not self._loop:
-            self.note(record, context)
-            return
-        self.record_of_step(record, context)
-        if self.settings.policy.saves_wave(0):
-            with self._keeping(context):
-                await self.saving.flush_async()
-                if self.overtaking.is_possible:
-                    await in_background(self.overtaking.refuse)
-
-    def once_policy(self, step: Step, policy: Policy | None) -> Policy:
-        """What is done about a function given to `once` that was interrupted, if its own policy is `policy`.
-
-        The caller of this execution comes first, then that policy, then the node's. Where a node's own function has
-        looked, or somebody has said that the step is to run again, that holds for its functions, too.
-        """
-        own = self.rules.if_interrupted or policy
-        if own is not None:
-            return own
-        of_node = graph_of(self.graph, step).nodes[step.node].if_interrupted
-        return "rerun" if callable(of_node) or step.id in self._wanted_again else of_node
-
-    def spend(self, record: Spent, store: bool) -> None:
-        """Record what a step used up; with `store` it is stored before returning, wherever that blocks nobody."""
-        if self.run.status != RunStatus.RUNNING:
-            logger.warning(
-                "run %s: step %s spent something after the run had stopped", self.run_id, record.step
-            )
-            return
-        self._record(record)
-        self.saving.emit("node.spend", node_of(record.step).rpartition("/")[2], **record._asdict())
-        blocks = not self.private and self._loop is not None and asyncio._get_running_loop() is self._loop
-        if not store or blocks or not self.settings.policy.saves_wave(0):
-            return
-        # A signal must not part a commit from its acknowledgement. What was paid for is not thrown away for one either.
-        inline, self.inline = self.inline, False
-        try:
-            with self._keeping():
-                self.saving.flush()
-        finally:
-            self.inline = inline
-
-    @contextmanager
-    def _keeping(self, context: Context | None = None) -> Iterator[None]:
-        """While a step has something stored: what goes wrong with that is not the step's failure."""
-        try:
-            yield
-        except (ExecutionError, RunConflict, StoreError) as error:
-            if context is not None and (context.is_over or self.has_left_run):
-                raise StopSignal from None
-            self._unsaved.append(error)
-            raise
-
-    def spent(self) -> float:
-        """US dollars that the run's steps are known to have spent."""
-        return sum(spending.cost for spending in list(self.run.spending.values()))
-
-    def emit(self, type: str, node: str = "", /, **data: Any) -> None:
-        """Tell the observers, if there are any."""
-        self.saving.emit(type, node, **data)
-
-    def deadline_after(self, seconds: float) -> float:
-        """Return the wall time that is so many seconds away, and begin to wait for it."""
-        return self.settings.journal.deadlines.after(self.run_id, seconds)
-
-    def time_left(self, deadline: float) -> float:
-        """Return how many seconds this process still waits for a deadline of the run; 0 or less if it has passed."""
-        return self.settings.journal.deadlines.left(self.run_id, deadline)
-
-    def stop_wanted(self) -> bool:
-        """Whether the run is to stop; looks into the inbox now and then."""
-        if self.stop is None and self.inbox.is_due:
-            self.inbox.look()
-        return self.stop is not None
 
     # Being stopped.
 
@@ -321,7 +188,7 @@ class Execution:
             await self.saving.writer.close_async()
 
     async def _save_left(self) -> None:
-        """Save what `_abandoned` recorded, without blocking an event loop that is not this drive's own."""
+        """Save what `_abandoned` recorded, without blocking an event loop that others share."""
         if self.private:
             self.saving.flush()
         else:
@@ -329,7 +196,7 @@ class Execution:
         self.saving.tell_saved()
 
     def request(self, command: RunCommand) -> None:
-        """Stop, at once or after what is under way, for this very process wishes it. From any thread."""
+        """Stop, at once or after what is under way, because this process asked for it. From any thread."""
         self.inbox.note(command)
         if command.kind == PAUSE:
             self.request_pause(command.reason)
@@ -375,7 +242,7 @@ class Execution:
             looking.add_done_callback(lambda _: self._looked())
 
     async def _look_now(self) -> None:
-        """Look into the inbox, without blocking an event loop that is not this drive's own."""
+        """Look into the inbox, without blocking an event loop that others share."""
         if self.private:
             self.inbox.look()
         else:
@@ -395,18 +262,18 @@ class Execution:
     # The loop.
 
     def begun(self) -> Coroutine[Any, Any, RunStatus]:
-        """Return `drive()`, to be awaited; by it `is_over` is known."""
-        self._work = self.drive()
+        """Return `execute()`, to be awaited; by it `is_over` is known."""
+        self._work = self.execute()
         return self._work
 
     @property
     def is_over(self) -> bool:
-        """Whether this drive has ended, in whatever way, or never goes on, for its event loop is closed."""
+        """Whether this execution has ended, in whatever way, or never goes on: its event loop is closed."""
         return self._is_given_up or self.has_ended or (self._home is not None and self._home.is_closed())
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of this drive's work is left."""
+        """Whether nothing of this execution's work is left."""
         return self._work is not None and inspect.getcoroutinestate(self._work) == inspect.CORO_CLOSED
 
     def give_up(self) -> None:
@@ -424,15 +291,15 @@ class Execution:
         finally:
             self.give_up()
 
-    async def drive(self) -> RunStatus:
-        """Advance the run as far as it goes; the status it then has. Why it failed is left in `failure`."""
+    async def execute(self) -> RunStatus:
+        """Advance the run as far as it goes and return its status. Why it failed is left in `failure`."""
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
         self._home = self._loop
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         timer = self._timer()
         try:
             if self.run.reuse is not None:
-                await self._look_back()
+                await self._find_reusable()
             while True:
                 launches = await self._advance()
                 if self.private:
@@ -480,7 +347,7 @@ class Execution:
             self._ending.end(status, reason)
 
     def _timer(self) -> threading.Timer | None:
-        """Stops the run when its time is used up, whatever it is doing then."""
+        """Start a timer that stops the run when its time is used up, whatever it is doing then."""
         limit = self.settings.time_limit
         if limit is None:
             return None
@@ -491,7 +358,7 @@ class Execution:
         return timer
 
     async def _advance(self) -> list[Step]:
-        """Record every decision that can be made now; the steps that are to be run."""
+        """Record every decision that can be made now; return the steps to run."""
         launches: list[Step] = []
         self._wake_at = None
         if self.inbox.is_due:
@@ -525,7 +392,7 @@ class Execution:
                     if self._begin(decision.step, decision.at):  # type: ignore[union-attr]
                         launches.append(decision.step)  # type: ignore[union-attr]
                         progress = progress or len(launches) > 1 or bool(self._tasks)
-                elif kind is RouteOn and self._moves.plainly(*decision):  # type: ignore[misc]
+                elif kind is RouteOn and self._fast.end_wave(*decision):  # type: ignore[misc]
                     progress = True
                 else:
                     progress = await self._settle(decision)
@@ -541,13 +408,13 @@ class Execution:
         return launches
 
     def _apply(self, command: RunCommand) -> str:
-        """Record what a message asks; answers why it is refused, or nothing."""
+        """Record what a command asks; return why it is refused, or ""."""
         from holdfast.engine.commands.handlers import apply_command  # Most runs are never sent a message.
 
         return apply_command(self.saving, self.graph, command)
 
     async def _apply_commands(self) -> bool:
-        """Do what was asked for, one command after the other; `False` if it has to wait for what is under way."""
+        """Apply the waiting commands in order; return False if they have to wait for running steps."""
         self._take_results()
         self._writes.recount()
         while self.inbox.has_commands and self.run.status == RunStatus.RUNNING:
@@ -558,7 +425,7 @@ class Execution:
         return True
 
     async def _route_finished(self) -> bool:
-        """Let what is finished lead on; `False` if nothing did."""
+        """Route on from finished steps; return False if there are none."""
         found = decide(self.graph, self.run, self.rules)
         moves = [decision for decision in found if isinstance(decision, (RouteOn, CloseFrame))]
         for move in moves:
@@ -567,7 +434,7 @@ class Execution:
         return bool(moves)
 
     def _expire_pauses(self) -> None:
-        """Settle the waits that are over; wake up for the next."""
+        """Settle the pauses whose time is over; wake up for the next."""
         for answered in elapsed(self.run, lambda at: self.time_left(at) <= 0):
             self._record(answered)
         times = [pause.expires_at for pause in self.run.pauses.values() if pause.expires_at is not None]
@@ -576,14 +443,14 @@ class Execution:
     def _is_long(self, until: float) -> bool:
         return self.idle_timeout is not None and self.time_left(until) > self.idle_timeout
 
-    async def _look_back(self) -> None:
-        """Learn what the run may be given of what another, or it itself, has finished."""
+    async def _find_reusable(self) -> None:
+        """Find which finished results of another run, or of this one, may be reused."""
         from holdfast.engine.time_travel.reuse import ReusableSteps
 
         look = partial(ReusableSteps.of, self.settings.journal, self.graph, self.codec, self.run, self.run_id)
         self.reusable = look() if self.private else await in_background(look)
         if self.reusable is not None:
-            self._moves.reused = self.reusable.steps
+            self._waves.reused = self.reusable.steps
 
     def _reuses(self, step: Step) -> bool:
         """Let a step that is about to begin have the result that it is given; `False` if it has to run."""
@@ -605,7 +472,7 @@ class Execution:
             self._wake_at = at if self._wake_at is None else min(at, self._wake_at)
             return False
         if step.answers.get(INTERRUPTED) == b"rerun":
-            self._wanted_again.add(step.id)
+            self.wanted_again.add(step.id)
         self._record(StepStarted(step.id, step.attempt + 1))
         return True
 
@@ -620,9 +487,9 @@ class Execution:
     async def _do(self, decision: Decision) -> bool:
         match decision:
             case RouteOn(frame, names):
-                await self._moves.by_choice(frame, names)
+                await self._waves.by_choice(frame, names)
             case OpenFrame(step):
-                await self._moves.open_frame(step)
+                await self._waves.open_frame(step)
                 self._say_start(step)
             case CloseFrame(step):
                 self._results.close_frame(step)
@@ -656,11 +523,11 @@ class Execution:
     # Running steps.
 
     def _look_first(self) -> None:
-        """Refuse if the run was left or overtaken, in the thread of a step: that is not the step's failure."""
+        """Refuse if the run was left or taken over, in the thread of a step: that is not the step's failure."""
         if self.has_left_run:
             raise StopSignal
-        with self._keeping():
-            self.overtaking.refuse()
+        with self.storing():
+            self.lease.refuse()
 
     async def _execute(self, launches: list[Step]) -> None:
         if len(launches) == 1 and not self._tasks and self._wake_at is None:
@@ -675,10 +542,10 @@ class Execution:
         await self._gather()
 
     async def _run_alone(self, step: Step) -> Result:
-        """What came of a lone step, or of the last of those that could be run at once after it."""
+        """Return the result of a lone step, or of the last of those that the fast path ran after it."""
         result: Result | None = None
-        if self._glide is not None and self._glide.may_begin():
-            step, result = self._glide.run_on(step)
+        if self._fast.may_run():
+            step, result = self._fast.run_on(step)
         if result is None:
             result = await self._attempt_alone(step)
         if result.seconds >= 0:
@@ -689,7 +556,7 @@ class Execution:
         return await attempt_async(node, step, state, context, self.config, result.value)
 
     async def _attempt_alone(self, step: Step) -> Result:
-        self.overtaking.refuse()
+        self.lease.refuse()
         node, state, context = self.prepare(step)
         if self.private and node.runs_inline:
             self.inline = True
@@ -707,7 +574,7 @@ class Execution:
             self._awaiting = False
 
     def prepare(self, step: Step) -> tuple[Node, State, Context | None]:
-        """What an attempt of a step is made with."""
+        """Return what an attempt of a step is made with."""
         self.steps_run += 1
         node = graph_of(self.graph, step).nodes[step.node]
         state = state_for(self.saving, step)
@@ -717,7 +584,7 @@ class Execution:
         return node, state, context
 
     async def _attempt_task(self, step: Step) -> None:
-        self.overtaking.refuse()
+        self.lease.refuse()
         node, state, context = self.prepare(step)
         result = await attempt_async(node, step, state, context, self.config, look=self._look_first)
         self._finished.append(result)
@@ -727,9 +594,9 @@ class Execution:
         self._tasks.pop(step, None)
         if not task.cancelled():
             error = task.exception()  # Asked of each task, or asyncio logs that nobody did.
-            self._overtaken = self._overtaken or error
+            self._task_error = self._task_error or error
         elif not task.cancelling():  # Nobody asked for that.
-            self._overtaken = self._overtaken or asyncio.CancelledError()
+            self._task_error = self._task_error or asyncio.CancelledError()
         self._wake.set()
         if not self._tasks:
             self._idle.set()
@@ -747,9 +614,9 @@ class Execution:
             self._idle.clear()
             await _wait(self._idle, self._gathering_seconds())
         self._take_results()
-        if self._overtaken is not None:
+        if self._task_error is not None:
             self._keep_the_rest()
-            raise self._overtaken
+            raise self._task_error
 
     def _gathering_seconds(self) -> float:
         """Short while further steps wait for a place, unless there are so many that deciding takes its time."""
@@ -764,7 +631,7 @@ class Execution:
         results, self._finished = self._finished, []
         unsaved = None
         for result in results:
-            if any(result.error is error for error in self._unsaved):
+            if any(result.error is error for error in self.unsaved):
                 unsaved = unsaved or result.error
             else:
                 self._take(result)
@@ -777,7 +644,7 @@ class Execution:
             self.saving.flush()
 
     def _take(self, result: Result) -> None:
-        for error in self._unsaved:
+        for error in self.unsaved:
             if result.error is error:
                 raise error
         self._results.take(result)
@@ -785,7 +652,7 @@ class Execution:
             self.stop = RunStatus.INTERRUPTED
 
     async def _reconcile(self, step: Step) -> None:
-        """Let the node's own function look at the world and say whether the step was done."""
+        """Ask the node's own function whether an interrupted step was done."""
         node, state, _ = self.prepare(step)
         context = Context(self, step, self.config, False)
         look = node.if_interrupted
@@ -796,7 +663,7 @@ class Execution:
         result = attempt_here(looking, step, state, context, self.config)
         if result.seconds < 0:
             result = await attempt_async(looking, step, state, context, self.config, result.value)
-        if isinstance(result.error, StopSignal) or any(result.error is e for e in self._unsaved):
+        if isinstance(result.error, StopSignal) or any(result.error is e for e in self.unsaved):
             self._take(result)
         elif result.error is not None:
             self._results.failed(step, result.error, 0.0, repeatable=False)

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.engine.time_travel.affected import ways
 from holdfast.errors import StateInvalid
 from holdfast.graph.graph import Command, Graph, Send
 from holdfast.journal.records import Target
@@ -278,6 +277,8 @@ class ParallelWrites:
         """Every node that may come after a node, directly or not."""
         place = (frame.path, node)
         if place not in self._following:
+            from holdfast.engine.time_travel.affected import ways
+
             leads, found, todo = ways(graph, {}), set[str](), [node]
             while todo:
                 fresh = leads.get(todo.pop(), set()) - found

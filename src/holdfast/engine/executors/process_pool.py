@@ -15,9 +15,9 @@ from multiprocessing.connection import Pipe
 from multiprocessing.spawn import get_executable
 from typing import Any
 
-from holdfast.engine.executors.remote import Surroundings, refuse_while_loading
+from holdfast.engine.executors.remote import Surroundings
 from holdfast.errors import ExecutorLost
-from holdfast.threads import workers
+from holdfast.threads import refuse_while_loading, workers
 
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "

@@ -30,7 +30,7 @@ from holdfast.state.codec import Codec
 from holdfast.state.ops import Op, ReadOnlyDict, ReadOnlyList, ReadOnlySet, Slot, frozen_dict, frozen_list
 from holdfast.state.state import State, changed_since, check_untouched, origin_of, state_view
 from holdfast.state.types import Types
-from holdfast.threads import Escaped
+from holdfast.threads import GUARD, Escaped, MainLoading
 
 # What a node may ask while it runs in another process: who it is, and nothing that needs the engine.
 
@@ -439,12 +439,6 @@ def _incoming(value: Any, given: State) -> Any:
 # The main program as worker processes know it: where it is, and loading it for the functions that it defin.
 
 
-GUARD = (
-    'put what starts the run under `if __name__ == "__main__":`, or define the nodes\' functions in a module '
-    "of their own"
-)
-
-
 class Surroundings(NamedTuple):
     """What of the main process a task may rely on."""
 
@@ -472,18 +466,6 @@ class Surroundings(NamedTuple):
             os.chdir(self.folder)
 
 
-class _Loading:
-    """Whether the main program is being loaded, which must start nothing meanwhile."""
-
-    is_under_way = False
-
-
-def refuse_while_loading() -> None:
-    """Stop a program that starts runs while it is only loaded for the functions that it defines."""
-    if _Loading.is_under_way:
-        raise HoldfastError(f"the program starts a run when it is loaded in a worker process; {GUARD}")
-
-
 class MainProgram:
     """The main program, loaded once it is needed: for functions and types that it defines."""
 
@@ -495,7 +477,7 @@ class MainProgram:
             return
         import runpy
 
-        _Loading.is_under_way = True
+        MainLoading.is_under_way = True
         sys.argv = list(where.arguments)
         try:
             # The name by which multiprocessing, too, knows the main program in its children.
@@ -508,7 +490,7 @@ class MainProgram:
         except (Exception, SystemExit) as error:
             raise HoldfastError(f"the main program cannot be loaded: {error}; {GUARD}") from error
         finally:
-            _Loading.is_under_way = False
+            MainLoading.is_under_way = False
         main = types.ModuleType("__mp_main__")
         main.__dict__.update(found)
         sys.modules["__main__"] = sys.modules["__mp_main__"] = main

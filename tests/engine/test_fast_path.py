@@ -69,7 +69,7 @@ def chain(*nodes: Any) -> StateGraph:
     ],
 )
 def test_the_short_path_records_what_the_long_one_does(nodes: tuple[Any, ...]) -> None:
-    app = chain(*nodes).compile("memory://")
+    app = chain(*nodes).compile("memory://", facts=False)
 
     short = app.invoke({"n": 0}, run_id="short")
     for _ in app.stream({"n": 0}, run_id="long"):

@@ -1,77 +1,50 @@
-"""Moving on: the end of a wave, what comes next, and opening sub-graphs."""
+"""The end of waves, of sub-graphs and of executions: what comes next is found and recorded."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import functools
 import logging
-from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from collections.abc import Collection
 
 from holdfast import clock
-from holdfast.engine.attempt import Result, attempt_inline, fault_of
-from holdfast.engine.commands.inbox import POLL, Inbox
-from holdfast.engine.context import Context, Host, StopSignal
+from holdfast.engine.attempt import fault_of
+from holdfast.engine.commands.inbox import Inbox
 from holdfast.engine.decide import qualified
 from holdfast.engine.once import StepInterrupted
-from holdfast.engine.owner import LeaseCheck
+from holdfast.engine.results import Gates, Results
 from holdfast.engine.routing import (
     ParallelWrite,
     RouteFailed,
-    certain_of,
     choose,
     first_targets,
     merge_targets,
     to_targets,
 )
-from holdfast.engine.saving import Gates, Results, Saving
+from holdfast.engine.saving import Saving
 from holdfast.errors import ExecutionError, MaxIterationsExceeded, Remedy, problem_of
-from holdfast.graph.graph import Graph, Node, base_name
-from holdfast.journal.records import FrameOpened, MovedOn, RunEnded, Target, WaveFinished
-from holdfast.journal.run_state import DONE, EVERY_KEY, FAILED, ONE_OFF, Frame, Step
+from holdfast.graph.graph import Graph, base_name
+from holdfast.journal.records import FrameOpened, RunEnded, Target, WaveFinished
+from holdfast.journal.run_state import DONE, EVERY_KEY, FAILED, Frame, Step
 from holdfast.state.ops import Op, advance
-from holdfast.state.schema import EVERYWHERE
 from holdfast.state.state import State, state_view
 from holdfast.stores.base import RunInfo, in_memory_only
 from holdfast.values import RunStatus
 
+logger = logging.getLogger("holdfast")
+
 Waiting = dict[str, tuple[str, ...]]
 
 
-class Moves:
+class Waves:
     """Finds and records what follows finished steps. What cannot be found raises `RouteFailed`."""
 
     def __init__(self, graph: Graph, saving: Saving, gates: Gates) -> None:
         self._graph, self._saving, self._gates = graph, saving, gates
         self._codec = saving.settings.codec
-        self._interrupt_after = saving.settings.interrupt_after
+        self.interrupt_after = saving.settings.interrupt_after
         self.reused: Collection[str] = ()
         """The steps that did not run, so that nobody is asked what to do after them."""
-
-    def plainly(self, frame: Frame, names: tuple[str, ...] | None) -> bool:
-        """Record the end of a wave of one step after which there is no choice; `False` if this is none."""
-        if len(frame.active) != 1:
-            return False
-        (step,) = frame.active.values()
-        graph = self._graph if not frame.path else self._graph.at(frame.path)
-        only = graph.only_next.get(step.node)
-        if only is None or step.goto is not None:
-            return False
-        for op in step.ops:
-            if op.kind == "reduce":
-                return False
-        targets = (Target(only),) if only in graph.nodes else _closing(graph, [step], 0)
-        waiting = tuple(frame.waiting.items()) if frame.waiting else ()
-        record = WaveFinished(frame.path, (), targets, waiting, names)
-        if self._interrupt_after:
-            self._end_wave(record, frame, [step])
-            return True
-        self._saving.record(record)
-        self._saving.mark(frame, [step.node], [target.node for target in targets])
-        if self._saving.observer is not None:
-            self._say_wave(frame, [step], targets)
-        return True
 
     async def by_choice(self, frame: Frame, names: tuple[str, ...] | None) -> None:
         """Record the end of a wave, asking conditions and routing functions what follows."""
@@ -86,16 +59,16 @@ class Moves:
                 cells = advance(cells, reduced)
             state = state_view(cells, self._codec, self._saving.run_id, "", steps[-1].node, clock.time())
             targets, waiting = await self._find_next(graph, steps, state, frame.waiting)
-            targets = targets or _closing(graph, steps, len(frame.active) - len(steps))
+            targets = targets or closing(graph, steps, len(frame.active) - len(steps))
         except RouteFailed:
             raise
         except Exception as error:
             raise RouteFailed(steps[-1].node, problem_of(error)) from error
-        self._end_wave(
+        self.end_wave(
             WaveFinished(frame.path, tuple(reduced), targets, tuple(waiting.items()), names), frame, steps
         )
 
-    def _end_wave(self, record: WaveFinished, frame: Frame, steps: list[Step]) -> None:
+    def end_wave(self, record: WaveFinished, frame: Frame, steps: list[Step]) -> None:
         """Record the end of a wave together with the gates after it: without them it would go past them."""
 
         def end() -> None:
@@ -142,14 +115,14 @@ class Moves:
         return found
 
     def _after_wave(self, frame: Frame, steps: list[Step], targets: tuple[Target, ...]) -> None:
-        if self._interrupt_after:
+        if self.interrupt_after:
             for step in steps:
-                if qualified(step) in self._interrupt_after and step.id not in self.reused:
+                if qualified(step) in self.interrupt_after and step.id not in self.reused:
                     self._gates.after(step)
         if self._saving.observer is not None:
-            self._say_wave(frame, steps, targets)
+            self.tell_wave(frame, steps, targets)
 
-    def _say_wave(self, frame: Frame, steps: list[Step], targets: tuple[Target, ...]) -> None:
+    def tell_wave(self, frame: Frame, steps: list[Step], targets: tuple[Target, ...]) -> None:
         say = self._saving.say
         for step in steps:
             for target in targets:
@@ -192,7 +165,7 @@ class Moves:
         self._saving.record(FrameOpened(step.id, shared, (*fresh, *own), targets, reduced))
 
 
-def _closing(graph: Graph, steps: list[Step], others: int) -> tuple[Target, ...]:
+def closing(graph: Graph, steps: list[Step], others: int) -> tuple[Target, ...]:
     """The last node, if nothing else is left to run and it has not run."""
     if graph.last is None or others or any(step.node == graph.last for step in steps):
         return ()
@@ -209,118 +182,6 @@ def _shared_keys(parent: Graph, child: Graph) -> tuple[str, ...]:
     )
 
 
-# The commonest path made short: from a lone step to the only node after it, again and again.
-
-
-_OF_WAVES = ("wave.start", "state.update", "cycle.detected")
-"""What only the long path tells."""
-
-
-class Driver(Host, Protocol):
-    """What gliding asks of the drive that it is a part of."""
-
-    stop: RunStatus | None
-    pausing: str | None
-    inline: bool
-    inbox: Inbox
-    overtaking: LeaseCheck
-
-    def prepare(self, step: Step) -> tuple[Node, State, Context | None]: ...
-
-
-class Glide:
-    """Runs and saves sync steps for as long as there is nothing to decide, to ask or to look at.
-
-    It records what the loop would have recorded; wherever it stops, the loop goes on from there.
-    """
-
-    def __init__(self, driver: Driver, graph: Graph, saving: Saving, config: Mapping[str, Any]) -> None:
-        self._driver, self._graph, self._saving, self._config = driver, graph, saving, config
-        self._codec, self._run = saving.settings.codec, saving.run
-        reduced = any(graph.schema.reduces(key) for key in graph.schema.channels)
-        told_all = any(saving.hears(type_) for type_ in _OF_WAVES)
-        self._allowed = saving.saves_every_wave and not reduced and not told_all
-
-    def may_begin(self) -> bool:
-        """Whether the run is one step of the root graph and nothing else."""
-        run = self._run
-        root = run.frames[""]
-        lone = len(run.frames) == 1 and len(root.active) == 1 and not root.waiting
-        return self._allowed and lone and not run.pauses
-
-    def run_on(self, step: Step) -> tuple[Step, Result | None]:
-        """Run `step`, whose start is saved, and those after it.
-
-        Answers the last one begun with what came of it, or with `None` if it is not for this path to run.
-        """
-        driver, root = self._driver, self._run.frames[""]
-        loop = asyncio._get_running_loop()
-        # A sync node may run an event loop of its own here just as it may in a worker thread.
-        asyncio._set_running_loop(None)
-        try:
-            node = self._graph.nodes[step.node]
-            while node.runs_inline:
-                driver.inline = True
-                try:
-                    result = self._attempt(step)
-                finally:
-                    driver.inline = False
-                following = self._after(step, result)
-                if following is None or not self._moved_on(step, result, following.name):
-                    return step, result
-                (step,) = root.active.values()
-                node = following
-            return step, None
-        finally:
-            asyncio._set_running_loop(loop)
-
-    def _attempt(self, step: Step) -> Result:
-        driver = self._driver
-        if driver.stop is not None:
-            return Result(step, error=StopSignal())
-        driver.overtaking.refuse()
-        node, state, context = driver.prepare(step)
-        return attempt_inline(node, step, state, context, self._config)
-
-    def _after(self, step: Step, result: Result) -> Node | None:
-        """The node to go on with at once, if there is nothing else to do before."""
-        driver = self._driver
-        if result.error is not None or type(result.value) is not dict or ONE_OFF in step.notes:
-            return None
-        if driver.stop is not None or driver.pausing is not None:
-            return None
-        graph = self._graph
-        node = graph.nodes.get(graph.only_next.get(step.node, ""))
-        if node is None or node.graph is not None or clock.perf_counter() - driver.inbox.polled > POLL:
-            return None
-        return node if self._run.frames[""].waves + 1 < graph.max_iterations else None
-
-    def _moved_on(self, step: Step, result: Result, node: str) -> bool:
-        root, reads = self._run.frames[""], self._graph.nodes[step.node].reads
-        try:
-            certain = EVERYWHERE if reads is None else certain_of(reads)
-            ops = self._graph.schema.resolve(self._codec, root.cells, result.value, certain)
-        except Exception:
-            return False  # Whoever takes the result finds the same, and says so.
-        name, saving = f"{node}#{root.visits.get(node, 0) + 1}", self._saving
-        if saving.observer is not None:
-            facts = {"step": step.id, "error": False, "seconds": result.seconds}
-            saving.say("node.complete", step.node, **facts, update={op.key: op.value for op in ops})
-        saving.record(MovedOn(step.id, tuple(ops), name, result.seconds))
-        saving.save_move(step.node, node)
-        if saving.observer is not None:
-            saving.say("edge.transition", step.node, **{"from": step.node, "to": node})
-            saving.say("node.start", node, step=name, attempt=1, iteration=root.waves + 1)
-            saving.tell_saved()
-        return True
-
-
-# How a drive ends: the run completed, failed, paused, stopped, or left until its time.
-
-
-logger = logging.getLogger("holdfast")
-
-
 @functools.cache
 def _tell_once(run_id: str, how: str) -> None:
     """Warn, once for each run, that a paused run does not outlive the process."""
@@ -328,7 +189,7 @@ def _tell_once(run_id: str, how: str) -> None:
 
 
 class Ending:
-    """Records and tells the end of one drive. Why it failed is left in `failure`."""
+    """The end of one execution, recorded and told to observers. Why it failed is left in `failure`."""
 
     def __init__(self, saving: Saving, gates: Gates, results: Results, inbox: Inbox) -> None:
         self._saving, self._gates, self._results, self._inbox = saving, gates, results, inbox
@@ -354,7 +215,7 @@ class Ending:
         self.end(RunStatus.FAILED, reason, node)
 
     def end(self, status: RunStatus, reason: str = "", node: str = "", due_at: float | None = None) -> None:
-        """Record how the run ends here; `due_at` is when it wants to be taken up again."""
+        """Record how the run ends here; `due_at` is when it wants to go on."""
         run, writer = self._saving.run, self._saving.writer
         if status == RunStatus.FAILED and self.failure is None:
             step = next(step for step in run.active() if step.status == FAILED)
