@@ -43,7 +43,7 @@ IN_PYTHON = {
     "migrate": "run `holdfast store migrate` as the owner of the schema",
     "plan": "plan the resume again with app.plan_resume({run!r})",
     "read": "read it with app.get_state({run!r})",
-    "repair": "`holdfast store fsck --repair` rights it by the journal",
+    "repair": "`holdfast store fsck --repair` restores it from the journal",
     "rerun": "app.rerun({run!r}, {step!r}) runs this one again",
     "resume": "resume with app.resume({run!r}{given})",
     "reuse": "app.invoke(reuse={run!r}) starts a new run that reuses what is still the same",

@@ -52,8 +52,8 @@ PUBLIC: dict[str, dict[str, str]] = {
     },
     "holdfast.integrity": {
         "integrity.check": "check_store",
-        "integrity.repair": "Repair StoreRepair repair_run repair_store",
-        "integrity.report": "Damage RunReport StoreReport",
+        "integrity.repair": "repair_run repair_store",
+        "integrity.report": "Damage Repair RunReport StoreRepair StoreReport",
     },
     "holdfast.state": {
         "state.codec": "Unknown",

@@ -11,14 +11,14 @@ import pytest
 from holdfast import RunConflict, open_store
 from holdfast.integrity import check_store, repair_run, repair_store
 from holdfast.integrity.check import RunCheck
-from holdfast.integrity.repair import Rewriting
-from holdfast.integrity.report import FACTS, Damage, RunReport
+from holdfast.integrity.repair import NewRun
+from holdfast.integrity.report import Damage, Part, RunReport
 from holdfast.journal.copying import delete_run
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Append, Store
 from holdfast.stores.files import frames
 from holdfast.stores.files.store import FileStore
-from holdfast.stores.integrity import mending
+from holdfast.stores.integrity import inspecting
 from tests.graphs import chain, one
 from tests.integrity.damaging import damage_entry
 
@@ -49,17 +49,17 @@ def test_runs_that_others_finish_while_a_store_is_repaired_are_left_as_they_are(
 def test_facts_are_written_only_to_a_run_that_stands_as_it_was_checked(store: Store) -> None:
     app = chain("a").compile(store)
     app.invoke({"n": 1}, run_id="r")
-    with mending(store) as mender:
-        seen = mender.standing("r")
-        assert seen is not None and mender.standing("r") == seen and mender.standing("x") is None
+    with inspecting(store) as inspector:
+        seen = inspector.observe("r")
+        assert seen is not None and inspector.observe("r") == seen and inspector.observe("x") is None
         app.tag("r", "important")
         with pytest.raises(RunConflict, match="was changed while it was being repaired"):
-            mender.put_facts(replace(seen.info, status="running"), seen.head, seen)
+            inspector.put_facts(replace(seen.info, status="running"), seen.head, seen)
         assert store.runs(run="r")[0].tags == ("important",)
 
-        now = mender.standing("r")
+        now = inspector.observe("r")
         assert now is not None
-        mender.put_facts(replace(now.info, priority=7), len(list(store.read("r"))), now)
+        inspector.put_facts(replace(now.info, priority=7), len(list(store.read("r"))), now)
     assert [(info.priority, info.tags) for info in store.runs(run="r")] == [(7, ("important",))]
     assert check_store(store).is_fine
 
@@ -70,9 +70,9 @@ def test_a_repair_that_comes_too_late_leaves_no_second_run(
     chain("a", "b").compile(store).invoke({"n": 1}, run_id="r")
     info, last = store.runs(run="r")[0], len(list(store.read("r")))
     damage_entry(store, "r", 2)
-    write = Rewriting.write
+    write = NewRun.write
 
-    def slow(self: Rewriting) -> str:
+    def slow(self: NewRun) -> str:
         name = write(self)
         if isinstance(store, FileStore):  # Nobody appends to a damaged journal there.
             (store.directory / "r" / "run.json").write_bytes(
@@ -83,7 +83,7 @@ def test_a_repair_that_comes_too_late_leaves_no_second_run(
         return name
 
     with monkeypatch.context() as patched:
-        patched.setattr(Rewriting, "write", slow)
+        patched.setattr(NewRun, "write", slow)
         with pytest.raises(RunConflict, match="was changed"):
             repair_run(store, "r")
 
@@ -114,7 +114,9 @@ def test_what_is_seen_only_once_is_no_damage(memory: Store, monkeypatch: pytest.
 
     def flickering(self: RunCheck) -> RunReport:
         looks.append(
-            replace(whole(self), damages=(Damage(FACTS, f"look {len(looks)}"),) if len(looks) < 2 else ())
+            replace(
+                whole(self), damages=(Damage(Part.FACTS, f"look {len(looks)}"),) if len(looks) < 2 else ()
+            )
         )
         return looks[-1]
 
@@ -150,9 +152,9 @@ def test_a_key_that_is_claimed_before_its_run_is_there_stays(tmp_path: Path) -> 
     assert isinstance(store, FileStore)
     chain("a").compile(store).invoke({"n": 1}, run_id="r")
     key = next((store.directory / ".keys").iterdir())
-    with mending(store) as mender:
-        listing = mender.runs()
-        mender.runs = lambda: listing._replace(infos=[])  # type: ignore[method-assign]
-        assert mender.problems() == [] and mender.mend(lambda name, data: None) == []
+    with inspecting(store) as inspector:
+        listing = inspector.runs()
+        inspector.runs = lambda: listing._replace(infos=[])  # type: ignore[method-assign]
+        assert inspector.problems() == [] and inspector.repair(lambda name, data: None) == []
     assert key.read_text() == "r"
     store.close()

@@ -75,7 +75,7 @@ def test_a_damaged_entry_is_located_and_what_is_intact_is_told(store: Store) -> 
     assert damaged.intact is not None and (damaged.intact.start, damaged.intact.end) == (0, 2)
     assert damaged.last_good is not None and damaged.last_good.nodes == ("a",)
     assert damaged.last_good.wave == 1
-    assert "up to entry 2" in damaged.way_out
+    assert "up to entry 2" in damaged.remedy
 
 
 def test_a_later_snapshot_saves_what_follows_a_damaged_entry(memory: Store) -> None:
@@ -165,7 +165,7 @@ def test_a_fork_whose_parent_is_gone_is_damaged_unless_it_has_a_snapshot_of_its_
 
     (damaged,) = check_store(memory).damaged
     assert "that run is gone" in str(damaged.damages[0]) and damaged.intact is None
-    assert "restore a backup" in damaged.way_out
+    assert "restore a backup" in damaged.remedy
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_malformed_pages_spare_the_other_runs(sqlite_url: str, tmp_path: Path) -
     store.close()
 
     assert not report.is_fine and 0 < len(report.damaged) < 40 and len(report.runs) == 40
-    assert all(run.damages and run.way_out for run in report.damaged)
+    assert all(run.damages and run.remedy for run in report.damaged)
 
 
 def test_a_journal_whose_end_is_lost_is_not_taken_for_one_that_ends_there(sqlite: SqliteStore) -> None:
@@ -382,7 +382,7 @@ def test_a_store_of_somebody_else_s_is_checked_with_the_usual_verbs() -> None:
     """A store without its own repair."""
 
     class Own(MemoryStore):
-        mender = None  # type: ignore[assignment]
+        inspector = None  # type: ignore[assignment]
 
     store = Own()
     made(store)

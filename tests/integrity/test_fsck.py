@@ -46,7 +46,7 @@ def test_what_is_damaged_and_intact_is_told_and_the_exit_code_says_it(call: Call
     assert "entry 3 is damaged (its checksum does not match)" in told.out
     assert "intact: entries 1 to 2 of 4" in told.out and "wave 1 after a, " in told.out
     assert (
-        "way out: a repair writes a new run" in told.out
+        "remedy: a repair writes a new run" in told.out
         and "repair with: holdfast store fsck --repair" in told.out
         and "1 run fine, 1 run damaged" in told.out
     )

@@ -185,7 +185,7 @@ def test_damaged_snapshots_are_written_anew_and_the_old_bytes_kept(
 
     repair = repair_store(store)
 
-    assert repair.runs[0].done == ("the snapshot at 3 is written anew",) and repair.runs[0].new_run == ""
+    assert repair.runs[0].done == ("the snapshot at 3 is written anew",) and repair.runs[0].new_run is None
     now = store.snapshot("r", 3)
     assert (
         was is not None and now is not None and (now.seq, now.chain, now.at) == (was.seq, was.chain, was.at)
@@ -280,7 +280,7 @@ def test_what_cannot_be_saved_at_all_is_set_aside_too(memory: Store) -> None:
 
     repair = repair_run(memory, "r")
 
-    assert repair.new_run == "" and memory.runs(run="r")[0].status == "damaged"
+    assert repair.new_run is None and memory.runs(run="r")[0].status == "damaged"
     assert check_store(memory).is_fine and repair_store(memory).did_nothing
 
 

@@ -105,7 +105,7 @@ def test_an_empty_message_stands_for_one_that_is_lost(store: Store) -> None:
 
     (repair,) = repair_store(store).runs
 
-    assert repair.done[0] == "message 1 is lost; an empty one stands for it; the run will refuse it"
+    assert repair.done[0] == "message 1 is lost; an empty one replaces it; the run will refuse it"
     assert [message.number for message in store.inbox("r")] == [1, 2, 3]
     assert check_store(store).is_fine and repair_store(store).did_nothing
     assert app.resume("r", answer="yes").state["log"] == ["yes"]

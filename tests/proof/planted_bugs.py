@@ -40,7 +40,7 @@ OF_STORES = (
     Planted(
         "the folder of a new store is not synced",
         "acknowledged",
-        "stores/files/frames.py",
+        "stores/files/disk.py",
         "            sync_folder(place.parent)\n",
         "            pass\n",
         (POWER, "--scene", "chain", *IN_SQLITE, "--model", "arbitrary", "--sector", "512"),
@@ -56,7 +56,7 @@ OF_STORES = (
     Planted(
         "a failed sync counts",
         "acknowledged",
-        "stores/files/frames.py",
+        "stores/files/disk.py",
         "        os.fdatasync(fd)\n",
         "        with suppress(OSError):\n            os.fdatasync(fd)\n",
         (CALLS, "--workflow", "chain", *IN_FILES, "--fault", "eio"),
@@ -64,7 +64,7 @@ OF_STORES = (
     Planted(
         "a short write counts as whole",
         "corruption",
-        "stores/files/frames.py",
+        "stores/files/disk.py",
         "    while rest:\n        written = os.pwrite(fd, rest, position)\n",
         "    while rest:\n        os.pwrite(fd, rest, position)\n        written = len(rest)\n",
         (CALLS, "--workflow", "chain", *IN_FILES, "--fault", "short"),
@@ -198,7 +198,7 @@ OF_INTERRUPTIONS = (
     _interrupted(
         "the lock of a run's folder outlives an exception",
         "recovery",
-        "stores/files/frames.py",
+        "stores/files/disk.py",
         "    except BaseException:\n        _close(files)\n        raise\n",
         "    except OSError:\n        _close(files)\n        raise\n",
         *_at("file", "plain", "stores/files/run_folder.py"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Unpack
 
-from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot
+from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunFilter, RunInfo, Snapshot
 from tests.simulator.process import Process
 from tests.simulator.server import Server
 from tests.simulator.world import World
@@ -46,20 +47,9 @@ class Connection:
         self._world.call(self._process, "snapshot")
         return self._server.snapshot(run, upto)
 
-    def runs(
-        self,
-        *,
-        run: str | None = None,
-        key: bytes | None = None,
-        workflow: str | None = None,
-        status: Sequence[str] | None = None,
-        limit: int | None = None,
-        prefix: str | None = None,
-        before: float | None = None,
-        parent: bytes | None = None,
-    ) -> list[RunInfo]:
+    def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
         self._world.call(self._process, "runs")
-        found = self._server.runs(run, key, workflow, status, limit, prefix, before, parent)
+        found = self._server.runs(**wanted)
         self._world.reply(self._process, "runs")
         return found
 

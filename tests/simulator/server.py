@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from holdfast.errors import StoreError
-from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, check_number
+from holdfast.stores.base import (
+    Append,
+    Conflict,
+    Entry,
+    Mark,
+    Message,
+    RunFilter,
+    RunInfo,
+    Snapshot,
+    check_number,
+    select,
+)
 from tests.simulator.process import Process
 
 
@@ -125,38 +136,13 @@ class Server:
         seqs = [seq for seq in kept.snapshots if upto is None or seq <= upto]
         return kept.snapshots[max(seqs)] if seqs else None
 
-    def runs(
-        self,
-        run: str | None,
-        key: bytes | None,
-        workflow: str | None,
-        status: Sequence[str] | None,
-        limit: int | None,
-        prefix: str | None,
-        before: float | None,
-        parent: bytes | None,
-    ) -> list[RunInfo]:
+    def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
         """As `Store.runs`."""
-        if run is not None:
-            kept = self.kept.get(run)
-            found = [kept.info] if kept is not None else []
-        else:
-            found = [kept.info for kept in self.kept.values()]
-        if status is not None:
-            found = [info for info in found if info.status in status]
-        if key is not None:
-            found = [info for info in found if info.key == key]
-        if workflow is not None:
-            found = [info for info in found if info.workflow == workflow]
-        if prefix is not None:
-            found = [info for info in found if info.run.startswith(prefix)]
-        if before is not None:
-            found = [info for info in found if info.updated_at < before]
-        if parent is not None:
-            found = [info for info in found if info.parent == parent]
-        if len(found) > 1:
-            found.sort(key=lambda info: (-info.updated_at, info.run))
-        return found[:limit]
+        run = wanted.get("run")
+        if run is None:
+            return select([kept.info for kept in self.kept.values()], **wanted)
+        kept = self.kept.get(run)
+        return select([kept.info], **wanted) if kept is not None else []
 
     def prune(self, run: str, horizon: Snapshot, forks: Collection[bytes] | None) -> int:
         """As `Store.prune`."""

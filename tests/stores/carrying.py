@@ -12,12 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import apsw
-
 from holdfast import END, START, App, StateGraph
 from holdfast.engine.commands.inbox import POLL
 from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, Store
-from holdfast.stores.sqlite.connection import APPLICATION_ID, migrations
 from holdfast.testing import Crash
 from tests.graphs import chain
 from tests.processes import unmeasured
@@ -122,14 +119,6 @@ def contents(store: Store, run: str) -> tuple[list[Entry], list[Snapshot], list[
     messages = store.inbox(run)
     assert [message.number for message in messages] == list(range(1, len(messages) + 1))
     return list(store.read(run)), snapshots, store.marks(run), [message.body for message in messages]
-
-
-def make_first_schema(path: Path) -> None:
-    """A SQLite file as the first version made it, without runs."""
-    connection = apsw.Connection(str(path))
-    connection.execute(migrations()[0][1])
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1")
-    connection.close()
 
 
 def claimable(store: Store, run: str) -> bool:

@@ -26,7 +26,7 @@ from holdfast.stores import open_store
 from holdfast.stores.base import Append, Conflict, Entry
 from holdfast.stores.namespaces import shown_url
 from holdfast.stores.postgres import writing as appending
-from holdfast.stores.postgres.connection import read_address
+from holdfast.stores.postgres.address import read_address
 from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import LossyWay, PostgresServer, open_folder
 from tests.stores.making import (
@@ -58,7 +58,7 @@ def ask(store: PostgresStore, statement: str, *values: object) -> list[tuple[obj
 
 
 def writing_connection(store: PostgresStore) -> psycopg.Connection[tuple[object, ...]]:
-    writer = store._desk._writer
+    writer = store._writing._writer
     assert writer is not None
     return writer.connection
 

@@ -203,13 +203,13 @@ def test_an_inbox_that_is_known_to_be_empty_is_not_read_again(
 ) -> None:
     create(store)
     reads: list[int] = []
-    read = store._reader.inboxes
+    read = store._read_inboxes
 
     def counted(*given: object) -> object:
         reads.append(1)
         return read(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(store._reader, "inboxes", counted)
+    monkeypatch.setattr(store, "_read_inboxes", counted)
     store.inbox("r")
     store.inbox("r")
     wait_until(lambda: store._watch.listener.epoch > 0)

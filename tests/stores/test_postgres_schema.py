@@ -1,4 +1,4 @@
-"""The schema of a PostgreSQL store: its migrations, and the views that people query."""
+"""The schema of a PostgreSQL store: creating it, its version, and the views that people query."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import pytest
 
 from holdfast.errors import StoreError
 from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark
-from holdfast.stores.postgres import migrations as migrating
-from holdfast.stores.postgres.connection import Connection, Server, read_address
-from holdfast.stores.postgres.migrations import Migration, bring_up, migrate, migrations, standing, version
+from holdfast.stores.base import SCHEMA_VERSION
+from holdfast.stores.postgres import schema
+from holdfast.stores.postgres.address import read_address
+from holdfast.stores.postgres.connection import Connection, Server
 from holdfast.stores.postgres.store import PostgresStore
 from tests.graphs import chain
 from tests.postgres import PostgresServer
-from tests.stores.making import create, finish, info, seqs, snapshot, start
+from tests.stores.making import create, finish, seqs, start
 
 
 @pytest.fixture
@@ -42,38 +43,6 @@ def rows(store: PostgresStore, statement: str, *values: object) -> list[dict[str
         return cursor.execute(statement.encode(), values or None).fetchall()
 
 
-def test_migrations_are_numbered_without_a_gap_and_say_what_they_need() -> None:
-    assert [each.number for each in migrations()] == list(range(1, len(migrations()) + 1))
-    assert all(1 <= each.needs <= each.number for each in migrations())
-
-
-@pytest.mark.parametrize("upto", range(1, len(migrations())))
-def test_a_schema_of_every_older_version_is_brought_up_with_all_it_holds(
-    postgres_url: str, connection: Connection, upto: int
-) -> None:
-    """S0.3, S0.23: numbered migrations, tried on a database that exists."""
-    address = read_address(postgres_url)
-    assert bring_up(connection, address, migrations()[:upto]) == [each.name for each in migrations()[:upto]]
-    connection.execute(
-        "INSERT INTO run (namespace, run, key, workflow, status, created_at, updated_at, driver) "
-        "VALUES ('default', 'r', '12345678', 'w', 'running', 1, 1, '')"
-    )
-    connection.execute("INSERT INTO entry VALUES (1, 1, 1, 'chain1', 'mark', 'body 1')")
-    connection.execute("INSERT INTO snapshot VALUES (1, 1, 1, 'chain1', 'state at 1')")
-    connection.execute("INSERT INTO inbox VALUES (1, 1, 1, 'hello', gen_random_uuid())")
-    missing = tuple(each.name for each in migrations()[upto:])
-    assert version(postgres_url) == (upto, migrations()[-1].number, missing)
-
-    store = PostgresStore(postgres_url)
-
-    assert version(postgres_url).missing == ()
-    assert store.runs() == [info("r", key=b"12345678")]
-    assert seqs(store) == [1] and store.snapshot("r") == snapshot(1)
-    assert [each.body for each in store.inbox("r")] == [b"hello"]
-    assert migrate(postgres_url) == []
-    store.close()
-
-
 def test_many_processes_may_create_the_schema_together(postgres_url: str) -> None:
     program = "create(store, sys.argv[2]); store.close()"
     started = [start(program, postgres_url, f"run {each}") for each in range(3)]
@@ -82,52 +51,48 @@ def test_many_processes_may_create_the_schema_together(postgres_url: str) -> Non
 
     store = PostgresStore(postgres_url)
     assert len(store.runs()) == 3
-    assert rows(store, "SELECT count(*) FROM migration") == [{"count": len(migrations())}]
+    assert rows(store, "SELECT version FROM schema_version") == [{"version": SCHEMA_VERSION}]
     store.close()
 
 
-def test_a_migration_that_fails_leaves_nothing(postgres_url: str, connection: Connection) -> None:
+def test_a_creation_that_fails_leaves_nothing(
+    postgres_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = read_address(postgres_url)
-    newest = migrations()[-1].number
-    good = Migration(newest + 1, "good", "ALTER TABLE run ADD COLUMN colour text", 1)
-    bad = Migration(newest + 2, "bad", "CREATE TABLE t (x int)", None)  # type: ignore[arg-type]
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "SCHEMA_VERSION", None)
+        with pytest.raises(psycopg.errors.NotNullViolation):
+            schema.create(connection, address)
 
-    with pytest.raises(psycopg.errors.NotNullViolation):
-        bring_up(connection, address, [*migrations(), good, bad])
-
-    assert standing(connection, address, [*migrations(), good, bad]).missing == ("bad",)
-    assert connection.execute("SELECT to_regclass('t')").fetchone() == (None,)
+    assert schema.read_version(connection, address) == 0
     assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-    assert bring_up(connection, address, [*migrations(), good]) == []
+    schema.create(connection, address)
+    assert schema.stored_version(postgres_url) == SCHEMA_VERSION
 
 
-def test_a_newer_schema_is_used_if_it_says_that_this_version_can(store: PostgresStore) -> None:
-    newest = migrations()[-1].number
+def test_a_schema_of_another_version_is_refused_and_left_alone(store: PostgresStore) -> None:
+    """S0.3, S0.23."""
     create(store)
     with store.transaction() as connection:
-        connection.execute("INSERT INTO migration VALUES (98, 'compatible', %s)", (newest,))
-    again = PostgresStore(store.url)
-    assert seqs(again) == [1]
-    again.close()
+        connection.execute("UPDATE schema_version SET version = 99")
 
-    with store.transaction() as connection:
-        connection.execute("INSERT INTO migration VALUES (99, 'not any more', %s)", (newest + 1,))
-    with pytest.raises(
-        StoreError, match=rf"newer version of Holdfast \(schema 99 needs {newest + 1}, this version"
-    ):
+    with pytest.raises(StoreError, match=r"another version of Holdfast \(schema 99, this version has \d+\)"):
         PostgresStore(store.url)
+    with pytest.raises(StoreError, match="another version"):
+        schema.stored_version(store.url)
+    assert rows(store, "SELECT version FROM schema_version") == [{"version": 99}] and seqs(store) == [1]
 
 
 def test_a_schema_of_another_program_is_refused_and_left_alone(
     postgres_url: str, connection: Connection, postgres_server: PostgresServer
 ) -> None:
-    schema = read_address(postgres_url).schema
-    for table in ("run (x int)", "migration (x int)"):
-        connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.{table}".encode())
+    name = read_address(postgres_url).schema
+    for table in ("run (x int)", "schema_version (x int)"):
+        connection.execute(f"CREATE SCHEMA {name}; CREATE TABLE {name}.{table}".encode())
         with pytest.raises(StoreError, match=r"another program; choose another with \?schema=NAME"):
             PostgresStore(postgres_url)
-        assert len(postgres_server.sql("SELECT 1 FROM pg_tables WHERE schemaname = %s", schema)) == 1
-        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+        assert len(postgres_server.sql("SELECT 1 FROM pg_tables WHERE schemaname = %s", name)) == 1
+        connection.execute(f"DROP SCHEMA {name} CASCADE".encode())
 
 
 @pytest.mark.parametrize("name", ['Odd "name"; --', "ünï", "x" * 50])
@@ -162,7 +127,7 @@ def test_a_database_in_another_encoding_is_refused(postgres_server: PostgresServ
 def test_a_server_that_is_too_old_is_refused(
     postgres_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migrating, "OLDEST_SERVER", 99)
+    monkeypatch.setattr(schema, "OLDEST_SERVER", 99)
 
     with pytest.raises(StoreError, match=r"is PostgreSQL \d+; version 99 or newer is needed"):
         PostgresStore(postgres_url)
@@ -286,9 +251,9 @@ def test_the_view_of_runs_says_whether_their_driver_is_alive(store: PostgresStor
 def test_lists_and_marks_of_large_stores_are_read_through_an_index(store: PostgresStore) -> None:
     with store.transaction() as connection:
         connection.execute(
-            "INSERT INTO run (namespace, run, key, workflow, status, created_at, updated_at, driver) "
+            "INSERT INTO run (namespace, run, key, workflow, status, created_at, updated_at, driver, head) "
             "SELECT CASE WHEN n % 7 = 0 THEN 'other' ELSE 'default' END, 'r' || n, int8send(n), 'w' || n % 50, "
-            "CASE WHEN n % 100 = 0 THEN 'failed' ELSE 'completed' END, n, n, '' FROM generate_series(1, 5000) AS n"
+            "CASE WHEN n % 100 = 0 THEN 'failed' ELSE 'completed' END, n, n, '', 0 FROM generate_series(1, 5000) AS n"
         )
         connection.execute(
             "INSERT INTO entry SELECT no, seq, 1, 'chain', 'mark', 'body' FROM run, generate_series(1, 20) AS seq"

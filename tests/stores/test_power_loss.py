@@ -14,7 +14,7 @@ from holdfast.journal.copying import prune_run
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Append, Entry, RunInfo
 from holdfast.stores.files.store import FileStore
-from holdfast.stores.integrity import mending
+from holdfast.stores.integrity import inspecting
 from tests.graphs import chain
 
 SECTOR = 512
@@ -130,8 +130,8 @@ def test_what_precedes_a_damaged_end_can_be_saved(folder: Path, second: int) -> 
     journal.write_bytes(whole)
     store = FileStore(folder.parent)
 
-    with mending(store) as mender:
-        found = mender.entries("r")
+    with inspecting(store) as inspector:
+        found = inspector.entries("r")
         assert next(found).seq == 1
         with pytest.raises(CorruptJournal):
             next(found)
@@ -152,9 +152,9 @@ def test_a_run_whose_creation_was_cut_short_is_no_damage(tmp_path: Path, left: b
     assert report.is_fine and any("never begun" in leftover for leftover in report.leftovers)
     again = replace(INFO, key=b"another8")
     assert store.commit([Append("r", 0, [entry(1)], again)]) == [None]
-    with mending(store) as mender:
-        assert mender.problems() == []
-        assert [leftover for leftover in mender.leftovers() if INFO.key.hex() in leftover]
+    with inspecting(store) as inspector:
+        assert inspector.problems() == []
+        assert [leftover for leftover in inspector.leftovers() if INFO.key.hex() in leftover]
     store.close()
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import StoreError, open_store
-from holdfast.stores.base import Append, Store, namespace_of
-from holdfast.stores.maintenance import migrate_store, schema_of, usage_of
-from holdfast.stores.sqlite.connection import migration_names
-from tests.stores.carrying import Lives, Mortal, make_first_schema
+from holdfast.stores.base import SCHEMA_VERSION, Append, Store, namespace_of
+from holdfast.stores.maintenance import schema_version, usage_of
+from tests.stores.carrying import Lives, Mortal
 from tests.stores.making import create, entry, snapshot
 
 
@@ -101,44 +100,20 @@ def test_a_store_that_cannot_tell_says_so() -> None:
     assert usage.runs == 1 and usage.entries is None is usage.disk_bytes and usage.kind == "unknown"
 
 
-def test_an_older_schema_is_told_and_brought_up_to_date(tmp_path: Path) -> None:
+def test_the_version_of_a_schema_is_read_without_creating_it(tmp_path: Path, postgres_url: str) -> None:
+    """S0.3."""
     path, url = tmp_path / "runs.db", f"sqlite:///{tmp_path}/runs.db"
-    names = tuple(migration_names().values())
-    assert schema_of(url, path) == (0, max(migration_names()), names) and names[:2] == (
-        "0001_journals",
-        "0002_facts",
-    )
-    make_first_schema(path)
+    assert schema_version(url, path) == 0 == schema_version(postgres_url, None) and not path.exists()
 
-    assert schema_of(url, path).missing == names[1:] and not schema_of(url, path).is_current
-    before, after = migrate_store(url, path)
-
-    assert (before.current, after.current, after.missing) == (1, after.newest, ())
-    store = open_store(url)
-    create(store, tags=("a",))
-    store.close()
-
-
-def test_stores_without_a_schema_are_always_up_to_date(tmp_path: Path) -> None:
-    url = f"file:{tmp_path}/runs"
     open_store(url).close()
+    open_store(postgres_url).close()
 
-    assert schema_of(url, tmp_path / "runs").is_current and schema_of("memory://", None).is_current
-    before, after = migrate_store(url, tmp_path / "runs")
-    assert before == after
+    assert schema_version(url, path) == SCHEMA_VERSION == schema_version(postgres_url, None)
+    assert schema_version(f"file:{tmp_path}", tmp_path) == SCHEMA_VERSION == schema_version("memory://", None)
 
 
 def test_what_is_no_store_is_told(tmp_path: Path) -> None:
     (tmp_path / "runs.db").write_bytes(b"this is no database, nor has it ever been one" * 50)
 
     with pytest.raises(StoreError, match="is not a SQLite database"):
-        schema_of(f"sqlite:///{tmp_path}/runs.db", tmp_path / "runs.db")
-
-
-def test_a_schema_on_a_server_is_told_and_brought_up_to_date(postgres_url: str) -> None:
-    fresh = schema_of(postgres_url, None)
-    assert fresh.current == 0 and not fresh.is_current and 0 < len(fresh.missing) <= fresh.newest
-
-    before, after = migrate_store(postgres_url, None)
-
-    assert before == fresh and after.is_current and after.current == after.newest
+        schema_version(f"sqlite:///{tmp_path}/runs.db", tmp_path / "runs.db")

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 from holdfast.capsules.format import (
     CHECK_BYTES,
@@ -33,7 +33,18 @@ from holdfast.journal.journal import break_at, genesis, is_whole, misplaced
 from holdfast.journal.records import Forked
 from holdfast.journal.run_state import RunState
 from holdfast.journal.sealing import CHAIN_BYTES, is_sealed
-from holdfast.stores.base import DEFAULT_NAMESPACE, Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot
+from holdfast.stores.base import (
+    DEFAULT_NAMESPACE,
+    Append,
+    Conflict,
+    Entry,
+    Mark,
+    Message,
+    RunFilter,
+    RunInfo,
+    Snapshot,
+    select,
+)
 from holdfast.values import RunStatus
 
 # What the sections of a capsule say: facts, entries, a snapshot, messages; each in one way only.
@@ -433,30 +444,9 @@ class Capsule:
         fits = run == self.facts.run and own is not None and (upto is None or own.seq <= upto)
         return own if fits else None
 
-    def runs(
-        self,
-        *,
-        run: str | None = None,
-        key: bytes | None = None,
-        workflow: str | None = None,
-        status: Sequence[str] | None = None,
-        limit: int | None = None,
-        prefix: str | None = None,
-        before: float | None = None,
-        parent: bytes | None = None,
-    ) -> list[RunInfo]:
+    def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
         """As any store."""
-        own = self.info
-        fits = (
-            run in (None, own.run)
-            and key in (None, own.key)
-            and workflow in (None, own.workflow)
-            and (status is None or own.status in status)
-            and (prefix is None or own.run.startswith(prefix))
-            and (before is None or own.updated_at < before)
-            and parent in (None, own.parent)
-        )
-        return [own][:limit] if fits else []
+        return select([self.info], **wanted)
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
         """As any store."""

@@ -29,7 +29,7 @@ from holdfast.journal.journal import Journal, genesis, verified
 from holdfast.journal.sealing import CHAIN_BYTES, is_sealed
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Entry, RunInfo, Snapshot, Store
-from holdfast.stores.files.frames import sync, sync_folder
+from holdfast.stores.files.disk import sync, sync_folder
 from holdfast.values import RunStatus
 from holdfast.views.plain import CODEC
 

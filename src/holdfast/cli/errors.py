@@ -35,7 +35,7 @@ REMEDIES = {
     "migrate": ("store migrate", "run `{command}` as its owner"),
     "plan": ("resume {run} --plan", "plan the resume again with: {command}"),
     "read": ("show {run}", "`{command}` shows it"),
-    "repair": ("store fsck --repair", "`{command}` rights it by the journal"),
+    "repair": ("store fsck --repair", "`{command}` restores it from the journal"),
     "rerun": ("rerun {run} --from {step}", "run this one again with: {command}"),
     "resume": ("resume {run}{given}", "resume with: {command}"),
     "reuse": ("run FILE --reuse {run}", "start a new run that reuses what is still the same with: {command}"),

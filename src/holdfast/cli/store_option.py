@@ -17,6 +17,7 @@ from holdfast.stores.namespaces import (
     file_of,
     folder_of,
     in_namespace,
+    is_server,
     namespace_in,
     shown_url,
     split_namespace,
@@ -106,7 +107,7 @@ def _discreet(url: str) -> str:
     if not url.lower().startswith(("postgres://", "postgresql://")):
         return url
     try:
-        from holdfast.stores.postgres.connection import read_address
+        from holdfast.stores.postgres.address import read_address
     except ImportError:
         return shown_url(url)  # It cannot be opened either, and whoever tries is told why.
     return read_address(url).url
@@ -134,12 +135,12 @@ def open_existing(url: str) -> Store:
 
 def exists(url: str) -> bool:
     """Whether a store is there already; nothing is created to find out."""
-    from holdfast.stores.maintenance import SERVERS, schema_of
+    from holdfast.stores.maintenance import schema_version
 
     place = store_place(url)
     if place is not None and not place.exists():
         return False
-    return not url.lower().startswith(SERVERS) or schema_of(url, place).current > 0
+    return not is_server(url) or schema_version(url, place) > 0
 
 
 def same_store(one: str, other: str) -> bool:

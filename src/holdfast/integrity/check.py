@@ -1,4 +1,4 @@
-"""Checking one run: its chain, what its entries add up to, its snapshots, marks, facts and inbox."""
+"""The integrity check of a run: its chain, its fold, its snapshots, checkpoints, facts and inbox; and of a store."""
 
 from __future__ import annotations
 
@@ -8,20 +8,8 @@ from typing import NamedTuple
 
 from holdfast.engine.commands.inbox import UNREADABLE, open_message
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError, Remedy, RunNotFound, problem_of
-from holdfast.integrity.comparison import Righted, Told, difference, missing_tags, righted
-from holdfast.integrity.report import (
-    FACTS,
-    INBOX,
-    JOURNAL,
-    MARK,
-    SNAPSHOT,
-    STORE,
-    Damage,
-    Progress,
-    RunReport,
-    StoreReport,
-    Stretch,
-)
+from holdfast.integrity.comparison import Corrected, corrected, difference, missing_tags
+from holdfast.integrity.report import Damage, Part, Progress, RunReport, StoreReport, Stretch
 from holdfast.journal.checkpoint_ids import Checkpoint, read_mark
 from holdfast.journal.encoding import Track, decode_run
 from holdfast.journal.fold import apply
@@ -32,30 +20,28 @@ from holdfast.journal.sealing import CHAIN_BYTES, has_sealed, is_sealed
 from holdfast.state.codec import TolerantCodec
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Entry, Mark, Message, RunInfo, Snapshot, Store
-from holdfast.stores.integrity import Found, Mender, Standing, changed_meanwhile, mending, repaired_as
+from holdfast.stores.integrity import Found, Inspector, Observed, changed_meanwhile, inspecting, repaired_as
 from holdfast.values import RunStatus
 
 _WAITING_FOR_WORKERS = {RunStatus.QUEUED.value, RunStatus.INTERRUPTED.value}
-"""A run that was moved between stores is handed to workers by its facts alone."""
+"""Statuses that differ without damage: a run that moves between stores is queued by its facts alone."""
 
-_TOLD_BY_THE_LAST_ENTRY = {
-    RunStatus.COMPLETED.value,
-    RunStatus.FAILED.value,
-    RunStatus.PAUSED.value,
-}
-"""What facts say only once the journal does."""
+_TOLD_BY_THE_LAST_ENTRY = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.PAUSED)
+"""Statuses that the facts have only once the journal has them."""
 
 _MOST_MISSING = 100
-"""How many messages in a row are told of, and replaced, at once."""
+"""The messages in a row that are reported, and replaced, at once."""
+
+_UNREADABLE = (HoldfastError, OSError, ValueError)
 
 
 class _Damaged(Exception):
-    """An entry that cannot be taken in."""
+    """An entry that cannot be folded."""
 
 
 @dataclass
 class Fold:
-    """A stretch of a journal, folded."""
+    """A folded stretch of a journal."""
 
     run: RunState
     track: Track
@@ -71,22 +57,22 @@ class Fold:
 
 @dataclass
 class RunCheck:
-    """Looks at all of a run, past every damage."""
+    """The check of one run, past every damage."""
 
     journal: Journal
-    mender: Mender
-    standing: Standing
+    inspector: Inspector
+    seen: Observed
     codec: TolerantCodec = field(default_factory=TolerantCodec)
     damages: list[Damage] = field(default_factory=list)
     sealed: bool = False
-    """Whether something of it is sealed with a key that is not here."""
+    """Whether something of it is sealed with an unknown key."""
     opened: bool = False
-    """Whether something of it was opened with a key that is here."""
+    """Whether something of it was opened with a known key."""
     entries: int = 0
     head: int = 0
     first: Entry | None = None
     first_sealed: int = 0
-    """The first of its entries that says that it is encrypted; 0 if none does. All that follow have to be."""
+    """The first entry that is encrypted; 0 if none is. All that follow have to be."""
     marks: list[int] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
     """The tags that were ever removed from the run."""
@@ -95,11 +81,11 @@ class RunCheck:
 
     @property
     def info(self) -> RunInfo:
-        return self.standing.info
+        return self.seen.info
 
     def report(self) -> RunReport:
-        """Check everything."""
-        snapshots = self.mender.snapshots(self.info.run)
+        """Check everything; return what was found."""
+        snapshots = self.inspector.snapshots(self.info.run)
         self.first_sealed = self._find_sealed()
         self._walk({found.number: found for found in snapshots})
         self._check_end()
@@ -122,23 +108,23 @@ class RunCheck:
             intact=best.stretch if best else None,
             last_good=best.last_good if best else None,
             sealed=self.sealed,
-            repaired_as=repaired_as(self.info),
+            repaired_as=repaired_as(self.info) or None,
         )
 
     def _last_known(self) -> int:
-        """The last entry that there is, or is known to be missing."""
-        told = [damage.seq or 0 for damage in self.damages if damage.part == JOURNAL]
-        return max([self.head, self.standing.head, *told])
+        """Return the last entry that there is, or is known to be missing."""
+        told = [damage.seq or 0 for damage in self.damages if damage.part == Part.JOURNAL]
+        return max([self.head, self.seen.head, *told])
 
     @property
     def journal_is_damaged(self) -> bool:
-        return any(damage.part == JOURNAL for damage in self.damages)
+        return any(damage.part == Part.JOURNAL for damage in self.damages)
 
-    def _say(self, part: str, text: str, seq: int | None = None) -> None:
+    def _report(self, part: Part, text: str, seq: int | None = None) -> None:
         self.damages.append(Damage(part, text, seq))
 
     def _walk(self, snapshots: dict[int, Found]) -> None:
-        """Take in entry after entry; after a damaged one go on from the next snapshot."""
+        """Fold entry after entry; after a damaged one continue from the next snapshot."""
         fold: Fold | None = None
         before: Entry | None = None
         for entry in self._entries():
@@ -147,49 +133,53 @@ class RunCheck:
                 self.marks.append(entry.seq)
             try:
                 self._check_place(before, entry)
-                fold = self._begun(entry, snapshots) if before is None else self._taken(fold, entry)
+                fold = self._first_fold(entry, snapshots) if before is None else self._folded(fold, entry)
             except _Damaged as error:
-                self._say(JOURNAL, problem_of(error), entry.seq)
+                self._report(Part.JOURNAL, problem_of(error), entry.seq)
                 fold = None
             before = entry
             if fold is None:
-                fold = self._based(entry, snapshots)
+                fold = self._from_snapshot(entry, snapshots)
             if fold is not None:
-                self._arrived(fold, entry, snapshots)
+                self._compare_beside(fold, entry, snapshots)
         if before is None and not self.journal_is_damaged:
-            self._say(JOURNAL, "it has no entries", 1)
+            self._report(Part.JOURNAL, "it has no entries", 1)
         elif self.best is None and not self.journal_is_damaged:
-            self._say(JOURNAL, "none of its snapshots can be read, and it was pruned", self.head)
+            self._report(Part.JOURNAL, "none of its snapshots can be read, and it was pruned", self.head)
 
     def _find_sealed(self) -> int:
         try:
-            entries = self.mender.entries(self.info.run)
+            entries = self.inspector.entries(self.info.run)
             return next((entry.seq for entry in entries if is_sealed(entry.body)), 0)
-        except (HoldfastError, OSError, ValueError):
-            return 0  # It is told of when the entries are read.
+        except _UNREADABLE:
+            return 0  # It is reported when the entries are read.
 
     def _check_end(self) -> None:
-        """A journal that ends before its facts were written has lost its end, whatever it says."""
-        best, known, status = self.best, self.standing.head, self.info.status
+        """Report a journal that ends before its facts were written: it has lost its end."""
+        best, known, status = self.best, self.seen.head, self.info.status
         if self.journal_is_damaged or best is None:
             return
         if self.head < known:
             missing = (
                 f"entry {known} is" if known == self.head + 1 else f"entries {self.head + 1} to {known} are"
             )
-            self._say(JOURNAL, f"{missing} missing at its end: its facts are newer", self.head + 1)
-        elif known or self.sealed or self.standing.problem:
+            self._report(Part.JOURNAL, f"{missing} missing at its end: its facts are newer", self.head + 1)
+        elif known or self.sealed or self.seen.problem:
             return
         elif best.run.status == RunStatus.RUNNING and status in _TOLD_BY_THE_LAST_ENTRY:
             text = f"its facts say that it is {status}: the entry that says so is missing at its end"
-            self._say(JOURNAL, text, self.head + 1)
+            self._report(Part.JOURNAL, text, self.head + 1)
 
     def _entries(self) -> Iterator[Entry]:
         try:
-            yield from self.mender.entries(self.info.run)
-        except (HoldfastError, OSError, ValueError) as error:
+            yield from self.inspector.entries(self.info.run)
+        except _UNREADABLE as error:
             self.head += 1
-            self._say(JOURNAL, f"entry {self.head} and what follows cannot be read: {error}", self.head)
+            self._report(
+                Part.JOURNAL,
+                f"entry {self.head} and what follows cannot be read: {problem_of(error)}",
+                self.head,
+            )
 
     def _check_place(self, before: Entry | None, entry: Entry) -> None:
         if before is None:
@@ -207,10 +197,10 @@ class RunCheck:
         if broken := break_at(previous, sealed, entry):
             raise _Damaged(broken)
 
-    def _begun(self, entry: Entry, snapshots: dict[int, Found]) -> Fold | None:
-        """What the first entry there is gives."""
+    def _first_fold(self, entry: Entry, snapshots: dict[int, Found]) -> Fold | None:
+        """Return the fold at the first entry that there is."""
         if entry.seq > 1:
-            based = self._based(entry, snapshots)
+            based = self._from_snapshot(entry, snapshots)
             if based is None and (clear := self._in_clear(entry, snapshots)):
                 if not self._goes_on_sealed(snapshots):
                     raise _Damaged(clear)
@@ -221,14 +211,14 @@ class RunCheck:
             return based
         fold = Fold(RunState(), Track(), 0, 0, genesis(self.info.run, self.info.key))
         try:
-            return self._taken(fold, entry)
+            return self._folded(fold, entry)
         except _Damaged:
-            if (based := self._based(entry, snapshots)) is not None and self._is_fork(entry):
+            if (based := self._from_snapshot(entry, snapshots)) is not None and self._is_fork(entry):
                 return based
             raise
 
     def _in_clear(self, entry: Entry, snapshots: dict[int, Found]) -> str:
-        """Why the snapshot of an entry is not used though it is whole: it is in the clear, and the run is not."""
+        """Return why a whole snapshot of an entry is not used: it is in the clear, and the run is not."""
         found = snapshots.get(entry.seq)
         snapshot = found.content if found is not None else None
         if not self.first_sealed or not isinstance(snapshot, Snapshot) or has_sealed(snapshot):
@@ -237,7 +227,7 @@ class RunCheck:
         return f"{what}, and entry {self.first_sealed} is"
 
     def _goes_on_sealed(self, snapshots: dict[int, Found]) -> bool:
-        """Whether a run that was pruned in the clear can be read from its first sealed entry on, by a snapshot."""
+        """Return whether a run that was pruned in the clear has a snapshot at its first sealed entry."""
         found = snapshots.get(self.first_sealed)
         return found is not None and isinstance(found.content, Snapshot) and has_sealed(found.content)
 
@@ -247,8 +237,8 @@ class RunCheck:
         except HoldfastError:
             return False
 
-    def _based(self, entry: Entry, snapshots: dict[int, Found]) -> Fold | None:
-        """The run at an entry by its snapshot, if that is whole."""
+    def _from_snapshot(self, entry: Entry, snapshots: dict[int, Found]) -> Fold | None:
+        """Return the fold at an entry by its snapshot, if that is whole."""
         found = snapshots.get(entry.seq)
         snapshot = found.content if found is not None else None
         if not isinstance(snapshot, Snapshot) or misplaced(snapshot, entry) or not is_whole(snapshot):
@@ -269,7 +259,7 @@ class RunCheck:
     def _decoded(self, snapshot: Snapshot, track: Track) -> RunState:
         return decode_run(self.journal.bodies(self.info).open_snapshot(snapshot), track, self.codec)
 
-    def _taken(self, fold: Fold | None, entry: Entry) -> Fold | None:
+    def _folded(self, fold: Fold | None, entry: Entry) -> Fold | None:
         if fold is None:
             return None
         if self._is_unreadable(entry):
@@ -281,7 +271,7 @@ class RunCheck:
                 if isinstance(record, Remarked) and not record.at:
                     self.removed.update(record.remove)
         except HoldfastError as error:
-            raise _Damaged(f"entry {entry.seq} cannot be read: {error}") from None
+            raise _Damaged(f"entry {entry.seq} cannot be read: {problem_of(error)}") from None
         except Exception as error:
             text = f"entry {entry.seq} does not follow from what came before ({error!r})"
             raise _Damaged(text) from None
@@ -291,7 +281,7 @@ class RunCheck:
         return fold
 
     def _is_unreadable(self, entry: Entry) -> bool:
-        """Whether a body is sealed with a key that is not here, so that only its checksum can be looked at."""
+        """Return whether a body is sealed with an unknown key, so that only its checksum can be verified."""
         if self.sealed:
             return True
         try:
@@ -300,15 +290,17 @@ class RunCheck:
         except CodecError:
             self.sealed = True
             if self.opened:
-                self._say(
-                    JOURNAL, f"entry {entry.seq} is sealed with another key, which is not here", entry.seq
+                self._report(
+                    Part.JOURNAL,
+                    f"entry {entry.seq} is sealed with another key, which is not here",
+                    entry.seq,
                 )
         except CorruptJournal as error:
             raise _Damaged(_alone(error)) from None
         return self.sealed
 
-    def _arrived(self, fold: Fold, entry: Entry, snapshots: dict[int, Found]) -> None:
-        """What is stored beside an entry has to agree with what the entries add up to."""
+    def _compare_beside(self, fold: Fold, entry: Entry, snapshots: dict[int, Found]) -> None:
+        """Compare what is stored beside an entry with what the entries add up to."""
         if self.best is None or fold.end >= self.best.end:
             self.best = fold
         if entry.mark is not None:
@@ -322,22 +314,22 @@ class RunCheck:
         try:
             found = read_mark(self.info.key, Mark(entry.seq, entry.at, mark, len(entry.body)), self.info.run)
         except HoldfastError as error:
-            self._say(MARK, problem_of(error), entry.seq)
+            self._report(Part.CHECKPOINT, problem_of(error), entry.seq)
             return
         fold.last_good = found
         frame = fold.run.frames.get(found.frame)
         if frame is None or self.sealed:
             return
         if found.wave != frame.waves:
-            self._say(
-                MARK,
+            self._report(
+                Part.CHECKPOINT,
                 f"the checkpoint at {entry.seq} says wave {found.wave}, the journal {frame.waves}",
                 entry.seq,
             )
 
     def _compare(self, fold: Fold, snapshot: Snapshot, entry: Entry) -> None:
         if misplaced(snapshot, entry) or not is_whole(snapshot):
-            return  # That is told with the snapshots.
+            return  # That is reported with the snapshots.
         try:
             run = self._decoded(snapshot, Track())
             what = difference(run, fold.run, self.codec)
@@ -346,108 +338,111 @@ class RunCheck:
             what = problem_of(error)
         if what:
             text = f"the snapshot at {entry.seq} is not what the journal adds up to ({what})"
-            self._say(SNAPSHOT, text, entry.seq)
+            self._report(Part.SNAPSHOT, text, entry.seq)
 
     def _check_snapshots(self, snapshots: list[Found]) -> None:
         entries = self._entries_of({found.number for found in snapshots}) if snapshots else {}
         for number, _, snapshot, problem in snapshots:
             if problem or not isinstance(snapshot, Snapshot):
-                self._say(SNAPSHOT, f"the snapshot at {number} cannot be read: {problem}", number)
+                self._report(Part.SNAPSHOT, f"the snapshot at {number} cannot be read: {problem}", number)
             elif not is_whole(snapshot):
-                self._say(
-                    SNAPSHOT, f"the snapshot at {number} is damaged (its checksum does not match)", number
+                self._report(
+                    Part.SNAPSHOT,
+                    f"the snapshot at {number} is damaged (its checksum does not match)",
+                    number,
                 )
             elif number not in entries or entries[number].chain != snapshot.chain:
-                self._say(SNAPSHOT, f"the snapshot at {number} belongs to no entry of the journal", number)
+                self._report(
+                    Part.SNAPSHOT, f"the snapshot at {number} belongs to no entry of the journal", number
+                )
             elif wrong := misplaced(snapshot, entries[number]):
-                self._say(SNAPSHOT, wrong, number)
+                self._report(Part.SNAPSHOT, wrong, number)
 
     def _entries_of(self, wanted: set[int]) -> dict[int, Entry]:
-        """The entries that are wanted, of whose bodies only the beginning is kept."""
+        """Return the entries that are wanted, with only the beginning of their bodies."""
         found: dict[int, Entry] = {}
         try:
-            for entry in self.mender.entries(self.info.run):
+            for entry in self.inspector.entries(self.info.run):
                 if entry.seq in wanted:
                     found[entry.seq] = entry._replace(body=entry.body[:1])
-        except (HoldfastError, OSError, ValueError):
-            pass  # It was told of when the entries were read.
+        except _UNREADABLE:
+            pass  # It was reported when the entries were read.
         return found
 
     def _check_reading(self) -> None:
-        """The store itself has to read what was found in it."""
+        """Compare what the store itself reads with what was found in it."""
         best, run = self.best, self.info.run
         if best is None:
             return
-        for problem in self.mender.reading_problems(run):
-            self._say(STORE, problem)
+        for problem in self.inspector.reading_problems(run):
+            self._report(Part.STORE, problem)
         try:
             if not self.sealed:
                 loaded = self.journal.load(self.info, self.codec)
                 if loaded.seq != best.end:
                     loaded = self.journal.load(self.info, self.codec, best.end)
                 if what := difference(loaded.run, best.run, self.codec):
-                    self._say(STORE, f"it is read as another run than its journal tells ({what})", best.end)
+                    self._report(
+                        Part.STORE, f"it is read as another run than its journal tells ({what})", best.end
+                    )
             listed = [mark.seq for mark in self.journal.store.marks(run, best.end + 1)]
             if listed != [seq for seq in reversed(self.marks) if seq <= best.end]:
-                self._say(STORE, "its checkpoints are not listed as they are stored")
+                self._report(Part.STORE, "its checkpoints are not listed as they are stored")
         except HoldfastError as error:
-            self._say(STORE, f"the store cannot read it: {error}")
+            self._report(Part.STORE, f"the store cannot read it: {error}")
 
     def _check_facts(self) -> None:
-        for problem in self._facts_problems():
-            self._say(FACTS, problem)
+        for problem in self.inspector.facts_problems(self.info):
+            self._report(Part.FACTS, problem)
         best, info = self.best, self.info
         if best is None or self.journal_is_damaged or self.sealed or info.status == RunStatus.DAMAGED:
             return
         run = best.run
         if info.workflow != run.workflow:
-            self._say(FACTS, f"its facts say workflow {info.workflow!r}, its journal {run.workflow!r}")
+            self._report(
+                Part.FACTS, f"its facts say workflow {info.workflow!r}, its journal {run.workflow!r}"
+            )
         if info.status != run.status and not {info.status, str(run.status)} <= _WAITING_FOR_WORKERS:
-            self._say(FACTS, f"its facts say that it is {info.status}, its journal {run.status}")
+            self._report(Part.FACTS, f"its facts say that it is {info.status}, its journal {run.status}")
         elif info.status == RunStatus.RUNNING and info.driver != run.driver:
-            self._say(FACTS, "its facts name another driver than its journal")
+            self._report(Part.FACTS, "its facts name another driver than its journal")
         if self.first is not None and self.first.seq == 1 and info.parent != self.parent_of(self.first):
-            self._say(FACTS, "its facts name another run that it was forked from than its journal")
+            self._report(Part.FACTS, "its facts name another run that it was forked from than its journal")
         if tags := missing_tags(info, run):
-            self._say(FACTS, f"its facts lack tags that its journal has: {', '.join(tags)}")
+            self._report(Part.FACTS, f"its facts lack tags that its journal has: {', '.join(tags)}")
 
-    def righted(self) -> Righted:
-        """Its facts as the journal has them, as far as that can be read."""
+    def corrected(self) -> Corrected:
+        """Return its facts as the journal has them, as far as that can be read."""
         best = self.best
         if best is None or self.sealed:
-            return Righted(self.info)
+            return Corrected(self.info)
         first = self.first
         parent = self.parent_of(first) if first is not None and first.seq == 1 else None
-        told = Told(best.run, frozenset(self.removed), best.start == 0, parent)
-        return righted(self.standing, told, self.codec)
+        # All that ever happened to the run is known only if its journal reaches back to its beginning.
+        is_all = best.start == 0 and parent == b""
+        return corrected(self.seen, best.run, self.removed, parent, is_all, self.codec)
 
     def parent_of(self, first: Entry) -> bytes:
-        """The key of the run that this one is read through, by its first entry."""
+        """Return the key of the run that this one is read through, by its first entry."""
         fork = self.journal.fork_of(replace(self.info, parent=b"?"), first, self.codec)
         return b"" if fork is None else fork.key
 
-    def _facts_problems(self) -> list[str]:
-        try:
-            return self.mender.facts_problems(self.info)
-        except HoldfastError as error:
-            return [problem_of(error)]
-
     def _check_inbox(self) -> int:
-        found = self.mender.messages(self.info.run)
+        found = self.inspector.messages(self.info.run)
         seen = self.best.run.inbox_seen if self.best is not None and not self.sealed else 0
         expected = 1
         for number, _, message, problem in found:
             for missing in range(expected, min(number, expected + _MOST_MISSING)):
-                self._say(INBOX, f"message {missing} is missing", missing)
+                self._report(Part.INBOX, f"message {missing} is missing", missing)
             expected = number + 1
             if problem or not isinstance(message, Message):
-                self._say(INBOX, f"message {number} cannot be read: {problem}", number)
-            elif message.body and (wrong := self._trouble_of(message, is_seen=number <= seen)):
-                self._say(INBOX, f"{wrong}; the run will refuse it", number)
+                self._report(Part.INBOX, f"message {number} cannot be read: {problem}", number)
+            elif message.body and (wrong := self._problem_of(message, is_seen=number <= seen)):
+                self._report(Part.INBOX, f"{wrong}; the run will refuse it", number)
         return len(found)
 
-    def _trouble_of(self, message: Message, *, is_seen: bool) -> str:
-        """Why a message is refused, if it is. Of those that the run has seen only what is not encrypted is told."""
+    def _problem_of(self, message: Message, *, is_seen: bool) -> str:
+        """Return why the run refuses a message, if it does; of a message that it has seen, only if not encrypted."""
         always = self.first is not None and is_sealed(self.first.body)
         if is_seen and (is_sealed(message.body) or not always):
             return ""
@@ -465,65 +460,56 @@ class RunCheck:
 
 
 def _alone(error: CorruptJournal) -> str:
-    """What an error says, without the run that it says it of."""
+    """Return the text of an error without the run that it is about."""
     return problem_of(error).removeprefix(f"run {error.run!r}: ")
-
-
-# Checking a run that others may be working on: what is seen only once is no damage.
 
 
 _TRIES = 6
 
 
-class Look(NamedTuple):
-    """A check of a run, and how the run stood before it. `error` is what stopped it."""
+class Checked(NamedTuple):
+    """The check of a run and its report. `error` is what stopped it."""
 
     check: RunCheck
     report: RunReport
     error: Exception | None = None
 
 
-def settled(journal: Journal, mender: Mender, run: str) -> Look | None:
-    """A run in which nothing is wrong, or the same twice while nobody changed it; `None` if it is gone."""
-    before: Look | None = None
+def check_run(journal: Journal, inspector: Inspector, run: str) -> Checked | None:
+    """Check a run until nothing is wrong, or the same twice while nobody changed it; return `None` if it is gone.
+
+    Others may be working on the run: what is seen only once is no damage.
+    """
+    found: list[Checked] = []
     for _ in range(_TRIES):
-        standing = mender.standing(run)
-        if standing is None:
+        seen = inspector.observe(run)
+        if seen is None:
             return None
-        look = _looked(journal, mender, standing)
-        if look.report.is_fine:
-            return look
-        if before is not None and _is_same(before, look):
-            return look
-        last, before = before, look
-    assert before is not None and last is not None
-    if mender.standing(run) is None:
+        found.append(_checked_once(RunCheck(journal, inspector, seen)))
+        if found[-1].report.is_fine or (len(found) > 1 and _is_same(*found[-2:])):
+            return found[-1]
+    if inspector.observe(run) is None:
         return None
     # It changes all the time; what is damaged in it stays so.
-    common = tuple(damage for damage in before.report.damages if damage in last.report.damages)
-    return Look(before.check, replace(before.report, damages=common), before.error or changed_meanwhile(run))
+    before, last = found[-2:]
+    common = tuple(damage for damage in last.report.damages if damage in before.report.damages)
+    return Checked(last.check, replace(last.report, damages=common), last.error or changed_meanwhile(run))
 
 
-def _is_same(one: Look, other: Look) -> bool:
-    stamps = one.check.standing.stamp == other.check.standing.stamp
-    return stamps and one.report.damages == other.report.damages
+def _is_same(one: Checked, other: Checked) -> bool:
+    return one.check.seen.version == other.check.seen.version and one.report.damages == other.report.damages
 
 
-def _looked(journal: Journal, mender: Mender, standing: Standing) -> Look:
-    check = RunCheck(journal, mender, standing)
+def _checked_once(check: RunCheck) -> Checked:
     try:
-        return Look(check, check.report())
-    except Exception as error:  # Whatever is in a damaged store, the other runs are looked at.
-        return Look(check, unlooked(standing.info, error), error)
+        return Checked(check, check.report())
+    except Exception as error:  # Whatever is in a damaged store, the other runs are checked.
+        return Checked(check, _unchecked(check.info, error), error)
 
 
-def unlooked(info: RunInfo, error: Exception) -> RunReport:
-    """The report of a run that could not be looked at."""
-    damage = Damage(STORE, f"it cannot be looked at: {type(error).__name__}: {error}")
+def _unchecked(info: RunInfo, error: Exception) -> RunReport:
+    damage = Damage(Part.STORE, f"it cannot be checked: {type(error).__name__}: {error}")
     return RunReport(info.run, info.workflow, info.status, (damage,))
-
-
-# Checking a whole store: its medium, then every run; nothing stops it.
 
 
 def check_store(
@@ -536,20 +522,20 @@ def check_store(
     """Verify every run, or those that are named: chains, snapshots, checkpoints, facts, inboxes, and the medium.
 
     Nothing is changed, and no damage stops it. `seal` holds the key of encrypted runs; without it only their
-    chains are verified. `progress` is told how far it is. A run that is not there raises `RunNotFound`.
+    chains are verified. `progress` is called before every run. A run that is not there raises `RunNotFound`.
     """
     journal = Journal(store, seal)
-    with mending(store) as mender:
-        infos, problems = mender.runs()
+    with inspecting(store) as inspector:
+        infos, problems = inspector.runs()
         wanted = _wanted(infos, runs, store)
-        medium = [*problems, *_asked(mender)] if runs is None else problems
+        medium = [*problems, *_medium_problems(inspector)] if runs is None else problems
         found = []
         for number, info in enumerate(wanted):
             if progress is not None:
                 progress(number, len(wanted), info.run)
-            report = _checked(journal, mender, info)
+            report = _report_of(journal, inspector, info)
             found += [report] if report is not None else []
-        leftovers = tuple(mender.leftovers()) if runs is None else ()
+        leftovers = tuple(inspector.leftovers()) if runs is None else ()
     return StoreReport(store.url, tuple(found), tuple(dict.fromkeys(medium)), leftovers)
 
 
@@ -564,22 +550,19 @@ def _wanted(infos: list[RunInfo], runs: Sequence[str] | None, store: Store) -> l
     return [known[run] for run in dict.fromkeys(runs)]
 
 
-def _asked(mender: Mender) -> list[str]:
-    """What is wrong with the medium: what others are writing just now may look wrong once."""
+def _medium_problems(inspector: Inspector) -> list[str]:
+    """Return what is wrong with the medium twice: what others are writing just now may look wrong once."""
     try:
-        found = mender.problems()
-        if not found:
-            return []
-        again = set(mender.problems())
+        found = inspector.problems()
+        again = set(inspector.problems()) if found else ()
         return [problem for problem in found if problem in again]
     except HoldfastError as error:
         return [problem_of(error)]
 
 
-def _checked(journal: Journal, mender: Mender, info: RunInfo) -> RunReport | None:
-    """One run; `None` if it is gone."""
+def _report_of(journal: Journal, inspector: Inspector, info: RunInfo) -> RunReport | None:
     try:
-        look = settled(journal, mender, info.run)
-    except Exception as error:  # Whatever is in a damaged store, the other runs are looked at.
-        return unlooked(info, error)
-    return None if look is None else look.report
+        checked = check_run(journal, inspector, info.run)
+    except Exception as error:  # Whatever is in a damaged store, the other runs are checked.
+        return _unchecked(info, error)
+    return None if checked is None else checked.report

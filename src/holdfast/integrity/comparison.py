@@ -1,8 +1,8 @@
-"""Whether two folds of a journal are the same run, however they were stored."""
+"""Comparing two folds of a journal, and correcting a run's facts by its journal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -12,17 +12,16 @@ from holdfast.journal.run_state import Frame, Remark, RunState, Step
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
 from holdfast.stores.base import RunInfo
-from holdfast.stores.integrity import Standing
+from holdfast.stores.integrity import Observed
 from holdfast.values import RunStatus
 
 _OF_THE_WRITER = ("started_at", "updated_at", "faults", "inherited_seconds")
-"""Whoever writes a run knows its records' own times, who reads it only those of the entries; and the first versions
-remembered other failures, and not how long a fork's steps had taken before it."""
+"""Fields that only the writer of a run knows exactly: the times of its records, not only of its entries."""
 _BY_PARTS = ("frames", "pauses")
 
 
 def difference(one: RunState, other: RunState, codec: Codec) -> str:
-    """In what two runs differ, in a few words; empty if they are the same."""
+    """Return in what two runs differ, in a few words; empty if they are the same."""
     for field in fields(RunState):
         if field.name not in (*_OF_THE_WRITER, *_BY_PARTS) and getattr(one, field.name) != getattr(
             other, field.name
@@ -83,52 +82,51 @@ def _step(step: Step) -> dict[str, Any]:
     return {**facts, "ops": [_op(op) for op in step.ops], "item": [_op(op) for op in step.item], "goto": goto}
 
 
-# The facts of a run as its journal tells them, and what of them it does not tell.
-
-
 _WAITING = (RunStatus.QUEUED.value, RunStatus.INTERRUPTED.value)
 
 
-class Told(NamedTuple):
-    """What a journal tells of a run: its state, the tags that were ever removed from it, and whether all of that.
-
-    `parent` is the key of the run that it is read through, `None` where that is not known.
-    """
-
-    run: RunState
-    removed: frozenset[str]
-    from_the_beginning: bool
-    parent: bytes | None
-
-
-class Righted(NamedTuple):
-    """Facts that agree with a journal, and what could not be verified of them, in words."""
+class Corrected(NamedTuple):
+    """Facts that agree with a journal, and the names of those that could not be verified."""
 
     info: RunInfo
     unverified: tuple[str, ...] = ()
 
 
-def righted(standing: Standing, told: Told, codec: Codec) -> Righted:
-    """A run's facts as its journal has them; what cannot be believed is kept only where nothing else is known."""
-    info, run = standing.info, told.run
+def corrected(
+    seen: Observed, run: RunState, removed: Collection[str], parent: bytes | None, is_all: bool, codec: Codec
+) -> Corrected:
+    """Return a run's facts as its journal has them; damaged facts are kept only where nothing else is known.
+
+    `removed` are the tags that were ever removed, `parent` is the key of the run that it is read through, if that is
+    known, and `is_all` says whether the journal has all that ever happened to the run.
+    """
+    info = seen.info
     waits = info.status in _WAITING and str(run.status) in _WAITING
     facts = replace(
         info,
         workflow=run.workflow,
         status=info.status if waits else str(run.status),
         driver=run.driver if run.status == RunStatus.RUNNING else "",
-        parent=info.parent if told.parent is None else told.parent,
+        parent=info.parent if parent is None else parent,
     )
-    if not standing.problem:
-        return Righted(replace(facts, tags=tuple(dict.fromkeys((*facts.tags, *missing_tags(info, run))))))
-    tags, are_known = _tags(info, told, codec)
-    facts = replace(facts, created_at=run.started_at, updated_at=run.updated_at, tags=tags)
+    if not seen.problem:
+        return Corrected(replace(facts, tags=(*facts.tags, *missing_tags(info, run))))
+    begun = _begun_with(run, codec)
+    is_known = is_all and begun is not None
+    kept = () if is_known else (tag for tag in info.tags if tag.isprintable())
+    tags = [tag for tag in (*(begun or ()), *kept) if tag not in removed]
+    facts = replace(
+        facts,
+        created_at=run.started_at,
+        updated_at=run.updated_at,
+        tags=tuple(dict.fromkeys((*tags, *_given(run)))),
+    )
     others = ("queue", "priority", "due time", "whether the end of its journal is there")
-    return Righted(facts, others if are_known else ("tags", *others))
+    return Corrected(facts, others if is_known else ("tags", *others))
 
 
 def missing_tags(info: RunInfo, run: RunState) -> list[str]:
-    """The tags that a run was given, and its facts lack."""
+    """Return the tags that a run was given, and its facts lack."""
     return [tag for tag in _given(run) if tag not in info.tags]
 
 
@@ -136,14 +134,10 @@ def _given(run: RunState) -> tuple[str, ...]:
     return (run.remarks.get(0) or Remark()).tags
 
 
-def _tags(info: RunInfo, told: Told, codec: Codec) -> tuple[tuple[str, ...], bool]:
-    """The tags of a run, and whether they are known: those that it was forked with are in its facts alone."""
-    known = told.from_the_beginning and told.parent == b""
+def _begun_with(run: RunState, codec: Codec) -> tuple[str, ...] | None:
+    """Return the tags that a run was started with; `None` if its config cannot be read."""
     try:
-        config = codec.decode(told.run.config) if told.run.config else {}
+        config = codec.decode(run.config) if run.config else {}
     except HoldfastError:
-        config, known = {}, False
-    begun = tags_of(config) if isinstance(config, Mapping) else ()
-    first = begun if known else (*begun, *(tag for tag in info.tags if tag.isprintable()))
-    left = [tag for tag in first if tag not in told.removed]
-    return tuple(dict.fromkeys((*left, *_given(told.run)))), known
+        return None
+    return tags_of(config) if isinstance(config, Mapping) else ()

@@ -1,22 +1,36 @@
-"""What a check of a store found: as data, and as JSON carries it."""
+"""Reports of integrity checks and repairs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from holdfast.journal.checkpoint_ids import Checkpoint
+from holdfast.views.plain import View, iso
 
-JOURNAL, SNAPSHOT, MARK, FACTS, INBOX, STORE = "journal", "snapshot", "mark", "facts", "inbox", "store"
-"""What damage is of."""
+
+class Part(StrEnum):
+    """The parts of a run that can be damaged."""
+
+    JOURNAL = "journal"
+    SNAPSHOT = "snapshot"
+    CHECKPOINT = "checkpoint"
+    FACTS = "facts"
+    INBOX = "inbox"
+    STORE = "store"
+
 
 NOTHING = "-"
-"""What a damaged run was repaired as of which nothing can be read."""
+"""The name of the repaired run where nothing of a damaged run can be read."""
+
+Progress = Callable[[int, int, str], None]
+"""Is called with how many runs were checked, of how many, and which is next."""
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(View):
     """One thing that is not as it was written. `seq` is the entry, or the number of the message."""
 
     part: str
@@ -26,26 +40,29 @@ class Damage:
     def __str__(self) -> str:
         return self.text
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: part, seq, text."""
-        return {"part": self.part, "seq": self.seq, "text": self.text}
-
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Entries that follow from each other: those after `start`, which a snapshot stands for if it is above 0."""
+class Stretch(View):
+    """Entries that follow from each other: those after `start`, which a snapshot replaces if it is above 0."""
+
+    JSON = "after=start to=end"
 
     start: int
     end: int
 
 
 @dataclass(frozen=True, slots=True)
-class RunReport:
-    """One run: what is damaged, what is intact, and the way out.
+class RunReport(View):
+    """One run: what is damaged, what is intact, and the remedy.
 
     `intact` is the stretch of its journal that reaches furthest, `None` if nothing can be read. `last_good` is the
-    newest checkpoint in it. A run that is `sealed` was checked without its key: its chain, not what it says.
+    newest checkpoint in it. A run that is `sealed` was checked without its key: its chain, not its content.
     """
+
+    JSON = (
+        "run_id=run workflow status fine=is_fine damages entries checkpoints snapshots messages sealed intact "
+        "last_good_checkpoint repaired_as remedy"
+    )
 
     run: str
     workflow: str
@@ -59,7 +76,7 @@ class RunReport:
     intact: Stretch | None = None
     last_good: Checkpoint | None = None
     sealed: bool = False
-    repaired_as: str = ""
+    repaired_as: str | None = None
 
     @property
     def is_fine(self) -> bool:
@@ -67,66 +84,45 @@ class RunReport:
 
     @property
     def needs_new_run(self) -> bool:
-        """Whether only a new run can have what is intact: of its journal something is lost, or cannot be reached."""
-        return any(damage.part in (JOURNAL, STORE) for damage in self.damages)
+        """Return whether only a new run can have what is intact: a part of the journal is lost, or out of reach."""
+        return any(damage.part in (Part.JOURNAL, Part.STORE) for damage in self.damages)
 
     @property
     def is_repairable(self) -> bool:
-        """Whether a repair would do something about the damage."""
+        """Return whether a repair would do something about the damage."""
         return not (self.is_fine or self.repaired_as) and (not self.needs_new_run or self.intact is not None)
 
     @property
-    def way_out(self) -> str:
-        """What can be done about it."""
+    def remedy(self) -> str | None:
+        """Return what can be done about the damage."""
         if self.is_fine:
-            return ""
+            return None
         if self.repaired_as == NOTHING:
             return "nothing of it can be read; restore a backup, or delete it"
         if self.repaired_as:
             return f"run {self.repaired_as!r} has what could be read of it; delete this one when you miss nothing"
         if not self.needs_new_run:
-            return "nothing of the run is lost: a repair rights it"
+            return "nothing of the run is lost: a repair restores it"
         if self.intact is None:
             return "nothing of it can be read; restore a backup"
-        lost = "all of it" if self.intact.end >= self.head else f"what it had up to entry {self.intact.end}"
-        return f"a repair writes a new run with {lost}"
+        kept = "all of it" if self.intact.end >= self.head else f"what it had up to entry {self.intact.end}"
+        return f"a repair writes a new run with {kept}"
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, workflow, status, fine, damages, entries, checkpoints, snapshots, messages, sealed, intact,
-        last_good_checkpoint, repaired_as, way_out."""
-        good, intact = self.last_good, self.intact
-        return {
-            "run_id": self.run,
-            "workflow": self.workflow,
-            "status": self.status,
-            "fine": self.is_fine,
-            "damages": [damage.as_json() for damage in self.damages],
-            "entries": self.entries,
-            "checkpoints": self.checkpoints,
-            "snapshots": self.snapshots,
-            "messages": self.messages,
-            "sealed": self.sealed,
-            "intact": None if intact is None else {"after": intact.start, "to": intact.end},
-            "last_good_checkpoint": None if good is None else _checkpoint(good),
-            "repaired_as": self.repaired_as or None,
-            "way_out": self.way_out or None,
-        }
-
-
-def _checkpoint(found: Checkpoint) -> dict[str, Any]:
-    at = found.created_at.isoformat(timespec="milliseconds")
-    return {
-        "checkpoint_id": found.id,
-        "seq": found.seq,
-        "wave": found.wave,
-        "nodes": list(found.nodes),
-        "at": at,
-    }
+    @property
+    def last_good_checkpoint(self) -> dict[str, Any] | None:
+        """Return the newest intact checkpoint as JSON has it."""
+        good = self.last_good
+        if good is None:
+            return None
+        found = {"checkpoint_id": good.id, "seq": good.seq, "wave": good.wave, "nodes": list(good.nodes)}
+        return {**found, "at": iso(good.created_at)}
 
 
 @dataclass(frozen=True, slots=True)
-class StoreReport:
-    """A whole store: its medium, and every run that was looked at. `leftovers` are no damage."""
+class StoreReport(View):
+    """A whole store: its medium, and every run that was checked. `leftovers` are no damage."""
+
+    JSON = "store fine=is_fine medium leftovers runs"
 
     store: str
     runs: tuple[RunReport, ...] = ()
@@ -135,27 +131,44 @@ class StoreReport:
 
     @property
     def damaged(self) -> tuple[RunReport, ...]:
-        """The runs that need something done."""
+        """Return the runs that need a repair."""
         return tuple(run for run in self.runs if not run.is_fine and not run.repaired_as)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Every damage that nothing was done about yet."""
-        return (
-            *self.medium,
-            *(f"run {run.run!r}: {damage}" for run in self.damaged for damage in run.damages),
-        )
+        """Return every damage that is not repaired yet."""
+        of_runs = (f"run {run.run!r}: {damage}" for run in self.damaged for damage in run.damages)
+        return (*self.medium, *of_runs)
 
     @property
     def is_fine(self) -> bool:
         return not self.problems
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: store, fine, medium, leftovers, runs."""
-        runs = [run.as_json() for run in self.runs]
-        medium = {"medium": list(self.medium), "leftovers": list(self.leftovers)}
-        return {"store": self.store, "fine": self.is_fine, **medium, "runs": runs}
+
+@dataclass(frozen=True, slots=True)
+class Repair(View):
+    """What was done about one run, in sentences. `new_run` has what was intact, if its journal was damaged.
+
+    `refused` says why nothing could be done.
+    """
+
+    JSON = "run_id=run new_run_id=new_run done refused"
+
+    run: str
+    done: tuple[str, ...] = ()
+    new_run: str | None = None
+    refused: str | None = None
 
 
-Progress = Callable[[int, int, str], None]
-"""Is told how many runs were looked at, of how many, and which is next."""
+@dataclass(frozen=True, slots=True)
+class StoreRepair(View):
+    """What was done about a store: about its medium, and about each damaged run."""
+
+    medium: tuple[str, ...] = ()
+    runs: tuple[Repair, ...] = ()
+    aside: tuple[str, ...] = ()
+    """The files that hold what was replaced."""
+
+    @property
+    def did_nothing(self) -> bool:
+        return not self.medium and not self.runs

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from holdfast import clock
 from holdfast.errors import CodecError, CommandRefused, CorruptJournal, HoldfastError, StoreError
@@ -27,6 +27,7 @@ from holdfast.stores.base import (
     Mark,
     Message,
     Readable,
+    RunFilter,
     RunInfo,
     Snapshot,
     Store,
@@ -62,9 +63,9 @@ class Resealed:
         self._there = Bodies(seal, namespace, info.run, info.key)
         self._known: dict[int, _Chains] = {}
 
-    def runs(self, *, run: str | None = None, key: bytes | None = None) -> list[RunInfo]:
+    def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
         """As the store."""
-        return self._inner.runs(run=run, key=key)
+        return self._inner.runs(**wanted)
 
     def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
         """As the store."""

@@ -13,6 +13,7 @@ from holdfast.stores.base import Store, namespace_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.namespaces import (
     check_namespace,
+    is_server,
     namespace_in,
     shown_url,
     split_namespace,
@@ -22,7 +23,6 @@ from holdfast.suggestions import closest
 from holdfast.threads import locked
 
 _SCHEMES = ("memory", "sqlite", "file")
-_SERVERS = ("postgres:", "postgresql:", "pg-embedded:")
 _SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):(.*)", re.DOTALL)
 
@@ -121,7 +121,7 @@ def open_store(
     text = os.fspath(url)
     if not isinstance(url, str):
         return _at_path(text, _chosen(namespace, None, environ))
-    if text.lower().startswith(_SERVERS):
+    if is_server(text):
         return _on_server(text, namespace, environ)
     place, of_url = split_namespace(text)
     chosen = _chosen(namespace, of_url, environ)
@@ -146,7 +146,7 @@ def _from_environment(environ: Mapping[str, str], namespace: str | None) -> Stor
     if not backend or backend == "memory":
         return get_store("memory", namespace=_chosen(namespace, None, environ))
     if backend in ("postgres", "postgresql"):
-        if not dsn.lower().startswith(_SERVERS):
+        if not is_server(dsn):
             raise StoreError(
                 f"WORKFLOW_CHECKPOINT_BACKEND={backend} needs postgresql://USER@HOST/DATABASE in "
                 "WORKFLOW_CHECKPOINT_DSN"

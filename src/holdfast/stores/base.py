@@ -1,4 +1,4 @@
-"""What a store is: opaque bytes with a few plain columns, and few verbs.
+"""The store protocol: opaque bytes with a few plain columns, and few verbs; and what all stores do alike.
 
 A store knows nothing of graphs, state or meaning. It keeps, per run, an append-only list of
 entries, some snapshots, an inbox, and one row of plain facts.
@@ -7,16 +7,16 @@ entries, some snapshots, an inbox, and one row of plain facts.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, cast, runtime_checkable
 
 from holdfast import clock
 from holdfast.errors import HoldfastError, StoreError
 
 
 class Entry(NamedTuple):
-    """What one append adds to a run's journal: one or more records, all or none.
+    """One or more records that one append adds to a run's journal, all or none.
 
     `seq` counts 1, 2, 3 … without gaps. `chain` is a checksum over the body and the chain of the
     entry before. `mark` holds the plain facts of a checkpoint when the entry ends in one.
@@ -43,9 +43,9 @@ class Snapshot:
 class RunInfo:
     """The plain facts of one run. `key` is eight bytes, unique in the store, and never changes.
 
-    A run with a `queue` belongs to the fleet: workers of that queue drive it, those of a higher `priority`
-    first. `due_at` is when a queued or paused run wants to be taken up; `None` is: a queued one at once, a
-    paused one never by itself.
+    A run with a `queue` belongs to the fleet: workers of that queue execute it, those of a higher `priority`
+    first. `due_at` is when a worker may execute a queued or paused run; `None` means at once for a queued run, and
+    never for a paused one.
     """
 
     run: str
@@ -62,7 +62,7 @@ class RunInfo:
     parent: bytes = b""
     """The key of the run that it was forked from, if it was."""
     origin: str = ""
-    """Where it came from, if from outside, and who confirmed it; see `journal.provenance`."""
+    """The provenance of a run from outside, and who confirmed it; see `journal.provenance`."""
 
 
 class Append(NamedTuple):
@@ -100,7 +100,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something the outside asked of a run; `number` counts up within the run."""
+    """A command in a run's inbox; `number` counts up within the run."""
 
     number: int
     at: float
@@ -108,7 +108,7 @@ class Message:
 
 
 class Conflict(HoldfastError):
-    """The run is not where the writer believed it to be; nothing of that append was written.
+    """The run's last seq is not the one that the append names; nothing of that append was written.
 
     `head` is the last seq that the store has for the run, or `None` if it has no such run.
     """
@@ -118,92 +118,93 @@ class Conflict(HoldfastError):
         super().__init__(f"run {run!r} is at {head}, not at {after}")
 
 
+class RunFilter(TypedDict, total=False):
+    """The filters of `Store.runs`. A run matches if it matches every filter that is given and not `None`."""
+
+    run: str | None
+    key: bytes | None
+    workflow: str | None
+    status: Sequence[str] | None
+    limit: int | None
+    prefix: str | None
+    """The beginning of the run ids."""
+    before: float | None
+    """A time that `updated_at` lies before."""
+    parent: bytes | None
+    """The key of the run that the runs were forked from."""
+
+
 class Readable(Protocol):
-    """What can be read as a store is."""
+    """The reading half of a store."""
 
     url: str
 
     def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]: ...
     def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]: ...
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None: ...
-    def runs(self, *, run: str | None = None, key: bytes | None = None) -> list[RunInfo]: ...
+    def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]: ...
     def inbox(self, run: str, after: int = 0) -> list[Message]: ...
 
 
 @runtime_checkable
 class Store(Protocol):
-    """Where journals live. Every method may be called from any thread; errors are `StoreError`s."""
+    """A place for journals. Every method may be called from any thread; errors are `StoreError`s."""
 
     url: str
 
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
-        """Write all `appends` in one transaction and one sync; answer in their order.
+        """Write all `appends` in one transaction and one sync; return one answer per append, in order.
 
-        Each append stands or falls alone: `None` says it is written (and durable as asked),
-        a `Conflict` says that nothing of it was. Creating a run whose id or key is taken is a
-        `Conflict` too. Several appends may follow each other on one run. Raises `StoreError`, with
-        nothing of any append written, if the medium refuses or an append is malformed.
+        `None` says that the append is written (and durable as asked), a `Conflict` that nothing of it is; the
+        others are written all the same. Creating a run whose id or key is taken is a `Conflict` too. Several
+        appends may follow each other on one run. Raises `StoreError`, with nothing of any append written, if the
+        medium refuses or an append is malformed.
         """
         ...
 
     def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
-        """The entries with `after < seq <= upto`, in order; none for an unknown run.
+        """Return the entries with `after < seq <= upto`, in order; none for an unknown run.
 
         Large journals are read page by page; pruning one meanwhile may raise a `StoreError`.
         """
         ...
 
     def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
-        """The run's checkpoints, newest first, with `seq < before`, at most `limit`."""
+        """Return the run's checkpoints, newest first, with `seq < before`, at most `limit`."""
         ...
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
-        """The newest snapshot with `seq <= upto`."""
+        """Return the newest snapshot with `seq <= upto`."""
         ...
 
-    def runs(
-        self,
-        *,
-        run: str | None = None,
-        key: bytes | None = None,
-        workflow: str | None = None,
-        status: Sequence[str] | None = None,
-        limit: int | None = None,
-        prefix: str | None = None,
-        before: float | None = None,
-        parent: bytes | None = None,
-    ) -> list[RunInfo]:
-        """The runs that match every filter given, latest `updated_at` first, then by run id.
-
-        `prefix` is how their ids begin; their `updated_at` lies before `before`; `parent` is the key of the run that
-        they were forked from.
-        """
+    def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
+        """Return the runs that match every filter given, latest `updated_at` first, then by run id."""
         ...
 
     def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
-        """Keep `horizon`, drop every entry and snapshot before its seq; answer how many entries went.
+        """Keep `horizon`, drop every entry and snapshot before its seq; return how many entries were dropped.
 
-        The entry at the horizon stays, so a run never loses its head. If the run has no entry of
+        The entry at the horizon stays, so a run never loses its last entry. If the run has no entry of
         that seq (unknown run, beyond the head, below an earlier horizon), nothing changes: 0. Nor does it if
-        `forks` is given and the run is the parent of others than those with these keys: whoever creates a run
-        with a parent either comes before, and is seen here, or comes after, and sees what is gone.
+        `forks` is given and the run is the parent of runs with other keys. A concurrent fork is either created
+        before, and seen here, or after, and sees what is gone.
         """
         ...
 
     def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
-        """Remove a run and all that belongs to it; `False` if there was none, or, as in `prune`, other `forks`."""
+        """Remove a run and all that belongs to it; `False` if there is none, or, as in `prune`, other `forks`."""
         ...
 
     def post(self, run: str, body: bytes, number: int | None = None) -> int:
-        """Put a message into the run's inbox, durably; answer its number (1, 2, 3 …).
+        """Put a message into the run's inbox, durably; return its number (1, 2, 3 …).
 
-        With `number` it is put there only if that is the number it gets: else a `Conflict`, whose `head` is the last
-        number there is, is raised. Raises `StoreError` if there is no such run.
+        With `number`, raises `Conflict` unless that is the next number; its `head` is the last number. Raises
+        `StoreError` if there is no such run.
         """
         ...
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
-        """The messages with `number > after`, in order."""
+        """Return the messages with `number > after`, in order."""
         ...
 
     def close(self) -> None:
@@ -213,29 +214,29 @@ class Store(Protocol):
 
 @runtime_checkable
 class Leases(Protocol):
-    """What a store adds that several machines share: telling by its own clock whether a driver is alive."""
+    """Leases of processes, by the clock of a store that several machines share."""
 
     def lease(self) -> str:
-        """The name of this process's lease, which is renewed from now until the store is closed."""
+        """Return the name of this process's lease, which is renewed from now until the store is closed."""
         ...
 
     def is_live(self, lease: str) -> bool:
-        """Whether a lease was renewed in time."""
+        """Return whether a lease was renewed in time."""
         ...
 
     def lapses(self) -> int:
-        """A number that changes whenever this process may have been thought dead: its lease was not renewed in time.
+        """Return a number that changes whenever this process's lease, by its own clock, was not renewed in time.
 
-        By its own clock. While that lasts it is another each time, for anybody may come at any moment, and once more
-        when it is over. Asked before every step, so it costs nothing.
+        While that lasts each call returns another number, since any worker may take over at any time; it changes
+        once more afterwards. Called before every step, so it costs nothing.
         """
         ...
 
 
 def leases_of(store: Store) -> Leases | None:
-    """The store, if it has leases. Asked for every run, so each kind of store is looked at only once.
+    """Return the store if it has leases. Called for every run, so each class is looked at only once.
 
-    One that stands for another, whatever that is, is looked at each time.
+    A class with `__getattr__`, which may wrap any store, is looked at each time.
     """
     kind = type(store)
     has_leases = _LEASED.get(kind)
@@ -251,7 +252,7 @@ _LEASED: dict[type, bool] = {}
 
 @runtime_checkable
 class Watched(Protocol):
-    """What a store adds that is told of changes, so that nobody has to ask again and again."""
+    """Notifications of changes, so that nobody has to poll."""
 
     def changed(self, run: str, timeout: float) -> bool:
         """Wait until something of a run may have changed, its journal or its inbox; `False` after `timeout`."""
@@ -260,19 +261,19 @@ class Watched(Protocol):
 
 @runtime_checkable
 class Overview(Protocol):
-    """What a store adds that is a round trip away: telling of many runs in one answer."""
+    """Answers about many runs in one round trip."""
 
     def newest_marks(self, runs: Sequence[str]) -> dict[str, Mark]:
-        """The newest checkpoint of each of these runs that has one."""
+        """Return the newest checkpoint of each of these runs that has one."""
         ...
 
     def inboxes(self, after: Mapping[str, int]) -> dict[str, list[Message]]:
-        """As `Store.inbox` for each of these runs; one that is not answered has no such messages."""
+        """Return `Store.inbox` for each of these runs; runs without such messages are left out."""
         ...
 
 
 def newest_marks(store: Store, runs: Sequence[str]) -> dict[str, Mark]:
-    """The newest checkpoint of each of these runs that has one."""
+    """Return the newest checkpoint of each of these runs that has one."""
     if isinstance(store, Overview):
         return store.newest_marks(runs)
     found = {run: store.marks(run, limit=1) for run in runs}
@@ -280,7 +281,7 @@ def newest_marks(store: Store, runs: Sequence[str]) -> dict[str, Mark]:
 
 
 def inboxes(store: Store, after: Mapping[str, int]) -> dict[str, list[Message]]:
-    """The messages of each of these runs with numbers above the one given."""
+    """Return the messages of each of these runs with numbers above the one given."""
     if len(after) > 1 and isinstance(store, Overview):
         return store.inboxes(after)
     return {run: store.inbox(run, number) for run, number in after.items()}
@@ -296,20 +297,106 @@ def wait_for_change(store: Store, run: str, timeout: float) -> None:
 
 DEFAULT_NAMESPACE = "default"
 
+SCHEMA_VERSION = 1
+"""The version of the tables of SQLite and PostgreSQL; a store with another version is refused."""
+
+
+def other_version(url: str, version: int) -> StoreError:
+    """Return the error for a store that was made by another version of Holdfast."""
+    return StoreError(
+        f"{url} was made by another version of Holdfast (schema {version}, this version has {SCHEMA_VERSION}); "
+        "use that version, or choose another store"
+    )
+
 
 def namespace_of(store: Readable) -> str:
-    """The namespace that a store is bound to: it neither lists nor reads the runs of another."""
+    """Return the namespace that a store is bound to: it neither lists nor reads the runs of another."""
     return str(getattr(store, "namespace", DEFAULT_NAMESPACE))
 
 
+class BaseStore:
+    """The parts that the stores of this package share."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        self.url, self.namespace = url, namespace
+        self._closed = False
+
+    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+        """Return the entries of a run page by page."""
+        if upto is not None and upto <= after:
+            return iter(())
+        # The first page is fetched at once, so that errors appear where `read` is called.
+        page, more = self._page(run, within(after), within(upto))
+        return self._pages(run, page, within(upto)) if more else iter(page)
+
+    def _pages(self, run: str, page: list[Entry], last: int) -> Iterator[Entry]:
+        more = True
+        while page:
+            yield from page
+            end = page[-1].seq
+            page, more = self._page(run, end, last) if more else ([], False)
+            if page and page[0].seq != end + 1:
+                raise StoreError(f"run {run!r} was pruned while it was read; read it again")
+
+    def _page(self, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
+        """Return the entries after `after` up to `last`, as many as fit on a page, and whether there may be more."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Refuse every further call."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"the store {self.url} is closed; open it again")
+
+
+LAST_SEQ = (1 << 32) - 1
+"""The largest seq, or number of a message, that a run can have."""
+
+
+def within(number: int | None) -> int:
+    """Return a number as a seq, `None` as the largest one."""
+    return LAST_SEQ if number is None else max(0, min(number, LAST_SEQ))
+
+
+def no_inbox(run: str) -> StoreError:
+    """Return the error for a message to an unknown run."""
+    return StoreError(f"no run {run!r} is stored, so it has no inbox")
+
+
+_MATCHES: Mapping[str, Callable[[RunInfo, Any], bool]] = {
+    "run": lambda info, run: info.run == run,
+    "key": lambda info, key: info.key == key,
+    "workflow": lambda info, workflow: info.workflow == workflow,
+    "status": lambda info, statuses: info.status in statuses,
+    "prefix": lambda info, prefix: info.run.startswith(prefix),
+    "before": lambda info, time: info.updated_at < time,
+    "parent": lambda info, key: info.parent == key,
+}
+
+
+def select(infos: Iterable[RunInfo], **wanted: Unpack[RunFilter]) -> list[RunInfo]:
+    """Filter and order runs the way `Store.runs` promises."""
+    limit = wanted.pop("limit", None)
+    tests = [(_MATCHES[name], value) for name, value in wanted.items() if value is not None]
+    matching = [info for info in infos if all(test(info, value) for test, value in tests)]
+    return sorted(matching, key=lambda info: (-info.updated_at, info.run))[:limit]
+
+
+def has_other_forks(infos: Iterable[RunInfo], key: bytes, forks: Collection[bytes] | None) -> bool:
+    """Return whether runs with keys other than `forks` were forked from the run with `key`; `None` allows all."""
+    return forks is not None and any(info.parent == key and info.key not in forks for info in infos)
+
+
 def check_number(run: str, number: int | None, last: int) -> None:
-    """Raise `Conflict` if a message is to get another number than the next one."""
+    """Raise `Conflict` if `number` is not the next number of an inbox."""
     if number is not None and number != last + 1:
         raise Conflict(run, number - 1, last)
 
 
 def end_of_prefix(prefix: str) -> str | None:
-    """The first text, by code points, after all that begin with `prefix`; `None` if there is none."""
+    """Return the first text, by code points, after all that begin with `prefix`; `None` if there is none."""
     for place in range(len(prefix) - 1, -1, -1):
         code = ord(prefix[place]) + 1
         if code <= sys.maxunicode:
@@ -340,7 +427,7 @@ def check(append: Append) -> None:
 
 
 def pruned_before(append: Append) -> int:
-    """How many entries a run that is created lacks at its beginning, since they were pruned elsewhere."""
+    """Return how many entries a run that is created lacks at its beginning: they were pruned elsewhere."""
     first = append.entries[0].seq if append.entries else 1
     return first - 1 if any(snapshot.seq == first for snapshot in append.snapshots) else 0
 
@@ -357,39 +444,16 @@ def _check_creation(append: Append) -> None:
 
 
 PAGE_ENTRIES, PAGE_BYTES = 1000, 4 << 20
-"""A page of a journal ends at the first of these."""
-
-
-def paged(
-    fetch: Callable[[int], tuple[list[Entry], bool]], run: str, after: int, upto: int | None
-) -> Iterator[Entry]:
-    """The entries that `fetch(after)` gives page by page, each with whether there may be more.
-
-    The first page is fetched at once, so that errors appear where `read` is called.
-    """
-    if upto is not None and upto <= after:
-        return iter(())
-    page, more = fetch(after)
-    return _pages(fetch, run, page) if more else iter(page)
-
-
-def _pages(fetch: Callable[[int], tuple[list[Entry], bool]], run: str, page: list[Entry]) -> Iterator[Entry]:
-    more = True
-    while page:
-        yield from page
-        last = page[-1].seq
-        page, more = fetch(last) if more else ([], False)
-        if page and page[0].seq != last + 1:
-            raise StoreError(f"run {run!r} was pruned while it was read; read it again")
+"""The limits of a page of a journal."""
 
 
 def is_in_memory(store: Store) -> bool:
-    """Whether a store is gone with the process."""
+    """Return whether a store is lost with the process."""
     return store.url.startswith("memory:")
 
 
 def in_memory_only(store: Store) -> str:
-    """Return what a message adds to "kept" if this store is gone with the process; empty for all others."""
+    """Return what a message adds to "kept" if this store is lost with the process; empty for all others."""
     if not is_in_memory(store):
         return ""
     return " in memory only, until this process ends (to keep them, compile with store='sqlite:///runs.db')"

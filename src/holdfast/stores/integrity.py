@@ -1,26 +1,28 @@
-"""Looking at what a store holds as far as it can be read, whatever is damaged, and putting right what can be."""
+"""Inspectors: reading what a store holds as far as it can be read, whatever is damaged, and repairing the medium."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from holdfast.errors import HoldfastError, RunConflict, StoreError, problem_of
 from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot, Store
+from holdfast.stores.memory import MemoryStore
 from holdfast.values import RunStatus
 
 Keep = Callable[[str, bytes], None]
 """Puts bytes aside under a name before they are removed."""
 
-
 REPAIRED_AS = "repaired-as:"
-"""How the tag of a damaged run begins that names the run with what could be read of it."""
+"""The beginning of the tag of a damaged run that names the run with what could be read of it."""
 
 
 def repaired_as(info: RunInfo) -> str:
-    """The run that has what could be read of a damaged one; empty if it was not repaired."""
+    """Return the run that has what could be read of a damaged one; empty if it was not repaired."""
     if info.status != RunStatus.DAMAGED:
         return ""
     names = [tag.removeprefix(REPAIRED_AS) for tag in info.tags if tag.startswith(REPAIRED_AS)]
@@ -28,7 +30,7 @@ def repaired_as(info: RunInfo) -> str:
 
 
 class Found(NamedTuple):
-    """A snapshot or a message as far as it can be read: its number, its bytes, itself, or what is wrong with it."""
+    """A snapshot or a message as far as it can be read: its number, its bytes, and its content or its problem."""
 
     number: int
     raw: bytes
@@ -37,70 +39,70 @@ class Found(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The runs whose facts can be read, and what stands in the way of others."""
+    """The runs whose facts can be read, and why others cannot."""
 
     infos: list[RunInfo]
     problems: list[str]
 
 
-class Standing(NamedTuple):
-    """How a run stands: its facts, and what tells whether somebody has changed it since.
+class Observed(NamedTuple):
+    """The facts of a run as they were read, and a `version` that differs once somebody has changed the run.
 
-    `head` is the last entry that there was when the facts were written, 0 where that is not known. `problem` says why
-    the facts cannot be believed, if so; `raw` is what is stored of them.
+    `head` is the last entry that there was when the facts were written. `problem` says why the facts cannot be
+    trusted, if so; `raw` is what is stored of them.
     """
 
     info: RunInfo
     head: int
-    stamp: object
+    version: object
     problem: str = ""
     raw: bytes = b""
 
 
-class Mender:
-    """Asks a store through its usual verbs. Stores that know their medium better have menders of their own."""
+class Inspector:
+    """Reads a store through its usual verbs. Stores that know their medium better have inspectors of their own."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     def problems(self) -> list[str]:
-        """What is wrong with the medium, and with what belongs to no run."""
+        """Return what is wrong with the medium, and with what belongs to no run."""
         return []
 
     def leftovers(self) -> list[str]:
-        """What a crash left behind and nobody needs; no damage."""
+        """Return what a crash left behind and nobody needs; no damage."""
         return []
 
     def runs(self) -> Listing:
-        """All runs."""
+        """Return all runs."""
         try:
             return Listing(self.store.runs(), [])
         except HoldfastError as error:
             return Listing([], [problem_of(error)])
 
-    def standing(self, run: str) -> Standing | None:
-        """How a run stands now; `None` if it is gone."""
+    def observe(self, run: str) -> Observed | None:
+        """Return the facts of a run as they are now; `None` if it is gone."""
         found = self.store.runs(run=run)
-        return Standing(found[0], 0, found[0]) if found else None
+        return Observed(found[0], 0, found[0]) if found else None
 
     def facts_problems(self, info: RunInfo) -> list[str]:
-        """What is wrong with how a run's facts are kept, and found."""
-        found = []
-        for how, infos in (("id", self.store.runs(run=info.run)), ("key", self.store.runs(key=info.key))):
-            if infos != [info]:
-                found.append(f"looking for its {how} does not find it")
-        return found
+        """Return what is wrong with how a run's facts are kept, and found."""
+        try:
+            by = {"id": self.store.runs(run=info.run), "key": self.store.runs(key=info.key)}
+        except HoldfastError as error:
+            return [problem_of(error)]
+        return [f"looking for its {how} does not find it" for how, infos in by.items() if infos != [info]]
 
     def reading_problems(self, run: str) -> list[str]:
-        """What keeps the store from reading a run whose entries are all there."""
+        """Return what keeps the store from reading a run whose entries are all there."""
         return []
 
     def entries(self, run: str) -> Iterator[Entry]:
-        """The entries in order; where one cannot be read, a `StoreError` ends them."""
+        """Yield the entries in order; where one cannot be read, raise a `StoreError`."""
         return self.store.read(run)
 
     def snapshots(self, run: str) -> list[Found]:
-        """All snapshots, in order."""
+        """Return all snapshots, in order."""
         found: list[Found] = []
         upto: int | None = None
         while True:
@@ -114,7 +116,7 @@ class Mender:
             upto = snapshot.seq - 1
 
     def messages(self, run: str) -> list[Found]:
-        """All messages, in order."""
+        """Return all messages, in order."""
         try:
             return [Found(message.number, message.body, message) for message in self.store.inbox(run)]
         except HoldfastError as error:
@@ -124,53 +126,125 @@ class Mender:
         """Remove a snapshot, if it is still the one with these bytes."""
         raise StoreError(f"{self.store.url} cannot remove the snapshot at {number} of run {run!r}")
 
-    def void_message(self, run: str, number: int) -> None:
-        """Put a message that says nothing, which the run refuses, where one cannot be read, or is missing."""
+    def blank_message(self, run: str, number: int) -> None:
+        """Put an empty message, which the run refuses, where one cannot be read or is missing."""
         raise StoreError(f"{self.store.url} cannot replace message {number} of run {run!r}")
 
-    def put_facts(self, info: RunInfo, head: int, seen: Standing) -> None:
-        """Replace a run's facts, if it stands as it was `seen`; else `RunConflict`. `head` is its last known entry."""
-        if self.standing(info.run) != seen:
+    def put_facts(self, info: RunInfo, head: int, seen: Observed) -> None:
+        """Replace a run's facts; raise `RunConflict` if it changed since it was `seen`. `head` is its last entry."""
+        if self.observe(info.run) != seen:
             raise changed_meanwhile(info.run)
-        after: int | None = head
-        for _ in range(2):  # What is missing at the end was known of, and is not there.
-            (conflict,) = self.store.commit([Append(info.run, after or head, (), info)])
-            if conflict is None:
-                return
-            after = conflict.head
-        raise changed_meanwhile(info.run)
+        (conflict,) = self.store.commit([Append(info.run, head, (), info)])
+        if conflict is not None and conflict.head is not None:  # The end of the journal is missing.
+            (conflict,) = self.store.commit([Append(info.run, conflict.head, (), info)])
+        if conflict is not None:
+            raise changed_meanwhile(info.run)
 
-    def beside(self) -> Path:
-        """The folder for what is put aside, unless another is given."""
+    def lost_and_found(self) -> Path:
+        """Return the folder for what is put aside, unless another is given."""
         return Path("lost+found")
 
-    def close(self) -> None:
-        """Release what was opened to look; the store stays open."""
-
-    def mend(self, keep: Keep) -> list[str]:
-        """Put right what `problems` found and can be; what is removed is kept aside. Answers what was done."""
+    def repair(self, keep: Keep) -> list[str]:
+        """Repair what `problems` found and can be repaired; return what was done. What is removed is kept aside."""
         return []
+
+    def close(self) -> None:
+        """Release what was opened to read; the store stays open."""
+
+
+class MemoryInspector(Inspector):
+    """Memory has no medium that could be damaged."""
+
+    store: MemoryStore
+
+    def drop_snapshot(self, run: str, number: int, raw: bytes) -> None:
+        with self.store._lock:
+            found = self.store._runs[run]
+            if number in found.snapshots and found.snapshots[number].body == raw:
+                kept = {seq: snapshot for seq, snapshot in found.snapshots.items() if seq != number}
+                self.store._runs[run] = replace(found, snapshots=kept)
+
+    def blank_message(self, run: str, number: int) -> None:
+        with self.store._lock:
+            found = self.store._runs[run]
+            others = [message for message in found.inbox if message.number != number]
+            inbox = sorted([*others, Message(number, 0.0, b"")], key=lambda message: message.number)
+            self.store._runs[run] = replace(found, inbox=inbox)
+
+
+class TableInspector(Inspector):
+    """Inspects the tables of a database for rows that belong to no run."""
+
+    TABLES: ClassVar[tuple[str, ...]]
+    STRAY: ClassVar[str]
+    """The rows of a `{table}` that belong to no run, as the end of a query."""
+
+    def rows(self, query: str, *values: Any) -> Iterator[Sequence[Any]]:
+        """Yield the rows of a query; raise `StoreError` where one cannot be read."""
+        raise NotImplementedError
+
+    def change(self, statement: str, *values: Any) -> None:
+        """Execute a statement in a transaction."""
+        raise NotImplementedError
+
+    def problems(self) -> list[str]:
+        found = []
+        for table in self.tables():
+            try:
+                ((count,),) = self.rows(f"SELECT count(*) {self.STRAY.format(table=table)}")
+            except StoreError as error:
+                found.append(f"table {table} cannot be read as a whole: {error}")
+                continue
+            if count:
+                found.append(f"{count} rows of table {table} are of no run")
+        return found
+
+    def tables(self) -> Sequence[str]:
+        """Return the tables of which all rows can be seen."""
+        return self.TABLES
+
+    def repair(self, keep: Keep) -> list[str]:
+        done = []
+        for table in self.tables():
+            stray = self.STRAY.format(table=table)
+            try:
+                if rows := list(self.rows(f"SELECT * {stray}")):
+                    keep(f"{table}.json", plain_json(rows))
+                    self.change(f"DELETE {stray}")
+                    done.append(f"{len(rows)} rows of table {table} that were of no run are put aside")
+            except StoreError:
+                continue  # A table that cannot be read is reported as a problem.
+        return done
+
+
+def plain_json(value: Any) -> bytes:
+    """Return rows or facts as JSON, bytes in hexadecimal."""
+
+    def plain(other: Any) -> str:
+        return bytes(other).hex() if isinstance(other, (bytes, memoryview)) else str(other)
+
+    return json.dumps(value, default=plain).encode()
 
 
 def changed_meanwhile(run: str) -> RunConflict:
-    """The error for a run that does not stand as it was checked."""
+    """Return the error for a run that was changed after it was checked."""
     return RunConflict(f"run {run!r} was changed while it was being repaired; check it again")
 
 
 @runtime_checkable
-class Mendable(Protocol):
-    """What a store adds that knows its medium."""
+class Inspectable(Protocol):
+    """A store that knows its medium."""
 
-    def mender(self) -> Mender:
-        """A mender of its own, which whoever asks for it closes."""
+    def inspector(self) -> Inspector:
+        """Return an inspector of its own, which the caller closes."""
         ...
 
 
 @contextmanager
-def mending(store: Store) -> Iterator[Mender]:
-    """A mender of the store's kind, for this block."""
-    mender = store.mender() if isinstance(store, Mendable) else Mender(store)
+def inspecting(store: Store) -> Iterator[Inspector]:
+    """Open the inspector of a store for this block."""
+    inspector = store.inspector() if isinstance(store, Inspectable) else Inspector(store)
     try:
-        yield mender
+        yield inspector
     finally:
-        mender.close()
+        inspector.close()

@@ -1,18 +1,17 @@
-"""What a store holds and how much room that takes, told without reading what is in it."""
+"""What a store holds and how much room that takes, counted without reading what is in it."""
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from holdfast.errors import StoreError
-from holdfast.stores import open_store
-from holdfast.stores.base import RunInfo, Store, namespace_of
+from holdfast.stores.base import SCHEMA_VERSION, Entry, Message, RunInfo, Snapshot, Store, namespace_of
+from holdfast.stores.namespaces import is_server
 
 
 class RunSize(NamedTuple):
@@ -29,12 +28,21 @@ class RunSize(NamedTuple):
 
     @property
     def size(self) -> int:
-        """All of it, in bytes."""
+        """Return the sum of all sizes, in bytes."""
         return self.entry_bytes + self.snapshot_bytes + self.message_bytes
 
 
+def size_of(
+    run: str, entries: Collection[Entry], snapshots: Collection[Snapshot], messages: Collection[Message]
+) -> RunSize:
+    """Return the size of a run that is all in memory."""
+    marks = sum(entry.mark is not None for entry in entries)
+    sizes = [sum(len(each.body) for each in part) for part in (entries, snapshots, messages)]
+    return RunSize(run, len(entries), marks, sizes[0], len(snapshots), sizes[1], len(messages), sizes[2])
+
+
 class Footprint(NamedTuple):
-    """What kind of store it is and where; the version of its schema, if it has one, and its size on disk."""
+    """The kind of a store and its place; the version of its schema, if it has one, and its size on disk."""
 
     kind: str
     place: str
@@ -44,14 +52,14 @@ class Footprint(NamedTuple):
 
 @runtime_checkable
 class Measured(Protocol):
-    """What a store adds that can tell how much it holds."""
+    """A store that can tell how much it holds."""
 
     def footprint(self) -> Footprint:
-        """The store as a whole."""
+        """Return the store as a whole."""
         ...
 
     def sizes(self) -> Iterable[RunSize]:
-        """How much each run of the store's namespace holds. No body is read."""
+        """Return how much each run of the store's namespace holds, without reading any body."""
         ...
 
 
@@ -80,7 +88,7 @@ class Usage:
     oldest: float | None
     """When the run began that began first."""
     newest: float | None
-    """When a run was touched last."""
+    """When a run was changed last."""
     entries: int | None = None
     checkpoints: int | None = None
     snapshots: int | None = None
@@ -92,7 +100,7 @@ class Usage:
 
 
 def usage_of(store: Store, largest: int = 5) -> Usage:
-    """What a store holds, with its `largest` runs."""
+    """Return what a store holds, with its `largest` runs."""
     infos = {info.run: info for info in store.runs()}
     measured = store if isinstance(store, Measured) else None
     kind, place, schema, disk = measured.footprint() if measured else Footprint("unknown", store.url)
@@ -126,59 +134,17 @@ def _large(info: RunInfo, size: RunSize) -> LargeRun:
     return LargeRun(info.run, info.workflow, info.status, size.entries, size.size)
 
 
-# Bringing a store's schema up to date, and telling whether that is needed.
+def schema_version(url: str, place: Path | None) -> int:
+    """Return the version of a store's schema, 0 if it has none yet; raise `StoreError` if it is not ours.
 
+    Nothing is changed. `place` is the store's file or folder, if it has one.
+    """
+    if is_server(url):
+        from holdfast.stores.postgres.schema import stored_version
 
-class Schema(NamedTuple):
-    """How a store's schema stands: its version, 0 if it has none yet, and the newest that is known here."""
-
-    current: int
-    newest: int
-    missing: tuple[str, ...] = ()
-    """The names of the migrations that it lacks."""
-
-    @property
-    def is_current(self) -> bool:
-        """Whether nothing is to be done."""
-        return not self.missing
-
-
-SERVERS = ("postgres:", "postgresql:", "pg-embedded:")
-
-
-def schema_of(url: str, place: Path | None) -> Schema:
-    """How the schema of a store stands; nothing is changed. `place` is its file or folder, if it has one."""
-    if url.lower().startswith(SERVERS):
-        return _of_server(url)
+        return stored_version(url)
     if place is None or place.is_dir():
-        return Schema(1, 1)
-    return _of_file(place)
+        return SCHEMA_VERSION
+    from holdfast.stores.sqlite.connection import stored_version as stored_version_in
 
-
-def migrate_store(url: str, place: Path | None) -> tuple[Schema, Schema]:
-    """Bring a store to the newest schema, creating it if need be; how it stood before, and how it stands now."""
-    before = schema_of(url, place)
-    if url.lower().startswith(SERVERS):
-        from holdfast.stores.postgres.migrations import migrate
-
-        migrate(url)
-    else:
-        open_store(url).close()
-    return before, schema_of(url, place)
-
-
-def _of_server(url: str) -> Schema:
-    try:
-        from holdfast.stores.postgres.migrations import version
-    except ImportError as error:
-        raise StoreError(
-            f"PostgreSQL stores need the package {error.name}: pip install 'holdfast[postgres]'"
-        ) from error
-    return Schema(*version(url))
-
-
-def _of_file(path: Path) -> Schema:
-    from holdfast.stores.sqlite.connection import migration_names, stored_version
-
-    current, names = stored_version(path), migration_names()
-    return Schema(current, max(names), tuple(name for number, name in names.items() if number > current))
+    return stored_version_in(place)

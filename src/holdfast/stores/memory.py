@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from holdfast import clock
 from holdfast.errors import StoreError
 from holdfast.stores.base import (
     DEFAULT_NAMESPACE,
     Append,
+    BaseStore,
     Conflict,
     Entry,
     Mark,
     Message,
+    RunFilter,
     RunInfo,
     Snapshot,
     check,
     check_number,
+    has_other_forks,
+    no_inbox,
     pruned_before,
+    select,
 )
-from holdfast.stores.integrity import Mender
 from holdfast.stores.namespaces import check_namespace, own_url
 from holdfast.threads import locked
 
-if TYPE_CHECKING:  # Few ask how much a store holds.
+if TYPE_CHECKING:  # Few ask how much a store holds, or whether it is damaged.
+    from holdfast.stores.integrity import Inspector
     from holdfast.stores.maintenance import Footprint, RunSize
 
 
@@ -44,38 +49,20 @@ class _Run:
     def head(self) -> int:
         return self.first + len(self.entries) - 1
 
-    def size(self) -> RunSize:
-        """How much it holds."""
-        from holdfast.stores.maintenance import RunSize
-
-        kept = self.snapshots.values()
-        return RunSize(
-            self.info.run,
-            len(self.entries),
-            sum(entry.mark is not None for entry in self.entries),
-            sum(len(entry.body) for entry in self.entries),
-            len(kept),
-            sum(len(snapshot.body) for snapshot in kept),
-            len(self.inbox),
-            sum(len(message.body) for message in self.inbox),
-        )
-
     def between(self, after: int, upto: int | None) -> list[Entry]:
-        """The entries with `after < seq <= upto`."""
+        """Return the entries with `after < seq <= upto`."""
         stop = None if upto is None else max(0, upto - self.first + 1)
         return self.entries[max(0, after - self.first + 1) : stop]
 
 
-class MemoryStore:
-    """Keeps journals in memory, for tests, trials and runs that need not outlive the process."""
+class MemoryStore(BaseStore):
+    """A store for tests, trials and runs that need not outlive the process."""
 
     def __init__(self, *, namespace: str = DEFAULT_NAMESPACE) -> None:
-        self.namespace = check_namespace(namespace)
-        self.url = own_url("memory://", namespace)
+        super().__init__(own_url("memory://", namespace), check_namespace(namespace))
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] = {}
         self._keys: dict[bytes, str] = {}
-        self._closed = False
 
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         for append in appends:
@@ -86,9 +73,9 @@ class MemoryStore:
         self._check_open()
         return [self._apply(append) for append in appends]
 
-    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+    def _page(self, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
         found = self._find(run)
-        return iter(found.between(after, upto) if found else ())
+        return (found.between(after, last) if found else []), False
 
     def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
         found = self._find(run)
@@ -108,39 +95,16 @@ class MemoryStore:
         index = len(seqs) if upto is None else bisect_right(seqs, upto)
         return found.snapshots[seqs[index - 1]] if index else None
 
-    def runs(
-        self,
-        *,
-        run: str | None = None,
-        key: bytes | None = None,
-        workflow: str | None = None,
-        status: Sequence[str] | None = None,
-        limit: int | None = None,
-        prefix: str | None = None,
-        before: float | None = None,
-        parent: bytes | None = None,
-    ) -> list[RunInfo]:
+    def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
         self._check_open()
-        return select(
-            [stored.info for stored in self._all()],
-            run=run,
-            key=key,
-            workflow=workflow,
-            status=status,
-            limit=limit,
-            prefix=prefix,
-            before=before,
-            parent=parent,
-        )
+        return select([stored.info for stored in self._all()], **wanted)
 
     def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
         return locked(self._lock, self._prune, run, horizon, forks)
 
     def _prune(self, run: str, horizon: Snapshot, forks: Collection[bytes] | None) -> int:
         found = self._find(run)
-        if found is None or not found.first <= horizon.seq <= found.head:
-            return 0
-        if self._has_other_forks(found, forks):
+        if found is None or not found.first <= horizon.seq <= found.head or self._is_parent(found, forks):
             return 0
         later = {seq: kept for seq, kept in found.snapshots.items() if seq > horizon.seq}
         self._runs[run] = replace(
@@ -156,7 +120,7 @@ class MemoryStore:
 
     def _delete(self, run: str, forks: Collection[bytes] | None) -> bool:
         found = self._find(run)
-        if found is None or self._has_other_forks(found, forks):
+        if found is None or self._is_parent(found, forks):
             return False
         del self._runs[run]
         self._keys.pop(found.info.key, None)
@@ -168,7 +132,7 @@ class MemoryStore:
     def _post(self, run: str, body: bytes, number: int | None) -> int:
         found = self._find(run)
         if found is None:
-            raise StoreError(f"no run {run!r} is stored, so it has no inbox")
+            raise no_inbox(run)
         last = len(found.inbox)
         check_number(run, number, last)
         found.inbox.append(Message(last + 1, clock.time(), body))
@@ -179,54 +143,37 @@ class MemoryStore:
         return found.inbox[max(0, after) :] if found else []
 
     def footprint(self) -> Footprint:
-        """The store as a whole."""
+        """Return what kind of store this is."""
         from holdfast.stores.maintenance import Footprint
 
         return Footprint("memory", "this process")
 
     def sizes(self) -> list[RunSize]:
-        """How much each run holds."""
+        """Return how much each run holds."""
+        from holdfast.stores.maintenance import size_of
+
         self._check_open()
-        return [run.size() for run in self._all()]
+        return [size_of(run.info.run, run.entries, run.snapshots.values(), run.inbox) for run in self._all()]
 
-    def mender(self) -> Mender:
-        """What looks at the runs, whatever is wrong with them."""
-        return _MemoryMender(self)
+    def inspector(self) -> Inspector:
+        """Return the inspector of this store."""
+        from holdfast.stores.integrity import MemoryInspector
 
-    def drop_snapshot(self, run: str, seq: int) -> None:
-        """Remove a snapshot."""
-        locked(self._lock, self._drop_snapshot, run, seq)
-
-    def _drop_snapshot(self, run: str, seq: int) -> None:
-        if (found := self._find(run)) is not None:
-            kept = {other: snapshot for other, snapshot in found.snapshots.items() if other != seq}
-            self._runs[run] = replace(found, snapshots=kept)
-
-    def void_message(self, run: str, number: int) -> None:
-        """Put a message that says nothing at this number."""
-        locked(self._lock, self._void_message, run, number)
-
-    def _void_message(self, run: str, number: int) -> None:
-        if (found := self._find(run)) is not None:
-            others = [message for message in found.inbox if message.number != number]
-            void = Message(number, 0.0, b"")
-            inbox = sorted([*others, void], key=lambda message: message.number)
-            self._runs[run] = replace(found, inbox=inbox)
+        return MemoryInspector(self)
 
     def close(self) -> None:
         self._closed, self._runs = True, {}
 
     def _all(self) -> list[_Run]:
-        """The runs as they are now, whatever is added or removed meanwhile."""
+        """Return the runs as they are now, whatever is added or removed meanwhile."""
         return list(self._runs.copy().values())
 
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError("this memory store is closed; open a new one")
 
-    def _has_other_forks(self, found: _Run, forks: Collection[bytes] | None) -> bool:
-        infos = () if forks is None else (run.info for run in self._all())
-        return any(info.parent == found.info.key and info.key not in (forks or ()) for info in infos)
+    def _is_parent(self, found: _Run, forks: Collection[bytes] | None) -> bool:
+        return has_other_forks((run.info for run in self._all()), found.info.key, forks)
 
     def _find(self, run: str) -> _Run | None:
         self._check_open()
@@ -255,49 +202,6 @@ class MemoryStore:
         return None
 
     def _has_key(self, key: bytes) -> bool:
-        """Whether a run has a key. What is remembered of keys may be of runs that are gone, or were never stored."""
+        """Return whether a run has a key. `_keys` may name runs that are gone, or were never stored."""
         owner = self._runs.get(self._keys.get(key, ""))
         return owner is not None and owner.info.key == key
-
-
-class _MemoryMender(Mender):
-    """Memory has no medium that could be damaged."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        super().__init__(store)
-        self._memory = store
-
-    def drop_snapshot(self, run: str, number: int, raw: bytes) -> None:
-        found = self._memory.snapshot(run, number)
-        if found is not None and (found.seq, found.body) == (number, raw):
-            self._memory.drop_snapshot(run, number)
-
-    def void_message(self, run: str, number: int) -> None:
-        self._memory.void_message(run, number)
-
-
-def select(
-    infos: Iterable[RunInfo],
-    *,
-    run: str | None = None,
-    key: bytes | None = None,
-    workflow: str | None = None,
-    status: Sequence[str] | None = None,
-    limit: int | None = None,
-    prefix: str | None = None,
-    before: float | None = None,
-    parent: bytes | None = None,
-) -> list[RunInfo]:
-    """Filter and order facts the way `Store.runs` promises."""
-    matching = [
-        info
-        for info in infos
-        if (run is None or info.run == run)
-        and (key is None or info.key == key)
-        and (workflow is None or info.workflow == workflow)
-        and (status is None or info.status in status)
-        and (prefix is None or info.run.startswith(prefix))
-        and (before is None or info.updated_at < before)
-        and (parent is None or info.parent == parent)
-    ]
-    return sorted(matching, key=lambda info: (-info.updated_at, info.run))[:limit]

@@ -10,11 +10,9 @@ from pathlib import Path
 from holdfast.errors import StoreError
 from holdfast.stores.base import DEFAULT_NAMESPACE
 
-# The URL of a store as it may be shown to anybody.
-
 
 def shown_url(url: str) -> str:
-    """The URL without what is secret in it: the password, wherever it stands."""
+    """Return the URL without its password, wherever that stands."""
     place, mark, query = url.partition("?")
     if is_cut_short(place.partition("://")[2], query):
         return f"{place.partition('://')[0]}://…"
@@ -24,7 +22,7 @@ def shown_url(url: str) -> str:
 
 
 def is_cut_short(place: str, query: str) -> bool:
-    """Whether a `?` in the password parted a URL in its midst: there is no port after the colon, and an `@` follows."""
+    """Return whether a `?` in the password cut a URL short: no port follows the colon, and an `@` comes later."""
     hosts = re.sub(r"\[[^\]]*\]", "", place)
     return "@" not in place and "@" in query and re.search(r":(?!\d*(,|/|$))", hosts) is not None
 
@@ -35,11 +33,15 @@ VARIABLE = "HOLDFAST_NAMESPACE"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 _GIVEN = re.compile(r"[?&]namespace=([^?&]*)")
 _QUERY = re.compile(r"\?([^?=/]*)=[^?/]*$")
-_SERVERS = ("postgres:", "postgresql:", "pg-embedded:")
+
+
+def is_server(url: str) -> bool:
+    """Return whether a URL is of a PostgreSQL server."""
+    return url.lower().startswith(("postgres:", "postgresql:", "pg-embedded:"))
 
 
 def check_namespace(name: str) -> str:
-    """`name`, if it can name a namespace."""
+    """Return `name`; raise `StoreError` if it cannot name a namespace."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise StoreError(
             f"{name!r} cannot name a namespace; use at most 63 of the letters a-z and A-Z, digits, '-', '_' and '.'"
@@ -48,7 +50,7 @@ def check_namespace(name: str) -> str:
 
 
 def split_namespace(url: str) -> tuple[str, str | None]:
-    """A URL or a path without its `?namespace=NAME`, and that name if there is one."""
+    """Split a URL or a path into the part before `?namespace=NAME`, and that name if there is one."""
     found = _QUERY.search(url)
     if found is None:
         return url, None
@@ -60,11 +62,11 @@ def split_namespace(url: str) -> tuple[str, str | None]:
 
 
 def in_namespace(url: str, name: str) -> str:
-    """The URL of the same place in that namespace; one that names another is refused."""
+    """Return the URL of the same store in that namespace; raise `StoreError` if it names another."""
     check_namespace(name)
     found = _GIVEN.search(url)
     if found is None:
-        joint = "&" if "?" in url and url.lower().startswith(_SERVERS) else "?"
+        joint = "&" if "?" in url and is_server(url) else "?"
         return f"{url}{joint}namespace={name}"
     if found[1] != name:
         raise StoreError(
@@ -74,35 +76,35 @@ def in_namespace(url: str, name: str) -> str:
 
 
 def namespace_in(url: str) -> str | None:
-    """The namespace that a URL of any kind names, if it names one."""
+    """Return the namespace that a URL of any kind names, if it names one."""
     found = _GIVEN.search(url)
     return found[1] if found else None
 
 
 def wanted_namespace(environ: Mapping[str, str] = os.environ) -> str:
-    """The namespace of a store whose URL names none."""
+    """Return the namespace of a store whose URL names none."""
     name = environ.get(VARIABLE, "")
     return check_namespace(name) if name else DEFAULT_NAMESPACE
 
 
 def own_url(place: str, namespace: str) -> str:
-    """The URL of a store: it opens the same namespace again, whatever the environment says."""
+    """Return a store's URL, which opens the same namespace again whatever the environment says."""
     by_default = os.environ.get(VARIABLE) or DEFAULT_NAMESPACE
     return place if namespace == by_default == DEFAULT_NAMESPACE else f"{place}?namespace={namespace}"
 
 
 def file_of(path: Path, namespace: str) -> Path:
-    """The database file of a namespace: the file itself, or one beside it, `runs@NAME.db`."""
+    """Return the database file of a namespace: the file itself, or one beside it, `runs@NAME.db`."""
     if namespace == DEFAULT_NAMESPACE:
         return path
     return path.with_name(f"{path.stem}@{_on_disk(namespace)}{path.suffix}")
 
 
 def folder_of(folder: Path, namespace: str) -> Path:
-    """The folder of a namespace: the folder itself, or `@NAME` in it, which no run's folder is called."""
+    """Return the folder of a namespace: the folder itself, or `@NAME` in it, which no run's folder is called."""
     return folder if namespace == DEFAULT_NAMESPACE else folder / f"@{_on_disk(namespace)}"
 
 
 def _on_disk(namespace: str) -> str:
-    """A name that differs from all others also where file names have no case."""
+    """Return a name that differs from all others also where file names have no case."""
     return re.sub("[A-Z]", lambda letter: f"%{ord(letter[0]):02x}", namespace)

@@ -12,7 +12,7 @@ from holdfast.integrity import check_store
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import RunInfo, Store
-from holdfast.stores.integrity import mending
+from holdfast.stores.integrity import inspecting
 from holdfast.testing.invariants import ACKNOWLEDGED, CORRUPTION, PRUNING, STORED, Line, Violation
 from tests.proof.places import url_in
 from tests.proof.power.disk import Image
@@ -81,8 +81,8 @@ def examine_reported(home: Path, scheme: str, expected: Expected) -> list[Violat
     """
     store = open_store(url_in(home, scheme))
     try:
-        with mending(store) as mender:
-            forks = {info.run for info in mender.runs().infos if info.parent}
+        with inspecting(store) as inspector:
+            forks = {info.run for info in inspector.runs().infos if info.parent}
         reports = {report.run: report for report in check_store(store).runs}
     finally:
         store.close()

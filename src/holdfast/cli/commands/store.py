@@ -37,8 +37,7 @@ from holdfast.values import RunStatus
 if TYPE_CHECKING:
     from types import FrameType
 
-    from holdfast.integrity.repair import StoreRepair
-    from holdfast.integrity.report import RunReport, StoreReport
+    from holdfast.integrity.report import RunReport, StoreRepair, StoreReport
     from holdfast.stores.base import Store
 
 
@@ -193,10 +192,10 @@ def _drivers(store: Store) -> dict[str, int]:
 @store_option
 @json_option
 def migrate(check: bool, store: str | None, as_json: bool) -> int:
-    """Bring the schema of a store up to date.
+    """Create the schema of a store, or verify its version.
 
-    SQLite files are brought up to date by whoever opens them. On PostgreSQL, roles that may not change the
-    schema need its owner to do this before they use a new version.
+    A store is created by the first process that opens it. On PostgreSQL, roles that may not create the
+    schema need its owner to do this before they use it.
 
     \b
     Example:
@@ -204,22 +203,22 @@ def migrate(check: bool, store: str | None, as_json: bool) -> int:
       holdfast store migrate --store postgresql://owner@localhost/holdfast
     """
     from holdfast.cli.display.tables import schema_as_json, schema_text
-    from holdfast.stores.maintenance import migrate_store, schema_of
+    from holdfast.stores import open_store
+    from holdfast.stores.maintenance import schema_version
 
     url = chosen_url(store)
     place = store_place(url)
     if check and place is not None and not place.exists():
         raise StoreError(f"there is no store at {url} yet; the first run, or this without --check, makes it")
-    if check:
-        before = after = schema_of(url, place)
-    else:
-        before, after = migrate_store(url, place)
-    applied = [] if check else [name for name in before.missing if name not in after.missing]
+    before = after = schema_version(url, place)
+    if not check:
+        open_store(url).close()
+        after = schema_version(url, place)
     if as_json:
-        print_json(schema_as_json(url, before, after, applied))
+        print_json(schema_as_json(url, before, after))
     else:
-        click.echo(schema_text(url, before, after, applied))
-    return errors.COMPLETED if after.is_current else errors.FAILED
+        click.echo(schema_text(url, before, after))
+    return errors.COMPLETED if after else errors.FAILED
 
 
 # `holdfast store fsck`: verifying every run of a store, and repairing what is damaged.
@@ -375,7 +374,7 @@ def _tell_run(run: RunReport) -> None:
     for damage in run.damages:
         click.echo(f"  {one_line(str(damage), _LONGEST)}")
     facts: list[tuple[str, Any]] = [("intact", _intact(run)), ("last good checkpoint", _last_good(run))]
-    for name, text in [*facts, ("way out", run.way_out)]:
+    for name, text in [*facts, ("remedy", run.remedy)]:
         if text:
             click.echo(f"  {name}: {text}")
 

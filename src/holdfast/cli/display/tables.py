@@ -14,11 +14,12 @@ import click
 
 from holdfast.cli.display.text import count, duration, moment, money, one_line, visible
 from holdfast.cli.output import BOLD, PLAIN, control
+from holdfast.stores.base import SCHEMA_VERSION
 from holdfast.views.plain import iso, size_text, when
 
 if TYPE_CHECKING:
     from holdfast.journal.run_state import Spending
-    from holdfast.stores.maintenance import Schema, Usage
+    from holdfast.stores.maintenance import Usage
     from holdfast.views.charges import Portion, Row
     from holdfast.views.usage import RunLedger
 
@@ -196,26 +197,16 @@ def _amount(number: int | None, size: int | None = None) -> str:
     return f"{number:,}" if size is None else f"{number:,}, {size_text(size)}"
 
 
-def schema_as_json(url: str, before: Schema, after: Schema, applied: list[str]) -> dict[str, Any]:
-    """Keys: store, from, to, newest, applied, missing."""
-    return {
-        "store": url,
-        "from": before.current,
-        "to": after.current,
-        "newest": after.newest,
-        "applied": applied,
-        "missing": list(after.missing),
-    }
+def schema_as_json(url: str, before: int, after: int) -> dict[str, Any]:
+    """Keys: store, from, to, newest."""
+    return {"store": url, "from": before, "to": after, "newest": SCHEMA_VERSION}
 
 
-def schema_text(url: str, before: Schema, after: Schema, applied: list[str]) -> str:
-    """How a schema stands, and what was done about it."""
-    if applied:
-        return f"{url}: brought from schema {before.current} to {after.current} ({', '.join(applied)})"
-    if after.is_current:
-        return f"{url}: schema {after.current} is up to date"
-    missing = one_line(", ".join(after.missing))
-    return f"{url}: schema {after.current} lacks {missing}; run `holdfast store migrate --store {shlex.quote(url)}`"
+def schema_text(url: str, before: int, after: int) -> str:
+    """Return the version of a schema, and whether it was created."""
+    if not after:
+        return f"{url}: there is no schema yet; run `holdfast store migrate --store {shlex.quote(url)}`"
+    return f"{url}: schema {after} {'is up to date' if before else 'was created'}"
 
 
 # How `holdfast cost` looks as text.

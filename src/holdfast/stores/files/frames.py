@@ -6,20 +6,14 @@ of frames; a snapshot and a message are each a file of one frame with one entry.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import itertools
 import json
 import os
 import struct
-import sys
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from io import FileIO
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from zlib import crc32
 
 from holdfast.errors import CorruptJournal, HoldfastError, StoreError
@@ -34,14 +28,14 @@ _ENTRY = struct.Struct(">QdHQq")
 
 HEADER_SIZE = _HEADER.size + _CHECK.size
 _SECTOR = 512
-"""What a disk writes all or nothing of."""
+"""The bytes that a disk writes all or nothing of."""
 _CHUNK = 1 << 14
-"""How much of a journal is looked at at once: most frames are small, and their headers close together."""
+"""The bytes of a journal that are read at once: most frames are small, and their headers close together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a frame lies in its file, and what its header says."""
+    """The position of a frame in its file, and the fields of its header."""
 
     start: int
     header: bytes
@@ -62,7 +56,7 @@ class Frame:
 
 
 def encode(after: int, entries: Sequence[Entry], info: RunInfo | None = None) -> bytes:
-    """One frame as bytes."""
+    """Return one frame as bytes."""
     facts = b"" if info is None else facts_json(info)
     body = b"".join(part for entry in entries for part in _entry_parts(entry))
     header = _HEADER.pack(
@@ -72,7 +66,7 @@ def encode(after: int, entries: Sequence[Entry], info: RunInfo | None = None) ->
 
 
 def scan(fd: int, start: int, size: int, run: str) -> Iterator[Frame]:
-    """The frames from byte `start` on, by their headers alone.
+    """Yield the frames from byte `start` on, by their headers alone.
 
     Stops before a torn tail: a last frame of which the file holds only the beginning, or in whose header
     are only zeros, or a sector of zeros, as a power loss leaves them. Anything else that is no frame raises
@@ -101,7 +95,7 @@ def scan(fd: int, start: int, size: int, run: str) -> Iterator[Frame]:
 
 
 def scan_whole(fd: int, start: int, size: int, run: str) -> Iterator[Frame]:
-    """As `scan`, but also without a last frame that a power loss took sectors from, which was never acknowledged."""
+    """Yield as `scan` does, but without a last frame that lost sectors in a power loss: it was never acknowledged."""
     last = None
     try:
         for frame in scan(fd, start, size, run):
@@ -117,7 +111,7 @@ def scan_whole(fd: int, start: int, size: int, run: str) -> Iterator[Frame]:
 
 
 def is_torn(fd: int, frame: Frame) -> bool:
-    """Whether a frame is not as it was written, and that because the disk never got some of its sectors."""
+    """Return whether a frame is damaged because some of its sectors were never written."""
     data = os.pread(fd, frame.end - frame.start, frame.start)
     facts_end = HEADER_SIZE + frame.facts_size
     if crc32(data[HEADER_SIZE:facts_end]) == frame.facts_crc and crc32(data[facts_end:]) == frame.entries_crc:
@@ -126,13 +120,13 @@ def is_torn(fd: int, frame: Frame) -> bool:
 
 
 def _has_lost_sector(data: bytes, start: int) -> bool:
-    """Whether of some sector all that belongs to `data`, which begins at `start`, is zeros."""
+    """Return whether a sector holds only zeros, as far as it belongs to `data`, which begins at `start`."""
     edges = [0, *range(_SECTOR - start % _SECTOR, len(data), _SECTOR), len(data)]
     return any(not any(data[begin:end]) for begin, end in itertools.pairwise(edges))
 
 
 def _is_followed(fd: int, start: int, size: int, run: str) -> bool:
-    """Whether a frame begins somewhere after `start`: what lies before it was not written last."""
+    """Return whether a frame begins somewhere after `start`: what lies before it was not written last."""
     data = os.pread(fd, size - start, start)
     place = data.find(_MAGIC, 1)
     while place >= 0:
@@ -144,7 +138,7 @@ def _is_followed(fd: int, start: int, size: int, run: str) -> bool:
 
 
 def read_facts(fd: int, frame: Frame, run: str) -> RunInfo | None:
-    """The facts a frame carries, if any."""
+    """Return the facts that a frame carries, if any."""
     if not frame.facts_size:
         return None
     facts = os.pread(fd, frame.facts_size, frame.start + HEADER_SIZE)
@@ -154,7 +148,7 @@ def read_facts(fd: int, frame: Frame, run: str) -> RunInfo | None:
 
 
 def read_entries(fd: int, frame: Frame, run: str) -> list[Entry]:
-    """The entries of a frame, once their checksum is right."""
+    """Return the entries of a frame; raise `CorruptJournal` if their checksum is wrong."""
     body = os.pread(fd, frame.entries_size, frame.start + HEADER_SIZE + frame.facts_size)
     if len(body) != frame.entries_size or crc32(body) != frame.entries_crc:
         raise corrupt(run, frame.start, frame.after + 1)
@@ -162,7 +156,7 @@ def read_entries(fd: int, frame: Frame, run: str) -> list[Entry]:
 
 
 def salvage_entries(fd: int, frame: Frame) -> list[Entry]:
-    """The entries of a frame whatever their checksum says; none if their sizes do not add up."""
+    """Return the entries of a frame whatever their checksum says; none if their sizes do not add up."""
     body = os.pread(fd, frame.entries_size, frame.start + HEADER_SIZE + frame.facts_size)
     try:
         entries = _parse_entries(frame, body)
@@ -187,7 +181,7 @@ def _parse_entries(frame: Frame, body: bytes) -> list[Entry]:
 
 
 def read_sizes(fd: int, frame: Frame, run: str) -> tuple[int, int]:
-    """How many marks the entries of a frame have, and the size of their bodies, by their headers alone."""
+    """Return how many checkpoints a frame has and the size of its bodies, by the headers of its entries alone."""
     marks, size, position = 0, 0, frame.start + HEADER_SIZE + frame.facts_size
     for _ in range(frame.count):
         header = os.pread(fd, _ENTRY.size, position)
@@ -204,7 +198,7 @@ _UNLESS_GIVEN = ("tags", "queue", "priority", "due_at", "parent", "origin")
 
 
 def facts_json(info: RunInfo, head: int | None = None) -> bytes:
-    """A run's facts as people and other programs can read them; with the last entry that there is and a checksum."""
+    """Return a run's facts as readable JSON; with `head`, the last entry that there is, also with a checksum."""
     fields = {**asdict(info), "key": info.key.hex(), "parent": info.parent.hex()}
     plain = {name: value for name, value in fields.items() if name not in _UNLESS_GIVEN or value}
     if head is not None:
@@ -214,11 +208,9 @@ def facts_json(info: RunInfo, head: int | None = None) -> bytes:
 
 
 def parse_head(facts: bytes) -> int | None:
-    """The last entry that facts tell of; 0 if they do not, `None` if they are not as they were written."""
+    """Return the last entry that `run.json` names; `None` if it is not as it was written."""
     fields = _fields(facts)
-    head, found = fields.get("head", 0), fields.pop("sum", None)
-    if found is None and not head:
-        return 0
+    head, found = fields.get("head"), fields.pop("sum", None)
     return head if found == _sum(fields) and isinstance(head, int) else None
 
 
@@ -231,7 +223,7 @@ def _sum(fields: dict[str, Any]) -> str:
 
 
 def parse_facts(facts: bytes) -> RunInfo:
-    """The opposite of `facts_json`; raises `ValueError` or `TypeError` for anything else."""
+    """Return the facts that `facts_json` wrote; raise `ValueError`, `TypeError` or `KeyError` for anything else."""
     fields = {name: value for name, value in _fields(facts).items() if name not in ("head", "sum")}
     keys = {"key": bytes.fromhex(fields["key"]), "parent": bytes.fromhex(fields.get("parent", ""))}
     return RunInfo(**{**fields, **keys, "tags": tuple(fields.get("tags", ()))})
@@ -251,168 +243,23 @@ def _entry_parts(entry: Entry) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def parse(header: bytes, start: int, run: str) -> Frame:
-    """The frame that begins with `header`; raises `CorruptJournal` if that was never written."""
+    """Return the frame that begins with `header`; raise `CorruptJournal` if it is none."""
     magic, version, *fields = _HEADER.unpack_from(header)
     if magic != _MAGIC or _CHECK.unpack_from(header, _HEADER.size)[0] != crc32(header[: _HEADER.size]):
         raise corrupt(run, start, None)
     if version != VERSION:
         raise StoreError(
-            f"run {run!r} was written by a newer version of Holdfast "
-            f"(format {version}, this version knows {VERSION}); upgrade holdfast"
+            f"run {run!r} was written by another version of Holdfast "
+            f"(format {version}, this version has {VERSION}); use that version"
         )
     return Frame(start, header, *fields)
 
 
 def corrupt(run: str, start: int, seq: int | None) -> CorruptJournal:
-    """The error for damage at byte `start`, where the frame with entry `seq` begins if known."""
+    """Return the error for damage at byte `start`, where the frame with entry `seq` begins if known."""
     where = f"byte {start}" if seq is None else f"byte {start}, entry {seq}"
     return CorruptJournal(
         f"run {run!r} is damaged at {where}: what is stored is not what was written; restore a backup",
         run=run,
         seq=seq,
     )
-
-
-# Small promises about files: locked, whole or absent, really on the disk.
-
-
-Result = TypeVar("Result")
-
-
-def sync(fd: int) -> None:
-    """Return once the file's content survives a power loss."""
-    if sys.platform == "darwin":
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-    elif hasattr(os, "fdatasync"):
-        os.fdatasync(fd)
-    else:
-        os.fsync(fd)
-
-
-def sync_folder(folder: Path) -> None:
-    """Return once the folder's names survive a power loss."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def make_folders(folder: Path, mode: int = 0o777) -> None:
-    """Make a folder and those above it that are missing; their names survive a power loss like what is put there."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    for place in reversed(missing):
-        place.mkdir(mode=mode if place == folder else 0o777, exist_ok=True)
-        with suppress(PermissionError):  # Who may make a folder somewhere need not be allowed to read there.
-            sync_folder(place.parent)
-
-
-def write_at(fd: int, data: bytes, position: int) -> None:
-    """Write all of `data` at `position`."""
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(fd, rest, position)
-        rest, position = rest[written:], position + written
-
-
-def write_whole(path: Path, data: bytes, *, durable: bool) -> None:
-    """Put `data` at `path` so that a reader, or a crash, finds the old file or the new, never half."""
-    with replacing(path, durable=durable) as fd:
-        write_at(fd, data, 0)
-
-
-@contextmanager
-def replacing(path: Path, *, durable: bool) -> Iterator[int]:
-    """A new file to fill, which takes the place of `path` when the block ends well."""
-    fresh = path.parent / f".tmp-{uuid.uuid4().hex}"
-    fd = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    try:
-        try:
-            yield fd
-            if durable:
-                sync(fd)
-        finally:
-            os.close(fd)
-        fresh.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            fresh.unlink()
-        raise
-    if durable:
-        sync_folder(path.parent)
-
-
-def with_files(action: Callable[[list[FileIO]], Result]) -> Result:
-    """Return what `action` returns. It is given a list for the files that it opens, which are closed in the end.
-
-    Whatever is raised, and wherever: a lock that is left taken would keep everybody out, this process included.
-    """
-    files: list[FileIO] = []
-    try:
-        result = action(files)
-        _close(files)
-        return result
-    except BaseException:
-        _close(files)
-        raise
-
-
-def _close(files: list[FileIO]) -> None:
-    for file in files:
-        file.close()
-
-
-def lock_file(path: Path, files: list[FileIO], *, create: bool) -> bool:
-    """Wait for the lock at `path`, which is held as long as the file that is added to `files` is open.
-
-    `False` if the file is missing and not to be created; its folder is created with it. A lock whose
-    file was removed or replaced meanwhile does not count.
-    """
-    while True:
-        if create:
-            with suppress(FileExistsError):
-                path.parent.mkdir(mode=0o700)
-        try:
-            file = open_file(path, writing=True, create=create)
-        except FileNotFoundError:
-            if create and path.parent.parent.is_dir():
-                continue
-            return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):  # noqa: PTH116
-                files.append(file)
-                return True
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            file.close()
-            raise
-        file.close()
-
-
-def open_file(path: Path, *, writing: bool, create: bool = False) -> FileIO:
-    """Open a file without buffers, created for its owner only; nobody who has it no more has to close it."""
-    if create and not path.exists():
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    return FileIO(path, "r+" if writing else "r")
-
-
-@contextmanager
-def in_plain_words(place: Path) -> Iterator[None]:
-    """Turn an `OSError` into a `StoreError` that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        match error.errno:
-            case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
-                advice = "free some space and resume"
-            case errno.EACCES | errno.EPERM | errno.EROFS:
-                advice = "make the folder writable"
-            case errno.ENOTDIR | errno.EEXIST:
-                advice = "choose a folder"
-            case errno.EMFILE | errno.ENFILE:
-                advice = "close files and sockets of this process or raise its limit (ulimit -n), and resume"
-            case _:
-                advice = "check the disk and resume"
-        raise StoreError(f"cannot use {error.filename or place}: {error.strerror}; {advice}") from error

@@ -1,9 +1,8 @@
-"""One run of the file store: what its folder holds, and in which order that is written."""
+"""The folder of one run of the file store: what it holds, and in which order that is written."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import shutil
@@ -16,16 +15,16 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 from holdfast.errors import CorruptJournal, HoldfastError
 from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot, pruned_before
 from holdfast.stores.files import frames
-from holdfast.stores.files.frames import (
-    Frame,
+from holdfast.stores.files.disk import (
     lock_file,
     open_file,
+    reading,
     replacing,
     sync,
     sync_folder,
@@ -33,57 +32,12 @@ from holdfast.stores.files.frames import (
     write_at,
     write_whole,
 )
+from holdfast.stores.files.frames import Frame
 from holdfast.stores.maintenance import RunSize
 
-# What was last seen of a journal, kept beside it, so that a store opened anew need not read it all.
-
-
-NAME = "landmarks"
+INDEX = "index"
+"""The file with what was last seen of a long journal, so that a store opened anew need not read it all."""
 _CHECK = 8
-
-
-class Landmarks(NamedTuple):
-    """The last frame that was there, the first seq, the facts, and where some frames begin: (seq before it, byte)."""
-
-    last: Frame
-    first: int
-    info: RunInfo
-    places: list[tuple[int, int]]
-
-
-def keep(folder: Path, seen: Landmarks) -> None:
-    """Write them down; a disk that refuses is passed over."""
-    told = {
-        "start": seen.last.start,
-        "header": seen.last.header.hex(),
-        "first": seen.first,
-        "facts": json.loads(frames.facts_json(seen.info)),
-        "places": seen.places,
-    }
-    body = json.dumps(told, separators=(",", ":")).encode()
-    with suppress(OSError):
-        write_whole(folder / NAME, f"{crc32(body):0{_CHECK}x}".encode() + body, durable=False)
-
-
-def recall(folder: Path) -> Landmarks | None:
-    """What was written down, if it is whole."""
-    try:
-        raw = (folder / NAME).read_bytes()
-        if int(raw[:_CHECK], 16) != crc32(raw[_CHECK:]):
-            return None
-        told: dict[str, Any] = json.loads(raw[_CHECK:])
-        last = frames.parse(bytes.fromhex(told["header"]), told["start"], folder.name)
-        info = frames.parse_facts(json.dumps(told["facts"]).encode())
-        return Landmarks(last, told["first"], info, [(after, start) for after, start in told["places"]])
-    except (OSError, ValueError, KeyError, TypeError, struct.error, HoldfastError):
-        return None
-
-
-def forget(folder: Path) -> None:
-    """Remove them: the journal is about to be written anew."""
-    with suppress(FileNotFoundError):
-        os.unlink(folder / NAME)  # noqa: PTH108
-
 
 Answer = TypeVar("Answer")
 
@@ -92,13 +46,13 @@ _IN_NAMES = _SAFE | frozenset(b"%~")
 _LONGEST_NAME = 120
 _COPY_BYTES = 1 << 20
 _APART = 16
-"""How many entries lie between two frames whose place is remembered."""
+"""The entries between two frames whose positions are remembered."""
 _WORTHWHILE = 32
-"""How many places are worth to be written down."""
+"""The positions that are worth writing."""
 
 
 def folder_name(run: str) -> str:
-    """A run id as a file name on any system; different ids never share one.
+    """Return a run id as a file name on any system; different ids never share one.
 
     Everything but `a-z 0-9 - _ .` is percent-encoded, as is a leading dot; a long id ends in a hash.
     """
@@ -113,19 +67,47 @@ def folder_name(run: str) -> str:
 
 
 def is_folder_name(name: bytes) -> bool:
-    """Whether that may be the name of a run's folder."""
+    """Return whether that may be the name of a run's folder."""
     return bool(name) and not name.startswith(b".") and _IN_NAMES.issuperset(name)
+
+
+class FrameIndex:
+    """The positions of some frames of a journal, so that one in the middle is found without reading all before.
+
+    It may be outdated: a frame's own header tells whether it is there.
+    """
+
+    def __init__(self, known: Sequence[tuple[int, int]] = ()) -> None:
+        self.known = list(known)
+        """Pairs of the seq before a frame and the byte where it begins."""
+        self.written = len(self.known)
+        """How many of them are in the file."""
+
+    @property
+    def is_worth_writing(self) -> bool:
+        """Return whether enough positions came since they were written."""
+        return len(self.known) - self.written >= max(_WORTHWHILE, self.written // 4)
+
+    def note(self, frame: Frame) -> None:
+        """Remember a frame, if none was for a while."""
+        if not self.known or frame.after - self.known[-1][0] >= _APART:
+            self.known.append((frame.after, frame.start))
+
+    def before(self, seq: int) -> tuple[int, int]:
+        """Return the last known frame that begins at or before an entry: the seq that it follows, and its byte."""
+        index = bisect_left(self.known, (max(1, seq), 0)) - 1
+        return self.known[index] if index >= 0 else (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a journal says as a whole: its first and last seq, and the newest facts."""
+    """A journal as a whole: its first and last seq, and the newest facts."""
 
     inode: int
     last: Frame
     first: int
     info: RunInfo
-    places: Places = field(default_factory=lambda: Places(), compare=False)
+    index: FrameIndex = field(default_factory=FrameIndex, compare=False)
     is_anchored: bool = field(default=False, compare=False)
     """Whether this process knows that the names that lead to the journal survive a power loss."""
 
@@ -134,31 +116,38 @@ class State:
         return self.last.head
 
 
-class Places:
-    """Where some of the frames of a journal begin, so that one in the middle is found without reading all before.
+def write_index(folder: Path, state: State) -> None:
+    """Write what was seen of a journal, if that is worth it; a disk that refuses is passed over."""
+    if not state.index.is_worth_writing:
+        return
+    data = {
+        "start": state.last.start,
+        "header": state.last.header.hex(),
+        "first": state.first,
+        "facts": json.loads(frames.facts_json(state.info)),
+        "frames": state.index.known,
+    }
+    body = json.dumps(data, separators=(",", ":")).encode()
+    with suppress(OSError):
+        write_whole(folder / INDEX, f"{crc32(body):0{_CHECK}x}".encode() + body, durable=False)
+    state.index.written = len(state.index.known)
 
-    What it says may be outdated: a frame's own header tells whether it is there.
-    """
 
-    def __init__(self, known: Sequence[tuple[int, int]] = ()) -> None:
-        self.known = list(known)
-        self.kept = len(self.known)
-        """How many of them are written down."""
-
-    @property
-    def are_many(self) -> bool:
-        """Whether enough came since they were written down to do it again."""
-        return len(self.known) - self.kept >= max(_WORTHWHILE, self.kept // 4)
-
-    def note(self, frame: Frame) -> None:
-        """Remember a frame, if none was for a while."""
-        if not self.known or frame.after - self.known[-1][0] >= _APART:
-            self.known.append((frame.after, frame.start))
-
-    def before(self, seq: int) -> tuple[int, int]:
-        """The last frame known that begins at or before an entry: the seq that it follows, and where it is."""
-        index = bisect_left(self.known, (max(1, seq), 0)) - 1
-        return self.known[index] if index >= 0 else (0, 0)
+def read_index(folder: Path, journal: int) -> State | None:
+    """Return what was written of a journal, if it is whole; whether it holds is seen when it is used."""
+    try:
+        raw = (folder / INDEX).read_bytes()
+        if int(raw[:_CHECK], 16) != crc32(raw[_CHECK:]):
+            return None
+        data: dict[str, Any] = json.loads(raw[_CHECK:])
+        last = frames.parse(bytes.fromhex(data["header"]), data["start"], folder.name)
+        info = frames.parse_facts(json.dumps(data["facts"]).encode())
+        if folder_name(info.run) != folder.name or frames.is_torn(journal, last):
+            return None
+        index = FrameIndex([(after, start) for after, start in data["frames"]])
+        return State(os.fstat(journal).st_ino, last, data["first"], info, index)
+    except (OSError, ValueError, KeyError, TypeError, struct.error, HoldfastError):
+        return None
 
 
 States = MutableMapping[str, State]
@@ -166,7 +155,7 @@ States = MutableMapping[str, State]
 
 
 class Access(Enum):
-    """How a folder is opened. `LOOK` takes no lock: what is seen may change or end meanwhile."""
+    """The ways to open a folder. `LOOK` takes no lock: what is seen may change or end meanwhile."""
 
     LOOK = "look"
     WRITE = "write"
@@ -176,16 +165,16 @@ class Access(Enum):
 def in_folder(
     root: Path, name: str, access: Access, states: States, action: Callable[[RunFolder | None], Answer]
 ) -> Answer:
-    """Return what `action` makes of the folder `name`, which is open, and locked as `access` says, meanwhile."""
+    """Return what `action` returns for the folder `name`, which is open, and locked as `access` says, meanwhile."""
     return with_files(lambda files: action(open_folder(root, name, access, states, files)))
 
 
 def open_folder(
     root: Path, name: str, access: Access, states: States, files: list[FileIO]
 ) -> RunFolder | None:
-    """The folder `name`, for the caller alone unless it is only looked at, as long as `files` are open.
+    """Open the folder `name`, for the caller alone unless it is only looked at, as long as `files` are open.
 
-    `None` if there is no such run and it is not to be created.
+    Returns `None` if there is no such run and it is not to be created.
     """
     if access is not Access.LOOK and not _lock(root / name, files, create=access is Access.CREATE):
         return None
@@ -212,9 +201,9 @@ def _lock(folder: Path, files: list[FileIO], *, create: bool) -> bool:
 
 
 def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
-    """What the open journal says, reading only what follows `seen`; `None` if it says nothing yet."""
+    """Return the state of an open journal, reading only what follows `seen`; `None` if it has no frames yet."""
     stat = os.fstat(fd)
-    last, first, info, inode, places = None, 0, None, stat.st_ino, Places()
+    last, first, info, inode, index = None, 0, None, stat.st_ino, FrameIndex()
     is_anchored = False
     if (
         seen is not None
@@ -224,7 +213,7 @@ def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
     ):
         if seen.last.end == stat.st_size:
             return seen
-        last, first, info, places = seen.last, seen.first, seen.info, seen.places
+        last, first, info, index = seen.last, seen.first, seen.info, seen.index
         is_anchored = seen.is_anchored
     for frame in frames.scan_whole(fd, last.end if last else 0, stat.st_size, name):
         facts = frames.read_facts(fd, frame, name) if frame.facts_size else None
@@ -233,12 +222,12 @@ def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
         if is_foreign or (last and last.head != frame.after):
             raise frames.corrupt(name, frame.start, frame.after + 1)
         last, first = frame, first or frame.after + 1
-        places.note(frame)
-    return State(inode, last, first, info, places, is_anchored) if last and info else None
+        index.note(frame)
+    return State(inode, last, first, info, index, is_anchored) if last and info else None
 
 
 def intact_facts(path: Path) -> RunInfo | None:
-    """The newest facts that the journal of a folder tells before it is damaged."""
+    """Return the newest facts that the journal of a folder has before it is damaged."""
     found = None
     with suppress(OSError, CorruptJournal), (path / "journal").open("rb") as journal:
         fd = journal.fileno()
@@ -251,9 +240,9 @@ def intact_facts(path: Path) -> RunInfo | None:
 
 
 class RunFolder:
-    """A run's folder while it is open. Only who holds its lock may change it.
+    """A run's folder while it is open. Only the holder of its lock may change it.
 
-    Appends are written by `append`, then either `finish`ed or taken back with `undo`. The journal
+    Appends are written by `append`, then either `finish`ed or undone with `undo`. The journal
     comes first and holds the facts too, so a crash leaves at worst an old `run.json` or a snapshot
     too few. `run.json` is for people, and for listing a run whose journal is damaged.
     """
@@ -261,7 +250,7 @@ class RunFolder:
     def __init__(self, path: Path, journal: int, states: States) -> None:
         self.path, self.name = path, path.name
         self._journal, self._states = journal, states
-        seen = states.get(self.name) or _recalled(path, journal)
+        seen = states.get(self.name) or read_index(path, journal)
         self.state = self._before = load_state(journal, self.name, seen)
         if self.state is not None:
             states[self.name] = self.state
@@ -270,34 +259,31 @@ class RunFolder:
         self._has_new_facts = False
 
     def frames(self) -> list[Frame]:
-        """The complete frames of the journal, in order."""
+        """Return the complete frames of the journal, in order."""
         return list(frames.scan(self._journal, 0, self.state.last.end if self.state else 0, self.name))
 
     def frames_from(self, seq: int) -> Iterator[Frame]:
-        """The frames from the one with entry `seq` on."""
+        """Yield the frames from the one with entry `seq` on."""
         if self.state is None:
             return
-        _, start = self._known_place(seq)
+        _, start = self._known_position(seq)
         for frame in frames.scan(self._journal, start, self.state.last.end, self.name):
             if frame.head >= seq:
                 yield frame
 
     def frames_back(self, seq: int) -> Iterator[Frame]:
-        """The frames that begin at or before entry `seq`, the last one first."""
+        """Yield the frames that begin at or before entry `seq`, the last one first."""
         end = self.state.last.end if self.state else 0
         while end:
-            after, start = self._known_place(seq)
-            yield from reversed(list(self._upto(seq, frames.scan(self._journal, start, end, self.name))))
+            after, start = self._known_position(seq)
+            found = list(frames.scan(self._journal, start, end, self.name))
+            yield from (frame for frame in reversed(found) if frame.after < seq)
             end, seq = start, after
 
-    def _upto(self, seq: int, scanned: Iterator[Frame]) -> Iterator[Frame]:
-        """The frames among these that begin at or before entry `seq`."""
-        return itertools.takewhile(lambda frame: frame.after < seq, scanned)
-
-    def _known_place(self, seq: int) -> tuple[int, int]:
-        """As `Places.before`; the beginning of the journal, if there is no such frame any more."""
+    def _known_position(self, seq: int) -> tuple[int, int]:
+        """Return `FrameIndex.before`; the beginning of the journal, if there is no such frame any more."""
         assert self.state is not None
-        after, start = self.state.places.before(seq)
+        after, start = self.state.index.before(seq)
         with suppress(CorruptJournal):
             header = os.pread(self._journal, frames.HEADER_SIZE, start)
             if len(header) == frames.HEADER_SIZE and frames.parse(header, start, self.name).after == after:
@@ -322,7 +308,7 @@ class RunFolder:
         write_at(self._journal, data, start)
         frame = frames.parse(data[: frames.HEADER_SIZE], start, self.name)
         if state is not None:
-            state.places.note(frame)
+            state.index.note(frame)
             self.state = replace(state, last=frame, info=info or state.info)
         elif info is not None:
             self.state = State(os.fstat(self._journal).st_ino, frame, before + 1, info)
@@ -331,7 +317,7 @@ class RunFolder:
         return None
 
     def finish(self, durable: bool) -> None:
-        """Make what was appended last as long as asked, and show it to others."""
+        """Make what was appended as durable as asked, and show it to others."""
         if self.state is None or self.state is self._before:
             return
         if durable:
@@ -347,16 +333,10 @@ class RunFolder:
             facts = frames.facts_json(self.state.info, self.state.head)
             write_whole(self.path / "run.json", facts, durable=durable)
         self._states[self.name] = self.state
-        self._keep_landmarks(self.state)
-
-    def _keep_landmarks(self, state: State) -> None:
-        places = state.places
-        if places.are_many:
-            keep(self.path, Landmarks(state.last, state.first, state.info, places.known))
-            places.kept = len(places.known)
+        write_index(self.path, self.state)
 
     def undo(self) -> None:
-        """Take back what was appended, as far as a failing disk lets us."""
+        """Undo what was appended, as far as a failing disk allows."""
         if self.state is self._before:
             return
         self._states.pop(self.name, None)
@@ -393,7 +373,7 @@ class RunFolder:
         return horizon.seq - state.first
 
     def last_message(self) -> int:
-        """The number of the newest message; 0 if there is none."""
+        """Return the number of the newest message; 0 if there is none."""
         return max(self._numbers("inbox"), default=0)
 
     def post(self, at: float, body: bytes) -> int:
@@ -405,7 +385,7 @@ class RunFolder:
         return [self._read_alone("inbox", number) for number in self._numbers("inbox") if number > after]
 
     def size(self) -> RunSize | None:
-        """How much it holds, by the headers of frames and entries."""
+        """Return how much it holds, by the headers of frames and entries."""
         if self.state is None:
             return None
         found = self.frames()
@@ -420,16 +400,13 @@ class RunFolder:
         )
 
     def remove(self) -> None:
-        """Remove the folder; it is out of sight at once and for good.
-
-        What cannot be removed now is swept away when the store is next opened.
-        """
+        """Remove the folder, in one rename; what is left of it is removed when the store is next opened."""
         _remove(self.path, self._states)
 
     def _rewrite(self, first: int, state: State) -> None:
         kept = [frame for frame in self.frames() if frame.head >= first]
         remaining = [entry for entry in self.entries(kept[0]) if entry.seq >= first]
-        forget(self.path)
+        (self.path / INDEX).unlink(missing_ok=True)
         with replacing(self.path / "journal", durable=True) as fd:
             beginning = frames.encode(first - 1, remaining, state.info)
             write_at(fd, beginning, 0)
@@ -459,38 +436,26 @@ class RunFolder:
         write_whole(path, frames.encode(entry.seq - 1, [entry]), durable=True)
 
     def _size_alone(self, kind: str) -> tuple[int, int]:
-        """How many files of that kind there are, and the size of their bodies."""
+        """Return how many files of that kind there are, and the size of their bodies."""
         count = size = 0
         for number in self._numbers(kind):
-            label, path = f"{self.name}/{kind}/{number:010}", self.path / kind / f"{number:010}"
-            with path.open("rb", buffering=0) as file:
-                for frame in frames.scan(file.fileno(), 0, path.stat().st_size, label):
-                    count, size = count + 1, size + frames.read_sizes(file.fileno(), frame, label)[1]
+            label = f"{self.name}/{kind}/{number:010}"
+            with reading(self.path / kind / f"{number:010}") as fd:
+                for frame in frames.scan(fd, 0, os.fstat(fd).st_size, label):
+                    count, size = count + 1, size + frames.read_sizes(fd, frame, label)[1]
         return count, size
 
     def _read_alone(self, kind: str, number: int) -> Entry:
-        fd = os.open(self.path / kind / f"{number:010}", os.O_RDONLY)
         label = f"{self.name}/{kind}/{number:010}"
-        try:
+        with reading(self.path / kind / f"{number:010}") as fd:
             for frame in frames.scan(fd, 0, os.fstat(fd).st_size, label):
                 for entry in frames.read_entries(fd, frame, label):
                     return entry
-        finally:
-            os.close(fd)
         raise frames.corrupt(label, 0, number)
 
 
-def _recalled(path: Path, journal: int) -> State | None:
-    """What the landmarks say; whether they hold is seen when they are used."""
-    seen = recall(path)
-    if seen is None or folder_name(seen.info.run) != path.name or frames.is_torn(journal, seen.last):
-        return None
-    inode, places = os.fstat(journal).st_ino, Places(seen.places)
-    return State(inode, seen.last, seen.first, seen.info, places)
-
-
 def remove_folder(path: Path, states: States) -> bool:
-    """Remove the folder of a run whose journal is damaged; `False` if there is none."""
+    """Remove the folder of a run whose journal is damaged; return `False` if there is none."""
 
     def remove(files: list[FileIO]) -> bool:
         is_there = lock_file(path / "lock", files, create=False)

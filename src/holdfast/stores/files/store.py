@@ -1,7 +1,7 @@
 """A store of plain files: one folder per run, good for looking at, copying and version control.
 
 `DIRECTORY/RUN/` holds `journal` (frames, append-only), `run.json` (the facts), `snapshots/`, `inbox/`,
-`lock` and, of a long run, `landmarks`; `DIRECTORY/.keys/` says which folder has which key, and
+`lock` and, of a long run, `index`; `DIRECTORY/.keys/` names the folder of each key, and
 `DIRECTORY/@NAME/` is a namespace.
 """
 
@@ -16,27 +16,31 @@ from functools import partial
 from io import FileIO
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from holdfast import clock
-from holdfast.errors import CorruptJournal, StoreError
+from holdfast.errors import CorruptJournal
 from holdfast.stores.base import (
     DEFAULT_NAMESPACE,
     PAGE_BYTES,
     PAGE_ENTRIES,
     Append,
+    BaseStore,
     Conflict,
     Entry,
     Mark,
     Message,
+    RunFilter,
     RunInfo,
     Snapshot,
     check,
     check_number,
-    paged,
+    has_other_forks,
+    no_inbox,
+    select,
 )
 from holdfast.stores.files import frames
-from holdfast.stores.files.frames import in_plain_words, make_folders, sync_folder, with_files, write_whole
+from holdfast.stores.files.disk import explained, make_folders, reading, sync_folder, with_files, write_whole
 from holdfast.stores.files.run_folder import (
     Access,
     RunFolder,
@@ -49,19 +53,20 @@ from holdfast.stores.files.run_folder import (
     open_folder,
     remove_folder,
 )
-from holdfast.stores.integrity import Mender
 from holdfast.stores.maintenance import Footprint, RunSize
-from holdfast.stores.memory import select
 from holdfast.stores.namespaces import check_namespace, folder_of, own_url
 from holdfast.values import RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.stores.integrity import Inspector
 
 logger = logging.getLogger("holdfast")
 
 Answer = TypeVar("Answer")
 
 
-class FileStore:
-    """Keeps journals in `directory`, which is created, for its owner only, if missing.
+class FileStore(BaseStore):
+    """A store in `directory`, which is created, for its owner only, if missing.
 
     Any number of processes may share it, on one machine: each run's folder has a lock. Each further
     namespace is a folder `@NAME` in it, with the folders of its own runs.
@@ -69,12 +74,10 @@ class FileStore:
 
     def __init__(self, directory: str | os.PathLike[str], *, namespace: str = DEFAULT_NAMESPACE) -> None:
         place = Path(directory).expanduser().resolve()
-        self.namespace = check_namespace(namespace)
+        super().__init__(own_url(f"file://{place}", namespace), check_namespace(namespace))
         self.directory = folder_of(place, namespace)
-        self.url = own_url(f"file://{place}", namespace)
         self._states: dict[str, State] = {}
-        self._closed = False
-        with in_plain_words(self.directory):
+        with explained(self.directory):
             for folder in dict.fromkeys((place, self.directory)):
                 make_folders(folder, 0o700)
                 folder.mkdir(mode=0o700, exist_ok=True)
@@ -89,7 +92,7 @@ class FileStore:
         names = {folder_name(append.run): append.run in creating for append in appends}
         for append in appends:
             if append.after == 0 and append.info is not None and append.info.parent:
-                # Whoever deletes or prunes the parent meanwhile waits, and then sees the fork.
+                # A concurrent delete or prune of the parent waits, and then sees the fork.
                 names.setdefault(self._owner(append.info.parent) or folder_name(append.run), False)
         with self._usable():
             return with_files(partial(self._commit, appends, names, durable))
@@ -112,11 +115,8 @@ class FileStore:
             raise
         return answers
 
-    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
-        def fetch(after: int) -> tuple[list[Entry], bool]:
-            return self._ask(run, lambda folder: _page(folder, after, upto)) or ([], False)
-
-        return paged(fetch, run, after, upto)
+    def _page(self, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
+        return self._ask(run, lambda folder: _page(folder, after, last)) or ([], False)
 
     def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
         return self._ask(run, lambda folder: list(islice(_marks(folder, before), limit))) or []
@@ -124,48 +124,23 @@ class FileStore:
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
         return self._ask(run, lambda folder: folder.snapshot(upto))
 
-    def runs(
-        self,
-        *,
-        run: str | None = None,
-        key: bytes | None = None,
-        workflow: str | None = None,
-        status: Sequence[str] | None = None,
-        limit: int | None = None,
-        prefix: str | None = None,
-        before: float | None = None,
-        parent: bytes | None = None,
-    ) -> list[RunInfo]:
+    def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
+        run, key = wanted.get("run"), wanted.get("key")
         with self._usable():
-            owner = None if key is None else self._owner(key)
             if run is not None:
-                names = [folder_name(run)]
-            elif owner is not None:
-                names = [owner]
-            else:
-                names = self._names()
-            look = self._facts if run is not None else self._facts_if_any
-            infos = [info for info in map(look, names) if info is not None]
-            if owner is not None and run is None and all(info.key != key for info in infos):
-                infos = [info for info in map(look, self._names()) if info is not None]
-        return select(
-            infos,
-            run=run,
-            key=key,
-            workflow=workflow,
-            status=status,
-            limit=limit,
-            prefix=prefix,
-            before=before,
-            parent=parent,
-        )
+                info = self._facts(folder_name(run))
+                return select([info] if info else [], **wanted)
+            owner = None if key is None else self._owner(key)
+            info = self._facts_if_any(owner) if owner is not None else None
+            if info is not None and info.key == key:
+                return select([info], **wanted)
+            infos = [info for info in map(self._facts_if_any, self._names()) if info is not None]
+            return select(infos, **wanted)
 
     def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
         return self._change(
             run,
-            lambda folder: (
-                folder.prune(horizon) if folder and not self._has_other_forks(folder, forks) else 0
-            ),
+            lambda folder: folder.prune(horizon) if folder and not self._is_parent(folder, forks) else 0,
         )
 
     def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
@@ -178,10 +153,10 @@ class FileStore:
     def _delete(self, run: str, folder: RunFolder | None, forks: Collection[bytes] | None) -> bool:
         if folder is None and self._given_up(folder_name(run)) is not None:
             raise CorruptJournal(f"run {run!r} has no entries", run=run, seq=1)
-        if folder is None or folder.state is None or self._has_other_forks(folder, forks):
+        if folder is None or folder.state is None or self._is_parent(folder, forks):
             return False
         key = folder.state.info.key
-        # First the folder: as long as it is there, its key leads whoever forks the run to its lock.
+        # First the folder: as long as it is there, its key leads a concurrent fork to its lock.
         folder.remove()
         if self._owner(key) == folder.name:
             self._key_path(key).unlink(missing_ok=True)
@@ -192,7 +167,7 @@ class FileStore:
 
     def _post(self, run: str, folder: RunFolder | None, body: bytes, number: int | None) -> int:
         if folder is None:
-            raise StoreError(f"no run {run!r} is stored, so it has no inbox")
+            raise no_inbox(run)
         check_number(run, number, folder.last_message())
         return folder.post(clock.time(), body)
 
@@ -201,7 +176,7 @@ class FileStore:
         return [Message(entry.seq, entry.at, entry.body) for entry in entries]
 
     def footprint(self) -> Footprint:
-        """The store as a whole; without those of other namespaces, which are in its folder too."""
+        """Return the place and the size of the folder, without those of other namespaces in it."""
         with self._usable():
             own = [self.directory / ".keys", *(self.directory / name for name in self._names())]
             files = (file for folder in own for file in folder.rglob("*"))
@@ -209,7 +184,7 @@ class FileStore:
         return Footprint("file", str(self.directory), frames.VERSION, disk)
 
     def sizes(self) -> list[RunSize]:
-        """How much each run holds, by the headers of its entries; damaged runs are left out."""
+        """Return how much each run holds, by the headers of its entries; damaged runs are left out."""
         found = []
         with self._usable():
             for name in self._names():
@@ -217,19 +192,19 @@ class FileStore:
                     found.append(self._ask_folder(name, RunFolder.size))
         return [size for size in found if size is not None]
 
-    def mender(self) -> Mender:
-        """What looks at the folders whatever is damaged in them."""
-        from holdfast.stores.files.integrity import FileMender
+    def inspector(self) -> Inspector:
+        """Return an inspector, which reads the folders past what is damaged in them."""
+        from holdfast.stores.files.integrity import FileInspector
 
         with self._usable():
-            return FileMender(self)
+            return FileInspector(self)
 
     def forget(self, run: str) -> None:
-        """Read a run's journal anew when it is next asked for."""
+        """Read a run's journal anew when it is next used."""
         self._states.pop(folder_name(run), None)
 
     def _names(self) -> list[str]:
-        """The folders of the runs."""
+        """Return the folders of the runs."""
         return [path.name for path in self.directory.iterdir() if not path.name.startswith((".", "@"))]
 
     def close(self) -> None:
@@ -238,9 +213,8 @@ class FileStore:
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
-        if self._closed:
-            raise StoreError(f"the store {self.url} is closed; open it again")
-        with in_plain_words(self.directory):
+        self._check_open()
+        with explained(self.directory):
             yield
 
     def _change(self, run: str, action: Callable[[RunFolder | None], Answer]) -> Answer:
@@ -252,7 +226,7 @@ class FileStore:
             return self._ask_folder(folder_name(run), question)
 
     def _ask_folder(self, name: str, question: Callable[[RunFolder], Answer]) -> Answer | None:
-        """Ask without making writers wait; what looks damaged meanwhile is looked at again in peace."""
+        """Ask without making writers wait; what looks damaged is looked at again with the lock held."""
 
         def ask(folder: RunFolder | None) -> Answer | None:
             return question(folder) if folder else None
@@ -270,16 +244,16 @@ class FileStore:
             return Conflict(append.run, 0, None)
         return folder.append(append)
 
-    def _has_other_forks(self, parent: RunFolder, forks: Collection[bytes] | None) -> bool:
-        """Whether others than those with these keys were forked from a run, whose lock keeps further ones away."""
+    def _is_parent(self, parent: RunFolder, forks: Collection[bytes] | None) -> bool:
+        """Return whether a run has other forks; its lock keeps further ones away."""
         if forks is None or parent.state is None:
             return False
-        key, others = parent.state.info.key, (name for name in self._names() if name != parent.name)
-        found = (info for info in map(self._glance, others) if info is not None)
-        return any(info.parent == key and info.key not in forks for info in found)
+        others = (name for name in self._names() if name != parent.name)
+        infos = (info for info in map(self._glance, others) if info is not None)
+        return has_other_forks(infos, parent.state.info.key, forks)
 
     def _glance(self, name: str) -> RunInfo | None:
-        """The facts of a run as they are, without waiting for anybody's lock."""
+        """Return the facts of a run as they are, without waiting for a lock."""
 
         def facts(folder: RunFolder | None) -> RunInfo | None:
             return folder.state.info if folder and folder.state else None
@@ -289,7 +263,7 @@ class FileStore:
         return self._shown(name)
 
     def _facts(self, name: str) -> RunInfo | None:
-        """What the journal says; of a run whose journal is damaged, what `run.json` does, or what is intact of it."""
+        """Return the facts of the journal; if it is damaged, those of `run.json`, or what is intact of it."""
         try:
             info = self._ask_folder(name, lambda folder: folder.state.info if folder.state else None)
             return info or self._given_up(name)
@@ -299,7 +273,7 @@ class FileStore:
             raise
 
     def _facts_if_any(self, name: str) -> RunInfo | None:
-        """As `_facts`, where other runs are asked for, too: they are not kept back because of this one."""
+        """Return `_facts`, or `None` with a warning: one damaged run does not hide the others."""
         try:
             return self._facts(name)
         except CorruptJournal as error:
@@ -309,7 +283,7 @@ class FileStore:
             return None
 
     def _given_up(self, name: str) -> RunInfo | None:
-        """The facts of a run of which nothing is left but that it was found damaged."""
+        """Return the facts of a run of which nothing is left but that it was found damaged."""
         shown = self._shown(name)
         return shown if shown is not None and shown.status == RunStatus.DAMAGED else None
 
@@ -323,7 +297,7 @@ class FileStore:
         return self.directory / ".keys" / key.hex()
 
     def _owner(self, key: bytes) -> str | None:
-        """The folder that claimed `key`; whether it became a run is another question."""
+        """Return the folder that claimed `key`; it need not hold a run yet."""
         try:
             name = self._key_path(key).read_bytes()
         except FileNotFoundError:
@@ -331,7 +305,7 @@ class FileStore:
         return name.decode() if is_folder_name(name) else None
 
     def _claim(self, key: bytes, name: str) -> bool:
-        """Whether `name` may have `key`: nobody else does, or not any more."""
+        """Claim `key` for the folder `name`; return `False` if another run has it."""
         owner = self._owner(key)
         if owner not in (None, name) and self._is_run(str(owner)):
             return False
@@ -344,27 +318,24 @@ class FileStore:
         return True
 
     def _is_run(self, name: str) -> bool:
-        """Whether the folder holds a run. Takes no lock: the caller may hold some."""
+        """Return whether the folder holds a run. Takes no lock: the caller may hold some."""
         try:
-            fd = os.open(self.directory / name / "journal", os.O_RDONLY)
+            with reading(self.directory / name / "journal") as fd:
+                return load_state(fd, name) is not None
         except FileNotFoundError:
             return False
-        try:
-            return load_state(fd, name) is not None
-        finally:
-            os.close(fd)
 
 
-def _page(folder: RunFolder, after: int, upto: int | None) -> tuple[list[Entry], bool]:
+def _page(folder: RunFolder, after: int, last: int) -> tuple[list[Entry], bool]:
     entries: list[Entry] = []
     size = 0
     for frame in folder.frames_from(after + 1):
-        if upto is not None and frame.after >= upto:
+        if frame.after >= last:
             break
         if size >= PAGE_BYTES or len(entries) >= PAGE_ENTRIES:
             return entries, True
         for entry in folder.entries(frame):
-            if after < entry.seq and (upto is None or entry.seq <= upto):
+            if after < entry.seq <= last:
                 entries.append(entry)
                 size += len(entry.body)
     return entries, False

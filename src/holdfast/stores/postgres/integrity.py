@@ -1,127 +1,105 @@
-"""What is wrong with a schema on PostgreSQL, as far as that can be asked cheaply of the server."""
+"""The inspector of a schema on PostgreSQL, as far as the server can be asked cheaply."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.stores.base import Entry, RunInfo, paged
-from holdfast.stores.integrity import Keep, Mender, Standing, changed_meanwhile
-from holdfast.stores.postgres.store import LAST, Reader, read_facts
+from holdfast.stores.base import LAST_SEQ, Entry, RunInfo
+from holdfast.stores.integrity import Observed, TableInspector, changed_meanwhile, plain_json
+from holdfast.stores.postgres.store import read_facts
 from holdfast.stores.postgres.writing import FACTS, LOCK, REPLACE_FACTS, facts_of, to_column
 
 if TYPE_CHECKING:
+    from holdfast.stores.postgres.connection import Connection
     from holdfast.stores.postgres.store import PostgresStore
 
 
-_TABLES = ("entry", "snapshot", "inbox")
-_STRAY = "FROM {table} WHERE NOT EXISTS (SELECT 1 FROM run WHERE no = run_no)"
 _INVALID = (
     "SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid "
     "JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = %s AND NOT (i.indisvalid AND i.indisready)"
 )
 _FAILURES = "SELECT checksum_failures FROM pg_stat_database WHERE datname = current_database()"
-_THE_RUN = "namespace = %(namespace)s AND run = %(run)s"
-_OF_RUN = f"run_no = (SELECT no FROM run WHERE {_THE_RUN})"
-_STANDING = (
+_THE_RUN = "FROM run WHERE namespace = %s AND run = %s"
+_OBSERVE = (
     "SELECT no, head, (SELECT min(seq) FROM entry WHERE run_no = no), (SELECT max(seq) FROM entry WHERE run_no = no), "
-    f"{', '.join(FACTS)} FROM run WHERE {_THE_RUN}"
+    f"{', '.join(FACTS)} {_THE_RUN}"
 )
 
 
-class PostgresMender(Mender):
-    """Rows that belong to no run can only be told from those of other namespaces by who may see all of them."""
+class PostgresInspector(TableInspector):
+    """Reads the tables. Only a role that may see all rows can tell those of no run from those of other namespaces."""
 
-    def __init__(self, store: PostgresStore) -> None:
-        super().__init__(store)
-        self._postgres = store
+    TABLES = ("entry", "snapshot", "inbox")
+    STRAY = "FROM {table} WHERE NOT EXISTS (SELECT 1 FROM run WHERE no = run_no)"
+    store: PostgresStore
 
     def problems(self) -> list[str]:
         found = [
-            f"index {name} is not valid; REINDEX it" for (name,) in self._ask(_INVALID, self._postgres.schema)
+            f"index {name} is not valid; REINDEX it" for (name,) in self.rows(_INVALID, self.store.schema)
         ]
-        for (failures,) in self._ask(_FAILURES):
+        for (failures,) in self.rows(_FAILURES):
             if failures:
                 found.append(
                     f"the server has found {failures} damaged pages in this database (pg_stat_database)"
                 )
-        for table in _TABLES if self._sees_all() else ():
-            ((count,),) = self._ask(f"SELECT count(*) {_STRAY.format(table=table)}")
-            if count:
-                found.append(f"{count} rows of table {table} are of no run")
-        return found
+        return [*found, *super().problems()]
 
-    def standing(self, run: str) -> Standing | None:
-        with self._postgres.transaction() as connection:
-            found = connection.execute(_STANDING.encode(), self._of(run)).fetchone()
-        return None if found is None else _standing(found)
+    def tables(self) -> Sequence[str]:
+        ((is_restricted,),) = self.rows("SELECT row_security_active('run')")
+        return () if is_restricted else self.TABLES
+
+    def observe(self, run: str) -> Observed | None:
+        with self.store.transaction() as connection:
+            return self._observe(connection, run)
+
+    def _observe(self, connection: Connection, run: str) -> Observed | None:
+        row = connection.execute(_OBSERVE.encode(), self._of(run)).fetchone()
+        if row is None:
+            return None
+        info = read_facts(row[4:])
+        raw = plain_json(dict(zip(FACTS, row[4:], strict=True)))
+        return Observed(info, row[1], (row[:4], info), raw=raw)
 
     def entries(self, run: str) -> Iterator[Entry]:
-        """Also those of a journal that has lost its end."""
-        reader = Reader(self._postgres.namespace)
-
-        def fetch(after: int) -> tuple[list[Entry], bool]:
-            with self._postgres.transaction() as connection:
-                return reader.rest(connection, run, after, LAST)[:2]
-
-        return paged(fetch, run, 0, None)
+        """Yield the entries, also those of a journal that has lost its end."""
+        after, more = 0, True
+        while more:
+            page, more, _ = self.store.page(run, after, LAST_SEQ)
+            yield from page
+            after = page[-1].seq if page else after
 
     def drop_snapshot(self, run: str, number: int, raw: bytes) -> None:
-        statement = f"DELETE FROM snapshot WHERE {_OF_RUN} AND seq = %(number)s AND body = %(raw)s"
-        self._do(statement, {**self._of(run), "number": number, "raw": raw})
-
-    def void_message(self, run: str, number: int) -> None:
-        statement = (
-            "INSERT INTO inbox (run_no, number, at, body, token) "
-            f"SELECT no, %(number)s, 0, '', gen_random_uuid() FROM run WHERE {_THE_RUN} "
-            "ON CONFLICT (run_no, number) DO UPDATE SET at = 0, body = ''"
+        of_run = f"run_no = (SELECT no {_THE_RUN})"
+        self.change(
+            f"DELETE FROM snapshot WHERE {of_run} AND seq = %s AND body = %s", *self._of(run), number, raw
         )
-        self._do(statement, {**self._of(run), "number": number})
 
-    def put_facts(self, info: RunInfo, head: int, seen: Standing) -> None:
-        with self._postgres.transaction() as connection:
-            connection.execute(LOCK.encode(), self._of(info.run))
-            found = connection.execute(_STANDING.encode(), self._of(info.run)).fetchone()
-            if found is None or _standing(found).stamp != seen.stamp:
+    def blank_message(self, run: str, number: int) -> None:
+        self.change(
+            "INSERT INTO inbox (run_no, number, at, body, token) "
+            f"SELECT no, %s, 0, '', gen_random_uuid() {_THE_RUN} "
+            "ON CONFLICT (run_no, number) DO UPDATE SET at = 0, body = ''",
+            number,
+            *self._of(run),
+        )
+
+    def put_facts(self, info: RunInfo, head: int, seen: Observed) -> None:
+        with self.store.transaction() as connection:
+            values = {**facts_of(info), "namespace": self.store.namespace, "head": head}
+            connection.execute(LOCK.encode(), values)
+            found = self._observe(connection, info.run)
+            if found is None or found.version != seen.version:
                 raise changed_meanwhile(info.run)
-            values = {**facts_of(info), "head": head, "no": found[0]}
             connection.execute(REPLACE_FACTS.encode(), values)
 
-    def _of(self, run: str) -> dict[str, Any]:
-        return {"namespace": self._postgres.namespace, "run": to_column(run)}
+    def _of(self, run: str) -> tuple[str, str]:
+        return self.store.namespace, to_column(run)
 
-    def mend(self, keep: Keep) -> list[str]:
-        done = []
-        for table in _TABLES if self._sees_all() else ():
-            stray = _STRAY.format(table=table)
-            rows = self._ask(f"SELECT * {stray}")
-            if rows:
-                keep(f"{table}.json", json.dumps(rows, default=_plain).encode())
-                self._do(f"DELETE {stray}", {})
-                done.append(f"{len(rows)} rows of table {table} that were of no run are put aside")
-        return done
+    def rows(self, query: str, *values: Any) -> Iterator[Sequence[Any]]:
+        with self.store.transaction() as connection:
+            yield from connection.execute(query.encode(), values).fetchall()
 
-    def _sees_all(self) -> bool:
-        """Whether row-level security hides nothing from this role."""
-        ((active,),) = self._ask("SELECT row_security_active('run')")
-        return not active
-
-    def _ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._postgres.transaction() as connection:
-            return connection.execute(query.encode(), values).fetchall()
-
-    def _do(self, statement: str, values: dict[str, Any]) -> None:
-        with self._postgres.transaction() as connection:
+    def change(self, statement: str, *values: Any) -> None:
+        with self.store.transaction() as connection:
             connection.execute(statement.encode(), values)
-
-
-def _standing(row: tuple[Any, ...]) -> Standing:
-    _, head, _, _, *facts = row
-    info = read_facts(tuple(facts))
-    raw = json.dumps(dict(zip(FACTS, facts, strict=True)), default=_plain).encode()
-    return Standing(info, head, (row[:4], info), raw=raw)
-
-
-def _plain(value: Any) -> str:
-    return bytes(value).hex() if isinstance(value, (bytes, memoryview)) else str(value)

@@ -64,7 +64,7 @@ class LeaseKeeper:
         self._server.check_open()
         if self._name is None:
             name = uuid.uuid4()
-            self._server.insist(lambda: self._renew(name))
+            self._server.retry(lambda: self._renew(name))
             self._name = name
         if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(

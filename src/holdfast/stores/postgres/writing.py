@@ -1,4 +1,4 @@
-"""The one writing connection of a PostgreSQL store: every change to the tables."""
+"""The writing connection of a PostgreSQL store: every change to the tables."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _TRIED_ANEW = (
 )
 _HEAD = "head = greatest(run.head, %(head)s)"
 _FACTS = f"UPDATE run SET {_CHANGES}, {_HEAD}, {_TRIED_ANEW} FROM {{place}} WHERE no = run_no"
-REPLACE_FACTS = f"UPDATE run SET {_CHANGES}, {_HEAD} WHERE no = %(no)s"
+REPLACE_FACTS = f"UPDATE run SET {_CHANGES}, {_HEAD} WHERE {_THE_RUN}"
 _SNAPSHOTS = (
     "INSERT INTO snapshot (run_no, seq, at, chain, body) SELECT run_no, given.* FROM {place}, "
     "unnest(%(kept_seqs)b::int8[], %(kept_ats)b::float8[], %(kept_chains)b::bytea[], %(kept_bodies)b::bytea[]) "
@@ -337,8 +337,8 @@ def _known(forks: Collection[bytes] | None) -> Values:
     return {"any_fork": forks is None, "forks": list(forks or ())}
 
 
-class Desk:
-    """Where the writing connection is: one thread after the other uses it; if it is lost, it is replaced."""
+class WriteConnection:
+    """The writing connection: one thread after the other uses it; if it is lost, it is replaced."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -346,15 +346,15 @@ class Desk:
         self._lock = threading.Lock()
 
     def reset(self) -> None:
-        """Begin anew in a forked child."""
+        """Reset in a forked child."""
         if self._writer is not None:
             abandon(self._writer.connection)
         self._writer = None
         self._lock = threading.Lock()
 
     def write(self, action: Callable[[Writer], Result]) -> Result:
-        """What `action` makes of the writer; done again, with another, if the server goes away meanwhile."""
-        return locked(self._lock, self._server.insist, lambda: self._attempt(action))
+        """Return what `action` returns for the writer; retry with another if the server goes away meanwhile."""
+        return locked(self._lock, self._server.retry, lambda: self._attempt(action))
 
     def close(self) -> None:
         """Close the connection, once whoever uses it is done."""

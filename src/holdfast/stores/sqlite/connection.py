@@ -1,4 +1,4 @@
-"""Opening a SQLite file as a Holdfast database: identity, migrations, errors in plain words."""
+"""Connections to a SQLite file: its identity, its schema, its lock, and errors with their remedies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import struct
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,13 +18,11 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.errors import CorruptJournal, StoreError
-from holdfast.stores.files.frames import make_folders
+from holdfast.stores.base import SCHEMA_VERSION, other_version
+from holdfast.stores.files.disk import make_folders
 
 if os.name == "posix":
     import fcntl
-
-
-# The hold on a SQLite file: its lock outlives what other SQLite libraries in this process do to the file.
 
 
 _FIRST_SHARED, _SHARED = 0x40000002, 510
@@ -34,10 +32,10 @@ _SET_OWN_LOCK = getattr(fcntl, "F_OFD_SETLK", None) if os.name == "posix" else N
 
 
 class Hold:
-    """Keeps everybody from unlinking the WAL of an open database, and knows whether somebody did.
+    """A lock that keeps others from unlinking the WAL of an open database, whatever SQLite library they use.
 
-    Where the system has locks of open files (Linux), nobody can; elsewhere it is only noticed. Raises `BlockingIOError`
-    or `FileNotFoundError` if somebody is about to unlink the WAL, or has.
+    Where the system has locks of open files (Linux), nobody can unlink it; elsewhere `is_intact` notices. Raises
+    `BlockingIOError` or `FileNotFoundError` if somebody is about to unlink the WAL, or has.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,23 +52,23 @@ class Hold:
         _holds[id(self)] = weakref.ref(self)
 
     def is_intact(self) -> bool:
-        """Whether the database and its WAL are still the files that were opened."""
+        """Return whether the database and its WAL are still the files that were opened."""
         try:
             return self._found() == self._files
         except OSError:
             return False
 
     def is_replaced(self) -> bool:
-        """Whether others may use another database, or another WAL, in place of those that were opened."""
+        """Return whether others may use another database or WAL in place of those that were opened."""
         return not self.is_intact() and (os.path.exists(self._wal) or not os.path.exists(self._path))  # noqa: PTH110
 
     def release(self) -> None:
-        """Let the last user of the file clear up behind itself."""
+        """Release the lock, so that the last user of the file can remove its WAL."""
         with suppress(OSError):
             self._lock(shared=False)
 
     def close(self) -> None:
-        """Close the file, which drops the locks that this process has on it: after the connections."""
+        """Close the file, after the connections: that drops all locks of this process on it."""
         _holds.pop(id(self), None)
         file, self._file = self._file, None
         if file is not None:
@@ -103,7 +101,7 @@ _holds: dict[int, weakref.ref[Hold]] = {}
 
 
 def is_lost(path: Path) -> bool:
-    """Whether something in this process still has a file open that is no longer the one at `path`, or its WAL."""
+    """Return whether this process has a file open that is no longer the one at `path`, or its WAL."""
     holds = [found for hold in list(_holds.values()) if (found := hold()) is not None]
     return any(hold.path == path and not hold.is_intact() for hold in holds)
 
@@ -113,51 +111,66 @@ APPLICATION_ID = 0x484F4C44
 
 BUSY = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError)
 
-_SCRIPTS = Path(__file__).parents[1] / "sql" / "sqlite"
+STATISTICS = ("sqlite_stat1", "sqlite_stat4")
+"""The tables that ANALYZE makes."""
+
+SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
+_MOST_OBJECTS = 1000
+_SCRIPT = Path(__file__).parents[1] / "sql" / "sqlite.sql"
 
 Result = TypeVar("Result")
-Migration = tuple[int, str]
 
 
 def connect(path: Path, patience: float) -> apsw.Connection:
-    """Open `path` as an up-to-date Holdfast database, waiting up to `patience` seconds for others.
+    """Open `path` as a Holdfast database, waiting up to `patience` seconds for others.
 
-    Creates the file (readable by its owner only) and its folder. Refuses, untouched, a file that
-    is no database, belongs to another program, or was made by a newer version.
+    Creates the file (readable by its owner only), its folder and its tables. Refuses, untouched, a file that
+    is no database, belongs to another program, or was made by another version.
     """
-    return _connected(path, patience, lambda: _opened(path, patience))
+    return _insisting(lambda: _opened(path, patience), path, patience)
 
 
 def connect_held(path: Path, patience: float) -> tuple[apsw.Connection, Hold]:
     """Open `path` as `connect` does, and hold it for as long as the connection is open."""
-    return _connected(path, patience, lambda: _held(path, patience))
+    return _insisting(lambda: _held(path, patience), path, patience)
 
 
-def _connected(path: Path, patience: float, opening: Callable[[], Result]) -> Result:
+def _insisting(opening: Callable[[], Result], path: Path, patience: float) -> Result:
+    """Repeat `opening` while others hold the file in ways that SQLite's own waiting does not cover."""
+    _make_file(path)
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return opening()
+        except BUSY as error:
+            if time.monotonic() >= deadline:
+                raise failure(error, path, patience) from error
+            time.sleep(random.uniform(0.001, 0.02))
+        except apsw.Error as error:
+            raise failure(error, path, patience) from error
+        except OSError as error:
+            raise StoreError(
+                f"cannot open {path}: {error}; close files or raise their limit, and try again"
+            ) from error
+        except UnicodeEncodeError:
+            raise StoreError(
+                f"{str(path)!a} is not Unicode, as SQLite's paths are; choose another path"
+            ) from None
+
+
+def _make_file(path: Path) -> None:
     try:
         make_folders(path.parent)
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except OSError as error:
         lacking = error.errno in (errno.EMFILE, errno.ENFILE)
-        cure = "close files or raise their limit, and try again" if lacking else "choose another path"
-        raise StoreError(f"cannot create {path}: {error.strerror}; {cure}") from error
-    try:
-        return _insisting(opening, patience)
-    except apsw.Error as error:
-        raise failure(error, path, patience) from error
-    except OSError as error:
-        raise StoreError(
-            f"cannot open {path}: {error}; close files or raise their limit, and try again"
-        ) from error
-    except UnicodeEncodeError:
-        raise StoreError(
-            f"{str(path)!a} is not Unicode, as SQLite's paths are; choose another path"
-        ) from None
+        remedy = "close files or raise their limit, and try again" if lacking else "choose another path"
+        raise StoreError(f"cannot create {path}: {error.strerror}; {remedy}") from error
 
 
 def failure(error: Exception, path: Path, patience: float) -> StoreError:
-    """What went wrong with the database, and the way out, for whoever reads the message."""
+    """Return a `StoreError` that says what went wrong with the database, and the remedy."""
     match error:
         case apsw.CorruptError():
             return CorruptJournal(f"{path} is damaged ({error}); restore it from a backup")
@@ -175,9 +188,7 @@ def failure(error: Exception, path: Path, patience: float) -> StoreError:
         case apsw.CantOpenError():
             return StoreError(f"cannot open {path} ({error}); check the path and its permissions")
         case apsw.InterruptError():
-            return CorruptJournal(
-                f"{path} is damaged: a query of it does not come to an end; restore it from a backup"
-            )
+            return CorruptJournal(f"{path} is damaged: a query of it does not end; restore it from a backup")
         case apsw.IOError():
             return StoreError(
                 f"the disk failed while using {path} ({error}); check it and the limits of file sizes, then resume"
@@ -186,49 +197,18 @@ def failure(error: Exception, path: Path, patience: float) -> StoreError:
             return StoreError(f"{path}: {error}")
 
 
-def migrations() -> list[Migration]:
-    """The numbered migrations that come with this version, in order."""
-    files = sorted((file.name, file.read_text("utf-8")) for file in _SCRIPTS.iterdir())
-    return [(int(name[:4]), script) for name, script in files if name.endswith(".sql")]
-
-
-def migration_names() -> dict[int, str]:
-    """The names of the migrations by their numbers."""
-    names = sorted(file.name for file in _SCRIPTS.iterdir() if file.name.endswith(".sql"))
-    return {int(name[:4]): name.removesuffix(".sql") for name in names}
-
-
 def stored_version(path: Path) -> int:
-    """The version of the schema in a file, which is left as it is; 0 if the file is not there."""
+    """Return the version of the schema in a file, which is left as it is; 0 if the file is not there."""
     if not path.exists():
         return 0
     try:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
-            return _version(connection, path, max(migration_names()))
+            return _version(connection, path)
         finally:
             connection.close()
     except apsw.Error as error:
         raise failure(error, path, 0.0) from error
-
-
-def migrate(connection: apsw.Connection, path: Path, known: Iterable[Migration]) -> None:
-    """Bring the database to the newest schema, all or nothing; harmless if it is there already."""
-    steps = sorted(known)
-    newest = steps[-1][0]
-    if _version(connection, path, newest) == newest:
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        current = _version(connection, path, newest)
-        for number, script in steps:
-            if number > current:
-                connection.execute(script)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {newest}")
-        connection.execute("COMMIT")
-    except BaseException:
-        roll_back(connection)
-        raise
 
 
 def roll_back(connection: apsw.Connection) -> None:
@@ -245,12 +225,12 @@ def _opened(path: Path, patience: float) -> apsw.Connection:
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         connection.execute("PRAGMA cell_size_check = ON")
-        known = migrations()
-        _check_schema(connection, path, known)
+        version = _check_schema(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
         if sys.platform == "darwin":
             connection.execute("PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON")
-        migrate(connection, path, known)
+        if version == 0:
+            _create_schema(connection, path)
     except BaseException:
         connection.close()
         raise
@@ -268,49 +248,65 @@ def _held(path: Path, patience: float) -> tuple[apsw.Connection, Hold]:
         raise
 
 
-STATISTICS = ("sqlite_stat1", "sqlite_stat4")
-"""What ANALYZE makes."""
+def _create_schema(connection: apsw.Connection, path: Path) -> None:
+    """Make the tables, all or nothing; harmless if another process has just made them."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _version(connection, path) == 0:
+            connection.execute(_SCRIPT.read_text("utf-8"))
+            connection.execute(
+                f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}"
+            )
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
 
 
-def _check_schema(connection: apsw.Connection, path: Path, known: Sequence[Migration]) -> None:
-    """Refuse a file with anything that is not as the migrations make it: a table may be an endless view.
+def _check_schema(connection: apsw.Connection, path: Path) -> int:
+    """Return the schema's version; refuse a file with any object that we did not make: a table may be an endless view.
 
-    Nothing but the schema is read. What is missing is not refused: that is damage, which `fsck` tells.
+    Nothing but the schema is read. What is missing is not refused: that is damage, which `fsck` reports.
     """
     with _unchanging(connection):
-        version = _version(connection, path, known[-1][0])
-        there = connection.execute(f"{SCHEMA} LIMIT {_MOST_OBJECTS}").fetchall()
-    made = made_by(step for step in known if step[0] <= version)
-    for row in there:
-        if tuple(row) not in made and row[1] not in STATISTICS:
+        version = _version(connection, path)
+        objects = connection.execute(f"{SCHEMA} LIMIT {_MOST_OBJECTS}").fetchall()
+    for row in objects:
+        if tuple(row) not in expected_schema() and row[1] not in STATISTICS:
             raise StoreError(
                 f"{path} has the {row[0]} {row[1]!r:.80}, which is not as Holdfast makes it; if you made it, drop it "
                 "with sqlite3; if the file came from others, do not use it"
             )
-
-
-SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
-_MOST_OBJECTS = 1000
-
-
-def made_by(known: Iterable[Migration]) -> frozenset[tuple[Any, ...]]:
-    """The tables and indexes that migrations make, as rows of the schema."""
-    return _schema(tuple(known))
+    return version
 
 
 @functools.cache
-def _schema(known: tuple[Migration, ...]) -> frozenset[tuple[Any, ...]]:
+def expected_schema() -> frozenset[tuple[Any, ...]]:
+    """Return the tables and indexes that we make, as rows of the schema."""
     fresh = apsw.Connection(":memory:")
-    for _, script in known:
-        fresh.execute(script)
+    fresh.execute(_SCRIPT.read_text("utf-8"))
     rows = frozenset(map(tuple, fresh.execute(SCHEMA).fetchall()))
     fresh.close()
     return rows
 
 
+def _version(connection: apsw.Connection, path: Path) -> int:
+    """Return the schema's version, 0 if there is none; raise `StoreError` if the database is not for us."""
+    # Not by the functions of the same names: a file may have tables that are called like them.
+    asked = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
+    with _unchanging(connection):
+        found: list[Any] = [connection.execute(sql).fetchall()[0][0] for sql in asked]
+    application, version, objects = found
+    if application != APPLICATION_ID and (application or version or objects):
+        raise StoreError(f"{path} is a database of another program; choose another path")
+    if version not in (0, SCHEMA_VERSION):
+        raise other_version(str(path), version)
+    return int(version)
+
+
 @contextmanager
 def _unchanging(connection: apsw.Connection) -> Iterator[None]:
-    """Let all that is read be of one moment."""
+    """Run the block in one read transaction."""
     if connection.in_transaction:
         yield
         return
@@ -322,7 +318,7 @@ def _unchanging(connection: apsw.Connection) -> Iterator[None]:
 
 
 class StepLimit:
-    """Ends queries of a connection that take far more work than a file of its size has rows.
+    """A limit for queries that take far more work than a file of its size has rows.
 
     A file of a stranger may have pages that lead to each other without end. Each byte of a file allows some steps of
     SQLite's machine, far more than any query takes.
@@ -345,32 +341,3 @@ class StepLimit:
 
 
 _STEPS, _LEAST_ROUNDS, _STEPS_PER_BYTE = 1_000_000, 50, 100
-
-
-def _insisting(action: Callable[[], Result], patience: float) -> Result:
-    """Repeat `action` while others hold the file in ways that SQLite's own waiting does not cover."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            return action()
-        except BUSY:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(random.uniform(0.001, 0.02))
-
-
-def _version(connection: apsw.Connection, path: Path, newest: int) -> int:
-    """The schema's version, read in one go; raises `StoreError` if the database is not for us."""
-    # Not by the functions of the same names: a file may have tables that are called like them.
-    asked = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
-    with _unchanging(connection):
-        found: list[Any] = [connection.execute(sql).fetchall()[0][0] for sql in asked]
-    application, version, objects = found
-    if application != APPLICATION_ID and (application or version or objects):
-        raise StoreError(f"{path} is a database of another program; choose another path")
-    if version > newest:
-        raise StoreError(
-            f"{path} was made by a newer version of Holdfast "
-            f"(schema {version}, this version knows {newest}); upgrade holdfast"
-        )
-    return int(version)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import apsw
 
@@ -15,50 +15,82 @@ from holdfast import clock
 from holdfast.errors import CorruptJournal, StoreError
 from holdfast.stores.base import (
     DEFAULT_NAMESPACE,
+    LAST_SEQ,
     PAGE_BYTES,
     PAGE_ENTRIES,
+    SCHEMA_VERSION,
     Append,
+    BaseStore,
     Conflict,
     Entry,
     Mark,
     Message,
+    RunFilter,
     RunInfo,
     Snapshot,
     check,
     end_of_prefix,
-    paged,
+    no_inbox,
+    within,
 )
-from holdfast.stores.integrity import Mender
 from holdfast.stores.namespaces import check_namespace, file_of, own_url
 from holdfast.stores.sqlite.connection import Hold, StepLimit, connect, connect_held, failure, is_lost
 from holdfast.stores.sqlite.writing import FACTS, Writer, entry_of, facts_of, mark_of, message_of, snapshot_of
 from holdfast.threads import locked
 
 if TYPE_CHECKING:
+    from holdfast.stores.integrity import Inspector
     from holdfast.stores.maintenance import Footprint, RunSize
 
 
 Result = TypeVar("Result")
 
-_SEQ = (1 << 32) - 1
-
-_OF_RUN = f"BETWEEN runs.no << 32 AND runs.no << 32 | {_SEQ}"
+_BASE = "(SELECT no << 32 FROM runs WHERE run = ?1)"
+"""The id below the first entry, snapshot or message of a run."""
+_PAGE = (
+    f"SELECT id & {LAST_SEQ}, at, chain, body, mark FROM entries "
+    f"WHERE id > {_BASE} + ?2 AND id <= {_BASE} + ?3 ORDER BY id LIMIT {PAGE_ENTRIES}"
+)
+_NEWEST = (
+    f"SELECT head, (SELECT id & {LAST_SEQ} FROM entries WHERE id > no << 32 AND id <= (no << 32) + ?2 "
+    "ORDER BY id DESC LIMIT 1) FROM runs WHERE run = ?1"
+)
+_MARKS = (
+    f"SELECT id & {LAST_SEQ}, at, mark, length(body) FROM entries "
+    f"WHERE id > {_BASE} AND id < {_BASE} + ?2 AND mark IS NOT NULL ORDER BY id DESC LIMIT ?3"
+)
+_SNAPSHOT = (
+    f"SELECT id & {LAST_SEQ}, at, chain, body FROM snapshots "
+    f"WHERE id > {_BASE} AND id <= {_BASE} + ?2 ORDER BY id DESC LIMIT 1"
+)
+_INBOX = (
+    f"SELECT id & {LAST_SEQ}, at, body FROM inbox "
+    f"WHERE id > {_BASE} + ?2 AND id <= {_BASE} + {LAST_SEQ} ORDER BY id"
+)
+_COUNT = (
+    "{name} AS (SELECT no, count(id) AS n, {marks} AS marks, coalesce(sum(length(body)), 0) AS size FROM runs "
+    f"LEFT JOIN {{table}} ON id BETWEEN runs.no << 32 AND runs.no << 32 | {LAST_SEQ} GROUP BY no)"
+)
 _SIZES = (
-    "WITH e AS (SELECT no, count(id) AS n, count(mark) AS marks, coalesce(sum(length(body)), 0) AS size "
-    f"FROM runs LEFT JOIN entries ON id {_OF_RUN} GROUP BY no), "
-    "s AS (SELECT no, count(id) AS n, coalesce(sum(length(body)), 0) AS size "
-    f"FROM runs LEFT JOIN snapshots ON id {_OF_RUN} GROUP BY no), "
-    "i AS (SELECT no, count(id) AS n, coalesce(sum(length(body)), 0) AS size "
-    f"FROM runs LEFT JOIN inbox ON id {_OF_RUN} GROUP BY no) "
+    f"WITH {_COUNT.format(name='e', marks='count(mark)', table='entries')}, "
+    f"{_COUNT.format(name='s', marks='0', table='snapshots')}, {_COUNT.format(name='i', marks='0', table='inbox')} "
     "SELECT run, e.n, e.marks, e.size, s.n, s.size, i.n, i.size "
     "FROM runs JOIN e USING (no) JOIN s USING (no) JOIN i USING (no)"
 )
+_FILTERS = {
+    "run": "run = ?",
+    "key": "key = ?",
+    "workflow": "workflow = ?",
+    "prefix": "run >= ?",
+    "before": "updated_at < ?",
+    "parent": "parent = ?",
+}
 
 
-class SqliteStore:
-    """Keeps journals in the SQLite file at `path`, which is created with its folder if missing.
+class SqliteStore(BaseStore):
+    """A store in the SQLite file at `path`, which is created with its folder if missing.
 
-    Any number of processes may share the file; who comes second waits, up to `patience` seconds.
+    Any number of processes may share the file; a second writer waits, up to `patience` seconds.
     Survives `os.fork`: connections are closed before it and opened again on the next use. Each further
     namespace is a file of its own, `runs@NAME.db` beside `runs.db`.
     """
@@ -67,11 +99,9 @@ class SqliteStore:
         self, path: str | os.PathLike[str], *, patience: float = 60.0, namespace: str = DEFAULT_NAMESPACE
     ) -> None:
         place = Path(path).expanduser().resolve()
-        self.namespace = check_namespace(namespace)
+        super().__init__(own_url(f"sqlite:///{place}", namespace), check_namespace(namespace))
         self.path = file_of(place, namespace)
-        self.url = own_url(f"sqlite:///{place}", namespace)
         self._patience = patience
-        self._closed = False
         self._pid = os.getpid()
         self._abandoned: list[object] = []
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
@@ -80,7 +110,7 @@ class SqliteStore:
         self._reader: apsw.Connection | None = None
         self._limit: StepLimit
         self._is_reading = False
-        """Whether the reader is being used; whoever finds it so, with the lock held, knows that it was interrupted."""
+        """Whether the reader is in use; with the lock held, whether its last user was interrupted."""
         locked(self._write_lock, self._open_writer)
         locked(_stores_lock, _stores.add, self)
 
@@ -100,65 +130,33 @@ class SqliteStore:
         self._check_hold()
         return answers
 
-    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
-        last = _SEQ if upto is None else _within(upto)
-
-        def fetch(after: int) -> tuple[list[Entry], bool]:
-            return self._ask(lambda connection: _page(connection, run, after, last))
-
-        return paged(fetch, run, _within(after), upto)
+    def _page(self, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
+        return self._ask(lambda connection: _page(connection, run, after, last))
 
     def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
-        rows = self._rows(
-            "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
-            f"SELECT id & {_SEQ}, at, mark, length(body) FROM entries "
-            "WHERE id > (SELECT base FROM r) AND id < (SELECT base FROM r) + ? AND mark IS NOT NULL "
-            "ORDER BY id DESC LIMIT ?",
-            (run, _SEQ if before is None else _within(before), -1 if limit is None else _within(limit)),
-        )
+        rows = self._rows(_MARKS, (run, within(before), -1 if limit is None else within(limit)))
         return [mark_of(row, run) for row in rows]
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
-        rows = self._rows(
-            "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
-            f"SELECT id & {_SEQ}, at, chain, body FROM snapshots "
-            "WHERE id > (SELECT base FROM r) AND id <= (SELECT base FROM r) + ? ORDER BY id DESC LIMIT 1",
-            (run, _SEQ if upto is None else _within(upto)),
-        )
+        rows = self._rows(_SNAPSHOT, (run, within(upto)))
         return snapshot_of(rows[0], run) if rows else None
 
-    def runs(
-        self,
-        *,
-        run: str | None = None,
-        key: bytes | None = None,
-        workflow: str | None = None,
-        status: Sequence[str] | None = None,
-        limit: int | None = None,
-        prefix: str | None = None,
-        before: float | None = None,
-        parent: bytes | None = None,
-    ) -> list[RunInfo]:
-        given = {
-            "run = ?": run,
-            "key = ?": key,
-            "workflow = ?": workflow,
-            "run >= ?": prefix,
-            "run < ?": None if prefix is None else end_of_prefix(prefix),
-            "updated_at < ?": before,
-            "parent = ?": parent,
-        }
-        filters = {sql: value for sql, value in given.items() if value is not None}
-        where, values = list(filters), list(filters.values())
+    def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
+        limit, status = wanted.pop("limit", None), wanted.pop("status", None)
+        given = {name: value for name, value in wanted.items() if value is not None}
+        where, values = [_FILTERS[name] for name in given], list(given.values())
+        if (prefix := wanted.get("prefix")) and (end := end_of_prefix(prefix)):
+            where.append("run < ?")
+            values.append(end)
         if status is not None:
             where.append(f"status IN ({', '.join('?' * len(status))})")
             values.extend(status)
         # The plus keeps SQLite from walking through all runs in the order of time to find a few.
-        latest = "updated_at" if prefix is None and parent is None else "+updated_at"
+        latest = "+updated_at" if {"prefix", "parent"} & given.keys() else "updated_at"
         rows = self._rows(
             f"SELECT {', '.join(FACTS)}, head, sum FROM runs "
             f"{'WHERE ' if where else ''}{' AND '.join(where)} ORDER BY {latest} DESC, run LIMIT ?",
-            (*values, -1 if limit is None else _within(limit)),
+            (*values, -1 if limit is None else within(limit)),
         )
         return [facts_of(row) for row in rows]
 
@@ -173,41 +171,36 @@ class SqliteStore:
     def post(self, run: str, body: bytes, number: int | None = None) -> int:
         posted = self.change(lambda writer: writer.post(run, clock.time(), body, number))
         if posted is None:
-            raise StoreError(f"no run {run!r} is stored, so it has no inbox")
+            raise no_inbox(run)
         return posted
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
-        rows = self._rows(
-            "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
-            f"SELECT id & {_SEQ}, at, body FROM inbox "
-            f"WHERE id > (SELECT base FROM r) + ? AND id <= (SELECT base FROM r) + {_SEQ} ORDER BY id",
-            (run, _within(after)),
-        )
-        return [message_of(row, run) for row in rows]
+        return [message_of(row, run) for row in self._rows(_INBOX, (run, within(after)))]
 
     def footprint(self) -> Footprint:
-        """The store as a whole."""
+        """Return the place and the size of the file."""
         from holdfast.stores.maintenance import Footprint
 
+        self._check_open()
         files = [Path(f"{self.path}{suffix}") for suffix in ("", "-wal", "-shm")]
         size = sum(file.stat().st_size for file in files if file.exists())
-        return Footprint("sqlite", str(self.path), self._rows("PRAGMA user_version", ())[0][0], size)
+        return Footprint("sqlite", str(self.path), SCHEMA_VERSION, size)
 
     def sizes(self) -> list[RunSize]:
-        """How much each run holds. `length` of a body does not read it."""
+        """Return how much each run holds. `length` of a body does not read it."""
         from holdfast.stores.maintenance import RunSize
 
         return [RunSize(*row) for row in self._rows(_SIZES, ())]
 
-    def mender(self) -> Mender:
-        """What looks at the file whatever is damaged in it."""
-        from holdfast.stores.sqlite.integrity import SqliteMender
+    def inspector(self) -> Inspector:
+        """Return an inspector, which reads the file past what is damaged in it."""
+        from holdfast.stores.sqlite.integrity import SqliteInspector
 
         self._check_open()
-        return SqliteMender(self, self._patience)
+        return SqliteInspector(self, self._patience)
 
     def change(self, action: Callable[[Writer], Result]) -> Result:
-        """Return what `action` makes of the writer, in a transaction that is durable, all or nothing."""
+        """Return what `action` returns for the writer, in a transaction that is durable, all or nothing."""
         return locked(self._write_lock, self._changed, action)
 
     def _changed(self, action: Callable[[Writer], Result]) -> Result:
@@ -227,7 +220,7 @@ class SqliteStore:
         self._disconnect()
 
     def _disconnect(self) -> None:
-        """Close what this process opened; what a parent process opened is never touched."""
+        """Close what this process opened; never touch what a parent process opened."""
         if self._pid != os.getpid():
             self._abandoned += [self._writer, self._reader, self._hold]
             self._pid = os.getpid()
@@ -246,14 +239,13 @@ class SqliteStore:
         self._writer = self._reader = self._hold = None
 
     def _check_hold(self) -> None:
-        """Acknowledge nothing that went to a file which nobody will find; the next use opens those that are there."""
+        """Raise `StoreError` if the file that was written is no longer the one at the path; reopen on the next use."""
         if self._hold is not None and not self._hold.is_intact():
             locked(self._read_lock, self._disconnect)
             raise _replaced(self.path)
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise StoreError(f"the store {self.url} is closed; open it again")
+        super()._check_open()
         if self._pid != os.getpid():
             self._disconnect()
 
@@ -310,11 +302,6 @@ def _replaced(path: Path) -> StoreError:
     )
 
 
-def _within(number: int) -> int:
-    """A number of an entry that can be one of a run: behind its last possible number the next run begins."""
-    return max(0, min(number, _SEQ))
-
-
 def _page(connection: apsw.Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
     entries, is_full = _rows_of_page(connection, run, after, last)
     if is_full:
@@ -330,12 +317,7 @@ def _page(connection: apsw.Connection, run: str, after: int, last: int) -> tuple
 
 
 def _rows_of_page(connection: apsw.Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
-    cursor = connection.execute(
-        "WITH r AS (SELECT no << 32 AS base FROM runs WHERE run = ?) "
-        f"SELECT id & {_SEQ}, at, chain, body, mark FROM entries "
-        "WHERE id > (SELECT base FROM r) + ? AND id <= (SELECT base FROM r) + ? ORDER BY id LIMIT ?",
-        (run, after, last, PAGE_ENTRIES),
-    )
+    cursor = connection.execute(_PAGE, (run, after, last))
     entries: list[Entry] = []
     size = 0
     for row in cursor:
@@ -349,12 +331,8 @@ def _rows_of_page(connection: apsw.Connection, run: str, after: int, last: int) 
 
 
 def _newest(connection: apsw.Connection, run: str, last: int) -> int:
-    """The last entry up to `last` that a run is known to have: a page that lost some does not end its journal."""
-    rows = connection.execute(
-        "SELECT head, (SELECT id & ?2 FROM entries WHERE id > no << 32 AND id <= (no << 32) + ?3 "
-        "ORDER BY id DESC LIMIT 1) FROM runs WHERE run = ?1",
-        (run, _SEQ, last),
-    ).fetchall()
+    """Return the last entry up to `last` that a run is known to have: a page may have lost some."""
+    rows = connection.execute(_NEWEST, (run, last)).fetchall()
     # Up to a `last` before the head there may be nothing: the run was pruned.
     return max([0, *(seq for seq in rows[0] if isinstance(seq, int) and seq <= last)]) if rows else 0
 
@@ -365,7 +343,7 @@ _forking: list[SqliteStore] = []
 
 
 def _before_fork() -> None:
-    """SQLite's locks do not survive a fork, not even for a file opened anew: let go of all first."""
+    """Close all connections: SQLite's locks do not survive a fork, not even for a file opened anew."""
     _stores_lock.acquire()
     _forking.extend(_stores)
     for store in _forking:

@@ -1,4 +1,4 @@
-"""The one writing connection of a SQLite store: the fence, and every change to the tables."""
+"""The writing connection of a SQLite store: the fence, and every change to the tables; rows as values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from typing import Any, TypeVar, cast
 import apsw
 
 from holdfast.errors import CorruptJournal, Remedy
-from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, check_number
+from holdfast.stores.base import (
+    LAST_SEQ,
+    Append,
+    Conflict,
+    Entry,
+    Mark,
+    Message,
+    RunInfo,
+    Snapshot,
+    check_number,
+)
 from holdfast.stores.sqlite.connection import roll_back
-
-# Rows of a SQLite file as the values of stores, each looked at before it is believed.
-
 
 FACTS = tuple(field.name for field in fields(RunInfo))
 """The columns of a run's facts, its id and its key first."""
@@ -24,7 +31,7 @@ Row = Sequence[Any]
 
 
 def entry_of(row: Row, run: str) -> Entry:
-    """An entry of a row with seq, at, chain, body and mark."""
+    """Return the entry of a row with seq, at, chain, body and mark."""
     seq, at, chain, body, mark = row
     if type(at) is float and type(chain) is type(body) is bytes and (mark is None or type(mark) is bytes):
         return Entry(seq, at, chain, body, mark)
@@ -32,7 +39,7 @@ def entry_of(row: Row, run: str) -> Entry:
 
 
 def mark_of(row: Row, run: str) -> Mark:
-    """A mark of a row with seq, at, mark and size."""
+    """Return the mark of a row with seq, at, mark and size."""
     seq, at, mark, size = row
     if type(at) is float and type(mark) is bytes and type(size) is int:
         return Mark(seq, at, mark, size)
@@ -40,7 +47,7 @@ def mark_of(row: Row, run: str) -> Mark:
 
 
 def snapshot_of(row: Row, run: str) -> Snapshot:
-    """A snapshot of a row with seq, at, chain and body."""
+    """Return the snapshot of a row with seq, at, chain and body."""
     seq, at, chain, body = row
     if type(at) is float and type(chain) is type(body) is bytes:
         return Snapshot(seq, at, chain, body)
@@ -48,7 +55,7 @@ def snapshot_of(row: Row, run: str) -> Snapshot:
 
 
 def message_of(row: Row, run: str) -> Message:
-    """A message of a row with number, at and body."""
+    """Return the message of a row with number, at and body."""
     number, at, body = row
     if type(at) is float and type(body) is bytes:
         return Message(number, at, body)
@@ -56,66 +63,48 @@ def message_of(row: Row, run: str) -> Message:
 
 
 def facts_of(row: Row) -> RunInfo:
-    """The facts of a row with the columns `FACTS`, the head and a checksum, which earlier versions did not write."""
+    """Return the facts of a row with the columns `FACTS`, the head and a checksum."""
     *values, head, sum_ = row
-    facts = dict(zip(FACTS, values, strict=True))
-    run = facts["run"]
-    if not all(isinstance(value, kinds) for value, kinds in zip(values, _KINDS, strict=True)):
-        raise _unlike(run)
-    if sum_ is not None and sum_ != sum_of(run, values[2:], head):
-        raise _unlike(run)
+    run = values[0]
     try:
-        return RunInfo(**{**facts, "tags": tuple(json.loads(facts["tags"])) if facts["tags"] else ()})
+        if all(map(isinstance, values, _TYPES)) and sum_ == _sum_of(run, values[2:], head):
+            facts = dict(zip(FACTS, values, strict=True))
+            return RunInfo(**{**facts, "tags": tuple(json.loads(facts["tags"])) if facts["tags"] else ()})
     except (ValueError, TypeError):
-        raise _unlike(run) from None
-
-
-_KINDS: tuple[Any, ...] = (
-    str,
-    bytes,
-    str,
-    str,
-    float,
-    float,
-    str,
-    str,
-    str,
-    int,
-    (float, type(None)),
-    bytes,
-    str,
-)
-
-
-def sum_of(run: str, values: Sequence[Any], head: int) -> bytes:
-    """The checksum of a run's facts, which are in the order of `FACTS`, without its id and its key, and its head."""
-    plain = [
-        float(value) if name in _TIMES and value is not None else value
-        for name, value in zip(FACTS[2:], values, strict=True)
-    ]
-    text = repr((run, *plain, head)).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(text, digest_size=8).digest()
-
-
-_TIMES = ("created_at", "updated_at", "due_at")
-
-
-def _damaged(what: str, run: str, seq: int | None) -> CorruptJournal:
-    return CorruptJournal(f"run {run!r}: {what} is damaged (its row holds other types)", run=run, seq=seq)
-
-
-def _unlike(run: object) -> CorruptJournal:
-    return CorruptJournal(
+        pass
+    raise CorruptJournal(
         f"the facts of run {run!r} are damaged",
         remedies=Remedy("repair"),
         run=run if isinstance(run, str) else None,
     )
 
 
+_TYPES: tuple[Any, ...] = (str, bytes, str, str, float, float, str, str, str, int, float | None, bytes, str)
+
+
+def facts_row(info: RunInfo, head: int) -> tuple[Any, ...]:
+    """Return the values of all of `FACTS` but the id and the key, the last entry that there is, and their checksum."""
+    tags = json.dumps(info.tags, ensure_ascii=False) if info.tags else ""
+    times = (float(info.created_at), float(info.updated_at))
+    due_at = None if info.due_at is None else float(info.due_at)
+    place = (info.queue, info.priority, due_at, info.parent, info.origin)
+    values = (info.workflow, info.status, *times, info.driver, tags, *place)
+    return (*values, head, _sum_of(info.run, values, head))
+
+
+def _sum_of(run: str, values: Sequence[Any], head: int) -> bytes:
+    """Return the checksum of a row: of the id, the values from the workflow on, and the head."""
+    text = repr((run, *values, head)).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=8).digest()
+
+
+def _damaged(what: str, run: str, seq: int | None) -> CorruptJournal:
+    return CorruptJournal(f"run {run!r}: {what} is damaged (its row holds other types)", run=run, seq=seq)
+
+
 Result = TypeVar("Result")
 
-_SEQ = (1 << 32) - 1
-_REMEMBERED_RUNS = 10_000
+_CACHED_RUNS = 10_000
 
 # Where the head (?6) is missing, `at` becomes NULL and the row is ignored. Cheaper than a WHERE on
 # the table being written, for which SQLite would first copy the row to a temporary table.
@@ -128,20 +117,15 @@ _IS_HEAD = (
     "SELECT EXISTS (SELECT 1 FROM entries WHERE id = ?1) "
     "AND NOT EXISTS (SELECT 1 FROM entries WHERE id = ?1 + 1)"
 )
-_NEW_RUN = (
-    "INSERT INTO runs (run, key, workflow, status, created_at, updated_at, driver, tags, queue, priority, due_at, "
-    "parent, origin, head, sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-)
-_FACTS = (
-    "UPDATE runs SET workflow = ?, status = ?, created_at = ?, updated_at = ?, driver = ?, tags = ?, queue = ?, "
-    "priority = ?, due_at = ?, parent = ?, origin = ?, head = ?, sum = ? WHERE no = ?"
-)
+_COLUMNS = (*FACTS, "head", "sum")
+_NEW_RUN = f"INSERT INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT DO NOTHING"
+PUT_FACTS = f"UPDATE runs SET {', '.join(f'{name} = ?' for name in _COLUMNS[2:])} WHERE no = ?"
 _FORKS = "SELECT key FROM runs WHERE parent <> x'' AND parent = (SELECT key FROM runs WHERE run = ?)"
 _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (id, at, chain, body) VALUES (?, ?, ?, ?)"
 
 
 class Writer:
-    """Changes a database through one connection. Not thread-safe: its owner holds a lock.
+    """The writing connection of a database. Not thread-safe: its owner holds a lock.
 
     Every method leaves the connection outside any transaction, also when it raises.
     """
@@ -153,7 +137,7 @@ class Writer:
         self._durable: bool | None = None
 
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
-        """Write the appends in one transaction; answer for each as `Store.commit` promises."""
+        """Write the appends in one transaction; return an answer for each as `Store.commit` promises."""
         if len(appends) == 1 and self._written_alone(appends[0]):
             return [None]
         durable = any(append.durable for append in appends)
@@ -186,7 +170,7 @@ class Writer:
         return dropped
 
     def has_other_forks(self, run: str, forks: Collection[bytes] | None) -> bool:
-        """Whether others than those with these keys were forked from a run; of `None` nobody asks."""
+        """Return whether runs with other keys than `forks` were forked from a run; `None` allows all."""
         if forks is None:
             return False
         children = self._execute(_FORKS, (run,)).fetchall()
@@ -197,14 +181,14 @@ class Writer:
         if number is None:
             return False
         self._numbers.pop(run, None)
-        bounds = (number << 32, number << 32 | _SEQ)
+        bounds = (number << 32, number << 32 | LAST_SEQ)
         for table in ("entries", "snapshots", "inbox"):
             self._execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", bounds)
         self._execute("DELETE FROM runs WHERE no = ?", (number,))
         return True
 
     def post(self, run: str, at: float, body: bytes, number: int | None) -> int | None:
-        """The number of the new message, or `None` if there is no such run."""
+        """Return the number of the new message, or `None` if there is no such run."""
         no = self._look_up(run)
         if no is None:
             return None
@@ -214,7 +198,8 @@ class Writer:
         return last + 1
 
     def _written_alone(self, append: Append) -> bool:
-        """Whether `append` was one entry and stands now. One statement is its own transaction."""
+        """Write `append` if it is one entry of a known run; return whether it is written. One statement is its own
+        transaction."""
         run, after, entries, info, snapshots, durable, _ = append
         number = self._numbers.get(run)
         if number is None or info is not None or len(entries) != 1 or snapshots:
@@ -241,19 +226,19 @@ class Writer:
         for entry in entries:
             self._execute(_ENTRY, _row(number, entry))
         if append.after and (info := append.info) is not None:
-            self._execute(_FACTS, (*facts_row(info, head), number))
+            self._execute(PUT_FACTS, (*facts_row(info, head), number))
         for snapshot in append.snapshots:
             self._keep_snapshot(number, snapshot)
         return None
 
     def _begins(self, number: int, append: Append) -> bool:
-        """Whether `after` is the head; if so the first entry, if any, is written."""
+        """Write the first entry, if any, if `after` is the head; return whether it is."""
         if append.entries:
             return self._fenced(number, append.after, append.entries[0])
         return bool(self._first(_IS_HEAD, number << 32 | append.after))
 
     def _fenced(self, number: int, after: int, entry: Entry) -> bool:
-        """Write `entry` if, and only if, `after` is the head: it exists and `entry` does not."""
+        """Write `entry` if, and only if, `after` is the head: it exists and `entry` does not; return whether it is."""
         seq, at, chain, body, mark = entry
         base = number << 32
         self._execute(_FENCED_ENTRY, (base | seq, at, chain, mark, body, base | after))
@@ -272,7 +257,7 @@ class Writer:
         if number is None:
             self._numbers.pop(run, None)
         else:
-            if len(self._numbers) >= _REMEMBERED_RUNS:
+            if len(self._numbers) >= _CACHED_RUNS:
                 self._numbers.clear()
             self._numbers[run] = number
         return number
@@ -282,8 +267,8 @@ class Writer:
         return None if number is None else self._last("entries", number)
 
     def _last(self, table: str, number: int) -> int | None:
-        bounds = (number << 32, number << 32 | _SEQ)
-        query = f"SELECT max(id) & {_SEQ} FROM {table} WHERE id BETWEEN ? AND ?"
+        bounds = (number << 32, number << 32 | LAST_SEQ)
+        query = f"SELECT max(id) & {LAST_SEQ} FROM {table} WHERE id BETWEEN ? AND ?"
         last: list[Any] = self._execute(query, bounds).fetchall()
         return cast(int | None, last[0][0])
 
@@ -292,20 +277,11 @@ class Writer:
         return rows[0][0] if rows else None
 
     def _sync(self, durable: bool) -> None:
-        """Choose what the next commit survives: power loss, or the death of the process."""
+        """Choose what the next commit survives: power loss, or only the death of the process."""
         if durable is not self._durable:
             self._durable = None
             self._execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._durable = durable
-
-
-def facts_row(info: RunInfo, head: int) -> tuple[Any, ...]:
-    """The values of all of `FACTS` but the id and the key, the last entry that there is, and their checksum."""
-    tags = json.dumps(info.tags, ensure_ascii=False) if info.tags else ""
-    times = (info.created_at, info.updated_at)
-    place = (info.queue, info.priority, info.due_at)
-    values = (info.workflow, info.status, *times, info.driver, tags, *place, info.parent, info.origin)
-    return (*values, head, sum_of(info.run, values, head))
 
 
 def _row(number: int, entry: Entry) -> tuple[int, float, bytes, bytes | None, bytes]:

@@ -11,7 +11,7 @@ import pytest
 from holdfast import CorruptJournal, open_store
 from holdfast.stores.base import Append, Snapshot, Store
 from holdfast.stores.files import frames
-from holdfast.stores.files.run_folder import NAME
+from holdfast.stores.files.run_folder import INDEX
 from tests.stores.making import create, entry, info, seqs
 
 LENGTH = 600
@@ -72,17 +72,17 @@ def test_a_long_journal_is_not_read_whole_when_it_is_opened_anew(
     ],
     ids=["gone", "empty", "cut", "zeros", "changed"],
 )
-def test_without_whole_landmarks_the_journal_is_read(
+def test_without_whole_index_the_journal_is_read(
     folder: Path, harm: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harm(folder / NAME)  # type: ignore[operator]
+    harm(folder / INDEX)  # type: ignore[operator]
 
     looked, found, status = scanned(folder, monkeypatch)
 
     assert looked >= LENGTH and found == list(range(1, LENGTH + 1)) and status == f"at {LENGTH}"
 
 
-def test_landmarks_of_another_time_are_not_believed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_of_another_time_are_not_believed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal was restored to an earlier time, and went another way."""
     journal = folder / "journal"
     os.truncate(journal, journal.stat().st_size * 2 // 5)
@@ -107,7 +107,7 @@ def test_a_pruned_journal_is_not_taken_for_the_old_one(folder: Path, monkeypatch
     assert found == list(range(300, LENGTH + 1)) and status == f"at {LENGTH}"
 
 
-def test_a_copied_store_keeps_its_landmarks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copied_store_keeps_its_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = folder.parent.parent / "copy"
     shutil.copytree(folder.parent, copy)
 
@@ -125,16 +125,16 @@ def test_the_folder_of_another_run_is_not_taken_for_its_own(folder: Path) -> Non
     store.close()
 
 
-def test_landmarks_of_a_frame_that_never_came_whole_are_not_believed(tmp_path: Path) -> None:
+def test_index_of_a_frame_that_never_came_whole_are_not_believed(tmp_path: Path) -> None:
     """The power failed after they were written, and before the frame's own sectors were."""
     store = open_store(f"file://{tmp_path / 'runs'}")
     create(store, "r")
-    seq, landmarks = 1, tmp_path / "runs" / "r" / NAME
-    while not landmarks.exists():
+    seq, index = 1, tmp_path / "runs" / "r" / INDEX
+    while not index.exists():
         seq += 1
         store.commit([Append("r", seq - 1, [entry(seq, b"x" * 2000)], durable=False)])
     store.close()
-    journal = landmarks.parent / "journal"
+    journal = index.parent / "journal"
     data = bytearray(journal.read_bytes())
     place = len(data) // 512 * 512 - 512
     data[place : place + 512] = bytes(512)
