@@ -1,26 +1,24 @@
-"""`http`: a request; JSON in its response becomes data."""
+"""`http`: one request and its reply, bounded in time and size, careful with credentials; JSON becomes data."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import codecs
-import contextlib
 import email.utils
-import http.client
 import ipaddress
 import json
 import os
 import re
-import socket
 import ssl
-import threading
-import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from email.message import Message
 from typing import Any, ClassVar
+
+import httpx2
 
 from holdfast import clock
 from holdfast.engine.context import Context
@@ -30,262 +28,39 @@ from holdfast.workflows.kinds.kind import Plain, Result, read_json, write_json
 from holdfast.workflows.model import Step
 from holdfast.workflows.scope import World
 
-# One request over HTTP and its reply: bounded in time and size, careful with credentials.
-
-
-_CHUNK = 65536
-_LONGEST_HOST = 1000
+TIMEOUT = 60.0
+_MOST_REDIRECTS = 10
+_REDIRECTS = {301, 302, 303, 307, 308}
+_TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
+_LONGEST_HOST = _LONGEST_TYPE = 1000
 _PATH, _QUERY = "/%:@!$&'()*+,;=~-._", "/%:@!$&'()*+,;=~-._?[]"
-_HARMLESS = {"accept", "accept-encoding", "accept-language", "user-agent"}
+_HARMLESS = {"accept", "accept-encoding", "accept-language", "user-agent", "connection"}
+"""The headers that a redirect to another origin keeps: no other can be told from credentials."""
+_NOT_KEPT = {"set-cookie", "set-cookie2"}
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+CHARSETS = frozenset({
+    "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "ascii",
+    "gb2312", "gbk", "gb18030", "big5", "big5hkscs", "shift_jis", "cp932", "euc_jp", "euc_kr", "cp949",
+    "iso2022_jp", "koi8-r", "koi8-u", "mac-roman", "tis-620", "cp437", "cp850", "cp866", "cp874",
+})  # fmt: skip
+"""The charsets that responses are read with; any other is read as UTF-8."""
+_FAMILIES = ("iso8859-", "cp125")
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a server answered."""
+    """The answer of a server."""
 
     status: int
-    headers: Message
+    headers: httpx2.Headers
     body: bytes
 
 
-class Exchange:
-    """A request to be sent once. Redirects are followed, unless their status is one of `wanted`."""
-
-    def __init__(
-        self,
-        request: urllib.request.Request,
-        timeout: float,
-        max_bytes: int,
-        wanted: Collection[int] = (),
-    ) -> None:
-        self._request, self._timeout, self._max_bytes, self._wanted = request, timeout, max_bytes, wanted
-
-    def reply(self) -> Reply:
-        """The server's answer, whatever its status. Whether a failure is transient is told with it."""
-        with _Deadline(self._timeout) as deadline:
-            try:
-                reply = self._sent(deadline)
-            except (OSError, http.client.HTTPException) as error:
-                if not deadline.passed and not isinstance(getattr(error, "reason", error), TimeoutError):
-                    raise self._failure(getattr(error, "reason", error)) from None
-                reply = None
-            except ValueError as error:
-                raise StepFailed(f"the request cannot be made: {error}") from None
-        if reply is None or deadline.passed:
-            raise StepTimedOut(f"{self._title} took longer than {self._timeout:g} s")
-        return reply
-
-    @property
-    def _title(self) -> str:
-        return f"{self._request.get_method()} {shown(self._request.full_url)}"
-
-    def _sent(self, deadline: _Deadline) -> Reply:
-        proxies = urllib.request.ProxyHandler({} if _is_loopback(self._request.full_url) else None)
-        handlers = (proxies, _Plain(deadline), _Secure(deadline), _Redirects(self._wanted))
-        opener = urllib.request.build_opener(*handlers)
-        try:
-            with opener.open(self._request, timeout=self._timeout) as response:
-                return Reply(response.status, response.headers, self._read(response))
-        except urllib.error.HTTPError as error:
-            with error:
-                return Reply(error.code, error.headers, self._read(error))
-
-    def _read(self, response: Any) -> bytes:
-        data = bytearray()
-        while chunk := response.read(_CHUNK):
-            data += chunk
-            if len(data) > self._max_bytes:
-                raise StepFailed(
-                    f"the response is larger than http.max_bytes ({self._max_bytes:,}); raise it if that is meant"
-                )
-        source = response.fp if isinstance(response, urllib.error.HTTPError) else response
-        if missing := getattr(source, "length", None):
-            raise http.client.IncompleteRead(bytes(data), missing)
-        return bytes(data)
-
-    def _failure(self, reason: object) -> StepFailed:
-        lasting = isinstance(reason, (ssl.SSLCertVerificationError, http.client.InvalidURL))
-        text = (
-            (reason.strerror if isinstance(reason, OSError) else "") or str(reason) or type(reason).__name__
-        )
-        return StepFailed(f"{self._title}: {text}", transient=not lasting)
-
-
-class _Deadline:
-    """Ends whatever connections were made when the time is up, however slowly they still deliver."""
-
-    def __init__(self, seconds: float) -> None:
-        self.passed = False
-        self._sockets: list[socket.socket] = []
-        self._lock = threading.Lock()
-        self._timer = threading.Timer(seconds, self._end)
-        self._timer.daemon = True
-
-    def __enter__(self) -> _Deadline:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-        with self._lock:
-            for known in self._sockets:
-                known.close()
-            self._sockets = []
-
-    def connect(self, *args: Any, **kwargs: Any) -> socket.socket:
-        """A connection as `socket.create_connection` makes it, which ends at the deadline."""
-        made = socket.create_connection(*args, **kwargs)
-        with self._lock:
-            # A second handle: whoever uses the connection closes and wraps the first as it likes.
-            self._sockets.append(socket.socket(fileno=os.dup(made.fileno())))
-        if self.passed:
-            self._end()
-        return made
-
-    def _end(self) -> None:
-        self.passed = True
-        with self._lock:
-            for known in self._sockets:
-                with contextlib.suppress(OSError):
-                    known.shutdown(socket.SHUT_RDWR)
-
-
-class _Plain(urllib.request.HTTPHandler):
-    """Connections over HTTP that a deadline ends."""
-
-    def __init__(self, deadline: _Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
-
-    def http_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(self._connection, req)
-
-    def _connection(self, host: str, **options: Any) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection(host, **options)
-        connection._create_connection = self._deadline.connect  # type: ignore[attr-defined]
-        return connection
-
-
-class _Secure(urllib.request.HTTPSHandler):
-    """Connections over HTTPS that a deadline ends."""
-
-    def __init__(self, deadline: _Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
-
-    def https_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(self._connection, req)
-
-    def _connection(self, host: str, **options: Any) -> http.client.HTTPSConnection:
-        connection = http.client.HTTPSConnection(host, **options)
-        connection._create_connection = self._deadline.connect  # type: ignore[attr-defined]
-        return connection
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but never to files, and hands what may be credentials to no other place."""
-
-    def __init__(self, wanted: Collection[int]) -> None:
-        self._wanted = wanted
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        if code in self._wanted or urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
-            return None
-        if req.get_method() not in ("GET", "HEAD") and (code in (307, 308) or req.get_method() != "POST"):
-            return None  # It would mean to repeat what was sent.
-        newurl, _ = address(newurl, {})
-        request = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if request is not None and _origin(newurl) != _origin(req.full_url):
-            for name in [name for name in request.headers if name.lower() not in _HARMLESS]:
-                request.remove_header(name)
-        return request
-
-
-def address(url: str, query: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """An address as it is sent, with `query` added, and the header for the credentials that were in it.
-
-    Letters that an address cannot have are encoded; what is encoded already stays as it is.
-    """
-    try:
-        parts = urllib.parse.urlsplit(url.strip())
-        host, port = _host(parts.hostname or ""), parts.port
-    except ValueError:
-        raise StepFailed(f"http.url: {shown(url)!r} is no address") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise StepFailed(f"http.url: {shown(url)!r} is no http or https address")
-    added = urllib.parse.urlencode({k: v for k, v in query.items() if v is not None}, doseq=True)
-    place = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
-    path, given = urllib.parse.quote(parts.path, _PATH), urllib.parse.quote(parts.query, _QUERY)
-    joined = "&".join(text for text in (given, added) if text)
-    return urllib.parse.urlunsplit((parts.scheme, place, path, joined, "")), dict(_credentials(parts))
-
-
-def _host(name: str) -> str:
-    if len(name) > _LONGEST_HOST:
-        raise ValueError("the name of the host is too long")
-    return name.encode("idna").decode()
-
-
-def _credentials(parts: urllib.parse.SplitResult) -> Iterator[tuple[str, str]]:
-    if parts.username is not None:
-        both = f"{parts.username}:{parts.password or ''}"
-        token = base64.b64encode(urllib.parse.unquote(both).encode()).decode()
-        yield "Authorization", f"Basic {token}"
-
-
-def shown(url: str) -> str:
-    """An address without what may be confidential in it."""
-    try:
-        parts = urllib.parse.urlsplit(url.strip())
-    except ValueError:
-        return url.partition("?")[0][:80]
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urllib.parse.urlsplit(url)
-    return parts.scheme, parts.netloc
-
-
-def _is_loopback(url: str) -> bool:
-    host = urllib.parse.urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-
-
-TIMEOUT = 60.0
-_TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
-_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_LONGEST_TYPE = 1000
-CHARSETS = frozenset(
-    {"utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "ascii"}
-    | {
-        "gb2312",
-        "gbk",
-        "gb18030",
-        "big5",
-        "big5hkscs",
-        "shift_jis",
-        "cp932",
-        "euc_jp",
-        "euc_kr",
-        "cp949",
-        "iso2022_jp",
-    }
-    | {"koi8-r", "koi8-u", "mac-roman", "tis-620", "cp437", "cp850", "cp866", "cp874"}
-)
-"""The charsets that responses are read with; any other is read as UTF-8."""
-
-_FAMILIES = ("iso8859-", "cp125")
-_NOT_KEPT = {"set-cookie", "set-cookie2"}
-
-
 class SendRequest(Plain):
-    """Sends a request. Rate limits, server errors, timeouts and broken connections are transient failures."""
+    """A request. Rate limits, server errors, timeouts and broken connections are transient failures."""
 
     transient_only: ClassVar[bool] = True
+    is_async = True
 
     def __init__(self, step: Step, world: World) -> None:
         super().__init__()
@@ -298,15 +73,29 @@ class SendRequest(Plain):
         self._json = self.texts.tree("http.json", request.json_)
         self._body = None if request.body is None else self.texts.text("http.body", request.body)
 
-    def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
+    async def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         request = self._request(scope)
-        exchange = Exchange(request, self._timeout, self._http.max_bytes, self._http.ok_status)
-        return self._result(exchange.reply(), request.get_method())
+        title = f"{request.method} {shown(str(request.url))}"
+        try:
+            async with asyncio.timeout(self._timeout):
+                reply = await _reply(request, self._http.max_bytes, self._http.ok_status)
+        except TimeoutError:
+            raise StepTimedOut(f"{title} took longer than {self._timeout:g} s") from None
+        except (httpx2.HTTPError, OSError) as error:
+            raise _failure(title, error) from None
+        except (httpx2.InvalidURL, ValueError) as error:
+            raise StepFailed(f"the request cannot be made: {error}") from None
+        return self._result(reply, request.method)
 
-    def _request(self, scope: Mapping[str, Any]) -> urllib.request.Request:
+    def _request(self, scope: Mapping[str, Any]) -> httpx2.Request:
         query = self._query.look(scope)
         url, credentials = address(self._url.render(scope), {key: _plain(query[key]) for key in query})
-        headers = {"User-Agent": "holdfast", **credentials}
+        headers = {
+            "User-Agent": "holdfast",
+            "Accept-Encoding": "identity",
+            "Connection": "close",
+            **credentials,
+        }
         headers |= {name.title(): _checked(name, text.render(scope)) for name, text in self._headers.items()}
         body = None
         if self._body is not None:
@@ -316,30 +105,28 @@ class SendRequest(Plain):
             body = write_json(self._json.look(scope), "http.json")
             headers.setdefault("Content-Type", "application/json")
         method = self._http.method or ("GET" if body is None else "POST")
-        return urllib.request.Request(url, body, headers, method=method)
+        raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        return httpx2.Request(method, url, headers=raw, content=body)
 
     def _result(self, reply: Reply, method: str) -> Result:
-        status, headers = reply.status, reply.headers
-        text = reply.body.decode(_charset(headers), "replace")
+        status, headers, kind = reply.status, reply.headers, _content_type(reply.headers)
+        text = reply.body.decode(_charset(kind), "replace")
         wanted = self._http.ok_status
         if status not in wanted if wanted else not 200 <= status < 300:
             raise StepFailed(
-                self._complaint(status, headers, text),
+                self._complaint(reply, text),
                 transient=status in _TRANSIENT,
-                retry_after=_retry_after(headers.get("Retry-After")),
+                retry_after=_retry_after(headers.get("retry-after")),
             )
-        kept: dict[str, str] = {}
-        for name, value in headers.items():
-            if (key := name.lower()) not in _NOT_KEPT:
-                kept[key] = f"{kept[key]}, {value}" if key in kept else value
-        data = None if method == "HEAD" else self._data(text, headers.get_content_type())
+        kept = {name: value for name, value in headers.items() if name not in _NOT_KEPT}
+        data = None if method == "HEAD" else self._data(text, kind.get_content_type())
         return {"output": data, "status_code": status, "headers": kept}
 
-    def _complaint(self, status: int, headers: Message, text: str) -> str:
-        target = headers.get("Location") if 300 <= status < 400 else None
+    def _complaint(self, reply: Reply, text: str) -> str:
+        target = reply.headers.get("location") if 300 <= reply.status < 400 else None
         leads = f" and redirects to {shown(target)}, where it is not followed" if target else ""
         said = str(self._world.scrubber.scrub(text)).strip()[:500]
-        return f"the server answered {status}{leads}{': ' + said if said else ''}"
+        return f"the server answered {reply.status}{leads}{': ' + said if said else ''}"
 
     def _data(self, text: str, kind: str) -> Any:
         wanted, is_json = self._http.output, kind == "application/json" or kind.endswith("+json")
@@ -354,8 +141,125 @@ class SendRequest(Plain):
             raise StepFailed(f"the response is no JSON ({error}): {said!r}", transient=True) from None
 
 
+# One exchange with a server.
+
+
+async def _reply(request: httpx2.Request, max_bytes: int, wanted: Collection[int]) -> Reply:
+    """Send a request and read the answer. Redirects are followed, unless their status is one of `wanted`."""
+    for _ in range(_MOST_REDIRECTS):
+        reply = await _exchange(request, max_bytes)
+        following = None if reply.status in wanted else _redirected(request, reply)
+        if following is None:
+            return reply
+        request = following
+    return reply
+
+
+async def _exchange(request: httpx2.Request, max_bytes: int) -> Reply:
+    url = str(request.url)
+    context = ssl.create_default_context() if url.startswith("https:") else False
+    data = bytearray()
+    async with httpx2.AsyncHTTPTransport(verify=context, trust_env=False, proxy=_proxy(url)) as transport:
+        response = await transport.handle_async_request(request)
+        try:
+            async for chunk in response.aiter_raw():
+                data += chunk
+                if len(data) > max_bytes:
+                    raise StepFailed(
+                        f"the response is larger than http.max_bytes ({max_bytes:,}); raise it if that is meant"
+                    )
+        finally:
+            await response.aclose()
+    return Reply(response.status_code, response.headers, bytes(data))
+
+
+def _redirected(request: httpx2.Request, reply: Reply) -> httpx2.Request | None:
+    """Return the request that a redirect leads to; None if it is none, or must not be followed."""
+    location, method = reply.headers.get("location"), request.method
+    if reply.status not in _REDIRECTS or not location:
+        return None
+    if method not in ("GET", "HEAD") and (reply.status in (307, 308) or method != "POST"):
+        return None  # It would mean to repeat what was sent.
+    target = urllib.parse.urljoin(str(request.url), location)
+    if urllib.parse.urlsplit(target).scheme not in ("http", "https"):
+        return None
+    url, _ = address(target, {})
+    dropped = {"host", "content-length", "content-type", "transfer-encoding"}
+    kept = [(name, value) for name, value in request.headers.raw if name.decode().lower() not in dropped]
+    if _origin(url) != _origin(str(request.url)):
+        kept = [(name, value) for name, value in kept if name.decode().lower() in _HARMLESS]
+    return httpx2.Request("GET" if method == "POST" else method, url, headers=kept)
+
+
+def _failure(title: str, error: BaseException) -> StepFailed:
+    """Return the failure of a step whose request could not be sent or answered."""
+    chain = [error]
+    while (below := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(below)
+    lasting = any(isinstance(each, ssl.SSLCertVerificationError) for each in chain)
+    number = next((each.errno for each in reversed(chain) if isinstance(each, OSError) and each.errno), 0)
+    text = os.strerror(number) if number > 0 and not lasting else str(error)
+    return StepFailed(f"{title}: {text or type(error).__name__}", transient=not lasting)
+
+
+def _proxy(url: str) -> str | None:
+    """Return the proxy that the environment names for a URL; none is asked for this machine itself."""
+    parts = urllib.parse.urlsplit(url)
+    if _is_loopback(parts.hostname or "") or urllib.request.proxy_bypass(parts.hostname or ""):
+        return None
+    known = urllib.request.getproxies()
+    return known.get(parts.scheme) or known.get("all")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def address(url: str, query: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """Return an address as it is sent, with `query` added, and the header for the credentials that were in it.
+
+    Letters that an address cannot have are encoded; what is encoded already stays as it is.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url.strip())
+        name, port = parts.hostname or "", parts.port
+        if len(name) > _LONGEST_HOST:
+            raise ValueError("the name of the host is too long")
+        host = name.encode("idna").decode()
+    except ValueError:
+        raise StepFailed(f"http.url: {shown(url)!r} is no address") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise StepFailed(f"http.url: {shown(url)!r} is no http or https address")
+    added = urllib.parse.urlencode({k: v for k, v in query.items() if v is not None}, doseq=True)
+    place = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
+    path, given = urllib.parse.quote(parts.path, _PATH), urllib.parse.quote(parts.query, _QUERY)
+    joined = "&".join(text for text in (given, added) if text)
+    credentials = {}
+    if parts.username is not None:
+        both = urllib.parse.unquote(f"{parts.username}:{parts.password or ''}")
+        credentials["Authorization"] = f"Basic {base64.b64encode(both.encode()).decode()}"
+    return urllib.parse.urlunsplit((parts.scheme, place, path, joined, "")), credentials
+
+
+def shown(url: str) -> str:
+    """Return an address without what may be confidential in it."""
+    try:
+        parts = urllib.parse.urlsplit(url.strip())
+    except ValueError:
+        return url.partition("?")[0][:80]
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.netloc
+
+
 def _plain(value: Any) -> Any:
-    """A value as it is written in an address: the words of JSON, and data as JSON; a list is several values."""
+    """Return a value as it is written in an address: the words of JSON, data as JSON; a list is several values."""
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, str) or value is None:
@@ -375,12 +279,17 @@ def _checked(name: str, value: str) -> str:
     return value.strip()
 
 
-def _charset(headers: Message) -> str:
-    """The charset of a response, if it is one of texts; some of Python's take time that grows with the square."""
-    if len(headers.get("Content-Type", "")) > _LONGEST_TYPE:
-        return "utf-8"
+def _content_type(headers: httpx2.Headers) -> Message:
+    message, value = Message(), headers.get("content-type", "")
+    if value and len(value) <= _LONGEST_TYPE:
+        message["Content-Type"] = value
+    return message
+
+
+def _charset(kind: Message) -> str:
+    """Return the charset of a response if it is one of texts; some of Python's take quadratic time."""
     try:
-        found = codecs.lookup(headers.get_content_charset() or "utf-8").name
+        found = codecs.lookup(kind.get_content_charset() or "utf-8").name
     except (LookupError, ValueError):
         return "utf-8"
     return found if found in CHARSETS or found.startswith(_FAMILIES) else "utf-8"
