@@ -155,8 +155,8 @@ def main() -> None:
     if sys.argv[1:] != ["--check"]:
         PAGE.write_text(page(), "utf-8")
     elif not PAGE.exists() or PAGE.read_text("utf-8") != page():
-        told = "run: python docs/make_workflow_reference.py"
-        raise SystemExit(f"docs/reference/{PAGE.name} is not up to date; {told}")
+        remedy = "run: python docs/make_workflow_reference.py"
+        raise SystemExit(f"docs/reference/{PAGE.name} is not up to date; {remedy}")
 
 
 if __name__ == "__main__":
