@@ -70,8 +70,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "testing.wrapped_store": "Crash CrashingStore WrappedStore kill_process raise_crash",
     },
     "holdfast.views": {
-        "engine.time_travel.checkpoints": "run_forks run_history",
-        "engine.time_travel.compare": "compare_runs diff_states",
+        "engine.time_travel.queries": "compare_runs diff_states run_forks run_history",
         "views.comparison": "Comparison",
         "views.diff.changes": "Difference",
         "views.diff.difference": "apply_difference difference",

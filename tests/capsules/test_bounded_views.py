@@ -17,7 +17,7 @@ from holdfast.capsules import import_run
 from holdfast.capsules.format import lines_of
 from holdfast.capsules.summary import inspect_capsule
 from holdfast.engine.commands.inbox import MODIFY, Change, RunCommand, write_message
-from holdfast.engine.time_travel.compare import compare_moments
+from holdfast.engine.time_travel.queries import compare_runs
 from holdfast.errors import CodecError
 from holdfast.journal.journal import Journal
 from holdfast.state import standard_types as budget
@@ -131,7 +131,7 @@ def test_comparing_two_runs_reads_no_more_than_fits_together(little: None) -> No
         app.invoke({"n": number}, run_id=f"run-{number}")
     journal = Journal(app.store)
 
-    peak, found = peak_of(lambda: compare_moments(journal, "run-1", "run-2"))
+    peak, found = peak_of(lambda: compare_runs(journal, "run-1", "run-2"))
 
     assert "n" in found.state.after and len(found.state.not_compared) >= 28
     assert [step.result for step in found.differing] == [None] * 3

@@ -11,7 +11,7 @@ import pytest
 from holdfast import CodecError, CorruptJournal, StoreError, open_store
 from holdfast.cli.main import main
 from holdfast.engine.commands.inbox import UNREADABLE, checksummed, read_message
-from holdfast.engine.time_travel.checkpoints import find_moment
+from holdfast.engine.time_travel.checkpoints import find_position
 from holdfast.errors import CheckpointNotFound
 from holdfast.integrity import check_store
 from holdfast.integrity.repair import repair_store
@@ -96,7 +96,7 @@ def test_a_moment_that_no_run_can_have_is_not_found(store: Store, place: str) ->
     chain("a", "b").compile(store).invoke({"n": 1}, run_id="r")
 
     with pytest.raises(CheckpointNotFound):
-        find_moment(store, f"r@{place}")
+        find_position(store, f"r@{place}")
 
 
 def test_no_number_leads_from_one_run_into_the_next(store: Store) -> None:

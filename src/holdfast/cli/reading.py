@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.cli.store_option import chosen_url, meant_run, open_existing, open_journal
-from holdfast.engine.time_travel.checkpoints import find_moment
+from holdfast.engine.time_travel.checkpoints import find_position
 from holdfast.errors import CannotReuse
 from holdfast.state.codec import Codec
 from holdfast.values import RunStatus
@@ -118,11 +118,11 @@ def pauses_as_json(pauses: Sequence[PauseView], url: str, queue: str = "") -> li
     return [{**pause.as_json(), "command": answer_command(pause, url, queue)} for pause in pauses]
 
 
-# Moments as people name them on the command line: what `find_moment` takes, and beginnings of ids and file.
+# Moments as people name them on the command line: what `find_position` takes, and beginnings of ids and file.
 
 
 def reading_moments(store: str | None, *texts: str) -> tuple[Journal, list[str]]:
-    """The journals to read, and each moment as `find_moment` takes it. The first may say, as a file, which store."""
+    """The journals to read, and each moment as `find_position` takes it. The first may say, as a file, which store."""
     run, at, place = _parted(texts[0])
     if _is_file(run):
         journal, name = reading_run(store, run)
@@ -135,7 +135,7 @@ def reading_moments(store: str | None, *texts: str) -> tuple[Journal, list[str]]
 def viewing(store: str | None, text: str) -> tuple[Journal, RunView, str]:
     """The journals to read, a run as it stands or stood at a moment, and, if it is a past one, the words for that."""
     from holdfast.engine.owner import liveness
-    from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_moment
+    from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
     from holdfast.views.plain import CODEC
     from holdfast.views.run_view import Driver
     from holdfast.views.runs import find_run_info, run_view
@@ -144,7 +144,7 @@ def viewing(store: str | None, text: str) -> tuple[Journal, RunView, str]:
     if "@" not in meant or journal.store.runs(run=meant):
         info = find_run_info(journal, meant)
         return journal, run_view(journal, info.run, is_alive=liveness(journal.store)), ""
-    moment = find_moment(journal.store, meant)
+    moment = find_position(journal.store, meant)
     view = run_view(journal, moment.info.run, upto=moment.seq)
     status = RunStatus(journal.load(moment.info, CODEC, moment.seq).run.status)
     point = checkpoint_at(journal.store, moment)
@@ -233,7 +233,7 @@ class Reused:
         store = open_existing(url)
         try:
             moment = meant_moment(store, text)
-            found = find_moment(store, moment)
+            found = find_position(store, moment)
             own = found.info.workflow
             if own != flow.name:
                 raise CannotReuse(

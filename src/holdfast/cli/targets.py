@@ -327,9 +327,9 @@ def _find(store: Store, target: str | None, checkpoint: str | None) -> tuple[Run
 def _at_moment(store: Store, target: str) -> tuple[RunInfo, str]:
     """The run, and the checkpoint that `RUN@3` and the like mean."""
     from holdfast.cli.reading import meant_moment
-    from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_moment
+    from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 
-    moment = find_moment(store, meant_moment(store, target))
+    moment = find_position(store, meant_moment(store, target))
     point = checkpoint_at(store, moment)
     if point is None or point.seq != moment.seq:
         raise CheckpointNotFound(f"there is no checkpoint at {target}", remedies=Remedy("fork", target))
@@ -339,10 +339,10 @@ def _at_moment(store: Store, target: str) -> tuple[RunInfo, str]:
 def _find_any(store: Store, target: str) -> tuple[RunInfo, str]:
     """The run that is meant, completed or not, and the moment of it."""
     from holdfast.cli.reading import meant_moment
-    from holdfast.engine.time_travel.checkpoints import find_moment
+    from holdfast.engine.time_travel.checkpoints import find_position
 
     text = meant_moment(store, target)
-    moment = find_moment(store, text)
+    moment = find_position(store, text)
     return moment.info, moment.info.run if moment.seq is None else text
 
 

@@ -12,7 +12,7 @@ from holdfast.engine.blocking import Blocking, Main, StreamQueue, run_blocking
 from holdfast.engine.loop import Execution
 from holdfast.engine.runner import ObserverLike, ignore, state_of
 from holdfast.engine.settings import Outcome, Pause, one_of, public_pauses
-from holdfast.engine.time_travel.app_methods import Accounting
+from holdfast.engine.time_travel.app_methods import TimeTravel
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event
 from holdfast.journal.checkpoint_ids import Checkpoint, read_mark
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Input = Mapping[str, Any] | Any | None
 
 
-class App(Accounting):
+class App(TimeTravel):
     """A compiled graph on a store. It holds no run: one app may execute any number of them at once."""
 
     # Running.

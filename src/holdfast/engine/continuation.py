@@ -35,7 +35,7 @@ from holdfast.stores.base import RunInfo
 from holdfast.values import END, RunStatus
 
 if TYPE_CHECKING:
-    from holdfast.engine.time_travel.rerunner import Changes
+    from holdfast.engine.time_travel.rerun import Rerun
 
 logger = logging.getLogger("holdfast")
 
@@ -84,34 +84,36 @@ async def resume(runner: Runner, target: str | Path, options: ResumeOptions, cal
     if seq is not None and not is_newest:
         options.refuse_rerun()
         return await _fork(runner, info, seq, options, caller)
-    changes = _changes(runner, loaded, options)
-    if changes is None or not changes.goes_back:
+    plan = _changes(runner, loaded, options)
+    if plan is None or plan.seq is None:
         refuse_finished(info, unchanged=options.rerun_changed)
     if caller.idle_timeout is not None:
         _refuse_unqueued(facts, info)
     runner.refuse_owned(info, options.takeover)
-    if changes is not None and changes.goes_back:
-        return await changes.go_back(loaded, options, caller)
+    if plan is not None and plan.seq is not None:
+        from holdfast.engine.time_travel.rewind import rewind
+
+        return await rewind(runner, loaded, plan, options, caller)
     answered = answered_now(info, run, options, settings, sleeps=caller.idle_timeout is None)
     at_rest = is_at_rest(info, run, options, answered, settings.rules.barrier)
     if at_rest and confirmed is None and not store.inbox(info.run, run.inbox_seen):
         return _unchanged(runner, loaded)
     reconciled = reconciled_graph(runner, loaded, options, caller.observer)
     writer = runner.writer(loaded)
-    if changes is not None:
-        writer.record(changes.reused)
+    if plan is not None:
+        writer.record(plan.reusing())
     for record in answered:
         writer.record(record)
     return await go_on(runner, loaded, writer, reconciled, options, caller)
 
 
-def _changes(runner: Runner, loaded: Loaded, options: ResumeOptions) -> Changes | None:
+def _changes(runner: Runner, loaded: Loaded, options: ResumeOptions) -> Rerun | None:
     """Return what runs again because the graph changed, if the caller asked for that."""
     if not options.rerun_changed:
         return None
-    from holdfast.engine.time_travel.rerunner import Rerunner
+    from holdfast.engine.time_travel.rerun import plan_changes
 
-    return Rerunner(runner).changes(loaded, options)
+    return plan_changes(runner.settings, loaded, options)
 
 
 def _confirmed(
@@ -217,23 +219,17 @@ def _unchanged(runner: Runner, loaded: Loaded) -> Outcome:
 
 async def _fork(runner: Runner, info: RunInfo, seq: int, options: ResumeOptions, caller: Caller) -> Outcome:
     """Start a new run from an older checkpoint of a run; that run is left as it is."""
-    from holdfast.engine.time_travel.fork import begin_fork, forget_all, store_fork
+    from holdfast.engine.time_travel.edits import Access
+    from holdfast.engine.time_travel.rewind import begin_fork
 
     options.refuse_answers("an older checkpoint, where nothing has been asked yet")
-    fork = begin_fork(
-        runner.journal,
-        runner.settings.codec,
-        info,
-        seq,
-        str(uuid.uuid4()),
-        driver=this_owner(runner.journal.store),
-        durable=runner.is_durable,
-        forget=forget_all if options.update else None,
-    )
-    forked = dataclasses.replace(fork.base, info=fork.writer.info, run=fork.writer.run)
+    owner, access = this_owner(runner.journal.store), Access.of(runner.settings)
+    updated = bool(options.update)
+    fork = begin_fork(access, info, seq, str(uuid.uuid4()), owner=owner, updated=updated)
+    forked = fork.loaded
     _confirmed(runner, forked, options)
     reconciled = reconciled_graph(runner, forked, options, caller.observer)
-    await store_fork(fork)
+    await fork.store()
     return await go_on(runner, forked, fork.writer, reconciled, options, caller)
 
 

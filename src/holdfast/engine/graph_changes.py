@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from holdfast.engine.decide import qualified
@@ -183,21 +183,36 @@ def _moved(place: str, remap: Mapping[str, str]) -> str:
 
 
 def _predecessors(outline: Outline, renamed: Mapping[str, str]) -> dict[str, set[str]]:
-    """What may lead to each node."""
+    """Return the nodes that may lead to each node of one graph."""
     found: dict[str, set[str]] = {}
-
-    def note(sources: Iterable[str], target: str) -> None:
-        known = found.setdefault(renamed.get(target, target), set())
-        known.update(renamed.get(source, source) for source in sources)
-
-    for source, target, *_ in outline.get("edges", ()):
-        note([source], target)
-    for source, targets in outline.get("routes", ()):
+    for sources, targets in _links(outline):
         for target in targets:
-            note([source], target)
-    for sources, target in outline.get("joins", ()):
-        note(sources, target)
+            known = found.setdefault(renamed.get(target, target), set())
+            known.update(renamed.get(source, source) for source in sources)
     return found
+
+
+def predecessors(outline: Outline, remap: Mapping[str, str], prefix: str = "") -> dict[str, set[str]]:
+    """Return the nodes that may lead to each node, sub-graphs included, by the names that they have now."""
+
+    def called(name: str) -> str:
+        return name_now(prefix + name, remap)
+
+    found: dict[str, set[str]] = {called(name): set() for name in outline.get("nodes", {})}
+    for sources, targets in _links(outline):
+        for target in targets:
+            found.setdefault(called(target), set()).update(map(called, sources))
+    for name, node in outline.get("nodes", {}).items():
+        if "graph" in node:
+            found |= predecessors(node["graph"], remap, f"{prefix}{name}/")
+    return found
+
+
+def _links(outline: Outline) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield which nodes of a graph lead to which."""
+    yield from (([source], [target]) for source, target, *_ in outline.get("edges", ()))
+    yield from (([source], list(targets)) for source, targets in outline.get("routes", ()))
+    yield from ((list(sources), [target]) for sources, target in outline.get("joins", ()))
 
 
 def _place(sources: set[str]) -> str:

@@ -46,9 +46,10 @@ from holdfast.engine.resume import (
     refuse_finished,
 )
 from holdfast.engine.settings import Settings
-from holdfast.engine.time_travel.rerun import KEPT, RERUN, UNDONE, Rerun
-from holdfast.engine.time_travel.rerunner import begun_anew, rerun_of_changes, reused, taken_back
+from holdfast.engine.time_travel.edits import Access
+from holdfast.engine.time_travel.rerun import KEPT, RERUN, UNDONE, Rerun, plan_changes
 from holdfast.engine.time_travel.reuse import ReusableSteps
+from holdfast.engine.time_travel.rewind import restarted_graphs, rewind_records
 from holdfast.errors import GraphChanged, HoldfastError, PlanOutdated, Remedy, RunFinished, StateInvalid
 from holdfast.graph.graph import Graph, outline_names
 from holdfast.journal.fold import apply
@@ -463,7 +464,7 @@ class _Planning:
         back = None
         if self._options.rerun_changed and not self._forks:
             try:
-                back = rerun_of_changes(self._settings, self._loaded, self._options)
+                back = plan_changes(self._settings, self._loaded, self._options)
             except RunFinished:
                 raise
             except HoldfastError as error:
@@ -509,17 +510,17 @@ class _Planning:
         if goes_back or self._forks:
             options.refuse_answers("a run that is taken back, and asks again what it comes to,")
             if back is not None:
-                found += taken_back(settings.journal, settings.codec, back, "")
+                found += rewind_records(Access.of(settings), back, "")
         else:
             found += answered_now(info, run, options, settings, sleeps=True)
             if is_at_rest(info, run, options, found, settings.rules.barrier):
                 return
             if back is not None:
-                found.insert(0, reused(back))
+                found.insert(0, back.reusing())
         for record in found:
             apply(run, record, now)
         if goes_back:
-            for record in run_blocking(lambda: begun_anew(settings, run, info.run, self._remap)):
+            for record in run_blocking(lambda: restarted_graphs(settings, run, info.run, self._remap)):
                 apply(run, record, now)
         self._stands = copy_run(run)
         reconciled = reconcile(settings, run, info.run, options)

@@ -277,9 +277,9 @@ class ParallelWrites:
         """Every node that may come after a node, directly or not."""
         place = (frame.path, node)
         if place not in self._following:
-            from holdfast.engine.time_travel.affected import ways
+            from holdfast.engine.time_travel.affected import all_successors
 
-            leads, found, todo = ways(graph, {}), set[str](), [node]
+            leads, found, todo = all_successors(graph, {}), set[str](), [node]
             while todo:
                 fresh = leads.get(todo.pop(), set()) - found
                 found |= fresh

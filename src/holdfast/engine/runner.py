@@ -115,9 +115,9 @@ class Runner:
         """Return the input and the config of a new run, and what it records first if it reuses another's results."""
         if reuse is None:
             return as_mapping(input, "the input"), config, ()
-        from holdfast.engine.time_travel.rerunner import Source
+        from holdfast.engine.time_travel.reuse import ReuseSource
 
-        source = Source.find(self.settings, reuse)
+        source = ReuseSource.find(self.settings, reuse)
         return source.input(input), source.config(config), (source.reusing,)
 
     async def submit(

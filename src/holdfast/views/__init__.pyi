@@ -1,9 +1,9 @@
 # Written by docs/make_stubs.py from holdfast/names.py.
 
-from holdfast.engine.time_travel.checkpoints import run_forks as run_forks
-from holdfast.engine.time_travel.checkpoints import run_history as run_history
-from holdfast.engine.time_travel.compare import compare_runs as compare_runs
-from holdfast.engine.time_travel.compare import diff_states as diff_states
+from holdfast.engine.time_travel.queries import compare_runs as compare_runs
+from holdfast.engine.time_travel.queries import diff_states as diff_states
+from holdfast.engine.time_travel.queries import run_forks as run_forks
+from holdfast.engine.time_travel.queries import run_history as run_history
 from holdfast.views.comparison import Comparison as Comparison
 from holdfast.views.diff.changes import Difference as Difference
 from holdfast.views.diff.difference import apply_difference as apply_difference

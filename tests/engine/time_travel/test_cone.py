@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, StateGraph
-from holdfast.engine.time_travel.affected import cone
+from holdfast.engine.time_travel.affected import affected_nodes
 
 
 def nothing(state: Any) -> None:
@@ -31,7 +31,7 @@ def graph(*edges: tuple[Any, Any], nodes: dict[str, dict[str, Any]] | None = Non
 
 
 def cone_of(built: StateGraph, *seeds: str, **more: Any) -> list[str]:
-    found = cone(built.compile("memory://").graph, dict.fromkeys(seeds, "changed"), **more)
+    found = affected_nodes(built.compile("memory://").graph, dict.fromkeys(seeds, "changed"), **more)
     assert all(found[seed] == "changed" for seed in seeds)
     return list(found)
 
@@ -98,13 +98,13 @@ def test_what_follows_an_outer_graph_of_an_outer_graph_is_affected() -> None:
 
 
 def test_the_reason_names_the_node_that_it_begins_with() -> None:
-    found = cone(graph(*CHAIN).compile("memory://").graph, {"a": "code changed"})
+    found = affected_nodes(graph(*CHAIN).compile("memory://").graph, {"a": "code changed"})
 
     assert found == {"a": "code changed", "b": "downstream of 'a'", "c": "downstream of 'a'"}
 
 
 def test_a_node_that_is_gone_affects_nothing_itself() -> None:
-    assert cone(graph(*CHAIN).compile("memory://").graph, {"x": "removed", "in/x": "removed"}) == {}
+    assert affected_nodes(graph(*CHAIN).compile("memory://").graph, {"x": "removed", "in/x": "removed"}) == {}
 
 
 def test_who_declares_to_read_what_an_affected_node_writes_is_affected() -> None:
@@ -112,6 +112,6 @@ def test_who_declares_to_read_what_an_affected_node_writes_is_affected() -> None
     reads = {"c": {"reads": ["found"]}, "b": {"reads": ["topic"]}}
     built = graph(*parts, nodes=reads).compile("memory://").graph
 
-    found = cone(built, {"a": "changed"}, written={"a": {"found"}})
+    found = affected_nodes(built, {"a": "changed"}, written={"a": {"found"}})
 
     assert found == {"a": "changed", "c": "it reads 'found', which 'a' writes"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, CheckpointNotFound, CorruptJournal, ExecutionError, RunNotFound, StateGraph
-from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_moment
+from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.journal.checkpoint_ids import encode_mark, moved_mark, read_mark, sealed_mark, times_reset
 from holdfast.stores.base import Mark, Store
 from tests.cli.looking import boom
@@ -23,10 +23,10 @@ def test_a_run_a_workflow_and_a_checkpoint_are_moments(store: Store) -> None:
     app.invoke(run_id="r@1")
     first = app.checkpoints("r@1")[0]
 
-    assert find_moment(store, "r@1").seq is None and find_moment(store, "w").info.run == "r@1"
-    assert (find_moment(store, first.id).info.run, find_moment(store, first.id).seq) == ("r@1", first.seq)
+    assert find_position(store, "r@1").seq is None and find_position(store, "w").info.run == "r@1"
+    assert (find_position(store, first.id).info.run, find_position(store, first.id).seq) == ("r@1", first.seq)
     with pytest.raises(RunNotFound):
-        find_moment(store, "nobody@1")
+        find_position(store, "nobody@1")
 
 
 def test_moments_count_waves_and_checkpoints_back(store: Store) -> None:
@@ -35,15 +35,15 @@ def test_moments_count_waves_and_checkpoints_back(store: Store) -> None:
     app.invoke(run_id="r")
     marks = seqs(store, "r")
 
-    assert [find_moment(store, f"r@{wave}").seq for wave in range(1, 31)] == marks
-    assert [find_moment(store, f"r@-{back}").seq for back in range(30)] == marks[::-1]
-    assert find_moment(store, "r@0").seq == 1 and app._settings.journal.load(
+    assert [find_position(store, f"r@{wave}").seq for wave in range(1, 31)] == marks
+    assert [find_position(store, f"r@-{back}").seq for back in range(30)] == marks[::-1]
+    assert find_position(store, "r@0").seq == 1 and app._settings.journal.load(
         app.runs()[0], app._settings.codec, 1
     )
     with pytest.raises(CheckpointNotFound, match=r"no checkpoint after wave 31.*newest is after wave 30"):
-        find_moment(store, "r@31")
+        find_position(store, "r@31")
     with pytest.raises(CheckpointNotFound, match="no checkpoint 30 before its newest; it has 30"):
-        find_moment(store, "r@-30")
+        find_position(store, "r@-30")
 
 
 def test_waves_are_found_where_they_do_not_simply_count_up(store: Store) -> None:
@@ -58,9 +58,9 @@ def test_waves_are_found_where_they_do_not_simply_count_up(store: Store) -> None
     app.invoke(run_id="r")
     root = {point.wave: point.seq for point in app.checkpoints("r") if not point.frame}
 
-    assert len(root) == 4 and {wave: find_moment(store, f"r@{wave}").seq for wave in root} == root
+    assert len(root) == 4 and {wave: find_position(store, f"r@{wave}").seq for wave in root} == root
     inside = [point.seq for point in app.checkpoints("r") if point.frame]
-    assert find_moment(store, "r@sub/y").seq == inside[1]
+    assert find_position(store, "r@sub/y").seq == inside[1]
 
 
 def test_nodes_name_the_moment_after_them(store: Store) -> None:
@@ -76,8 +76,8 @@ def test_nodes_name_the_moment_after_them(store: Store) -> None:
     app.invoke(run_id="r")
     marks = seqs(store, "r")
 
-    assert find_moment(store, "r@count").seq == marks[4] and find_moment(store, "r@rest").seq == marks[5]
-    assert [find_moment(store, f"r@count#{visit}").seq for visit in (1, 2, 3)] == [
+    assert find_position(store, "r@count").seq == marks[4] and find_position(store, "r@rest").seq == marks[5]
+    assert [find_position(store, f"r@count#{visit}").seq for visit in (1, 2, 3)] == [
         marks[0],
         marks[2],
         marks[4],
@@ -85,16 +85,16 @@ def test_nodes_name_the_moment_after_them(store: Store) -> None:
     with pytest.raises(
         CheckpointNotFound, match=r"after 'count' for the 4\. time.*the last to finish were rest, count"
     ):
-        find_moment(store, "r@count#4")
+        find_position(store, "r@count#4")
     with pytest.raises(CheckpointNotFound, match="did you mean 'count'"):
-        find_moment(store, "r@cuont")
+        find_position(store, "r@cuont")
 
 
 def test_a_run_that_was_saved_only_at_its_end_has_no_beginning(store: Store) -> None:
     chain("a", "b", name="w").compile(store, durability="exit").invoke(run_id="r")
 
     with pytest.raises(CheckpointNotFound, match="no checkpoint after wave 0"):
-        find_moment(store, "r@0")
+        find_position(store, "r@0")
 
 
 def test_a_wave_is_meant_as_the_run_last_came_to_it(store: Store) -> None:
@@ -133,13 +133,13 @@ def test_a_wave_is_meant_as_it_ended_whatever_was_saved_after_it(memory: Store) 
         with pytest.raises(ExecutionError):
             app.resume("r") if memory.runs(run="r") else app.invoke(run_id="r")
         points = [point for point in app.checkpoints("r") if point.wave == 2]
-        assert len(points) > 1 and find_moment(memory, "r@2").seq == points[0].seq
+        assert len(points) > 1 and find_position(memory, "r@2").seq == points[0].seq
     ident = app.rollback("r", 2)
     with pytest.raises(ExecutionError):
         app.resume("r")
 
     assert app.checkpoints("r")[-1].wave == 2 and app.checkpoints("r")[-1].id != ident
-    assert checkpoint_at(memory, find_moment(memory, "r@2")).id == ident  # type: ignore[union-attr]
+    assert checkpoint_at(memory, find_position(memory, "r@2")).id == ident  # type: ignore[union-attr]
 
 
 def test_how_often_a_run_was_reset_is_sealed_with_its_marks() -> None:

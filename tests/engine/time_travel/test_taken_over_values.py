@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field, create_model
 
 from holdfast import App, ExecutionError, StateGraph, open_store
-from holdfast.engine.time_travel.checkpoints import find_moment
+from holdfast.engine.time_travel.checkpoints import find_position
 from holdfast.errors import CheckpointNotFound, GraphInvalid
 from holdfast.stores.base import Store
 from tests.graphs import Log, says
@@ -84,4 +84,4 @@ def test_errors_name_steps_and_not_the_nodes_that_they_are_made_of() -> None:
     graph.set_entry_point("each").add_edge("each", "each:done").compile(store).invoke({}, run_id="r")
 
     with pytest.raises(CheckpointNotFound, match=r"did you mean 'each'\?; the last to finish were each$"):
-        find_moment(store, "r@eac")
+        find_position(store, "r@eac")

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from holdfast import HoldfastError, copy_runs, open_store
-from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_moment
+from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.errors import StoreError
 from holdfast.integrity import check_store
 from holdfast.integrity.repair import repair_store
@@ -215,7 +215,7 @@ def moments() -> Check:
         choices = Choices(data)
         store = choices.of(stores)
         text = choices.rest().decode("utf-8", "surrogateescape")
-        moment = find_moment(store, text)
+        moment = find_position(store, text)
         point = checkpoint_at(store, moment)
         return f"{moment.seq}, {point is not None}"
 

@@ -192,12 +192,12 @@ def show(checkpoint: str, store: str | None, as_json: bool) -> int:
 
 def _meant(journal: Journal, text: str) -> tuple[RunInfo, int]:
     """The run and the position of the checkpoint that somebody means."""
-    from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_moment
+    from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
     from holdfast.views.runs import find_checkpoint_info
 
     if "@" not in text:
         return find_checkpoint_info(journal, text)
-    moment = find_moment(journal.store, text)
+    moment = find_position(journal.store, text)
     point = checkpoint_at(journal.store, moment)
     if point is None:
         raise CheckpointNotFound(

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from holdfast.cli.execution import Manners
     from holdfast.cli.targets import Target
     from holdfast.engine.app import App
-    from holdfast.engine.time_travel.checkpoints import Moment
-    from holdfast.engine.time_travel.fork import Hands
+    from holdfast.engine.time_travel.checkpoints import Position
+    from holdfast.engine.time_travel.edits import Access
     from holdfast.engine.time_travel.rerun import Rerun
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo
@@ -82,15 +82,16 @@ def fork(
     """
     from holdfast.cli.display.lines import told_warnings
     from holdfast.cli.reading import reading_moments
-    from holdfast.engine.time_travel.checkpoints import find_moment
-    from holdfast.engine.time_travel.fork import Edit, fork_run
+    from holdfast.engine.time_travel.checkpoints import find_position
+    from holdfast.engine.time_travel.edits import Edit
+    from holdfast.engine.time_travel.rewind import fork_run
 
     polite, as_json = manners(**how), bool(how["as_json"])
     if not go_on:
         _refuse_unused(how)
     journal, (text,) = reading_moments(store, run)
     try:
-        moment = find_moment(journal.store, text)
+        moment = find_position(journal.store, text)
         hands, update = _prepared(journal, moment, text, pairs, as_node, go_on)
         name = _free_id(journal, run_id)
         with told_warnings(str):
@@ -110,14 +111,14 @@ def fork(
 
 
 def _prepared(
-    journal: Journal, moment: Moment, told: str, pairs: tuple[str, ...], as_node: str | None, go_on: bool
-) -> tuple[Hands, dict[tuple[str, ...], Any] | None]:
+    journal: Journal, moment: Position, told: str, pairs: tuple[str, ...], as_node: str | None, go_on: bool
+) -> tuple[Access, dict[tuple[str, ...], Any] | None]:
     """What it takes to change the run, and the changes; only a workflow file's graph can be had here."""
     from holdfast.cli.commands.steer import Speaker, Steering
     from holdfast.cli.run_settings import Wishes
     from holdfast.cli.targets import config_of, stored_workflow
     from holdfast.engine.confirmation import refuse_unconfirmed
-    from holdfast.engine.time_travel.fork import Hands
+    from holdfast.engine.time_travel.edits import Access
     from holdfast.state.codec import Codec, TolerantCodec
 
     info = moment.info
@@ -130,9 +131,9 @@ def _prepared(
                 f"run {info.run!r} was not started from a workflow file, so its program has to change or run a fork: "
                 f"fork = app.fork({told!r}{changes}{node}), then app.resume(fork)"
             )
-        return Hands(journal, TolerantCodec()), None
+        return Access(journal, TolerantCodec()), None
     if not (pairs or as_node is not None):
-        return Hands(journal, TolerantCodec()), None
+        return Access(journal, TolerantCodec()), None
     refuse_unconfirmed(journal, info, Codec())
     flow = stored_workflow(info, config)
     app = Wishes.of(config).open(flow, journal.store, interactive=False, stored=True)
@@ -141,7 +142,7 @@ def _prepared(
     update = Steering(speaker, journal, info.run, run, flow, True).changes(pairs)
     if as_node is not None:
         update = _as_result(update, as_node, run.root.cells)
-    return Hands.of(app._settings), update
+    return Access.of(app._settings), update
 
 
 def _as_result(update: dict[tuple[str, ...], Any], step: str, cells: Any) -> dict[tuple[str, ...], Any]:
@@ -228,15 +229,15 @@ def promote(
       holdfast runs promote 3f2a --reason "the shorter draft won"
     """
     from holdfast.cli.reading import reading_moments
-    from holdfast.engine.time_travel.checkpoints import find_moment
-    from holdfast.engine.time_travel.fork import Hands
-    from holdfast.engine.time_travel.promote import promote_fork
+    from holdfast.engine.time_travel.checkpoints import find_position
+    from holdfast.engine.time_travel.edits import Access
+    from holdfast.engine.time_travel.rewind import promote_fork
     from holdfast.state.codec import TolerantCodec
 
     journal, texts = reading_moments(store, fork, *([] if into is None else [into]))
-    own, *target = [_whole_run(find_moment(journal.store, text), text) for text in texts]
+    own, *target = [_whole_run(find_position(journal.store, text), text) for text in texts]
     who = {"by": by or me(), "reason": reason}
-    ident = promote_fork(Hands(journal, TolerantCodec()), own, target[0] if target else None, **who)
+    ident = promote_fork(Access(journal, TolerantCodec()), own, target[0] if target else None, **who)
     from holdfast.engine.resume import find_checkpoint
 
     info, _ = find_checkpoint(journal.store, ident)
@@ -245,7 +246,7 @@ def promote(
     )
 
 
-def _whole_run(moment: Moment, text: str) -> RunInfo:
+def _whole_run(moment: Position, text: str) -> RunInfo:
     if moment.seq is not None:
         raise click.UsageError(f"a run is promoted as it stands; name it without a place, not {text}")
     return moment.info
@@ -269,18 +270,18 @@ def rollback(run: str, reason: str, by: str | None, store: str | None, as_json: 
       holdfast runs rollback research@2 --reason "the source was wrong"
     """
     from holdfast.cli.reading import reading_moments
-    from holdfast.engine.time_travel.checkpoints import find_moment
-    from holdfast.engine.time_travel.fork import Hands
-    from holdfast.engine.time_travel.promote import roll_back
+    from holdfast.engine.time_travel.checkpoints import find_position
+    from holdfast.engine.time_travel.edits import Access
+    from holdfast.engine.time_travel.rewind import roll_back
     from holdfast.state.codec import TolerantCodec
 
     journal, (text,) = reading_moments(store, run)
-    moment = find_moment(journal.store, text)
+    moment = find_position(journal.store, text)
     if moment.seq is None:
         raise click.UsageError(
             f"say where run {moment.info.run} is to stand: {moment.info.run}@3, or a checkpoint's id"
         )
-    ident = roll_back(Hands(journal, TolerantCodec()), moment, by=by or me(), reason=reason)
+    ident = roll_back(Access(journal, TolerantCodec()), moment, by=by or me(), reason=reason)
     return _told(journal, journal.info(moment.info.run), ident, "it stands there again", as_json)
 
 

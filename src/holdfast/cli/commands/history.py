@@ -54,7 +54,7 @@ def history(
       holdfast history research --tree
     """
     from holdfast.cli.display import history as history_text
-    from holdfast.engine.time_travel.checkpoints import family_of, history_page
+    from holdfast.engine.time_travel.queries import run_forks, run_history
 
     if tree and (limit is not None or before is not None):
         raise click.UsageError("--tree shows runs, not checkpoints; leave --limit and --before out")
@@ -63,13 +63,13 @@ def history(
     journal, (moment,) = reading_moments(store, run)
     url = journal.store.url
     if tree:
-        family = family_of(journal, moment)
+        family = run_forks(journal, moment)
         if as_json:
             print_json({"store": url, **family.as_json()})
         else:
             history_text.print_family(family, show_all)
         return 0
-    page = history_page(journal, moment, None if show_all else limit or PAGE, before)
+    page = run_history(journal, moment, limit=None if show_all else limit or PAGE, before=before)
     if as_json:
         print_json({"store": url, **page.as_json()})
     else:
@@ -98,10 +98,10 @@ def compare(one: str, other: str, show_all: bool, store: str | None, as_json: bo
       holdfast runs compare 3f2a 77b1 --json | jq .diverging
     """
     from holdfast.cli.display.history import print_comparison
-    from holdfast.engine.time_travel.compare import compare_moments
+    from holdfast.engine.time_travel.queries import compare_runs
 
     journal, (first, second) = reading_moments(store, one, other)
-    found = compare_moments(journal, first, second)
+    found = compare_runs(journal, first, second)
     if as_json:
         print_json({"store": journal.store.url, **found.as_json()})
     else:
@@ -174,10 +174,10 @@ def diff(
         raise click.UsageError("--all, --max-lines and --width are for text; --json and --patch are whole")
     if patch and as_json:
         raise click.UsageError("give either --json or --patch, which is JSON already")
-    from holdfast.engine.time_travel.compare import diff_moments
+    from holdfast.engine.time_travel.queries import diff_states
 
     journal, (first, *second) = reading_moments(store, one, *([] if other is None else [other]))
-    found = diff_moments(journal, first, second[0] if second else None, keys)
+    found = diff_states(journal, first, second[0] if second else None, keys=keys)
     if patch:
         print_json(found.patch)
         for key, reason in found.not_compared.items():

@@ -132,9 +132,9 @@ def _journal(store: str | None, target: str) -> Iterator[tuple[Journal, str]]:
 
 def _said(journal: Journal, target: str, answer: str, told: str, as_json: bool, command: str) -> int:
     from holdfast.engine.commands.control import ASKED
-    from holdfast.engine.time_travel.checkpoints import find_moment
+    from holdfast.engine.time_travel.checkpoints import find_position
 
-    info, applied = find_moment(journal.store, target).info, answer != ASKED
+    info, applied = find_position(journal.store, target).info, answer != ASKED
     if as_json:
         facts = {"run_id": info.run, "command": command, "applied": applied, "status": info.status}
         print_json({**facts, "tags": list(info.tags)})
@@ -146,11 +146,11 @@ def _said(journal: Journal, target: str, answer: str, told: str, as_json: bool, 
 
 def _tell(journal: Journal, target: str, as_json: bool, what: str) -> int:
     """Tell what was said of a run or a checkpoint."""
-    from holdfast.engine.time_travel.checkpoints import find_moment
+    from holdfast.engine.time_travel.checkpoints import find_position
     from holdfast.views.plain import CODEC
     from holdfast.views.run_view import remark_views
 
-    meant = find_moment(journal.store, target)
+    meant = find_position(journal.store, target)
     every = remark_views(meant.info, journal.load(meant.info, CODEC).run)
     found = [said for said in every if meant.seq in (None, said.seq)]
     if as_json:

@@ -463,11 +463,11 @@ def _seconds(text: str) -> float:
 
 def _of_one(target: str, ids: bool, limit: int, store: str | None, as_json: bool) -> int:
     from holdfast.cli.display.tables import print_ledger
-    from holdfast.engine.time_travel.checkpoints import find_moment
+    from holdfast.engine.time_travel.checkpoints import find_position
     from holdfast.views.usage import ledger
 
     journal, (meant,) = reading_moments(store, target)
-    moment = find_moment(journal.store, meant)
+    moment = find_position(journal.store, meant)
     found = ledger(journal, moment.info.run, upto=moment.seq)
     if as_json:
         print_json({**found.as_json(ids=ids), "store": journal.store.url})
@@ -528,7 +528,7 @@ def _runs(
     journal: Journal, meant: list[str], workflow: str | None, since: float | None, family: bool
 ) -> list[RunInfo]:
     """The runs that are meant, each once."""
-    from holdfast.engine.time_travel.checkpoints import find_moment
+    from holdfast.engine.time_travel.checkpoints import find_position
     from holdfast.values import RunStatus
     from holdfast.views.family import relatives
 
@@ -540,7 +540,7 @@ def _runs(
             for info in every
             if since is None or info.updated_at >= since or info.status == RunStatus.RUNNING
         ]
-    moments = [find_moment(journal.store, text) for text in meant]
+    moments = [find_position(journal.store, text) for text in meant]
     for text, named in zip(meant, moments, strict=True):
         if named.seq is not None:
             raise click.UsageError(f"{text} is a moment of a run; give it alone, without --by and --since")

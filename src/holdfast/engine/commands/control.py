@@ -33,7 +33,7 @@ from holdfast.engine.commands.subject import NeedsGraph, Refused, Subject
 from holdfast.engine.owner import active_runs, has_owner, is_alive
 from holdfast.engine.resume import load_latest, refuse_finished, take_answers
 from holdfast.engine.settings import Pause, Retention, public_pauses
-from holdfast.engine.time_travel.checkpoints import Moment, Place, checkpoint_at, find_moment, find_place
+from holdfast.engine.time_travel.checkpoints import Place, Position, checkpoint_at, find_place, find_position
 from holdfast.errors import CheckpointNotFound, CommandRefused, HoldfastError, RunConflict
 from holdfast.graph.graph import Graph, Send
 from holdfast.journal.journal import Journal, Loaded
@@ -607,10 +607,10 @@ def annotate(
     return send(journal, moment.info.run, command, by=by, codec=codec or TolerantCodec(), timeout=timeout)
 
 
-def _annotated(journal: Journal, target: str, checkpoint: Place | None) -> Moment:
+def _annotated(journal: Journal, target: str, checkpoint: Place | None) -> Position:
     """Return the run, with the entry of the checkpoint that is meant, if one is."""
     moment = find_place(journal.store, target, checkpoint)
-    if checkpoint is not None and find_moment(journal.store, target).seq is not None:
+    if checkpoint is not None and find_position(journal.store, target).seq is not None:
         raise CommandRefused(f"{target!r} names a checkpoint already; give only one")
     found = None if moment.seq is None else checkpoint_at(journal.store, moment)
     if moment.seq is not None and (found is None or found.seq != moment.seq):

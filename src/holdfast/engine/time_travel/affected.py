@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from holdfast.graph.graph import Graph
 from holdfast.values import END, START
 
-Ways = dict[str, set[str]]
+Successors = dict[str, set[str]]
 """The nodes that each node leads to, `START` included; in a sub-graph both are `outer/inner`."""
 
 
-def cone(
+def affected_nodes(
     graph: Graph,
     seeds: Mapping[str, str],
     followed: Mapping[str, Collection[str]] | None = None,
@@ -24,7 +24,7 @@ def cone(
     is what has followed what, for routing functions that do not say where they lead. `written` are the keys that
     the nodes have written: whoever declares to read one of an affected node is affected, too.
     """
-    leads = ways(graph, followed or {})
+    leads = all_successors(graph, followed or {})
     found = {name: reason for name, reason in seeds.items() if _exists(graph, name)}
     root, todo = {name: name for name in found}, list(found)
     while todo:
@@ -42,9 +42,9 @@ def cone(
     return dict(sorted(found.items(), key=lambda pair: order[pair[0]]))
 
 
-def ways(graph: Graph, followed: Mapping[str, Collection[str]], prefix: str = "") -> Ways:
+def all_successors(graph: Graph, followed: Mapping[str, Collection[str]], prefix: str = "") -> Successors:
     """What may follow each node of a graph and of its sub-graphs."""
-    found: Ways = {prefix + name: set() for name in (START, *graph.nodes)}
+    found: Successors = {prefix + name: set() for name in (START, *graph.nodes)}
 
     def note(source: str, *targets: str) -> None:
         found[prefix + source].update(prefix + target for target in targets if target != END)
@@ -68,13 +68,8 @@ def ways(graph: Graph, followed: Mapping[str, Collection[str]], prefix: str = ""
         if graph.last is not None and name != graph.last:
             note(name, graph.last)
         if (inner := graph.nodes[name].graph) is not None:
-            found |= ways(inner, followed, f"{prefix}{name}/")
+            found |= all_successors(inner, followed, f"{prefix}{name}/")
     return found
-
-
-def leads_to(leads: Ways, name: str) -> set[str]:
-    """The nodes, `START` included, after which a node may come directly."""
-    return {source for source, targets in leads.items() if name in targets}
 
 
 def all_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
@@ -85,7 +80,7 @@ def all_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
             yield from all_nodes(node.graph, f"{prefix}{name}/")
 
 
-def _unreached(graph: Graph, found: Ways, prefix: str) -> set[str]:
+def _unreached(graph: Graph, found: Successors, prefix: str) -> set[str]:
     """The nodes to which only a routing function that does not say so can lead."""
     reached = {target for targets in found.values() for target in targets}
     return {prefix + name for name in graph.nodes if prefix + name not in reached and name != graph.last}
@@ -101,7 +96,7 @@ def _exists(graph: Graph, name: str) -> bool:
     return own in graph.nodes
 
 
-def _following(graph: Graph, leads: Ways, name: str) -> Iterator[str]:
+def _following(graph: Graph, leads: Successors, name: str) -> Iterator[str]:
     """What comes directly after a node, or after a sub-graph that it is in, with all that is inside of that."""
     place = name
     while place:
@@ -136,3 +131,13 @@ def _readers(
                 found[prefix + name] = f"it reads {shared[0]!r}, which {writer!r} writes"
                 yield prefix + name
                 break
+
+
+def successors(graph: Graph, node: str) -> list[str]:
+    """Return the nodes that may follow a node, as far as the graph tells without asking its functions."""
+    chosen = [
+        target for route in graph.routes if route.source == node for target in (route.mapping or {}).values()
+    ]
+    joined = [join.target for join in graph.joins if node in join.sources]
+    found = [*(edge.target for edge in graph.edges if edge.source == node), *chosen, *joined]
+    return [name for name in dict.fromkeys(found) if name != END]

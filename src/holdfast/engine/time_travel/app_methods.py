@@ -1,4 +1,4 @@
-"""What an app can do with the past of its runs: look, fork, change, go back, compare, promote."""
+"""The methods of an app about the past of its runs: look, fork, edit, go back, run again, compare, tag."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from holdfast.state.state import State
 
 if TYPE_CHECKING:
     from holdfast.engine.commands.control import Update
-    from holdfast.engine.time_travel.checkpoints import Moment, Place
+    from holdfast.engine.time_travel.checkpoints import Place, Position
+    from holdfast.engine.time_travel.edits import Access
     from holdfast.engine.time_travel.rerun import Rerun
-    from holdfast.engine.time_travel.rerunner import Rerunner
     from holdfast.views.comparison import Comparison
     from holdfast.views.diff.states import StateDifference
     from holdfast.views.family import Family
@@ -23,35 +23,34 @@ if TYPE_CHECKING:
     from holdfast.views.usage import RunLedger
 
 
-class Travelling(AppBase):
-    """The part of an app that goes back and forth in time. A run is named by its id, its workflow's latest by name."""
+class TimeTravel(AppBase):
+    """The part of an app about the past of its runs. A run is named by its id, its workflow's latest by name."""
 
     def history(self, run: str, *, limit: int | None = None, before: str | None = None) -> History:
-        """A run's checkpoints, newest first, each with what happened since the one before.
+        """Return a run's checkpoints, newest first, each with what happened since the one before.
 
-        `limit` is how many at most; `before` is the id of a checkpoint, or a place such as `"@3"`, to go on from, for
-        the next page. A page costs what is on it, however long the run is.
+        `limit` is how many at most; `before` is a checkpoint, named by its id or as in `"@3"`, for the next page. A
+        page costs what is on it, however long the run is.
         """
-        from holdfast.engine.time_travel.checkpoints import history_page
+        from holdfast.engine.time_travel.queries import run_history
 
-        return history_page(self._settings.journal, run, limit, before)
+        return run_history(self._settings.journal, run, limit=limit, before=before)
 
     def state_at(self, run: str, checkpoint: Place) -> State:
-        """A run's state as it was at a checkpoint.
+        """Return a run's state as it was at a checkpoint.
 
-        `checkpoint` is its id, the number of a wave, for the last time that the run came to its end, or a place as in
-        `RUN@…`: `-1` in `"@-1"` is one before the newest, `"@draft"` is after the last finish of a node, `"@draft#2"`
+        `checkpoint` is its id, the number of a wave, for the last time that the run came to its end, or what follows
+        `RUN` in `RUN@…`: `"@-1"` is one before the newest, `"@draft"` is after the last finish of a node, `"@draft#2"`
         after its second.
         """
-        moment = self._place(run, checkpoint)
-        settings = self._settings
-        return state_of(settings.journal.load(moment.info, settings.codec, moment.seq), settings)
+        position, settings = self._position(run, checkpoint), self._settings
+        return state_of(settings.journal.load(position.info, settings.codec, position.seq), settings)
 
     def forks(self, run: str) -> Family:
-        """The runs that a run comes from and those that come from it: where each was forked, and what it cost."""
-        from holdfast.engine.time_travel.checkpoints import family_of
+        """Return the runs that a run comes from and those that come from it: where each was forked, and its cost."""
+        from holdfast.engine.time_travel.queries import run_forks
 
-        return family_of(self._settings.journal, run)
+        return run_forks(self._settings.journal, run)
 
     def fork(
         self,
@@ -65,19 +64,19 @@ class Travelling(AppBase):
         by: str = "",
         reason: str = "",
     ) -> str:
-        """Begin a new run where another stood, and answer its id; nothing is driven until it is resumed.
+        """Start a new run at a checkpoint of another, and return its id; nothing runs until it is resumed.
 
-        `at` is a place as in `state_at`; without it the run as it stands is meant. `update` changes the state of the
-        new run, as `edit` does. With `as_node` it counts as what that node returned: what follows the node comes
-        next, and its routes are asked when the run is driven. The new run is read through the journal of the old
-        one, which is left as it is; pruning or deleting that one does it no harm.
+        `at` is a checkpoint as in `state_at`; without it, the run as it is now. `update` changes the state of the new
+        run, as `edit` does. With `as_node` it counts as what that node returned: what follows the node comes next, and
+        its routes are asked when the run is resumed. The new run is read through the journal of the old one, which is
+        left as it is; pruning or deleting that one does it no harm.
         """
-        from holdfast.engine.time_travel.fork import Edit, Hands, fork_run
+        from holdfast.engine.time_travel.edits import Edit
+        from holdfast.engine.time_travel.rewind import fork_run
 
-        moment = self._own(self._place(run, at))
-        name = self._runner.new_run_id(run_id)
+        position = self._own(self._position(run, at))
         edit = Edit(update, as_node, by, reason)
-        return fork_run(Hands.of(self._settings), moment, name, edit, tags=tags)
+        return fork_run(self._access, position, self._runner.new_run_id(run_id), edit, tags=tags)
 
     def update_state(
         self,
@@ -88,79 +87,75 @@ class Travelling(AppBase):
         by: str = "",
         reason: str = "",
     ) -> str:
-        """Change the state of a run that nobody drives; answer the id of the checkpoint that this makes.
+        """Change the state of a run that no process executes; return the id of the checkpoint that this makes.
 
         With `as_node` the update counts as what that node returned, as in `fork`; a completed run goes on then when it
-        is resumed. A run that is driven is refused: `edit` changes its state between two steps.
+        is resumed. A run that is being executed is refused: `edit` changes its state between two steps.
         """
-        from holdfast.engine.time_travel.checkpoints import find_moment
-        from holdfast.engine.time_travel.fork import Edit, Hands, update_state
+        from holdfast.engine.time_travel.edits import Edit, update_state
 
-        info = self._own(find_moment(self._settings.journal.store, run)).info
-        return update_state(Hands.of(self._settings), info.run, Edit(update, as_node, by, reason))
+        info = self._own(self._position(run)).info
+        return update_state(self._access, info.run, Edit(update, as_node, by, reason))
 
     def rollback(self, run: str, to: Place, *, by: str = "", reason: str = "") -> str:
         """Roll a run back to an earlier checkpoint; return the id of the checkpoint that this makes.
 
         A resume goes on from there: the steps that came after run again, with the idempotency keys that they had. Its
         questions are asked again, its gates are closed again; what `ctx.once` remembered in an unfinished step stays
-        remembered. Nothing is deleted: what came after stays in the
-        history, and the run can be set to it in the same way. A run that is driven is refused.
+        remembered. Nothing is deleted: what came after stays in the history, and a rollback can return to it. A run
+        that is being executed is refused.
         """
-        from holdfast.engine.time_travel.fork import Hands
-        from holdfast.engine.time_travel.promote import roll_back
+        from holdfast.engine.time_travel.rewind import roll_back
 
-        moment = self._own(self._place(run, to))
-        return roll_back(Hands.of(self._settings), moment, by=by, reason=reason)
+        return roll_back(self._access, self._own(self._position(run, to)), by=by, reason=reason)
 
     def promote(self, fork: str, *, into: str | None = None, by: str = "", reason: str = "") -> str:
         """Promote a fork's result to the run that it was forked from, or to its ancestor `into`.
 
-        Answers the id of the checkpoint that this run now stands at. Its own history stays, and can be gone back to
-        with `rollback`; the fork stays, too. A fork that waits for an answer makes the run wait for the same. Runs that
-        are driven are refused.
+        Returns the id of the checkpoint that this run now has. Its own history stays, and `rollback` can return to it;
+        the fork stays, too. A fork that waits for an answer makes the run wait for the same. Runs that are being
+        executed are refused.
         """
-        from holdfast.engine.time_travel.checkpoints import find_moment
-        from holdfast.engine.time_travel.fork import Hands
-        from holdfast.engine.time_travel.promote import promote_fork
+        from holdfast.engine.time_travel.rewind import promote_fork
 
-        store = self._settings.journal.store
-        own = self._own(find_moment(store, fork)).info
-        target = None if into is None else self._own(find_moment(store, into)).info
-        return promote_fork(Hands.of(self._settings), own, target, by=by, reason=reason)
+        own = self._own(self._position(fork)).info
+        target = None if into is None else self._own(self._position(into)).info
+        return promote_fork(self._access, own, target, by=by, reason=reason)
 
     def compare(self, one: str, other: str) -> Comparison:
-        """What two runs, usually forks of one, did differently: where they part, which steps only one ran, whose
-        results differ, time, money, status, code. Both are moments: runs, checkpoints, `RUN@3` …
-        """
-        from holdfast.engine.time_travel.compare import compare_moments
+        """Return what two runs, usually forks of one, did differently.
 
-        return compare_moments(self._settings.journal, one, other)
+        That is where they diverge, which steps only one ran, whose results differ, time, money, status, code. Both are
+        named by a run, a checkpoint, `RUN@3` …
+        """
+        from holdfast.engine.time_travel.queries import compare_runs
+
+        return compare_runs(self._settings.journal, one, other)
 
     def diff(self, one: str, other: str | None = None, *, keys: Sequence[str] = ()) -> StateDifference:
-        """What differs between two moments of any runs of the store, or between one and the checkpoint before it.
+        """Return what differs between two checkpoints of any runs of the store, or between one and the one before it.
 
-        A moment is a run id, a checkpoint id, a workflow's name, `RUN@3`, `RUN@-1` or `RUN@NODE`; see `diff_states`.
+        A checkpoint is named by a run id, a checkpoint id, a workflow's name, `RUN@3`, `RUN@-1` or `RUN@NODE`; see
+        `diff_states`.
         """
-        from holdfast.engine.time_travel.compare import diff_moments
+        from holdfast.engine.time_travel.queries import diff_states
 
-        return diff_moments(self._settings.journal, one, other, keys)
+        return diff_states(self._settings.journal, one, other, keys=keys)
 
-    def _place(self, run: str, at: Place | None) -> Moment:
+    @property
+    def _access(self) -> Access:
+        from holdfast.engine.time_travel.edits import Access
+
+        return Access.of(self._settings)
+
+    def _position(self, run: str, at: Place | None = None) -> Position:
         from holdfast.engine.time_travel.checkpoints import find_place
 
         return find_place(self._settings.journal.store, run, at)
 
-    def _own(self, moment: Moment) -> Moment:
-        self._runner.refuse_other_workflow(moment.info)
-        return moment
-
-
-# What an app can run again: a step and what follows it, or what its graph now does otherwise.
-
-
-class RunningAgain(Travelling):
-    """The part of an app that goes back with runs and keeps what need not run again."""
+    def _own(self, position: Position) -> Position:
+        self._runner.refuse_other_workflow(position.info)
+        return position
 
     def rerun(
         self,
@@ -186,13 +181,13 @@ class RunningAgain(Travelling):
         returned, instead of running it; a function is given the state. `update` changes the state first, as `edit`
         does, and `config` is laid over the config. `trust` is as for `resume`.
         """
-        from holdfast.engine.time_travel.fork import Given
-        from holdfast.engine.time_travel.rerunner import RerunOptions
+        from holdfast.engine.time_travel.edits import Overrides
+        from holdfast.engine.time_travel.rewind import RerunOptions, rerun_step
 
-        options = RerunOptions(Given(input, output, update, by), config, in_place, run_id, trust)
+        options = RerunOptions(Overrides(input, output, update, by), config, in_place, run_id, trust)
         return Blocking(
-            lambda private, hold: self._rerunner.rerun(
-                run, step, options, self._caller(observer, private, hold)
+            lambda private, hold: rerun_step(
+                self._runner, run, step, options, self._caller(observer, private, hold)
             )
         ).run()
 
@@ -211,46 +206,37 @@ class RunningAgain(Travelling):
         trust: bool | str = False,
         observer: ObserverLike = None,
     ) -> Outcome:
-        """As `rerun`, in the running event loop."""
-        from holdfast.engine.time_travel.fork import Given
-        from holdfast.engine.time_travel.rerunner import RerunOptions
+        """Do what `rerun` does, in the running event loop."""
+        from holdfast.engine.time_travel.edits import Overrides
+        from holdfast.engine.time_travel.rewind import RerunOptions, rerun_step
 
-        options = RerunOptions(Given(input, output, update, by), config, in_place, run_id, trust)
-        return await self._rerunner.rerun(run, step, options, self._caller(observer))
+        options = RerunOptions(Overrides(input, output, update, by), config, in_place, run_id, trust)
+        return await rerun_step(self._runner, run, step, options, self._caller(observer))
 
     def plan_changes(self, run: str, remap: Mapping[str, str] | None = None) -> Rerun | None:
-        """What `resume(run, rerun_changed=True)` would take the run back for, if it would; it touches nothing."""
-        return self._rerunner.plan_changes(run, ResumeOptions(remap=remap, rerun_changed=True))
+        """Return what `resume(run, rerun_changed=True)` would take the run back for, if it would; change nothing."""
+        from holdfast.engine.time_travel.rerun import plan_changes
+
+        options, journal = ResumeOptions(remap=remap, rerun_changed=True), self._settings.journal
+        options.check()
+        plan = plan_changes(self._settings, journal.load(journal.info(run), self._settings.codec), options)
+        return plan if plan is not None and plan.seq is not None else None
 
     def plan_rerun(self, run: str, step: str) -> Rerun:
-        """What `rerun` would keep and what it would run again, and why; it touches nothing."""
-        from holdfast.engine.time_travel.rerunner import RerunOptions
+        """Return what `rerun` would keep and what it would run again, and why; change nothing."""
+        from holdfast.engine.time_travel.rewind import RerunOptions, plan_step
 
-        return self._rerunner.plan_rerun(run, step, RerunOptions())[1]
-
-    @property
-    def _rerunner(self) -> Rerunner:
-        from holdfast.engine.time_travel.rerunner import Rerunner
-
-        return Rerunner(self._runner)
-
-
-# What an app says and tells of its runs: tags, notes, kept checkpoints, costs.
-
-
-class Accounting(RunningAgain):
-    """The part of an app that speaks of runs, whoever drives them and whether they are over."""
+        return plan_step(self._runner, run, step, RerunOptions())[1]
 
     def cost(self, run: str) -> RunLedger:
-        """What a run has used up, over all its drives: tokens, money and time, by step and by model.
+        """Return what a run has used up, over all its executions: tokens, money and time, by step and by model.
 
-        `run` may also be a checkpoint, or a moment as `RUN@3`: what it had used up by then.
+        `run` may also be a checkpoint, named by its id or as `RUN@3`: what the run had used up by then.
         """
-        from holdfast.engine.time_travel.checkpoints import find_moment
         from holdfast.views.usage import ledger
 
-        moment = find_moment(self._settings.journal.store, run)
-        return ledger(self._settings.journal, moment.info.run, upto=moment.seq)
+        position = self._position(run)
+        return ledger(self._settings.journal, position.info.run, upto=position.seq)
 
     def tag(
         self,
@@ -263,9 +249,8 @@ class Accounting(RunningAgain):
     ) -> str:
         """Add tags to a run, or to a checkpoint, and remove others; the tags of a run find it again.
 
-        `run` is a run id, or a moment as `RUN@3` or a checkpoint's id, which is that checkpoint; so is `checkpoint`, a
-        place as in `state_at`. Whatever is said of a run, completed ones included, is in its journal, with who said
-        it. Returns as `edit` does.
+        `run` is a run id, or a checkpoint, named by its id or as `RUN@3`; so is `checkpoint`, as in `state_at`. Tags
+        and notes of a run, completed ones included, are in its journal, with who wrote them. Returns as `edit` does.
         """
         return self._annotate(run, checkpoint, by, timeout, add=tags, remove=remove)
 
@@ -289,10 +274,9 @@ class Accounting(RunningAgain):
 
     def _annotate(self, run: str, checkpoint: Place | None, by: str, timeout: float, **what: Any) -> str:
         from holdfast.engine.commands import control
-        from holdfast.engine.time_travel.checkpoints import find_moment
 
         settings = self._settings
-        self._runner.refuse_other_workflow(find_moment(settings.journal.store, run).info)
+        self._own(self._position(run))
         how: dict[str, Any] = {
             "checkpoint": checkpoint,
             "by": by,

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from holdfast.engine.resume import find_checkpoint, find_run
-from holdfast.errors import CannotRerun, CheckpointNotFound, Remedy, RunFinished, StateInvalid
+from holdfast.errors import CheckpointNotFound, Remedy, RunFinished, StateInvalid
 from holdfast.graph.graph import base_name
 from holdfast.journal.checkpoint_ids import Checkpoint, is_checkpoint_id, read_mark, times_reset
-from holdfast.journal.journal import Journal
-from holdfast.journal.run_state import RunState, node_of
-from holdfast.state.encryption import Seal
 from holdfast.stores.base import Mark, RunInfo, Store
 from holdfast.suggestions import suggestion
-from holdfast.values import readable_step
-from holdfast.views.family import Family, family
-from holdfast.views.history import History, history
-from holdfast.views.projection import FinishedStep, Projection
 
 _PAGE = 500
 _SHOWN = 20
@@ -27,14 +18,14 @@ _MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Position:
     """A point of a run: after its entry `seq`, or, without one, as it stands now."""
 
     info: RunInfo
     seq: int | None = None
 
 
-def find_moment(store: Store, target: str) -> Moment:
+def find_position(store: Store, target: str) -> Position:
     """The moment that somebody means.
 
     A run id, or a workflow's name for its latest run, is that run as it stands; a checkpoint id is that checkpoint.
@@ -43,10 +34,10 @@ def find_moment(store: Store, target: str) -> Moment:
     `RUN@NODE#2` after its second.
     """
     if store.runs(run=target) or "@" not in target:
-        return Moment(*_run(store, target))
+        return Position(*_run(store, target))
     run, _, place = parted(target)
     info, _ = _run(store, run)
-    return Moment(info, _place(store, info, place))
+    return Position(info, _place(store, info, place))
 
 
 def parted(target: str) -> tuple[str, str, str]:
@@ -56,11 +47,11 @@ def parted(target: str) -> tuple[str, str, str]:
     return (run, at, f"{place}{bracket}{key}") if at else target.rpartition("@")
 
 
-def checkpoint_at(store: Store, moment: Moment) -> Checkpoint | None:
+def checkpoint_at(store: Store, position: Position) -> Checkpoint | None:
     """The checkpoint at a moment, or the newest before it; `None` where there is none."""
-    before = None if moment.seq is None else moment.seq + 1
-    found = store.marks(moment.info.run, before, 1)
-    return read_mark(moment.info.key, found[0], moment.info.run) if found else None
+    before = None if position.seq is None else position.seq + 1
+    found = store.marks(position.info.run, before, 1)
+    return read_mark(position.info.key, found[0], position.info.run) if found else None
 
 
 def checkpoints_back(store: Store, info: RunInfo, before: int | None = None) -> Iterator[Checkpoint]:
@@ -202,147 +193,23 @@ def _refuse_item(info: RunInfo, place: str, seen: Iterable[str]) -> None:
         )
 
 
-# Which finished steps of a run somebody means by a name.
-
-
-def meant_finishes(past: Projection, run: RunState, name: str) -> list[FinishedStep]:
-    """The finished steps that a step's id, or a node's name for its last visit, means; the first one first."""
-    found = list(past.finishes.values())
-    for written in (str, readable_step, _numbered):
-        if exact := [each for each in found if written(each.step) == name]:
-            return exact
-    if inner := [each for each in found if each.step.startswith(f"{name}/")]:
-        return inner
-    if "[" in name:
-        named = [each for each in found if _said(each.step) == name]
-        named = named or [each for each in found if _said(each.step).startswith(f"{name}/")]
-        return _last_visit(named, name.count("/"))
-    named = [each for each in found if name in (each.node, base_name(each.node))]
-    named = named or [each for each in found if _is_inside(each.node, name)]
-    own = [each for each in named if each.node == name]
-    if not own:
-        return _last_visit(named, name.count("/"))
-    first = _last_visit(own, name.count("/"))[0]
-    return named[named.index(first) :]
-
-
-def _last_visit(found: list[FinishedStep], level: int) -> list[FinishedStep]:
-    """Of some steps those of the last visit, as far as the outermost nodes are concerned."""
-    return [each for each in found if _visit(each.step, level) == _visit(found[-1].step, level)]
-
-
-def _said(step: str) -> str:
-    """A step as people name it who leave the visits out: `outer[key]/inner`."""
-    return "/".join(node + bracket + key for node, _, bracket, key in _parts(step))
-
-
-def _numbered(step: str) -> str:
-    """A step as people name it who give the visits: `each#1[key]` for an item of a workflow file's `each`."""
-    return "/".join(f"{node}#{visit}{bracket}{key}" for node, visit, bracket, key in _parts(step))
-
-
-def _parts(step: str) -> Iterator[tuple[str, str, str, str]]:
-    """The step's own node and those that it is nested in, as they are named, with visit and key."""
-    for part in step.split("/"):
-        node, _, rest = part.partition("#")
-        visit, bracket, key = rest.partition("[")
-        yield base_name(node), visit, bracket, unquote(key)
-
-
-def _is_inside(node: str, name: str) -> bool:
-    return node.startswith(f"{name}/") or base_name(node).startswith(f"{name}/")
-
-
-def _visit(step: str, level: int) -> tuple[str, ...]:
-    """Which time each of the outermost nodes of a step's place is visited."""
-    parts = [part.partition("[")[0] for part in step.split("/")[: level + 1]]
-    return tuple(part.rpartition("#")[2] for part in parts)
-
-
-def seed_of(meant: list[FinishedStep], name: str) -> str:
-    """The node that is to run again: that of the first step, or the sub-graph that all of them are in."""
-    node, level = meant[0].node, name.partition("[")[0].count("/")
-    if meant[0].step == name:
-        return node
-    return "/".join(node.split("/")[: level + 1])
-
-
-def unknown_step(past: Projection, name: str) -> CannotRerun:
-    """Says what ran instead of a step that did not, or that nothing more is known of it."""
-    node, run = node_of(name) if "#" in name else name.partition("[")[0], past.info.run
-    of_node = [each for each in past.finishes.values() if node in (each.node, base_name(each.node))]
-    if of_node and name != node:
-        steps = ", ".join(readable_step(each.step) for each in of_node[-_FEW:])
-        more = f"{len(of_node)} steps, the last of them " if len(of_node) > _FEW else ""
-        return CannotRerun(f"run {run!r} never came to {name!r}; of {node!r} it ran {more}{steps}")
-    if node in past.forgotten or node in map(base_name, past.forgotten):
-        return CannotRerun(
-            f"{past.lost}, so that run {run!r} cannot be taken back to before {node!r}",
-            remedies=Remedy("reuse", run),
-        )
-    shown = [step for step in past.finishes if base_name(step) == step]
-    ran = dict.fromkeys(map(base_name, (*past.forgotten, *(each.node for each in past.finishes.values()))))
-    known = [*shown, *ran]
-    return CannotRerun(
-        f"run {run!r} has no step {name!r} that ran{suggestion(name, known)}; it ran {', '.join(ran) or 'nothing'}"
-    )
-
-
-_FEW = 3
-"""How many steps of a node are listed."""
-
-
-# What is recorded.
-
-
-# Looking at the past of a run: its checkpoints page by page, and the runs that it is related to.
-
-
 Place = str | int
-"""A checkpoint of a run: its id, the number of a wave, or what follows the `@` of a moment."""
+"""A checkpoint of a run: its id, the number of a wave, or what follows the `@` of a position."""
 
 
-def find_place(store: Store, run: str, place: Place | None) -> Moment:
+def find_place(store: Store, run: str, place: Place | None) -> Position:
     """The moment of a run that a place means; without one, what `run` says itself."""
     if place is None:
-        return find_moment(store, run)
+        return find_position(store, run)
     if isinstance(place, bool) or not isinstance(place, (str, int)):
         raise StateInvalid(
             f"a checkpoint is named by its id, the number of a wave, or '@…', not {place!r:.80}"
         )
-    info = find_moment(store, run).info
+    info = find_position(store, run).info
     text = str(place).removeprefix("@")
     if is_checkpoint_id(text):
         found, seq = find_checkpoint(store, text)
         if found.key != info.key:
             raise CheckpointNotFound(f"checkpoint not found: {text} (it is one of run {found.run!r})")
-        return Moment(info, seq)
-    return find_moment(store, f"{info.run}@{text}")
-
-
-def history_page(journal: Journal, run: str, limit: int | None = None, before: str | None = None) -> History:
-    """As `run_history`, through journals that may have a key of their own."""
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise StateInvalid(f"limit must be a whole number of 1 or more, not {limit!r}")
-    end = None if before is None else find_place(journal.store, run, before)
-    moment = find_moment(journal.store, run)
-    seq = moment.seq + 1 if moment.seq is not None else None
-    return history(journal, moment.info, limit, end.seq if end is not None else seq)
-
-
-def run_history(store: Store, run: str, *, limit: int | None = None, before: str | None = None) -> History:
-    """A run's checkpoints, newest first, each with what happened since the one before; see `App.history`.
-
-    None of the workflow's code has to be at hand.
-    """
-    return history_page(Journal(store, Seal.from_environment(os.environ)), run, limit, before)
-
-
-def family_of(journal: Journal, run: str) -> Family:
-    """As `run_forks`, through journals that may have a key of their own."""
-    return family(journal, find_moment(journal.store, run).info)
-
-
-def run_forks(store: Store, run: str) -> Family:
-    """The runs that a run comes from and those that come from it; none of the workflow's code has to be at hand."""
-    return family_of(Journal(store, Seal.from_environment(os.environ)), run)
+        return Position(info, seq)
+    return find_position(store, f"{info.run}@{text}")

@@ -1,34 +1,37 @@
-"""Running a part of a run again: what is kept, what is not and why, and the entry to go back to."""
+"""The plan of a rerun: which finished steps are kept, which run again and why, and the entry to go back to."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import unquote
 
-from holdfast.engine.graph_changes import OTHER_WAY
+from holdfast.engine.graph_changes import OTHER_WAY, changed_nodes, predecessors, why_changed
+from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.settings import Settings
-from holdfast.engine.time_travel.affected import cone, leads_to, ways
-from holdfast.engine.time_travel.checkpoints import meant_finishes, seed_of, unknown_step
-from holdfast.errors import CannotRerun, Remedy
-from holdfast.graph.graph import Graph, base_name
-from holdfast.journal.journal import Journal, Loaded
+from holdfast.engine.time_travel.affected import affected_nodes, all_successors
+from holdfast.errors import CannotRerun, Remedy, StateInvalid
+from holdfast.graph.graph import base_name
+from holdfast.journal.journal import Loaded
+from holdfast.journal.records import Reusing
 from holdfast.journal.run_state import DONE, RunState, node_of, renamed_path
-from holdfast.state.codec import Codec
 from holdfast.stores.base import RunInfo
+from holdfast.suggestions import suggestion
 from holdfast.values import START, readable_step
-from holdfast.views.projection import FinishedStep, Projection, project, renamed_node
-
-# What becomes of the steps of a run of which a part runs again.
-
+from holdfast.views.plain import View
+from holdfast.views.projection import FinishedStep, Projection, node_outline, project, renamed_node
 
 KEPT, RERUN, UNDONE = "kept", "rerun", "undone"
+_ASKED = "asked for"
+_FEW = 3
+"""How many steps of a node are listed."""
 
 
 @dataclass(frozen=True, slots=True)
-class RerunStep:
-    """A finished step, and what becomes of it: it is kept, or runs again; or it is undone, for the run only came to it
-    because somebody had it do so later. `seconds` and `cost` are what it took."""
+class RerunStep(View):
+    """A finished step, and what becomes of it: it is kept, or runs again; or it is undone, for a person added it to the
+    run later. `seconds` and `cost` are what it took."""
 
     step: str
     node: str
@@ -39,32 +42,34 @@ class RerunStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Rerun:
-    """A part of a run that is to run again, from where run `base` stood at its entry `seq`.
+class Rerun(View):
+    """A part of a run that is to run again, from entry `seq` of run `base` on.
 
-    Without a `seq` the run need not be taken back; but if it was before, and has not come to all that was to be kept
-    then, some of that may have to run again now. 0 is how the run began, before its first entry was whole.
+    Without a `seq` the run is not taken back; but if it was before, and has not come to all that was to be kept then,
+    some of that may have to run again now. 0 is the begin of the run, before its first entry was whole.
     """
+
+    JSON: ClassVar[str] = "run_id base=base.run seq nodes steps seconds_saved cost_saved"
 
     run_id: str
     seq: int | None
     base: RunInfo
     nodes: dict[str, str]
     """Every affected node, with the reason."""
-    steps: tuple[RerunStep, ...] = ()
+    steps: tuple[RerunStep, ...]
     """The steps that were finished after that entry."""
-    again: tuple[str, ...] = ()
+    again: tuple[str, ...]
     """The nodes, and the single steps, that are not kept if the run comes to them again."""
-    step: str = ""
+    step: str
     """The step to begin with, if it is a single one."""
-    source: RunInfo | None = None
-    upto: int = 0
-    remap: tuple[tuple[str, str], ...] = ()
-    needs: tuple[tuple[bytes, int], ...] = ()
+    source: RunInfo
+    upto: int
+    needs: tuple[tuple[bytes, int], ...]
     """By run, the entry after which its journal holds what is kept."""
+    remap: tuple[tuple[str, str], ...] = ()
 
     def of(self, what: str) -> tuple[RerunStep, ...]:
-        """The steps that are kept, or that run again."""
+        """Return the steps that are kept, or that run again."""
         return tuple(step for step in self.steps if step.what == what)
 
     @property
@@ -77,13 +82,20 @@ class Rerun:
         """US dollars that the kept steps cost."""
         return sum(step.cost for step in self.of(KEPT))
 
+    def reusing(self, *, elsewhere: bool = False) -> Reusing:
+        """Return what the run records to keep what is not affected, or what a new run records (`elsewhere`)."""
+        after = self.seq or 0 if self.source.key == self.base.key else 0
+        name, own = (self.source.run, self.source.key) if elsewhere else ("", b"")
+        needs = tuple((own if key == self.source.key else key, seq) for key, seq in self.needs)
+        return Reusing(name, own, after, self.upto, self.again, self.remap, needs)
+
     def forgotten(self, run: RunState) -> tuple[str, ...]:
-        """Of the steps of a run that are under way those that are to run as if for the first time."""
+        """Return the unfinished steps of a run that are to run as if for the first time."""
         remap = dict(self.remap)
         noted = [step.id for step in run.active() if step.notes and step.status != DONE]
-        return tuple(name for name in noted if self._begins_anew(renamed_path(name, remap)))
+        return tuple(name for name in noted if self._is_forgotten(renamed_path(name, remap)))
 
-    def _begins_anew(self, step: str) -> bool:
+    def _is_forgotten(self, step: str) -> bool:
         node = node_of(self.step) if self.step else ""
         path = ""
         for part in step.split("/"):
@@ -92,120 +104,218 @@ class Rerun:
                 return path == self.step
         return step in self.again or node_of(step) in self.nodes
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, base, seq, nodes, steps, seconds_saved, cost_saved."""
-        names = RerunStep.__slots__
-        return {
-            "run_id": self.run_id,
-            "base": self.base.run,
-            "seq": self.seq,
-            "nodes": dict(self.nodes),
-            "steps": [{name: getattr(step, name) for name in names} for step in self.steps],
-            "seconds_saved": self.seconds_saved,
-            "cost_saved": self.cost_saved,
-        }
+
+def plan_changes(settings: Settings, loaded: Loaded, options: ResumeOptions) -> Rerun | None:
+    """Return what runs again because the graph at hand does it otherwise; `None` if no finished step is affected."""
+    if options.on_change == "use_saved":
+        raise StateInvalid(
+            "rerun-changed goes on with the workflow as it is now, and on-change 'use_saved' does not; give one"
+        )
+    if not loaded.run.outline:
+        return None
+    remap = options.remap or {}
+    past = project(settings.journal, settings.codec, loaded.info, loaded.seq)
+    seeds = _outdated(past, settings.outline, remap)
+    seeds |= changed_nodes(loaded.run.outline, settings.outline, remap)
+    plan = _Planner(settings, loaded, past, remap).of_nodes(seeds) if seeds else None
+    return plan if plan is not None and (plan.seq is not None or plan.again) else None
 
 
-def plan_rerun(
-    settings: Settings,
-    loaded: Loaded,
-    history: Projection | None,
-    seeds: Mapping[str, str],
-    remap: Mapping[str, str] | None = None,
-) -> Rerun:
-    """What runs again if the nodes of `seeds` do, each of which has a reason in words.
-
-    `history` is the past of the run up to where it is loaded; without one it is read. `remap` says which nodes
-    were renamed since; steps are then known by the new names.
-    """
-    past = history or project(settings.journal, settings.codec, loaded.info, loaded.seq)
-    past = past.renamed(remap) if remap else past
-    nodes = cone(settings.graph, seeds, past.followed, past.written())
-    saved = _predecessors(loaded.run.outline, remap or {})
-    turns = _turns(settings.graph, saved, _predecessors(settings.outline, {}), seeds, past)
-    _refuse_forgotten(past, {*seeds, *turns})
-    seeded = [found for found in past.finishes.values() if _is_of(found, seeds)]
-    turned = [found for found in past.finishes.values() if _is_turn(found, turns)]
-    begins_anew = START in turns and not past.finishes and past.begun is not None
-    if seeded or turned or begins_anew:
-        planned = _from(settings, past, loaded, nodes, seeded, turned)
-        return replace(planned, remap=tuple((remap or {}).items()))
-    steps = tuple(_fate(found, nodes, nodes) for found in past.spare.values())
-    again = tuple(nodes) if any(step.what == RERUN for step in steps) else ()
-    info, renamings = loaded.info, tuple((remap or {}).items())
-    needs = _needs(past.spare.values(), steps)
-    stays = Rerun(info.run, None, info, nodes, steps, again, "", info, loaded.seq, needs=needs)
-    # Taken back to where it stands, so that what its changed steps noted is forgotten.
-    changed = replace(stays, seq=loaded.seq, again=tuple(nodes), remap=renamings)
-    only_seeds = replace(changed, nodes={name: nodes[name] for name in seeds if name in nodes}, again=())
-    return changed if only_seeds.forgotten(loaded.run) else stays
+def plan_rerun_from(settings: Settings, loaded: Loaded, step: str) -> Rerun:
+    """Return what runs again if a step does, which is named by its id, or by its node for its last visit."""
+    past = project(settings.journal, settings.codec, loaded.info, loaded.seq)
+    return _Planner(settings, loaded, past, {}).of_step(step)
 
 
-def plan_rerun_from(
-    settings: Settings, loaded: Loaded, step: str, history: Projection | None = None
-) -> Rerun:
-    """What runs again if a step does, which is named by its id, or by its node for its last visit."""
-    past = history or project(settings.journal, settings.codec, loaded.info, loaded.seq)
-    meant = meant_finishes(past, loaded.run, step)
-    if not meant:
-        return _unfinished(settings, past, loaded, step)
-    single = meant[0].step == step or ("[" in step and len(meant) == 1)
-    seed = seed_of(meant, step)
-    nodes = cone(settings.graph, {seed: "asked for"}, past.followed, past.written())
-    if not nodes:
-        raise CannotRerun(f"{readable_step(step)!r} cannot run again: the workflow no longer has it")
-    planned = _from(settings, past, loaded, nodes, meant)
-    alone = single or (meant[0].node == seed and len([each for each in meant if each.node == seed]) == 1)
-    return replace(planned, step=meant[0].step) if alone else planned
+def _outdated(past: Projection, outline: Mapping[str, Any], remap: Mapping[str, str]) -> dict[str, str]:
+    """Return the nodes with a step that was finished by other code than now, with the reason."""
+    found: dict[str, str] = {}
+    looked_at: set[tuple[int, str]] = set()
+    for each in (*past.finishes.values(), *past.spare.values()):
+        for node in _with_outer(each.node):
+            if (id(each.outline), node) in looked_at:
+                break
+            looked_at.add((id(each.outline), node))
+            now = renamed_node(node, remap)
+            one, other = node_outline(each.outline, node), node_outline(outline, now)
+            if one and other and (reason := why_changed(one, other)):
+                found.setdefault(now, reason)
+    return found
 
 
-def _from(
-    settings: Settings,
-    past: Projection,
-    loaded: Loaded,
-    nodes: dict[str, str],
-    seeded: Sequence[FinishedStep],
-    turned: Sequence[FinishedStep] = (),
-) -> Rerun:
-    """What is to be done to have the steps of `seeded` run again, and what came after them and after `turned`.
-
-    Without any of these the run begins anew.
-    """
-    origin = {found.step for found in (*seeded, *turned)}
-    first = next((found for found in past.finishes.values() if found.step in origin), None)
-    base, seq = _place_before(settings.journal, settings.codec, past, first) if first else (loaded.info, 1)
-    after = [*_finished_after(past, base, seq, first), *past.spare.values()]
-    affected = _affected(past, nodes, seeded, turned)
-    kept = {found.node for found in past.finishes.values()} - {node_of(step) for step in affected}
-    nodes = {node: reason for node, reason in nodes.items() if node not in kept}
-    again = _listed(after, affected)
-    steps = tuple(_undone(found, base, seq) or _fate(found, nodes, affected) for found in after)
-    needs = _needs(after, steps)
-    return Rerun(loaded.info.run, seq, base, nodes, steps, again, "", loaded.info, loaded.seq, needs=needs)
+def _with_outer(node: str) -> Iterator[str]:
+    """Yield a node, and the nodes of the sub-graphs that it is in, the innermost first."""
+    while node:
+        yield node
+        node = node.rpartition("/")[0]
 
 
-def _affected(
+class _Planner:
+    """A run, and the graph that it goes on with; steps have the names that their nodes have in that graph."""
+
+    def __init__(
+        self, settings: Settings, loaded: Loaded, past: Projection, remap: Mapping[str, str]
+    ) -> None:
+        self._settings, self._loaded, self._remap = settings, loaded, remap
+        self._past = past.renamed(remap) if remap else past
+
+    def of_nodes(self, seeds: Mapping[str, str]) -> Rerun:
+        """Return what runs again if these nodes do, each of which has a reason."""
+        past, loaded = self._past, self._loaded
+        nodes, turns = self._affected_nodes(seeds), self._turns(seeds)
+        self._refuse_forgotten({*seeds, *turns})
+        seeded = [
+            each for each in past.finishes.values() if not seeds.keys().isdisjoint(_with_outer(each.node))
+        ]
+        turned = [each for each in past.finishes.values() if _follows_turn(each, turns)]
+        if seeded or turned or (START in turns and not past.finishes and past.begun is not None):
+            return self._plan(nodes, seeded, turned)
+        spare = list(past.spare.values())
+        steps = [_planned(each, nodes, nodes) for each in spare]
+        again = tuple(nodes) if any(step.what == RERUN for step in steps) else ()
+        stays = self._rerun(None, loaded.info, nodes, spare, steps, again)
+        # Taken back to where it is, so that its changed steps forget what they noted.
+        changed = replace(stays, seq=loaded.seq, again=tuple(nodes))
+        only_seeds = replace(changed, nodes={name: nodes[name] for name in seeds if name in nodes}, again=())
+        return changed if only_seeds.forgotten(loaded.run) else replace(stays, remap=())
+
+    def of_step(self, name: str) -> Rerun:
+        """Return what runs again if a step does."""
+        meant = _steps_named(self._past, name)
+        if not meant:
+            return self._of_unfinished(name)
+        seed = _node_named(meant, name)
+        nodes = self._affected_nodes({seed: _ASKED})
+        if not nodes:
+            raise CannotRerun(f"{readable_step(name)!r} cannot run again: the workflow no longer has it")
+        plan = self._plan(nodes, meant)
+        is_single = meant[0].step == name or ("[" in name and len(meant) == 1)
+        is_alone = meant[0].node == seed and len([each for each in meant if each.node == seed]) == 1
+        return replace(plan, step=meant[0].step) if is_single or is_alone else plan
+
+    def _of_unfinished(self, name: str) -> Rerun:
+        """Return the same for a step that has not finished: it runs from the newest checkpoint on."""
+        active = [step.id for step in self._loaded.run.active() if step.node != START]
+        found = [step for step in active if name in (step, node_of(step), base_name(node_of(step)))]
+        if not found:
+            raise _unknown_step(self._past, name)
+        own, info, seq = node_of(found[0]), self._loaded.info, self._loaded.run.saved_seq or 1
+        nodes = self._affected_nodes({own: _ASKED})
+        after = [*self._finished_after(info, seq, None), *self._past.spare.values()]
+        again = (found[0], *(node for node in nodes if node != own))
+        steps = [_planned(each, nodes, again) for each in after]
+        plan = self._rerun(seq, info, nodes, after, steps, again)
+        return replace(plan, step=found[0]) if len(found) == 1 else plan
+
+    def _affected_nodes(self, seeds: Mapping[str, str]) -> dict[str, str]:
+        return affected_nodes(self._settings.graph, seeds, self._past.followed, self._past.written())
+
+    def _plan(
+        self, nodes: dict[str, str], seeded: Sequence[FinishedStep], turned: Sequence[FinishedStep] = ()
+    ) -> Rerun:
+        """Return the plan to run the steps of `seeded` again, and what came after them and after `turned`.
+
+        Without any of these the run begins again.
+        """
+        past, origin = self._past, {each.step for each in (*seeded, *turned)}
+        first = next((each for each in past.finishes.values() if each.step in origin), None)
+        base, seq = self._entry_before(first) if first else (self._loaded.info, 1)
+        after = [*self._finished_after(base, seq, first), *past.spare.values()]
+        affected = _affected_steps(past, nodes, seeded, turned)
+        kept = {each.node for each in past.finishes.values()} - {node_of(step) for step in affected}
+        nodes = {node: reason for node, reason in nodes.items() if node not in kept}
+        steps = [_undone(each, base, seq) or _planned(each, nodes, affected) for each in after]
+        return self._rerun(seq, base, nodes, after, steps, _by_node(after, affected))
+
+    def _rerun(
+        self,
+        seq: int | None,
+        base: RunInfo,
+        nodes: dict[str, str],
+        after: Iterable[FinishedStep],
+        steps: Sequence[RerunStep],
+        again: tuple[str, ...],
+    ) -> Rerun:
+        kept, needs = {step.step for step in steps if step.what == KEPT}, dict[bytes, int]()
+        for each in after:
+            if each.step in kept:
+                needs[each.info.key] = min(each.seq - 1, needs.get(each.info.key, each.seq))
+        info, upto, remap = self._loaded.info, self._loaded.seq, tuple(self._remap.items())
+        return Rerun(
+            info.run, seq, base, nodes, tuple(steps), again, "", info, upto, tuple(needs.items()), remap
+        )
+
+    def _turns(self, seeds: Mapping[str, str]) -> set[str]:
+        """Return the nodes, `START` included, whose successors are chosen otherwise now, or are others."""
+        before = predecessors(self._loaded.run.outline, self._remap)
+        after = predecessors(self._settings.outline, {})
+        leads = all_successors(self._settings.graph, self._past.followed)
+        found: set[str] = set()
+        for name, reason in seeds.items():
+            if reason.endswith(OTHER_WAY) or name not in before or before[name] != after.get(name):
+                found |= before.get(name, set())
+                found |= {source for source, targets in leads.items() if name in targets}
+        return found
+
+    def _refuse_forgotten(self, nodes: Collection[str]) -> None:
+        """Raise `CannotRerun` if what is to run again was finished before the first entry that is stored."""
+        parts = {part for node in nodes for part in node.split("/")}
+        if lost := sorted(parts & set(self._past.forgotten)):
+            raise _lost(self._past, ", ".join(map(repr, lost)))
+
+    def _entry_before(self, first: FinishedStep) -> tuple[RunInfo, int]:
+        """Return the newest checkpoint before a step finished, or else the entry that its run began with."""
+        journal, info, before = self._settings.journal, first.info, first.seq
+        while marks := journal.store.marks(info.run, before, 1):
+            before = marks[0].seq
+            if self._past.counts(info.key, before):
+                return info, before
+        entry = next(iter(journal.store.read(info.run)), None)
+        if entry is None or entry.seq != 1:
+            step = readable_step(first.step)
+            raise CannotRerun(
+                f"run {info.run!r} was pruned, so that it cannot be taken back to before {step!r}"
+            )
+        if first.seq > 1:
+            return info, 1
+        fork = journal.fork_of(info, entry, self._settings.codec)
+        parent = journal.store.runs(key=fork.key) if fork is not None else []
+        return (parent[0], fork.seq) if fork is not None and parent else (info, 0)
+
+    def _finished_after(self, base: RunInfo, seq: int, first: FinishedStep | None) -> list[FinishedStep]:
+        found = list(self._past.finishes.values())
+        for place, each in enumerate(found):
+            if each is first or (each.info.key == base.key and each.seq > seq):
+                return found[place:]
+        return []
+
+
+def _affected_steps(
     past: Projection, nodes: Collection[str], seeded: Sequence[FinishedStep], turned: Sequence[FinishedStep]
 ) -> set[str]:
-    """The finished steps that have to run again: `seeded`, and what comes after them in the graph and came so in time.
+    """Return the finished steps that have to run again: `seeded`, and what comes after them in the graph and in time.
 
-    Of a step's siblings, other items of a for-each say, none began because of it. What was put aside, and has not
+    No sibling of a step, such as another item of a for-each, began because of it. What was put aside, and has not
     been come to again, counts if it comes after in the graph.
     """
-    found = {each.step for each in seeded}
     keys: dict[str, set[str]] = {}
     for place, key in (item for each in seeded for item in _items(each.step)):
         keys.setdefault(place, set()).add(key)
     since = min((each.ended for each in (*seeded, *turned)), default=0)
-    for each in past.finishes.values():
-        is_other_item = any(key not in keys.get(place, (key,)) for place, key in _items(each.step))
-        if each.node in nodes and each.began > since and not is_other_item:
-            found.add(each.step)
-    return found | {each.step for each in past.spare.values() if each.node in nodes}
+    later = (each for each in past.finishes.values() if each.node in nodes and each.began > since)
+    return {
+        *(each.step for each in seeded),
+        *(
+            each.step
+            for each in later
+            if all(key in keys.get(place, (key,)) for place, key in _items(each.step))
+        ),
+        *(each.step for each in past.spare.values() if each.node in nodes),
+    }
 
 
 def _items(step: str) -> Iterator[tuple[str, str]]:
-    """The for-each items that a step is, or is inside of: each as what all items of it have in common, and its key."""
+    """Yield the for-each items that a step is, or is inside of: what all items of it have in common, and its key."""
     path = ""
     for part in step.split("/"):
         own, bracket, key = part.partition("[")
@@ -214,11 +324,11 @@ def _items(step: str) -> Iterator[tuple[str, str]]:
         path += f"{part}/"
 
 
-def _listed(after: Iterable[FinishedStep], affected: Collection[str]) -> tuple[str, ...]:
-    """Affected steps, those of one node by its name where all of them are."""
+def _by_node(after: Iterable[FinishedStep], affected: Collection[str]) -> tuple[str, ...]:
+    """Return the affected steps, those of one node by its name where all of them are affected."""
     of_node: dict[str, list[str]] = {}
-    for found in after:
-        of_node.setdefault(found.node, []).append(found.step)
+    for each in after:
+        of_node.setdefault(each.node, []).append(each.step)
     again: list[str] = []
     for node, steps in of_node.items():
         some = [step for step in steps if step in affected]
@@ -226,154 +336,102 @@ def _listed(after: Iterable[FinishedStep], affected: Collection[str]) -> tuple[s
     return tuple(again)
 
 
-def _fate(found: FinishedStep, nodes: Mapping[str, str], again: Collection[str]) -> RerunStep:
+def _planned(found: FinishedStep, nodes: Mapping[str, str], again: Collection[str]) -> RerunStep:
     record = found.record
-    seconds, cost = record.seconds, found.cost
+    what, reason = KEPT, f"passed over: {record.skipped}" if record.skipped else "finished, and not affected"
     if found.step in again or found.node in again:
-        reason = nodes.get(found.node, "asked for")
-        return RerunStep(found.step, found.node, RERUN, reason, seconds, cost)
-    reason = f"passed over: {record.skipped}" if record.skipped else "finished, and not affected"
-    return RerunStep(found.step, found.node, KEPT, reason, seconds, cost)
+        what, reason = RERUN, nodes.get(found.node, _ASKED)
+    return RerunStep(found.step, found.node, what, reason, record.seconds, found.cost)
 
 
 def _undone(found: FinishedStep, base: RunInfo, seq: int) -> RerunStep | None:
-    """What becomes of a step that a run only came to because somebody had it do so after the place it goes back to."""
+    """Return what becomes of a step that a person added to the run after the entry that it goes back to."""
     if not found.added or (found.info.key == base.key and found.added <= seq):
         return None
-    reason = "somebody had the run do it later, which is undone"
+    reason = "it was added to the run later, which is undone"
     return RerunStep(found.step, found.node, UNDONE, reason, found.record.seconds, found.cost)
 
 
-# Where to go back to.
+def _follows_turn(found: FinishedStep, turns: Collection[str]) -> bool:
+    """Return True if what follows a step, or the graph that it is in, is to be found again."""
+    outer = [*_with_outer(found.node)][1:]
+    return not {found.node, START, *outer, *(f"{node}/{START}" for node in outer)}.isdisjoint(turns)
 
 
-def _turns(
-    graph: Graph,
-    before: Mapping[str, set[str]],
-    after: Mapping[str, set[str]],
-    seeds: Mapping[str, str],
-    past: Projection,
-) -> set[str]:
-    """The nodes, `START` included, after which another way is to be taken: those before a node that has others now.
-
-    Or that is chosen otherwise now.
-    """
-    leads = ways(graph, past.followed)
-    found: set[str] = set()
-    for name in seeds:
-        is_other_way = seeds[name].endswith(OTHER_WAY)
-        if is_other_way or before.get(name) is None or before[name] != after.get(name):
-            found |= before.get(name, set()) | leads_to(leads, name)
-    return found
+# Which finished steps a name stands for.
 
 
-def _predecessors(
-    outline: Mapping[str, Any], remap: Mapping[str, str], prefix: str = ""
-) -> dict[str, set[str]]:
-    """What leads to each node, by the names that they have now."""
-
-    def called(name: str) -> str:
-        return renamed_node(prefix + name, remap)
-
-    found: dict[str, set[str]] = {called(name): set() for name in outline.get("nodes", {})}
-    ways_in = [([source], [target]) for source, target, *_ in outline.get("edges", ())]
-    ways_in += [([source], list(targets)) for source, targets in outline.get("routes", ())]
-    ways_in += [(list(sources), [target]) for sources, target in outline.get("joins", ())]
-    for sources, targets in ways_in:
-        for target in targets:
-            found.setdefault(called(target), set()).update(map(called, sources))
-    for name, node in outline.get("nodes", {}).items():
-        if "graph" in node:
-            found |= _predecessors(node["graph"], remap, f"{prefix}{name}/")
-    return found
-
-
-def _is_of(found: FinishedStep, nodes: Collection[str]) -> bool:
-    """Whether a step is one of these nodes, or inside of one."""
-    place = found.node
-    while place and place not in nodes:
-        place = place.rpartition("/")[0]
-    return bool(place)
+def _steps_named(past: Projection, name: str) -> list[FinishedStep]:
+    """Return the finished steps that a step's id, or a node's name for its last visit, stands for, in order."""
+    found, level = list(past.finishes.values()), name.count("/")
+    for written in (str, readable_step, lambda step: _written(step, visits=True)):
+        if exact := [each for each in found if written(each.step) == name]:
+            return exact
+    if inner := [each for each in found if each.step.startswith(f"{name}/")]:
+        return inner
+    if "[" in name:
+        named = [each for each in found if _written(each.step) == name]
+        named = named or [each for each in found if _written(each.step).startswith(f"{name}/")]
+        return _last_visit(named, level)
+    named = [each for each in found if name in (each.node, base_name(each.node))]
+    named = named or [each for each in found if _is_inside(each.node, name)]
+    own = [each for each in named if each.node == name]
+    if not own:
+        return _last_visit(named, level)
+    return named[named.index(_last_visit(own, level)[0]) :]
 
 
-def _is_turn(found: FinishedStep, turns: Collection[str]) -> bool:
-    """Whether what follows a step, or the graph that it is in, is to be found anew."""
-    if found.node in turns:
-        return True
-    place = found.node
-    while place:
-        place = place.rpartition("/")[0]
-        if (f"{place}/{START}" if place else START) in turns or (place and place in turns):
-            return True
-    return False
+def _last_visit(found: list[FinishedStep], level: int) -> list[FinishedStep]:
+    """Return the steps of the last visit of the outermost nodes, down to a level."""
+
+    def visits(step: str) -> list[str]:
+        parts = [part.partition("[")[0] for part in step.split("/")[: level + 1]]
+        return [part.rpartition("#")[2] for part in parts]
+
+    return [each for each in found if visits(each.step) == visits(found[-1].step)]
 
 
-def _refuse_forgotten(past: Projection, nodes: Collection[str]) -> None:
-    """Refuse to run again what was finished before the first entry that is stored."""
-    parts = {part for node in nodes for part in node.split("/")}
-    lost = sorted(parts & set(past.forgotten))
-    if lost:
-        names = ", ".join(map(repr, lost))
-        raise CannotRerun(
-            f"{past.lost}, so that run {past.info.run!r} cannot be taken back to before {names}",
-            remedies=Remedy("reuse", past.info.run),
-        )
+def _written(step: str, visits: bool = False) -> str:
+    """Return a step as people name it: `outer[key]/inner`, or with visits `each#1[key]`."""
+    parts = []
+    for part in step.split("/"):
+        node, _, rest = part.partition("#")
+        visit, bracket, key = rest.partition("[")
+        parts.append(base_name(node) + (f"#{visit}" if visits else "") + bracket + unquote(key))
+    return "/".join(parts)
 
 
-def _place_before(
-    journal: Journal, codec: Codec, past: Projection, first: FinishedStep
-) -> tuple[RunInfo, int]:
-    """The newest checkpoint before a step finished, or else the entry that its run began with."""
-    info, before, store = first.info, first.seq, journal.store
-    while marks := store.marks(info.run, before, 1):
-        before = marks[0].seq
-        if past.counts(info.key, before):
-            return info, before
-    entry = next(iter(store.read(info.run)), None)
-    if entry is None or entry.seq != 1:
-        raise CannotRerun(
-            f"run {info.run!r} was pruned, so that it cannot be taken back to before {readable_step(first.step)!r}"
-        )
-    if first.seq > 1:
-        return info, 1
-    fork = journal.fork_of(info, entry, codec)
-    parent = store.runs(key=fork.key) if fork is not None else []
-    return (parent[0], fork.seq) if fork is not None and parent else (info, 0)
+def _is_inside(node: str, name: str) -> bool:
+    return node.startswith(f"{name}/") or base_name(node).startswith(f"{name}/")
 
 
-def _finished_after(
-    past: Projection, base: RunInfo, seq: int, first: FinishedStep | None
-) -> list[FinishedStep]:
-    found = list(past.finishes.values())
-    for place, each in enumerate(found):
-        if each is first or (each.info.key == base.key and each.seq > seq):
-            return found[place:]
-    return []
+def _node_named(meant: list[FinishedStep], name: str) -> str:
+    """Return the node that is to run again: that of the first step, or the sub-graph that all of them are in."""
+    node, level = meant[0].node, name.partition("[")[0].count("/")
+    return node if meant[0].step == name else "/".join(node.split("/")[: level + 1])
 
 
-# Which step is meant.
+def _unknown_step(past: Projection, name: str) -> CannotRerun:
+    """Return the error for a step that did not run, or of which nothing more is known."""
+    node, run = node_of(name) if "#" in name else name.partition("[")[0], past.info.run
+    of_node = [each for each in past.finishes.values() if node in (each.node, base_name(each.node))]
+    if of_node and name != node:
+        steps = ", ".join(readable_step(each.step) for each in of_node[-_FEW:])
+        more = f"{len(of_node)} steps, the last of them " if len(of_node) > _FEW else ""
+        return CannotRerun(f"run {run!r} never came to {name!r}; of {node!r} it ran {more}{steps}")
+    if node in past.forgotten or node in map(base_name, past.forgotten):
+        return _lost(past, repr(node))
+    shown = [step for step in past.finishes if base_name(step) == step]
+    ran = dict.fromkeys(map(base_name, (*past.forgotten, *(each.node for each in past.finishes.values()))))
+    known = suggestion(name, [*shown, *ran])
+    return CannotRerun(
+        f"run {run!r} has no step {name!r} that ran{known}; it ran {', '.join(ran) or 'nothing'}"
+    )
 
 
-def _unfinished(settings: Settings, past: Projection, loaded: Loaded, name: str) -> Rerun:
-    """The same for a step that has not finished: it runs from the newest checkpoint on."""
-    active = [step for step in loaded.run.active() if step.node != START]
-    found = [step for step in active if name in (step.id, node_of(step.id), base_name(node_of(step.id)))]
-    if not found:
-        raise unknown_step(past, name)
-    nodes = cone(settings.graph, {node_of(found[0].id): "asked for"}, past.followed, past.written())
-    seq = loaded.run.saved_seq or 1
-    after = _finished_after(past, loaded.info, seq, None)
-    again = (found[0].id, *(node for node in nodes if node != node_of(found[0].id)))
-    after += past.spare.values()
-    steps, info = tuple(_fate(each, nodes, again) for each in after), loaded.info
-    only, needs = found[0].id if len(found) == 1 else "", _needs(after, steps)
-    return Rerun(info.run, seq, info, nodes, steps, again, only, info, loaded.seq, needs=needs)
-
-
-def _needs(finishes: Iterable[FinishedStep], steps: Iterable[RerunStep]) -> tuple[tuple[bytes, int], ...]:
-    """By run, the entry after which its journal holds all that is kept of some finished steps."""
-    kept, found = {step.step for step in steps if step.what == KEPT}, dict[bytes, int]()
-    for each in finishes:
-        if each.step in kept:
-            found[each.info.key] = min(each.seq - 1, found.get(each.info.key, each.seq))
-    return tuple(found.items())
+def _lost(past: Projection, names: str) -> CannotRerun:
+    run = past.info.run
+    return CannotRerun(
+        f"{past.lost}, so that run {run!r} cannot be taken back to before {names}",
+        remedies=Remedy("reuse", run),
+    )

@@ -5,18 +5,24 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from holdfast.engine.confirmation import refuse_unconfirmed
 from holdfast.engine.decide import qualified
-from holdfast.errors import HoldfastError
+from holdfast.engine.graph_changes import brought_over
+from holdfast.engine.settings import Settings
+from holdfast.engine.time_travel.checkpoints import find_position
+from holdfast.errors import CannotReuse, HoldfastError, MigrationFailed, StateInvalid
 from holdfast.graph.fingerprint import same_code
 from holdfast.graph.graph import Graph, Node
+from holdfast.journal.fold import apply, fold
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import StepFinished
+from holdfast.journal.records import Reusing, StepFinished
 from holdfast.journal.run_state import READY, Frame, RunState, Step, node_of, step_id
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Cells, Op, Slot, make_op, thaw
-from holdfast.state.schema import Reducer, Schema
+from holdfast.state.schema import Reducer, Schema, as_mapping
 from holdfast.views.projection import FinishedStep, Projection, node_outline, project
 
 logger = logging.getLogger("holdfast")
@@ -242,3 +248,61 @@ class _Equality:
 
 def _hashed(*parts: bytes) -> bytes:
     return hashlib.blake2b(b"\n".join(parts), digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseSource:
+    """A run whose finished steps a new one takes over where their code and their inputs are the same."""
+
+    settings: Settings
+    past: Projection
+
+    @classmethod
+    def find(cls, settings: Settings, target: str) -> ReuseSource:
+        """The run that is meant, up to the moment that is meant; one of another workflow is refused."""
+        if not isinstance(target, str):
+            raise StateInvalid(
+                f"reuse= names a run by its id, a checkpoint or a workflow's name, not {target!r:.80}"
+            )
+        position = find_position(settings.journal.store, target)
+        if position.info.workflow != settings.graph.name:
+            raise CannotReuse(
+                f"run {position.info.run!r} is of workflow {position.info.workflow!r}, and this one is "
+                f"{settings.graph.name!r}; only steps of the same workflow can be taken over"
+            )
+        refuse_unconfirmed(settings.journal, position.info, settings.codec)
+        return cls(settings, project(settings.journal, settings.codec, position.info, position.seq))
+
+    @property
+    def reusing(self) -> Reusing:
+        """What the new run records."""
+        return Reusing(self.past.info.run, self.past.info.key, 0, self.past.seq, None)
+
+    def input(self, given: Any) -> Mapping[str, Any]:
+        """The input of the new run: as given, or else that of the source."""
+        if given is not None:
+            return as_mapping(given, "the input")
+        if self.past.begun is None:
+            raise CannotReuse(
+                f"the inputs of run {self.past.info.run!r} are no longer stored; give the new run its own"
+            )
+        graph, codec, name = self.settings.graph, self.settings.codec, self.past.info.run
+        run = fold([(self.past.begun, 0.0)])
+        try:
+            for record in brought_over(name, run, graph, codec):
+                apply(run, record, 0.0)
+        except MigrationFailed as error:
+            raise CannotReuse(
+                f"the inputs of run {name!r} do not fit the graph at hand: {error}; give the new run its own"
+            ) from error
+        schema = graph.schema
+        return {
+            key: slot.get()
+            for key, slot in run.root.cells.items()
+            if schema.is_open or key in schema.channels
+        }
+
+    def config(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The config of the new run: that of the source, with what is given laid over it; that of a file is whole."""
+        saved = self.past.run.config if "flow" not in (given or {}) else b""
+        return {**(self.settings.codec.decode(saved) if saved else {}), **(given or {})}
