@@ -69,7 +69,6 @@ ELSEWHERE = {
     ("engine/waves.py", "settle"): "tests/engine/test_resume.py",
     ("engine/waves.py", "set_max_iterations"): "below",
     ("engine/graph_changes.py", "resume"): "below: a step that was renamed",
-    ("engine/time_travel/checkpoints.py", "reuse"): "tests/engine/time_travel: after pruning",
     ("engine/time_travel/rerun.py", "reuse"): "tests/engine/time_travel: after pruning",
     ("errors.py", "plan"): "tests/engine/test_resume_plan.py",
     ("integrity/repair.py", "holdfast store fsck"): "no advice: it is who wrote a record",

@@ -168,7 +168,7 @@ def test_rerun_begins_with_a_step_and_keeps_the_rest(desk: Desk) -> None:
 def test_rerun_says_what_is_wrong(desk: Desk) -> None:
     assert "did you mean 'draft'" in desk.call("rerun", "first", "--from", "drat", code=2)
     assert "made of others" in desk.call("rerun", "first", "--from", "each", "--output", "1", code=2)
-    assert "give either --input or --output" in desk.call(
+    assert "give either an input or an output" in desk.call(
         "rerun", "first", "--from", "draft", "--output", "1", "-i", "inputs.topic=x", code=2
     )
     assert "give either --run-id or --in-place" in desk.call(

@@ -500,7 +500,7 @@ def test_nonsense_is_refused_with_what_there_is(bench: Bench) -> None:
         app.rerun("r", "sum", input={"topic": "x"}, output={})
     with pytest.raises(CannotRerun, match="several steps"):
         app.rerun("r", "work", output={})
-    with pytest.raises(CannotRerun, match="either run_id= or in_place"):
+    with pytest.raises(CannotRerun, match="either a run id for the new run, or in-place"):
         app.rerun("r", "sum", in_place=True, run_id="x")
     with pytest.raises(CannotRerun, match="and not a moment"):
         app.rerun("r@1", "plan", in_place=True)

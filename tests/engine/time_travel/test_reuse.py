@@ -437,7 +437,7 @@ def test_nonsense_is_refused(bench: Bench) -> None:
     app.invoke({"topic": "t"}, run_id="r")
     other = bench.app(DIAMOND, name="other")
 
-    with pytest.raises(CannotReuse, match="is of workflow 'facts', and this graph is 'other'"):
+    with pytest.raises(CannotReuse, match="is of workflow 'facts', and this one is 'other'"):
         other.invoke({"topic": "t"}, reuse="r")
     with pytest.raises(RunNotFound):
         app.invoke({"topic": "t"}, reuse="nobody")
