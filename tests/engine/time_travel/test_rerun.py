@@ -502,7 +502,7 @@ def test_nonsense_is_refused_with_what_there_is(bench: Bench) -> None:
         app.rerun("r", "work", output={})
     with pytest.raises(CannotRerun, match="either a run id for the new run, or in-place"):
         app.rerun("r", "sum", in_place=True, run_id="x")
-    with pytest.raises(CannotRerun, match="and not a moment"):
+    with pytest.raises(CannotRerun, match="and not a checkpoint"):
         app.rerun("r@1", "plan", in_place=True)
     assert len(app.runs()) == 1
 
