@@ -223,7 +223,7 @@ OF_INTERRUPTIONS = (
         "an interrupted run stays owned by this process",
         "not-stranded",
         "engine/owner.py",
-        'return bool(getattr(drive, "is_over", False))',
+        'return bool(getattr(execution, "is_over", False))',
         "return False",
         *_at("memory", "asking", "engine/runner.py"),
     ),

@@ -1,11 +1,11 @@
-"""Which answers a pause takes: describing and checking them with a small part of JSON Schema."""
+"""The answers that a pause takes, described and checked with a small part of JSON Schema."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError
@@ -36,7 +36,7 @@ _KNOWN = {
 
 
 def answer_schema(schema: Any, choices: Sequence[Any] | None) -> dict[str, Any] | None:
-    """The JSON Schema of the answers that fit, as plain data; `None` if any does."""
+    """Return the JSON Schema of the answers that fit, as plain data; `None` if any does."""
     described = None if schema is None else _describe(schema)
     if choices is not None:
         described = {**(described or {}), "enum": list(choices)}
@@ -104,7 +104,7 @@ def _refuse_unknown(schema: Mapping[str, Any]) -> None:
 
 
 def misfit(value: Any, schema: Mapping[str, Any], where: str = "the answer") -> str | None:
-    """Why `value` does not fit, or `None` if it does."""
+    """Return why `value` does not fit, or `None` if it does."""
     if "anyOf" in schema:
         reasons = [misfit(value, option, where) for option in schema["anyOf"]]
         if None not in reasons:
@@ -130,18 +130,23 @@ def _is_a(value: Any, kind: str) -> bool:
     return isinstance(value, _TYPES.get(kind, ()))
 
 
+_BOUNDS: tuple[tuple[tuple[type, ...], str, Callable[[Any], float], str, str], ...] = (
+    ((int, float), "", lambda value: value, "minimum", "maximum"),
+    ((str,), "have a length of ", len, "minLength", "maxLength"),
+    ((list, tuple), "have a length of ", len, "minItems", "maxItems"),
+)
+
+
 def _misfit_bounds(value: Any, schema: Mapping[str, Any], where: str) -> str | None:
-    if isinstance(value, (int, float)):
-        if "minimum" in schema and value < schema["minimum"]:
-            return f"{where} must be at least {schema['minimum']}, not {value!r}"
-        if "maximum" in schema and value > schema["maximum"]:
-            return f"{where} must be at most {schema['maximum']}, not {value!r}"
-    for kinds, low, high in (((str,), "minLength", "maxLength"), ((list, tuple), "minItems", "maxItems")):
-        if isinstance(value, kinds):
-            if low in schema and len(value) < schema[low]:
-                return f"{where} must have a length of at least {schema[low]}"
-            if high in schema and len(value) > schema[high]:
-                return f"{where} must have a length of at most {schema[high]}"
+    for kinds, what, measure, low, high in _BOUNDS:
+        if not isinstance(value, kinds):
+            continue
+        size, note = measure(value), "" if what else f", not {value!r}"
+        be = what or "be "
+        if low in schema and size < schema[low]:
+            return f"{where} must {be}at least {schema[low]}{note}"
+        if high in schema and size > schema[high]:
+            return f"{where} must {be}at most {schema[high]}{note}"
     return None
 
 

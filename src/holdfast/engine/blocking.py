@@ -1,4 +1,4 @@
-"""The sync face of the async core: blocking calls, signals, and streams."""
+"""Blocking calls on top of the async engine: event loops, threads, signals and streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from holdfast import clock
 from holdfast.engine.context import Terminated
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _LOOK_EVERY = 1.0
-"""How often, in seconds, is looked whether the thread of a run, of which nothing is heard, is still there."""
+"""Seconds between two checks that the thread of a run is still there."""
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -53,35 +53,28 @@ class RunTerminated(Terminated):
 
 
 def run_blocking(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """What a coroutine returns, in an event loop of its own; also inside a running one, in a thread then."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return _run_in_own_loop(main)
-    box: list[Result] = []
-    errors: list[BaseException] = []
+    """Return what a coroutine returns in an event loop of its own; inside a running one, in another thread."""
 
-    def work() -> None:
-        try:
-            box.append(_run_in_own_loop(main))
-        except BaseException as error:
-            errors.append(error)
+    def work() -> Result:
+        with new_loop() as runner:
+            return runner.run(main())
 
+    return _outside_loop(work)
+
+
+def _outside_loop(work: Callable[[], Result], stop: Callable[[], None] = lambda: None) -> Result:
+    """Return what `work` returns, in another thread if an event loop runs in this one; `stop` asks it to end early."""
+    if asyncio._get_running_loop() is None:
+        return work()
     thread = RunThread(work)
     try:
         thread.start("a call inside a running event loop")
         thread.wait()
     except BaseException:
+        stop()
         thread.leave()
         raise
-    if errors or not box:
-        raise errors[0] if errors else _lost()
-    return box[0]
-
-
-def _run_in_own_loop(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    with new_loop() as runner:
-        return runner.run(main())
+    return thread.result()
 
 
 def new_loop() -> asyncio.Runner:
@@ -97,15 +90,17 @@ def new_loop() -> asyncio.Runner:
     return runner
 
 
-class RunThread:
-    """A thread that drives a run. Its end can be waited for again after a wait was interrupted, as by Ctrl+C.
+class RunThread(Generic[Result]):
+    """A thread that does some work. Its end can be waited for again after a wait was interrupted, as by Ctrl+C.
 
     With `Thread.join` that cannot be done: up to Python 3.12 an interrupted one takes a running thread for ended.
     """
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[], Result]) -> None:
         self._work, self._begun, self._ended = work, threading.Lock(), threading.Event()
         self._is_gone: Callable[[], bool] = lambda: False
+        self._results: list[Result] = []
+        self._error: BaseException | None = None
 
     def start(self, what: str) -> None:
         """Begin to work; `what` says what for."""
@@ -115,13 +110,15 @@ class RunThread:
     def _run(self) -> None:
         if self._begun.acquire(blocking=False):
             try:
-                self._work()
+                self._results.append(self._work())
+            except BaseException as error:
+                self._error = error
             finally:
                 self._ended.set()
 
     @property
     def is_over(self) -> bool:
-        """Whether the work is done, or nobody is left who does it."""
+        """Whether the work is done, or the thread is gone."""
         return self._ended.is_set() or self._is_gone()
 
     def wait(self) -> None:
@@ -135,46 +132,45 @@ class RunThread:
             self._ended.set()
         self.wait()
 
-
-def _lost() -> ResourceExhausted:
-    return ResourceExhausted(
-        "the thread of the run ended without a word, as one does that has no memory left; end other work of this "
-        "process or raise its limit of memory, then resume"
-    )
+    def result(self) -> Result:
+        """Return what the work returned, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        if not self._results:
+            raise ResourceExhausted(
+                "the thread of the run was lost, as one is that has no memory left; end other work of this "
+                "process or raise its limit of memory, then resume"
+            )
+        return self._results[0]
 
 
 class Blocking:
-    """Runs one drive to its end, in an event loop of its own."""
+    """One execution that is run to its end in an event loop of its own."""
 
     def __init__(self, main: Main) -> None:
         self._main = main
-        self._drive: Execution | None = None
+        self._execution: Execution | None = None
         self._signal: int | None = None
         self._stopped = False
         self._is_leaving = False
 
     def run(self) -> Outcome:
-        """The drive's outcome. Inside a running event loop the work is done in another thread meanwhile."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            has_loop = False
-        else:
-            has_loop = True
-        return self._run_in_thread() if has_loop else self._run_here()
+        """Return the outcome. Inside a running event loop the work is done in another thread meanwhile."""
+        return _outside_loop(self.run_here, self.stop)
 
     def stop(self) -> None:
-        """Ask the drive to save and stop."""
+        """Ask the execution to save and stop."""
         self._stopped = True
-        if self._drive is not None:
-            self._drive.request_stop(RunStatus.INTERRUPTED, "the consumer left")
+        if self._execution is not None:
+            self._execution.request_stop(RunStatus.INTERRUPTED, "the consumer left")
 
-    def _hold(self, drive: Execution) -> None:
-        self._drive = drive
+    def _hold(self, execution: Execution) -> None:
+        self._execution = execution
         if self._stopped:
             self.stop()
 
-    def _run_here(self) -> Outcome:
+    def run_here(self) -> Outcome:
+        """Return the outcome, with the work done in this thread, which has no event loop."""
         with self._signals():
             try:
                 with new_loop() as runner:
@@ -185,54 +181,25 @@ class Blocking:
                 self._leave()
         if self._signal is None:
             return outcome
+        is_term = self._signal == signal.SIGTERM
         if outcome.status == RunStatus.INTERRUPTED:
-            raise self._signalled(outcome.run_id)
+            raise self.interrupted(is_term)
         # The run was over before the signal could stop it; the process is to stop all the same.
-        raise KeyboardInterrupt if self._signal == signal.SIGINT else SystemExit(143)
+        raise SystemExit(143) if is_term else KeyboardInterrupt
 
     def _leave(self) -> None:
         """Leave the run, if an exception kept the event loop from doing so while it was being closed."""
-        drive = self._drive
-        if drive is not None and not drive.has_ended:
-            drive.close()
+        execution = self._execution
+        if execution is not None and not execution.has_ended:
+            execution.close()
 
     def interrupted(self, terminated: bool = False) -> BaseException:
-        """What to raise after Ctrl+C or SIGTERM: with the run that was saved, if there was one."""
-        if self._drive is None:
+        """Return what to raise after Ctrl+C or SIGTERM: with the run that was saved, if there was one."""
+        execution = self._execution
+        if execution is None:
             return SystemExit(143) if terminated else KeyboardInterrupt()
-        return self._stopped_run(self._drive.run_id, terminated)
-
-    def _signalled(self, run_id: str) -> BaseException:
-        return self._stopped_run(run_id, self._signal == signal.SIGTERM)
-
-    def _stopped_run(self, run_id: str, terminated: bool) -> BaseException:
-        store = self._drive.settings.journal.store if self._drive is not None else None
-        kept = in_memory_only(store) if store is not None else ""
-        return RunTerminated(run_id) if terminated else RunInterrupted(run_id, kept)
-
-    def _run_in_thread(self) -> Outcome:
-        box: list[Outcome | BaseException] = []
-
-        def work() -> None:
-            try:
-                box.append(self._run_here())
-            except BaseException as error:
-                box.append(error)
-
-        thread = RunThread(work)
-        try:
-            thread.start("a call inside a running event loop")
-            thread.wait()
-        except BaseException:
-            self.stop()
-            thread.leave()
-            raise
-        if not box:
-            raise _lost()
-        result = box[0]
-        if isinstance(result, BaseException):
-            raise result
-        return result
+        kept = in_memory_only(execution.settings.journal.store)
+        return RunTerminated(execution.run_id) if terminated else RunInterrupted(execution.run_id, kept)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -256,14 +223,14 @@ class Blocking:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         again = self._signal is not None
         self._signal = number
-        drive = self._drive
+        execution = self._execution
         if self._is_leaving:
             return
-        if drive is None or again:
+        if execution is None or again:
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated(143)
-        drive.request_stop(RunStatus.INTERRUPTED, signal.Signals(number).name)
-        if drive.inline:
-            raise KeyboardInterrupt if number == signal.SIGINT else RunTerminated(drive.run_id)
+        execution.request_stop(RunStatus.INTERRUPTED, signal.Signals(number).name)
+        if execution.inline:
+            raise KeyboardInterrupt if number == signal.SIGINT else RunTerminated(execution.run_id)
 
 
 class _Terminated(Terminated):
@@ -304,14 +271,10 @@ class StreamQueue:
 
     def drain(self, blocking: Blocking) -> Iterator[Event]:
         """Start the work in a thread and yield its events until it ends; then raise what it raised."""
-        errors: list[BaseException] = []
-        ended: list[Outcome] = []
 
         def work() -> None:
             try:
-                ended.append(blocking._run_here())
-            except BaseException as error:
-                errors.append(error)
+                blocking.run_here()
             finally:
                 self._events.put(None)
 
@@ -328,13 +291,10 @@ class StreamQueue:
         finally:
             blocking.stop()
             thread.leave()
-        if errors:
-            raise errors[0]
-        if not ended:
-            raise _lost()
+        thread.result()
 
-    def _next(self, thread: RunThread) -> Event | None:
-        """The next event, or `None` if there are no more."""
+    def _next(self, thread: RunThread[None]) -> Event | None:
+        """Return the next event, or `None` if there are no more."""
         while True:
             is_over = thread.is_over
             with contextlib.suppress(queue.Empty):

@@ -216,7 +216,7 @@ class Context:
         raw = self._step.answers.get(name)
         if raw == EXPIRED:
             if default is NOTHING:
-                raise AnswerTimeout(f"nobody answered {name!r} in time; a resume asks it anew")
+                raise AnswerTimeout(f"nobody answered {name!r} in time; a resume asks it again")
             return True, default
         if raw is not None:
             return True, self._host.codec.decode(raw)
@@ -260,11 +260,11 @@ class Context:
         """`function(*args, **kwargs)`, run at most once in this step and remembered under `key`.
 
         Later attempts and resumes get the remembered result, and so do a plain fork and a rollback; a step that is
-        rerun, or whose state a fork changed, runs it anew. With a coroutine function, `await` it. Whoever calls it
+        rerun, or whose state a fork changed, runs it again. With a coroutine function, `await` it. A caller
         while it runs, in another task or thread, waits for it and gets its result, or what it raised; after that a
         new call tries again. Its intent is stored before it runs: if the process dies, or the attempt is left, inside
         of it, it is in doubt, and `if_interrupted` says what the next attempt does: `"rerun"`, `"skip"` (the result is
-        `None`), `"ask"`, `"fail"`, or a function of `ctx` that looks at the world (`None` or `False`: not done, `True`
+        `None`), `"ask"`, `"fail"`, or a function of `ctx` that checks (`None` or `False`: not done, `True`
         or a result: done). Without one the node's own `if_interrupted` says so.
         """
         key = self._stored_key(key)
@@ -358,9 +358,9 @@ class Context:
         while (left := self._host.time_left(until)) > 0:
             if self.cancelled:
                 raise StopSignal
-            moment = min(left, clock.glance(0.2))
-            self._beat = clock.monotonic() + moment
-            clock.sleep(moment)
+            nap = min(left, clock.glance(0.2))
+            self._beat = clock.monotonic() + nap
+            clock.sleep(nap)
         return None
 
     async def _sleep_async(self, key: str, until: float) -> None:
@@ -371,12 +371,12 @@ class Context:
             await self._note_async(self._noted(key, until))
         self._leave_if_long(key, until)
         while (left := self._host.time_left(until)) > 0:
-            moment = min(left, clock.glance(1.0))
-            self._beat = clock.monotonic() + moment
-            await asyncio.sleep(moment)
+            nap = min(left, clock.glance(1.0))
+            self._beat = clock.monotonic() + nap
+            await asyncio.sleep(nap)
 
     def _leave_if_long(self, key: str, until: float) -> None:
-        """Leave the node, if it is to wait longer than its drive wants to."""
+        """Leave the node, if it is to wait longer than the execution does."""
         idle_timeout = self._host.idle_timeout
         if idle_timeout is not None and self._host.time_left(until) > idle_timeout:
             step = self._step

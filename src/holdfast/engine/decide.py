@@ -32,7 +32,7 @@ MAX_CRASHES = 3
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the caller wants of a run beside its graph."""
+    """The options of an execution that decisions depend on."""
 
     interrupt_before: Collection[str] = frozenset()
     barrier: bool = True
@@ -115,7 +115,7 @@ class ExceedIterations:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Nothing runs and nothing can: the drive is over."""
+    """Nothing runs and nothing can: the execution is over."""
 
     status: RunStatus
 
@@ -142,7 +142,7 @@ _ANSWERS: dict[str, type[Start] | type[SkipStep] | type[RefuseStep]] = {
 
 
 def decide(graph: Graph, run: RunState, rules: Rules) -> list[Decision]:
-    """What is to be done now. An empty list means: wait for what is running."""
+    """Return what is to be done now. An empty list means: wait for what is running."""
     if len(run.frames) == 1 and not run.pauses and len(run.root.active) == 1:
         return _lone(graph, run, run.root, rules)
     decisions: list[Decision] = []
@@ -169,7 +169,7 @@ def decide(graph: Graph, run: RunState, rules: Rules) -> list[Decision]:
 
 
 def _lone(graph: Graph, run: RunState, frame: Frame, rules: Rules) -> list[Decision]:
-    """The common case of a single step, without the bookkeeping that several need."""
+    """Decide the common case of a single step, without the bookkeeping that several need."""
     (step,) = frame.active.values()
     status = step.status
     if status == DONE:
@@ -233,7 +233,7 @@ def _frame(
 
 
 def _places(graph: Graph, frame: Frame) -> dict[str, int]:
-    """How many more steps of each limited node may run."""
+    """Return how many more steps of each limited node may run."""
     places = dict(graph.parallel_limits)
     for step in frame.active.values():
         if step.node in places and step.status == RUNNING:
@@ -242,7 +242,7 @@ def _places(graph: Graph, frame: Frame) -> dict[str, int]:
 
 
 def _takes_place(places: dict[str, int], node: str) -> bool:
-    """Whether there is a place for one more step of a node, which is then taken."""
+    """Take a place for one more step of a node; return False if there is none."""
     left = places.get(node)
     if left is None:
         return True
@@ -251,7 +251,7 @@ def _takes_place(places: dict[str, int], node: str) -> bool:
 
 
 def _settled(frame: Frame) -> tuple[str, ...]:
-    """The finished steps whose node has no unfinished item left: what follows it may begin."""
+    """Return the finished steps whose node has no unfinished item left: what follows it may begin."""
     unfinished = {(step.node, step.visit) for step in frame.active.values() if step.status != DONE}
     return tuple(
         step.id
@@ -261,7 +261,7 @@ def _settled(frame: Frame) -> tuple[str, ...]:
 
 
 def qualified(step: Step) -> str:
-    """A step's node with the nodes it is nested in: `outer/inner`."""
+    """Return a step's node with the nodes it is nested in: `outer/inner`."""
     if not step.frame:
         return step.node
     parts = [part.rpartition("#")[0] for part in step.frame.split("/")]
@@ -272,8 +272,8 @@ def elapsed(run: RunState, has_passed: Callable[[float], bool], *, sleeps: bool 
     """Return what time has settled: sleeps that are over, and questions that nobody answered in time.
 
     `has_passed` tells of a deadline whether it has passed. With `sleeps` all sleeps are over: an execution that does
-    not leave the run waits for the rest in its nodes. A question that is no longer open is told to its node; what
-    comes of it is the node's business.
+    not leave the run waits for the rest in its nodes. A question that has expired is reported to its
+    node, which decides what comes of it.
     """
     over = [
         pause

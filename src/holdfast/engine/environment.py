@@ -1,4 +1,4 @@
-"""Where a run is driven: host, versions, the commit of the code. Read once a process, noted where it changes."""
+"""The environment that a run is executed in: host, versions, commit. Read once a process, recorded on change."""
 
 from __future__ import annotations
 
@@ -23,22 +23,19 @@ from holdfast.state.codec import Codec
 from holdfast.threads import locked, started
 from holdfast.values import RunStatus
 
-# The commit that the code in a folder is at: read from git's files at once, whether it is changed from git.
-
-
 FRESH = 1.0
-"""How long, in seconds, what was read is taken to be so."""
+"""Seconds for which what was read is not read again."""
 
 OFTEN = 60.0
-"""How often, in seconds, git is asked whether something is changed."""
+"""Seconds between two questions to git whether files are changed."""
 
-_PATIENCE = 60.0
-_MOST = 16 << 20
+_GIT_TIMEOUT = 60.0
+_LARGEST = 16 << 20
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 class Head(NamedTuple):
-    """Where a working copy stands. `dirty` is `None` as long as nobody knows."""
+    """The commit and branch of a working copy. `dirty` is `None` until git has answered."""
 
     commit: str
     branch: str = ""
@@ -46,7 +43,7 @@ class Head(NamedTuple):
 
 
 def read_head(folder: Path) -> Head | None:
-    """The commit and the branch that a folder's working copy is at; `None` if it is none, or has no commit."""
+    """Return the commit and branch of a folder's working copy; `None` if it is none, or has no commit."""
     own = _git_folder(folder)
     text = "" if own is None else _read(own / "HEAD")
     if own is None or not text.startswith("ref: "):
@@ -65,7 +62,7 @@ def read_head(folder: Path) -> Head | None:
 
 
 def _git_folder(folder: Path) -> Path | None:
-    """Where git keeps what belongs to the working copy that a folder is in; a worktree's is elsewhere."""
+    """Return the `.git` folder of the working copy that a folder is in; a worktree's is elsewhere."""
     for place in (folder, *folder.parents):
         found = place / ".git"
         if found.is_dir():
@@ -79,13 +76,13 @@ def _git_folder(folder: Path) -> Path | None:
 def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(_MOST).decode("utf-8", "replace").strip()
+            return file.read(_LARGEST).decode("utf-8", "replace").strip()
     except (OSError, ValueError):
         return ""
 
 
 class Repository:
-    """What this process knows of the working copy that it works in. Asking never waits."""
+    """The working copy of this process, as far as it is known. Asking never waits."""
 
     def __init__(self) -> None:
         self.reset()
@@ -93,20 +90,20 @@ class Repository:
             os.register_at_fork(after_in_child=self.reset)
 
     def reset(self) -> None:
-        """Begin anew, as a forked child does."""
+        """Forget everything, as a forked child does."""
         self._lock = threading.Lock()
         self._folder, self._head, self._read_at = "", None, float("-inf")
         self._asked_at, self._thread = float("-inf"), None
         self._is_asking = False
         self._dirty: tuple[str, str, bool] | None = None
-        """Of which folder at which commit it is known whether it is changed."""
+        """The folder and commit of which it is known whether files are changed, and whether they are."""
         self._waiting: list[Callable[[], None]] = []
 
     _head: Head | None
     _thread: threading.Thread | None
 
     def head(self) -> Head | None:
-        """Where the working copy stands, as far as it is known."""
+        """Return the commit, branch and changes of the working copy, as far as they are known."""
         return locked(self._lock, self._found, time.monotonic())
 
     def _found(self, now: float) -> Head | None:
@@ -157,29 +154,21 @@ class Repository:
             call()
 
     def _asked(self) -> list[Callable[[], None]]:
-        """Who waits to be told, now that there is an answer."""
+        """Return the calls that wait for the answer."""
         waiting, self._waiting, self._is_asking = self._waiting, [], False
         return waiting
 
     def when_known(self, call: Callable[[], None]) -> bool:
-        """Have `call` called, from another thread, as soon as git has answered; `False` if it was not asked."""
-        return locked(self._lock, self._kept, call)
+        """Have `call` called, from another thread, when git has answered; return False if it was not asked."""
+        return locked(self._lock, self._wait, call)
 
-    def _kept(self, call: Callable[[], None]) -> bool:
-        if not self._is_asking:
-            return False
-        self._waiting.append(call)
-        return True
-
-    def forget(self, call: Callable[[], None]) -> None:
-        """Have `call` called no more."""
-        locked(self._lock, self._forget, call)
-
-    def _forget(self, call: Callable[[], None]) -> None:
-        self._waiting = [other for other in self._waiting if other != call]
+    def _wait(self, call: Callable[[], None]) -> bool:
+        if self._is_asking:
+            self._waiting.append(call)
+        return self._is_asking
 
     def settle(self, seconds: float) -> None:
-        """Wait for git's answer, and until those who wait for it are told, for so long at most."""
+        """Wait at most so many seconds for git's answer, and for the calls that wait for it."""
         self.head()
         thread = self._thread
         if thread is not None:
@@ -187,12 +176,17 @@ class Repository:
 
 
 def _is_changed(git: str, folder: str) -> bool | None:
-    """Whether files of a working copy are changed or new; `None` if git cannot tell."""
+    """Return whether files of a working copy are changed or new; `None` if git cannot tell."""
     # Neither locks that are in somebody's way nor programs that a working copy may name.
     command = [git, "--no-optional-locks", "-c", "core.fsmonitor=false", "status", "--porcelain"]
     try:
         done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_GIT_TIMEOUT,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -205,7 +199,7 @@ repository = Repository()
 SWITCH = "HOLDFAST_FACTS"
 """The environment variable that turns this off with `0`."""
 
-MATTERING = {
+LIBRARIES = {
     "pydantic": "pydantic",
     "pydantic_ai": "pydantic-ai-slim",
     "openai": "openai",
@@ -231,14 +225,14 @@ MATTERING = {
     "psycopg": "psycopg",
     "httpx": "httpx",
 }
-"""Libraries whose versions are noted, if they are loaded: by module, the distribution that it is of."""
+"""Libraries whose versions are recorded if they are loaded: the distribution by module."""
 
-_MOST_OWN = 5
+_MOST_PACKAGES = 5
 _OURS = ("holdfast", "__main__", "builtins", "functools")
 
 
 def checked_facts(facts: bool | Mapping[str, Any], codec: Codec) -> dict[str, Any] | None:
-    """Facts of the caller's own to note with the others, or `None` if none are to be noted."""
+    """Return the caller's own facts to record with the others, or `None` if nothing is to be recorded."""
     if isinstance(facts, bool):
         return {} if facts else None
     if not isinstance(facts, Mapping) or not all(isinstance(name, str) for name in facts):
@@ -252,7 +246,7 @@ def checked_facts(facts: bool | Mapping[str, Any], codec: Codec) -> dict[str, An
 
 @functools.cache
 def basics() -> dict[str, Any]:
-    """What stays the same for as long as the process lives. Nothing of the environment, the arguments or the user."""
+    """Return what never changes in a process. Nothing of the environment variables, the arguments or the user."""
     system = os.uname() if hasattr(os, "uname") else platform.uname()
     name, release = (getattr(system, one, "") for one in ("sysname", "release"))
     return {
@@ -265,7 +259,7 @@ def basics() -> dict[str, Any]:
 
 @functools.cache
 def _installed() -> dict[str, str]:
-    """The versions of all distributions, by the names of their folders: a hundred times faster than asking each."""
+    """Return the versions of all distributions, read from folder names: far faster than asking each."""
     found: dict[str, str] = {}
     for place in sys.path:
         try:
@@ -292,35 +286,35 @@ def _version(distribution: str) -> str | None:
 
 
 class Environment:
-    """What the runs of one graph are told of where they are driven."""
+    """The environment that is recorded for the runs of one graph."""
 
     def __init__(self, graph: Graph, codec: Codec, own: Mapping[str, Any] | None) -> None:
         self._graph, self._codec, self._own = graph, codec, own
         self._made: tuple[tuple[Any, ...], tuple[bytes, ...]] = ((), ())
-        """What was encoded last, and out of what."""
+        """What was encoded last, and from which facts."""
 
     @functools.cached_property
     def _packages(self) -> tuple[str, ...]:
-        """The packages that the graph's code is of."""
+        """The packages that the graph's code belongs to."""
         found = dict.fromkeys(module.partition(".")[0] for module in _modules(self._graph))
-        return tuple(name for name in found if name and name not in _OURS)[:_MOST_OWN]
+        return tuple(name for name in found if name and name not in _OURS)[:_MOST_PACKAGES]
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anything is to be noted."""
+        """Whether anything is to be recorded."""
         return self._own is not None and os.environ.get(SWITCH) != "0"
 
     def facts(self) -> dict[str, Any]:
-        """What is known now."""
+        """Return what is known now."""
         head = repository.head()
         return self._facts(head, self._loaded())
 
     def _loaded(self) -> tuple[str, ...]:
         modules = sys.modules
-        return tuple(name for name in MATTERING if name in modules)
+        return tuple(name for name in LIBRARIES if name in modules)
 
     def _facts(self, head: Head | None, loaded: tuple[str, ...]) -> dict[str, Any]:
-        names = {**{name: MATTERING[name] for name in loaded}, **{name: name for name in self._packages}}
+        names = {**{name: LIBRARIES[name] for name in loaded}, **{name: name for name in self._packages}}
         found = {name: version for name in names.values() if (version := _version(name)) is not None}
         git = (
             {} if head is None else {"git": {k: v for k, v in head._asdict().items() if v not in ("", None)}}
@@ -328,12 +322,12 @@ class Environment:
         return {**basics(), "packages": dict(sorted(found.items())), **git, **(self._own or {})}
 
     def note(self, writer: Writer) -> None:
-        """Record where a run is driven, unless its journal says so already."""
+        """Record the environment of a run, unless its journal has it already."""
         forms = self._forms()
         locked(writer.lock, _note, writer, forms)
 
     def _forms(self) -> tuple[bytes, ...]:
-        """What is known now, encoded, and what it would be if git had answered, where it still has to."""
+        """Return what is known now, encoded, and what it would be if git had answered, where it still has to."""
         head, loaded = repository.head(), self._loaded()
         key, forms = self._made
         if key != (head, loaded):
@@ -345,16 +339,17 @@ class Environment:
         return forms
 
     def follow(self, writer: Writer) -> Callable[[], None]:
-        """Record where a run is driven now, and what turns out later; until what is returned is called."""
-        self.note(writer)
+        """Record the environment of a run now, and once git has answered, unless what is returned was called."""
+        following = [True]
 
         def later() -> None:
-            self.note(writer)
+            if following:
+                self.note(writer)
 
-        if repository.when_known(later):
-            return functools.partial(repository.forget, later)
-        self.note(writer)  # Git may have answered since.
-        return _nothing
+        self.note(writer)
+        if not repository.when_known(later):
+            self.note(writer)  # Git may have answered since.
+        return following.clear
 
 
 def _note(writer: Writer, forms: tuple[bytes, ...]) -> None:
@@ -363,13 +358,9 @@ def _note(writer: Writer, forms: tuple[bytes, ...]) -> None:
 
 
 def settle(seconds: float) -> None:
-    """Wait, for so long at most, until all is known that is noted of this place; for programs that end soon."""
+    """Wait at most so many seconds until everything is known; for programs that end soon."""
     if os.environ.get(SWITCH) != "0":
         repository.settle(seconds)
-
-
-def _nothing() -> None:
-    return None
 
 
 def _modules(graph: Graph) -> Iterator[str]:

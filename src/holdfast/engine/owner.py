@@ -1,4 +1,4 @@
-"""Who drives a run: naming this process, and telling whether another driver is still alive."""
+"""The owner of a run: the name of this process, and whether the owner of a run is still alive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.values import RunStatus
 
 @functools.cache
 def _host() -> dict[str, str]:
-    """This machine, its last boot, and the space that its process ids belong to."""
+    """Return this machine, its last boot, and the namespace of its process ids."""
     boot = space = ""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -31,7 +31,7 @@ def _host() -> dict[str, str]:
 
 
 def _started(pid: int) -> str:
-    """When a process started, so that a reused process id is not taken for the same; empty if unknown."""
+    """Return when a process started, which tells a reused process id apart; empty if unknown."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -39,54 +39,54 @@ def _started(pid: int) -> str:
 
 
 def this_owner(store: Store) -> str:
-    """This process, as text for the journal; with its lease, where the store has leases."""
+    """Return this process as text for the journal, with its lease, where the store has leases."""
     leases = leases_of(store)
-    return _driver(os.getpid(), "" if leases is None else leases.lease())
+    return _owner(os.getpid(), "" if leases is None else leases.lease())
 
 
 @functools.cache
-def _driver(pid: int, lease: str) -> str:
+def _owner(pid: int, lease: str) -> str:
     facts = {**_host(), "pid": pid, "started": _started(pid)}
     return json.dumps({**facts, "lease": lease} if lease else facts)
 
 
-def describe(driver: str) -> str:
-    """A driver for people."""
-    facts = _facts(driver)
+def describe(owner: str) -> str:
+    """Return an owner in words."""
+    facts = _facts(owner)
     return f"process {facts.get('pid')} on {facts.get('host', '?')}"
 
 
-def _facts(driver: str) -> dict[str, Any]:
+def _facts(owner: str) -> dict[str, Any]:
     try:
-        facts = json.loads(driver)
+        facts = json.loads(owner)
     except ValueError:
         return {}
     return facts if isinstance(facts, dict) else {}
 
 
-def is_alive(driver: str, store: Store) -> bool:
-    """Whether that driver may still be at work.
+def is_alive(owner: str, store: Store) -> bool:
+    """Return True if an owner may still be at work.
 
-    Where the store has leases, a driver whose lease ran out is not, wherever it is; otherwise `False` only
-    if it is certain that it is not.
+    Where the store has leases, an owner whose lease ran out is dead, wherever it is; otherwise only one that is
+    certainly gone.
     """
-    facts = _facts(driver)
+    facts = _facts(owner)
     if not facts:
         return False
     lease = facts.get("lease")
     leases = leases_of(store)
     if isinstance(lease, str) and leases is not None:
-        return leases.is_live(lease) and (not is_here(driver) or _may_run(facts))
+        return leases.is_live(lease) and (not is_here(owner) or _may_run(facts))
     return _may_run(facts)
 
 
 def liveness(store: Store) -> Callable[[str], bool]:
-    """`is_alive` for the drivers of one store."""
+    """Return `is_alive` for the owners of one store."""
     return functools.partial(is_alive, store=store)
 
 
 def _may_run(facts: dict[str, Any]) -> bool:
-    """Whether a driver's process may still be there: `False` only if it is certain that it is not."""
+    """Return False only if an owner's process is certainly gone."""
     here = _host()
     if facts.get("host") != here["host"]:
         return True
@@ -108,9 +108,9 @@ def _may_run(facts: dict[str, Any]) -> bool:
     return _started(pid) == facts.get("started") and not _is_zombie(pid)
 
 
-def is_here(driver: str) -> bool:
-    """Whether that driver's process can be seen from here, so that `is_alive` is certain."""
-    facts, here = _facts(driver), _host()
+def is_here(owner: str) -> bool:
+    """Return True if an owner's process can be seen from here, so that `is_alive` is certain."""
+    facts, here = _facts(owner), _host()
     return all(facts.get(key) == here[key] for key in here)
 
 
@@ -126,7 +126,7 @@ def _place(store: Store) -> str:
 
 
 class ActiveRuns:
-    """The runs that this process is driving now."""
+    """The runs that this process is executing now."""
 
     def __init__(self) -> None:
         self.reset()
@@ -134,80 +134,82 @@ class ActiveRuns:
             os.register_at_fork(after_in_child=self.reset)
 
     def reset(self) -> None:
-        """Begin anew: a forked child drives none of its parent's runs."""
+        """Forget all runs: a forked child executes none of its parent's."""
         self._lock = threading.Lock()
-        self._drives: dict[tuple[str, str], Any] = {}
+        self._executions: dict[tuple[str, str], Any] = {}
         self._unsaved: set[tuple[str, str]] = set()
 
-    def enter(self, store: Store, run: str, drive: Any) -> bool:
-        """Claim a run for a drive; `False` if this process drives it already."""
+    def enter(self, store: Store, run: str, execution: Any) -> bool:
+        """Claim a run for an execution; return False if this process executes it already."""
         self.find(store, run)
-        return locked(self._lock, self._enter, (_place(store), run), drive)
+        return locked(self._lock, self._enter, (_place(store), run), execution)
 
-    def _enter(self, place: tuple[str, str], drive: Any) -> bool:
-        if place in self._drives and not _is_over(self._drives[place]):
+    def _enter(self, place: tuple[str, str], execution: Any) -> bool:
+        if place in self._executions and not _is_over(self._executions[place]):
             return False
-        self._drives[place] = drive
+        self._executions[place] = execution
         return True
 
-    def leave(self, store: Store, run: str, drive: Any = None) -> None:
-        """Give a run up; with a drive, only if it is that one's."""
+    def leave(self, store: Store, run: str, execution: Any = None) -> None:
+        """Release a run; with an execution, only if it is that one's."""
         place = (_place(store), run)
-        if drive is None or self._drives.get(place) is drive:
-            self._drives.pop(place, None)
+        if execution is None or self._executions.get(place) is execution:
+            self._executions.pop(place, None)
 
     def note_unsaved(self, store: Store, run: str) -> None:
-        """Remember that a drive stopped in order, and that its store could not take down so much as that."""
+        """Remember that an execution stopped in order, but could not store that."""
         self._unsaved.add((_place(store), run))
 
     def take_unsaved(self, store: Store, run: str) -> bool:
-        """Whether the last drive of a run here could not store how it stopped; from now on it is not remembered."""
+        """Return whether the last execution of a run here could not store how it stopped, and forget that."""
         place = (_place(store), run)
         is_known = place in self._unsaved
         self._unsaved.discard(place)
         return is_known
 
     def of(self, store: Store) -> list[str]:
-        """The runs of a store that this process drives."""
+        """Return the runs of a store that this process executes."""
         place = _place(store)
         return [
-            run for (own, run), drive in self._drives.copy().items() if own == place and not _is_over(drive)
+            run
+            for (own, run), execution in self._executions.copy().items()
+            if own == place and not _is_over(execution)
         ]
 
     def find(self, store: Store, run: str) -> Any:
-        """The drive of a run, or `None`."""
-        drive = self._drives.get((_place(store), run))
-        if drive is None or not _is_over(drive):
-            return drive
-        self.leave(store, run, drive)
-        drive.give_up()
+        """Return the execution of a run, or `None`."""
+        execution = self._executions.get((_place(store), run))
+        if execution is None or not _is_over(execution):
+            return execution
+        self.leave(store, run, execution)
+        execution.give_up()
         return None
 
 
-def _is_over(drive: Any) -> bool:
-    """Whether a drive has ended, be it that an exception or a closed event loop kept it from leaving its run."""
-    return bool(getattr(drive, "is_over", False))
+def _is_over(execution: Any) -> bool:
+    """Return True if an execution has ended, even if an exception kept it from leaving its run."""
+    return bool(getattr(execution, "is_over", False))
 
 
 active_runs = ActiveRuns()
 
 
 def has_owner(store: Store, info: RunInfo) -> bool:
-    """Whether somebody drives a run: this process, or another that is alive as far as can be told."""
+    """Return True if a run is executing: in this process, or in another that is alive as far as can be told."""
     if active_runs.find(store, info.run) is not None:
         return True
     return info.status == RunStatus.RUNNING and is_alive(info.driver, store)
 
 
-# Whether another process has taken a run over from one that was thought dead.
-
-
 OLD_NEWS, LOOKS = 0.1, 3
-"""After how many seconds an answer about others is too old to go by, and how often to ask for a newer one."""
+"""Seconds after which an answer about others is too old, and how often to ask for a newer one."""
 
 
 class LeaseCheck:
-    """Asked before every step: looks into the journal only when this process's lease may have lapsed since."""
+    """A check before every step that no other process took the run over.
+
+    It reads the journal only if this process's lease may have lapsed since the last check.
+    """
 
     def __init__(self, store: Store, writer: Writer) -> None:
         leases = leases_of(store)
@@ -217,11 +219,11 @@ class LeaseCheck:
 
     @property
     def is_possible(self) -> bool:
-        """Whether this process may have been thought dead since it last looked."""
+        """Whether the lease may have lapsed since the last check."""
         return self._lapses is not None and self._lapses() != self._seen
 
     def refuse(self) -> None:
-        """Raise `RunConflict` if this process may have been thought dead, and another has taken the run over.
+        """Raise `RunConflict` if the lease lapsed and another process has taken the run over.
 
         A save would find out too, but only after a step that somebody else has run meanwhile.
         """
@@ -233,7 +235,7 @@ class LeaseCheck:
             self._seen = lapses
 
     def _look(self) -> None:
-        """Look whether another has appended to the run. An answer that was long on its way tells nothing of now."""
+        """Check whether another has appended to the run, again if the answer took too long to be true now."""
         for _ in range(LOOKS):
             began = clock.monotonic()
             self._writer.refuse_if_behind()

@@ -1,4 +1,4 @@
-"""Keeping stores small: pruning checkpoints by count, deleting runs by age, off the critical path."""
+"""Retention: pruning checkpoints by count and deleting runs by age, off the critical path."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def has_kept(run: RunState) -> bool:
 
 
 def kept_checkpoints(journal: Journal, info: RunInfo) -> set[int]:
-    """The entries of a run's checkpoints that somebody wants kept for good; none of one that cannot be read."""
+    """Return the entries of a run's kept checkpoints; none for a run that cannot be read."""
     try:
         return _kept(journal, info)
     except CorruptJournal:
@@ -44,7 +44,7 @@ def _kept(journal: Journal, info: RunInfo) -> set[int]:
 
 
 def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int:
-    """Drop the checkpoints of a workflow that exceed the retention's count; answer how many went."""
+    """Drop the checkpoints of a workflow that exceed the retention's count; return how many went."""
     keep = retention.max_checkpoints
     if keep is None:
         return 0
@@ -93,7 +93,7 @@ def _prune_run(journal: Journal, info: RunInfo, marks: list[Mark], horizon: int)
 
 
 def last_successful(store: Store, workflow: str) -> list[RunInfo]:
-    """The run of a workflow that was completed last, if there is one."""
+    """Return the run of a workflow that was completed last, if there is one."""
     return store.runs(workflow=workflow, status=[RunStatus.COMPLETED], limit=1)
 
 
@@ -102,7 +102,7 @@ def expire_runs(
 ) -> int:
     """Delete the runs that were not touched for `max_age`; answer how many went.
 
-    A run that is being executed, or waits for a worker or its time, or has a checkpoint that somebody wants kept, or
+    A run that is executing, or waits for a worker or its time, or has a checkpoint that somebody wants kept, or
     has finished steps that an unfinished run is to be given, is never deleted, nor, with `keep_successful`, a
     workflow's last successful run, nor one that cannot be read.
     """
@@ -122,7 +122,7 @@ def expire_runs(
 
 
 def _is_held(journal: Journal, info: RunInfo) -> bool:
-    """Whether a run has a checkpoint to keep, or is damaged, or sealed with a key that is not here: nobody knows."""
+    """Return True if a run has a kept checkpoint, or cannot be read to find out."""
     try:
         return bool(_kept(journal, info))
     except (CodecError, CorruptJournal) as error:
@@ -131,13 +131,13 @@ def _is_held(journal: Journal, info: RunInfo) -> bool:
 
 
 def _has_yet_to_run(info: RunInfo) -> bool:
-    """Whether workers will go on with a run by themselves, however long it has rested."""
+    """Return True if workers will go on with a run by themselves, however long it has rested."""
     waits = info.due_at is not None and info.due_at > clock.time()
     return info.status == RunStatus.QUEUED or (info.status == RunStatus.PAUSED and bool(info.queue) and waits)
 
 
 def _last_touched(store: Store, info: RunInfo) -> float:
-    """When a run last advanced. The facts of one whose driver died are as old as its start."""
+    """Return when a run last advanced. The facts of one whose owner died are as old as its start."""
     newest = store.marks(info.run, limit=1) if info.status == RunStatus.RUNNING else []
     return max([info.updated_at, *(mark.at for mark in newest)])
 
@@ -196,7 +196,7 @@ def periodic_cleanup(
 
 
 class Janitor:
-    """Applies the retention of finished drives in one background thread; its failures are only logged."""
+    """A background thread that applies the retention of finished executions; its failures are only logged."""
 
     def __init__(self) -> None:
         self.reset()
@@ -204,7 +204,7 @@ class Janitor:
             os.register_at_fork(after_in_child=self.reset)
 
     def reset(self) -> None:
-        """Begin anew: a forked child leaves cleaning up after the parent's runs to the parent."""
+        """Forget everything: a forked child leaves pruning the parent's runs to the parent."""
         self._lock = threading.Lock()
         self._todo: dict[tuple[int, str], tuple[Settings, str]] = {}
         self._aged: dict[str, float] = {}
@@ -213,7 +213,7 @@ class Janitor:
         self._thread: threading.Thread | None = None
 
     def ran(self, settings: Settings, workflow: str) -> None:
-        """Say that a workflow has new checkpoints. Returns at once."""
+        """Have the retention applied to a workflow with new checkpoints. Return at once."""
         retention = settings.retention
         if retention is None or settings.policy.preserve == "all":
             return
@@ -228,7 +228,7 @@ class Janitor:
                 self._thread = thread
 
     def _take_on(self, settings: Settings, workflow: str) -> bool:
-        """Note what is to be done; whether a thread is needed that does it."""
+        """Note what is to be done; return whether a thread has to be started for it."""
         self._todo[(id(settings.journal.store), workflow)] = (settings, workflow)
         is_idle = not self._busy or (self._thread is not None and not self._thread.is_alive())
         self._busy = True

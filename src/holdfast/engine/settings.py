@@ -1,4 +1,4 @@
-"""What a compiled graph is compiled with."""
+"""What a graph is compiled with, and what comes of an execution."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ from holdfast.journal.run_state import RunState
 from holdfast.state.codec import Codec
 from holdfast.state.state import State
 from holdfast.values import RunStatus, moment
-
-# Policies: what is saved when, what happens on failure, and how long things are kept.
-
 
 DURABILITY = ("full", "process", "exit")
 ON_FAILURE = ("pause", "continue", "rollback")
@@ -43,7 +40,7 @@ class CheckpointPolicy:
     - `on_failure`: "pause" stops so that the run can be resumed; "continue" goes on without the failed
       step's update; "rollback" deletes the run.
     - `on_save_error`: "fail" stops the run; "continue" goes on, tells `checkpoint.fail`, and saves what
-      it owes with the next checkpoint; only that a resume took the run up has to be saved either way.
+      it owes with the next checkpoint; only that the run was resumed has to be saved either way.
     - `preserve`: what a completed run leaves. "last" leaves it to retention, which always keeps the last
       successful run; "all" is never pruned; "none" deletes the run when it completes.
     - `durability`: "full" survives a power loss, "process" survives kill -9, "exit" saves only at a pause,
@@ -122,15 +119,12 @@ class Settings:
     observer: Observer | None = None
     on_change: str = "warn"
     time_limit: float | None = None
-    """Seconds that one drive may take."""
+    """Seconds that one execution may take."""
     outline: dict[str, object] = field(default_factory=dict)
     is_memory_default: bool = False
     """Whether runs are kept in memory because nobody named a store."""
     facts: Mapping[str, Any] | None = field(default_factory=dict)
-    """What is noted of where runs are driven, beside what is found out; `None` if nothing is to be."""
-
-
-# What comes of driving a run.
+    """What is recorded of the environment beside what is found out; `None` if nothing is to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,24 +149,24 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a drive did and what it cost."""
+    """What an execution did and what it cost."""
 
     steps_run: int = 0
-    """Attempts made by this drive."""
+    """Attempts made by this execution."""
     steps_kept: int = 0
-    """Steps that were finished before this drive and did not run again."""
+    """Steps that were finished before this execution and did not run again."""
     waves: int = 0
-    """Waves completed, over all drives of the run."""
+    """Waves completed, over all executions of the run."""
     retries: int = 0
     seconds: float = 0.0
-    """Time spent in steps, over all drives of the run."""
+    """Time spent in steps, over all executions of the run."""
     commits: int = 0
     bytes_written: int = 0
     save_errors: int = 0
     cost: float = 0.0
-    """US dollars that the run is known to have spent, over all its drives."""
+    """US dollars that the run is known to have spent, over all its executions."""
     steps_reused: int = 0
-    """Steps that this drive was given the results of, instead of running them."""
+    """Steps that this execution was given the results of, instead of running them."""
     seconds_saved: float = 0.0
     """How long they took where they ran."""
     cost_saved: float = 0.0
@@ -181,7 +175,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run stands now: completed, paused or cancelled. A failure is raised instead."""
+    """The result of an execution: the run is completed, paused or cancelled. A failure is raised instead."""
 
     status: RunStatus
     state: State
@@ -192,11 +186,11 @@ class Outcome:
     warnings: tuple[str, ...] = ()
     """What went wrong and was passed over: failed steps under on_failure="continue", unsaved checkpoints."""
     reused: tuple[str, ...] = ()
-    """The steps that this drive was given the results of, instead of running them, by their ids."""
+    """The steps that this execution was given the results of, instead of running them, by their ids."""
 
 
 def public_pauses(run: RunState, codec: Codec) -> tuple[Pause, ...]:
-    """A run's pauses as people see them, in the order of the steps, not of who was first to ask."""
+    """Return a run's pauses in the order of their steps."""
     order = {step.id: index for index, step in enumerate(run.active())}
     pauses = sorted(run.pauses.values(), key=lambda pause: order.get(pause.step, 0))
     return tuple(_public(pause, codec) for pause in pauses)

@@ -1,4 +1,4 @@
-"""Handing runs to the fleet: new ones, and stopped ones that workers are to go on with."""
+"""Runs for the fleet: new ones, and stopped ones that workers are to go on with."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ PLANTED = (
         "claims and resumes ignore leases",
         "finished",
         "engine/owner.py",
-        "        return leases.is_live(lease) and (not is_here(driver) or _may_run(facts))\n",
+        "        return leases.is_live(lease) and (not is_here(owner) or _may_run(facts))\n",
         "        return False\n",
         _PROOF,
     ),
