@@ -46,8 +46,9 @@ PUBLIC: dict[str, dict[str, str]] = {
     },
     "holdfast.fleet": {
         "fleet.catalog": "Catalog",
-        "fleet.postgres_claims": "Limits Rate",
-        "fleet.schedules": "Cron Schedule Schedules",
+        "fleet.cron": "Cron",
+        "fleet.queues": "Limits Rate",
+        "fleet.schedules": "Schedule Schedules",
         "fleet.worker": "Worker WorkerEvent",
     },
     "holdfast.integrity": {

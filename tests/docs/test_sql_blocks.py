@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import END, START, StateGraph, StoreError, open_store
 from holdfast.fleet.catalog import Catalog
-from holdfast.fleet.postgres_claims import Limits, Rate
+from holdfast.fleet.queues import Limits, Rate
 from holdfast.fleet.worker import Worker
 from holdfast.stores.base import Store
 from tests.docs.test_docs import PAGES, ROOT, name_of

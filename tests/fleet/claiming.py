@@ -7,7 +7,8 @@ import time
 
 from holdfast import open_store
 from holdfast.fleet.claims import Wanted
-from holdfast.fleet.postgres_claims import PostgresClaims, is_postgres
+from holdfast.fleet.postgres_claims import PostgresClaims
+from holdfast.fleet.queues import is_postgres
 
 
 def main(url: str, tries: int, most: int) -> None:

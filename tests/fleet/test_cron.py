@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.fleet.schedules import Cron, CronInvalid
+from holdfast.fleet.cron import Cron, CronInvalid
 
 MINUTE = dt.timedelta(minutes=1)
 

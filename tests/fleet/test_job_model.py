@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import END, START, App, StateGraph, load_workflow, open_store
 from holdfast.fleet import Worker
-from holdfast.fleet.postgres_claims import Limits
+from holdfast.fleet.queues import Limits
 from holdfast.stores.base import Store
 
 DRIVER = """

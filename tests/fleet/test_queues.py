@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import open_store
-from holdfast.fleet.postgres_claims import Limit, Limits, is_postgres
-from holdfast.fleet.queues import QueueLine, held_back, queue_lines
+from holdfast.fleet.queues import Limit, Limits, QueueLine, held_back, is_postgres, queue_lines
 from holdfast.stores.base import Store
 from tests.stores.making import create
 

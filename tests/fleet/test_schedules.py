@@ -13,8 +13,9 @@ import pytest
 from holdfast import START, App, StateGraph, open_store
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.fleet.catalog import Catalog
-from holdfast.fleet.postgres_claims import Limits, Rate
-from holdfast.fleet.schedules import MOST_MISSED, Cron, Schedule, ScheduleRefused, Schedules, submitting
+from holdfast.fleet.cron import Cron
+from holdfast.fleet.queues import Limits, Rate
+from holdfast.fleet.schedules import MOST_MISSED, Schedule, ScheduleRefused, Schedules, submitting
 from holdfast.stores.base import Store
 from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import PostgresServer

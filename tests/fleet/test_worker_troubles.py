@@ -12,7 +12,7 @@ from holdfast import START, App, StateGraph
 from holdfast.engine.owner import active_runs
 from holdfast.fleet import worker as worker_module
 from holdfast.fleet.catalog import Catalog, Known
-from holdfast.fleet.claims import FIRST, LONGEST, Avoiding
+from holdfast.fleet.claims import FIRST, LONGEST, SkipList
 from holdfast.fleet.worker import Worker, WorkerEvent
 from holdfast.stores.base import Store
 from holdfast.stores.postgres.store import PostgresStore
@@ -158,7 +158,7 @@ def test_a_worker_that_is_stopped_while_it_loads_a_workflow_gives_its_claim_back
 
 
 def test_a_run_is_left_to_others_longer_each_time_but_not_for_ever() -> None:
-    avoiding = Avoiding()
+    avoiding = SkipList()
     avoiding.leave("r")
     assert avoiding.runs() == ["r"] and avoiding.runs(within=FIRST + 1) == []
     avoiding.leave("r")

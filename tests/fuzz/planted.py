@@ -20,7 +20,7 @@ from holdfast.cli import errors, output
 from holdfast.engine import checkpoint_files as unpickling
 from holdfast.engine.commands import inbox
 from holdfast.engine.time_travel import checkpoints as moments
-from holdfast.fleet.schedules import Cron, _Field
+from holdfast.fleet.cron import Cron, _Field
 from holdfast.journal import checkpoint_ids as checkpoints
 from holdfast.journal import encoding as wire
 from holdfast.journal import journal

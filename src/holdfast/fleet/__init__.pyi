@@ -1,9 +1,9 @@
 # Written by docs/make_stubs.py from holdfast/names.py.
 
 from holdfast.fleet.catalog import Catalog as Catalog
-from holdfast.fleet.postgres_claims import Limits as Limits
-from holdfast.fleet.postgres_claims import Rate as Rate
-from holdfast.fleet.schedules import Cron as Cron
+from holdfast.fleet.cron import Cron as Cron
+from holdfast.fleet.queues import Limits as Limits
+from holdfast.fleet.queues import Rate as Rate
 from holdfast.fleet.schedules import Schedule as Schedule
 from holdfast.fleet.schedules import Schedules as Schedules
 from holdfast.fleet.worker import Worker as Worker

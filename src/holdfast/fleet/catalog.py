@@ -1,4 +1,4 @@
-"""Which graph drives a run: one that the operator named, or the workflow that the run carries with it."""
+"""The graphs that a worker knows: those that the operator named, or the workflow that a run carries with it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _KEPT = 64
 
 
 class UnknownWorkflow(HoldfastError):
-    """A worker cannot know what drives the runs of a workflow; others may."""
+    """A worker does not know a workflow; others may."""
 
 
 class Announces(Protocol):
-    """Tells the hooks of a workflow how a run goes."""
+    """The hooks of a workflow that are called when a run starts and ends."""
 
     def started(self, run_id: str) -> None: ...
     def ended(self, run_id: str, status: str, error: str = "") -> None: ...
@@ -32,22 +32,22 @@ class Announces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A graph on a store, and who is told how its runs go."""
+    """A graph on a store, and the hooks of its runs."""
 
     app: App
     announcer: Announces | None = None
 
 
 Opener = Callable[[Mapping[str, Any], Store], Known]
-"""Makes a graph of what a run's config says, on a store."""
+"""Makes a graph on a store from a run's config."""
 
 
 class Catalog:
     """The graphs that a worker knows.
 
-    `known` are told apart by their workflows' names; `openers` make them, for each run as its config says, of
-    the workflows that they are named by. With `carried`, a run of any other workflow is driven by what its own
-    config says; without, this worker leaves it to others.
+    `known` are found by the names of their workflows; `openers`, by name, make a graph for each run from its config.
+    With `carried`, a run of any other workflow is executed by what its own config says; without, this worker leaves
+    it to others.
     """
 
     def __init__(
@@ -62,22 +62,22 @@ class Catalog:
             found = Known(each) if isinstance(each, App) else each
             if found.app.name in {*self._known, *(openers or ())}:
                 raise HoldfastError(
-                    f"two graphs are named {found.app.name!r}; a worker tells them apart by their names"
+                    f"two graphs are named {found.app.name!r}; a worker finds them by their names"
                 )
             self._known[found.app.name] = found
         self._openers, self._carried = dict(openers or {}), carried
-        # Read at once: a worker that lacks the key that is required must not begin to take runs.
+        # Read at once: a worker that lacks the key that is required must not claim runs.
         self._seal = Seal.from_environment(os.environ) if openers or carried else None
         self._opened: dict[tuple[str, bytes], Known] = {}
         self._lock = threading.Lock()
 
     @property
     def workflows(self) -> tuple[str, ...] | None:
-        """The workflows whose runs can be driven; `None` for every one."""
+        """Return the workflows whose runs can be executed; `None` for every one."""
         return (*self._known, *self._openers) if self._carried is None else None
 
     def of_run(self, store: Store, run_id: str, workflow: str) -> Known:
-        """What drives a run."""
+        """Return the graph of a run."""
         if workflow in self._known:
             return self._known[workflow]
         journal, codec = Journal(store, self._seal), TolerantCodec()
@@ -92,7 +92,7 @@ class Catalog:
             return self._opened[workflow, raw]
 
     def of_workflow(self, store: Store, workflow: str, config: Mapping[str, Any]) -> Known:
-        """What drives a new run of a workflow with that config."""
+        """Return the graph of a new run of a workflow with that config."""
         if workflow in self._known:
             return self._known[workflow]
         opener = self._openers.get(workflow, self._carried)

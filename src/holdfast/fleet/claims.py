@@ -1,4 +1,4 @@
-"""Which runs a worker may take up now, and telling others what became of them."""
+"""Claims: which runs a worker may execute now, and releasing them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus
 
 MAX_STRIKES = 3
-"""How often a run may be claimed without anything coming of it before it is held back."""
+"""The claims without progress after which a run is held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a worker looks for: runs of these queues (none: of every queue) and workflows (none: of every one)."""
+    """The runs that a worker claims: of these queues (empty: of all) and workflows (`None`: of all)."""
 
     queues: tuple[str, ...] = ()
     workflows: tuple[str, ...] | None = None
@@ -27,7 +27,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A run that nobody else will take up for a while. `why` is queued, due or orphaned."""
+    """A run that no other worker claims for a while. `why` is queued, due or orphaned."""
 
     run: str
     workflow: str
@@ -36,24 +36,24 @@ class Claim:
 
 
 class Claims(Protocol):
-    """How workers share the runs of a store. Every method may be called from any thread.
+    """The claims of one worker on the runs of a store. Every method may be called from any thread.
 
-    A claim only keeps the workers out of each other's way; that no two drive a run is the journal's business.
+    A claim only keeps the workers out of each other's way; the journal ensures that no two execute a run.
     """
 
     def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
-        """Claim up to `limit` runs that are queued, whose time has come, or whose driver died.
+        """Claim up to `limit` runs that are queued, that are due, or whose owner died.
 
-        `active` are the runs that this worker drives: one of its own that is not among them was dropped.
+        `active` are the runs that this worker executes: one of its own that is not among them was dropped.
         """
         ...
 
     def release(self, run: str, *, seconds: float = 0.0) -> None:
-        """Let others claim a run, after `seconds`. Called for every claim once its drive is over."""
+        """Let others claim a run, after `seconds`. Called for every claim once its execution is over."""
         ...
 
     def strike(self, run: str, reason: str) -> None:
-        """Say that a run could not be taken up. After some strikes it is held back until somebody requeues it."""
+        """Count a run that could not be executed. After some strikes it is held until somebody requeues it."""
         ...
 
     def avoid(self, workflow: str) -> None:
@@ -61,31 +61,31 @@ class Claims(Protocol):
         ...
 
     def leave(self, run: str) -> None:
-        """Leave a run that this worker cannot drive to others for a while, longer each time."""
+        """Leave a run that this worker cannot execute to others for a while, longer each time."""
         ...
 
     def count_waiting(self, within: float) -> int:
-        """How many runs are running, queued, or due within so many seconds."""
+        """Return how many runs are running, queued, or due within so many seconds."""
         ...
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback`, from any thread, when something may be claimable; answers what ends that."""
+        """Call `callback`, from any thread, when something may be claimable; return what ends that."""
         ...
 
 
-# What a worker leaves to others because it cannot drive it: workflows for good, single runs for a while.
-
-
 FIRST = 60.0
-"""For how many seconds a run is left to others at first; each further time for twice as long."""
+"""The seconds for which a run is skipped at first; each further time twice as long."""
 
 LONGEST = 3600.0
 
 _KEPT = 10_000
 
 
-class Avoiding:
-    """Remembers, in this process alone, what to leave to others. May be used from any thread."""
+class SkipList:
+    """What this process leaves to others since it cannot execute it: workflows for good, single runs for a while.
+
+    May be used from any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -95,12 +95,12 @@ class Avoiding:
 
     @property
     def workflows(self) -> list[str]:
-        """The workflows whose runs are left to others."""
+        """Return the workflows whose runs are skipped."""
         with self._lock:
             return list(self._workflows)
 
     def runs(self, within: float = 0.0) -> list[str]:
-        """The runs that are left to others now, and still will be in so many seconds."""
+        """Return the runs that are skipped now, and still will be in so many seconds."""
         soon = clock.monotonic() + within
         with self._lock:
             return [run for run, until in self._until.items() if until > soon]
@@ -120,27 +120,24 @@ class Avoiding:
             self._until[run] = clock.monotonic() + length
 
 
-# Claiming runs of a store that knows no claims: whoever takes a run up first has it.
-
-
 _CLAIMABLE = (RunStatus.QUEUED.value, RunStatus.PAUSED.value, RunStatus.RUNNING.value)
 
 
 class LocalClaims:
-    """For a few workers on one machine. Two that go for the same run find out when they take it up."""
+    """Claims of a few workers on one machine, in a store without claims: the first to execute a run has it."""
 
     def __init__(self, store: Store, wanted: Wanted) -> None:
         self._store, self._wanted = store, wanted
         self._lock = threading.Lock()
         self._not_before: dict[str, float] = {}
-        """Until when, by the monotonic clock, this worker leaves runs alone."""
+        """The monotonic times until which this worker leaves runs alone."""
         self._deadlines = deadlines_of(store)
         self._strikes: dict[str, int] = {}
-        self._avoiding = Avoiding()
+        self._skipped = SkipList()
 
     def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
-        """The most urgent runs that this worker may take up."""
-        passed = {*active, *self._avoiding.runs()}
+        """Return the most urgent runs that this worker may execute."""
+        passed = {*active, *self._skipped.runs()}
         found = [
             (info, why)
             for info in self._store.runs(status=_CLAIMABLE)
@@ -168,15 +165,15 @@ class LocalClaims:
 
     def avoid(self, workflow: str) -> None:
         """Leave the runs of a workflow alone."""
-        self._avoiding.avoid(workflow)
+        self._skipped.avoid(workflow)
 
     def leave(self, run: str) -> None:
         """Leave a run alone for a while."""
-        self._avoiding.leave(run)
+        self._skipped.leave(run)
 
     def count_waiting(self, within: float) -> int:
-        """How many wanted runs are running, queued, or due soon."""
-        left = set(self._avoiding.runs(within))
+        """Return how many wanted runs are running, queued, or due soon."""
+        left = set(self._skipped.runs(within))
         return sum(
             info.run not in left
             and self._is_wanted(info, within)
@@ -185,14 +182,14 @@ class LocalClaims:
         )
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Nothing tells of changes here: the worker looks again and again."""
+        """Do nothing: the worker polls."""
         return lambda: None
 
     def _is_wanted(self, info: RunInfo, within: float = 0.0) -> bool:
         queues, workflows = self._wanted.queues, self._wanted.workflows
         if not info.queue or (queues and info.queue not in queues):
             return False
-        if info.workflow in self._avoiding.workflows or (
+        if info.workflow in self._skipped.workflows or (
             workflows is not None and info.workflow not in workflows
         ):
             return False

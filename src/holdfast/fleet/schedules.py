@@ -1,4 +1,4 @@
-"""Runs that are submitted again and again, at the times of a cron expression."""
+"""Schedules: runs that are submitted at the times of a cron expression."""
 
 from __future__ import annotations
 
@@ -6,300 +6,43 @@ import dataclasses
 import datetime as dt
 import logging
 import os
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
-from zoneinfo import ZoneInfo, available_timezones
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.submission import DEFAULT_QUEUE, Place
 from holdfast.errors import INVALID, HoldfastError, problem_of
 from holdfast.fleet.catalog import Catalog, UnknownWorkflow
-from holdfast.fleet.postgres_claims import on_postgres
+from holdfast.fleet.cron import Cron
+from holdfast.fleet.queues import on_postgres
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import open_value, seal_value
 from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Store
+from holdfast.views.plain import View
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.connection import Connection
 
 
-# Cron expressions: at which times, in which time zone.
-
-
-_MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
-_WEEKDAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
-_LONGEST_MONTHS = dict(enumerate((31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31), 1))
-_EVERY_HOUR = frozenset(range(24))
-_CYCLE = 400
-"""After so many years the calendar repeats itself."""
-
-_SHORTHANDS = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
-
-_PART = re.compile(
-    r"(?:(?P<all>\*)|(?P<first>[0-9]+|[A-Za-z]+)(?:-(?P<last>[0-9]+|[A-Za-z]+))?)(?:/(?P<step>[0-9]+))?"
-)
-_MINUTE = dt.timedelta(minutes=1)
-
-
-class CronInvalid(HoldfastError):
-    """A cron expression or a time zone makes no sense."""
-
-    exit_code = INVALID
-
-
-class _Field(NamedTuple):
-    """What one field of an expression may say."""
-
-    name: str
-    low: int
-    high: int
-    longest_step: int
-    words: Mapping[str, int]
-
-    def read(self, text: str) -> frozenset[int]:
-        """The numbers that a field's text means."""
-        return frozenset(number for part in text.split(",") for number in self._read_part(part, text))
-
-    def _read_part(self, part: str, text: str) -> range:
-        found = _PART.fullmatch(part)
-        if found is None:
-            raise self._wrong(text, f"{part!r} cannot be read" if part else "a part of it is empty")
-        if found["all"]:
-            first, last = self.low, self.high
-        else:
-            first = self._number(found["first"], text)
-            last = self._last(found["last"], first, found["step"] is not None, text)
-        if last < first:
-            raise self._wrong(text, f"{part!r} runs backwards")
-        step = _number(found["step"]) if found["step"] else 1
-        if not 1 <= step <= self.longest_step:
-            raise self._wrong(text, f"a step is from 1 to {self.longest_step}")
-        return range(first, last + 1, step)
-
-    def _last(self, word: str | None, first: int, is_open: bool, text: str) -> int:
-        if word is None:
-            return self.high if is_open else first
-        last = self._number(word, text)
-        return 7 if last == 0 and self.name == "weekday" and first > 0 else last
-
-    def _number(self, word: str, text: str) -> int:
-        number = self.words.get(word.upper()) if word.isalpha() else _number(word)
-        if number is None or not self.low <= number <= self.high:
-            raise self._wrong(text, f"{word!r} is none of them")
-        return number
-
-    def _wrong(self, text: str, why: str) -> CronInvalid:
-        names = f" or {', '.join(self.words)}" if self.words else ""
-        return CronInvalid(
-            f"the {self.name} field {text!r} of a cron expression takes {self.low} to {self.high}{names}, "
-            f"as in *, 5, 1-5, */2 or 1,3: {why}"
-        )
-
-
-def _number(digits: str) -> int:
-    return int(digits) if len(digits) < 10 else 10**9
-
-
-_FIELDS = (
-    _Field("minute", 0, 59, 60, {}),
-    _Field("hour", 0, 23, 24, {}),
-    _Field("day", 1, 31, 31, {}),
-    _Field("month", 1, 12, 12, {name: number for number, name in enumerate(_MONTHS, 1)}),
-    _Field("weekday", 0, 7, 7, {name: number for number, name in enumerate(_WEEKDAYS)}),
-)
-
-
-@dataclass(frozen=True)
-class Cron:
-    """The times that an expression of five fields means: minute, hour, day, month, weekday.
-
-    If both day and weekday are restricted, either will do; a field that begins with `*` restricts nothing in that
-    sense. Where clocks are put forward, a time that is skipped is the first moment after the gap; where they are
-    put back, a time that comes twice is meant once, the first time. An expression for every hour follows real time
-    instead: it has no gap when an hour comes twice, and nothing is made up for an hour that never came.
-    """
-
-    text: str
-    zone: str = "UTC"
-
-    def __post_init__(self) -> None:
-        _zone(self.zone)
-        if len(self._words) != len(_FIELDS):
-            raise CronInvalid(
-                f"a cron expression has five fields, minute hour day month weekday, as in '*/5 * * * *', or is one of "
-                f"{', '.join(_SHORTHANDS)}; {self.text!r} has {len(self._words)}"
-            )
-        _, _, days, months, _ = self._sets
-        if not self._is_either and all(min(days) > _LONGEST_MONTHS[month] for month in months):
-            raise CronInvalid(f"the cron expression {self.text!r} means a day that no such month has")
-
-    def next_after(self, when: dt.datetime) -> dt.datetime:
-        """The first time later than `when`, in UTC."""
-        if when.tzinfo is None:
-            raise CronInvalid(
-                f"{when.isoformat()} has no time zone; say which, for example with tzinfo=dt.UTC"
-            )
-        zone = _zone(self.zone)
-        search = self._in_real_time if self._sets[1] == _EVERY_HOUR else self._by_the_clock
-        try:
-            found = search(when.astimezone(dt.UTC), zone)
-        except OverflowError:
-            found = None
-        if found is None:
-            raise CronInvalid(f"the cron expression {self.text!r} means no time after {when.isoformat()}")
-        return found
-
-    def latest(self, since: dt.datetime, until: dt.datetime, most: int = 1) -> list[dt.datetime]:
-        """The last `most` times from `since` to `until`, both included, oldest first."""
-        before, window = dt.timedelta(microseconds=1), dt.timedelta(hours=1)
-        while True:
-            start = max(since, until - window)
-            found = list(self._times(start - before, until))
-            if len(found) >= most or start <= since:
-                return found[-most:]
-            window *= 2
-
-    def _times(self, after: dt.datetime, until: dt.datetime) -> Iterator[dt.datetime]:
-        while (after := self.next_after(after)) <= until:
-            yield after
-
-    # What the text says.
-
-    @cached_property
-    def _words(self) -> list[str]:
-        text = self.text.strip()
-        return _SHORTHANDS.get(text.lower(), text).split()
-
-    @cached_property
-    def _sets(self) -> tuple[frozenset[int], ...]:
-        return tuple(field.read(word) for field, word in zip(_FIELDS, self._words, strict=True))
-
-    @cached_property
-    def _is_either(self) -> bool:
-        return not (self._words[2].startswith("*") or self._words[4].startswith("*"))
-
-    # Finding times.
-
-    def _is_day(self, day: dt.date) -> bool:
-        _, _, days, months, weekdays = self._sets
-        by_day = day.day in days
-        by_weekday = not weekdays.isdisjoint({day.isoweekday(), day.isoweekday() % 7})
-        return day.month in months and (by_day or by_weekday if self._is_either else by_day and by_weekday)
-
-    def _days_from(self, first: dt.date) -> Iterator[dt.date]:
-        """The days that match, from the first on."""
-        for month in _months_from(first):
-            if month.month in self._sets[3]:
-                yield from filter(self._is_day, _days_of(month, first))
-
-    def _by_the_clock(self, when: dt.datetime, zone: ZoneInfo) -> dt.datetime | None:
-        minutes, hours = sorted(self._sets[0]), sorted(self._sets[1])
-        now = when.astimezone(zone).replace(tzinfo=None)
-        for day in self._days_from(now.date()):
-            for hour in hours:
-                for minute in minutes:
-                    local = dt.datetime.combine(day, dt.time(hour, minute))
-                    # What lies before now on the clock lies before it in time too: of two moments the first counts.
-                    if local > now and (found := _moment(local, zone)) > when:
-                        return found
-        return None
-
-    def _in_real_time(self, when: dt.datetime, zone: ZoneInfo) -> dt.datetime | None:
-        minutes = self._sets[0]
-        moment = when + _to_next_minute(when.astimezone(zone))
-        while True:
-            local = moment.astimezone(zone)
-            is_day = self._is_day(local.date())
-            if is_day and local.minute in minutes:
-                return moment
-            # A clock that is put back shortly after midnight shows yesterday once more.
-            if is_day or local.hour < 3:
-                moment += _to_next_minute(local)
-            elif (day := next(self._days_from(local.date()), None)) is not None:
-                # That day's midnight may have been already, before the clock was put back past it.
-                moment = max(
-                    moment + _to_next_minute(local), _moment(dt.datetime.combine(day, dt.time()), zone)
-                )
-            else:
-                return None
-
-
-def _months_from(first: dt.date) -> Iterator[dt.date]:
-    """The first days of the months, from that of `first` on, for a whole cycle of the calendar."""
-    for year in range(first.year, min(first.year + _CYCLE + 1, dt.MAXYEAR)):
-        for month in range(1, 13):
-            if (year, month) >= (first.year, first.month):
-                yield dt.date(year, month, 1)
-
-
-def _days_of(month: dt.date, first: dt.date) -> Iterator[dt.date]:
-    day = max(month, first)
-    while day.month == month.month:
-        yield day
-        day += dt.timedelta(days=1)
-
-
-def _to_next_minute(local: dt.datetime) -> dt.timedelta:
-    return _MINUTE - dt.timedelta(seconds=local.second, microseconds=local.microsecond)
-
-
-def _moment(local: dt.datetime, zone: ZoneInfo) -> dt.datetime:
-    """The moment that a local time means: the first of two, or the end of the gap that it lies in."""
-    late = local.replace(tzinfo=zone).astimezone(dt.UTC)
-    if late.astimezone(zone).replace(tzinfo=None) == local:
-        return late
-    early = local.replace(tzinfo=zone, fold=1).astimezone(dt.UTC)
-    while late - early > dt.timedelta(seconds=1):
-        middle = early + (late - early) // 2
-        middle = middle.replace(microsecond=0)
-        if middle.astimezone(zone).replace(tzinfo=None) > local:
-            late = middle
-        else:
-            early = middle
-    return late
-
-
-def _zone(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        way_out = (
-            "names are like UTC or Europe/Berlin"
-            if available_timezones()
-            else "this machine has no time zones; install the package tzdata"
-        )
-        raise CronInvalid(f"there is no time zone {name!r}; {way_out}") from None
-
-
 logger = logging.getLogger("holdfast.fleet")
 
 MISSED = ("skip", "one", "all")
-"""What becomes of times that passed while no worker looked."""
+"""The ways to handle times that passed while no worker looked."""
 
 MOST_MISSED = 100
-"""How many of them are made up for at most: the latest."""
+"""The missed times that get a run at most: the latest."""
 
 ON_TIME = dt.timedelta(seconds=60)
 """How late a time may be noticed and still not count as missed."""
 
 TRY_AGAIN_AFTER = 60
-"""After how many seconds a time that could not be submitted is tried again."""
+"""The seconds after which a time that could not be submitted is retried."""
 
 _FACTS = "name, cron, zone, workflow, queue, priority, missed, paused, next_at, last_at, last_run, trouble, created_by"
-_PATIENCE = "SELECT set_config('idle_in_transaction_session_timeout', '60s', true)"
-"""A worker that hangs while it holds on to a schedule is made to let go of it."""
+_GIVE_UP = "SELECT set_config('idle_in_transaction_session_timeout', '60s', true)"
+"""The timeout after which a worker that hangs loses the schedule that it has locked."""
 
 _THIS = "namespace = %(namespace)s AND name = %(name)s"
 
@@ -326,14 +69,14 @@ ORDER BY next_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
 
 
 class ScheduleRefused(HoldfastError):
-    """What is asked of a schedule makes no sense: no such name, a name that is taken, a wrong word."""
+    """A schedule is invalid: no such name, a name that is taken, an invalid value."""
 
     exit_code = INVALID
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What is to be submitted, and when. `input` and `config` are what `App.submit` takes."""
+    """What to submit, and when. `input` and `config` are those of `App.submit`."""
 
     name: str
     cron: Cron
@@ -354,11 +97,11 @@ class Schedule:
         Place.of(self.queue, self.priority, None)
 
     def key_at(self, when: dt.datetime) -> str:
-        """The submit key of the run for one time, so that no time has two runs."""
+        """Return the submit key of the run for one time, so that no time has two runs."""
         return f"{self.name}@{when.astimezone(dt.UTC).isoformat()}"
 
     def times(self, due: dt.datetime, now: dt.datetime) -> list[dt.datetime]:
-        """The times from the one that is `due` until now that are to have a run, oldest first."""
+        """Return the times from the one that is `due` until now that get a run, oldest first."""
         found = self.cron.latest(due, now, MOST_MISSED if self.missed == "all" else 1)
         if self.missed == "skip":
             return [time for time in found if now - time <= ON_TIME]
@@ -366,8 +109,10 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleLine:
-    """How a schedule stands. `trouble` is why its last time could not be submitted."""
+class ScheduleLine(View):
+    """A schedule as it is listed. `trouble` is why its last time could not be submitted."""
+
+    JSON = "name cron zone workflow queue priority missed paused next_at=next_time last_at last_run trouble created_by"
 
     name: str
     cron: str
@@ -383,16 +128,14 @@ class ScheduleLine:
     trouble: str | None
     created_by: str
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: name, cron, zone, workflow, queue, priority, missed, paused, next_at, last_at, last_run, trouble,
-        created_by."""
-        facts = {name: getattr(self, name) for name in self.__slots__}
-        times = {name: facts[name] and facts[name].isoformat() for name in ("next_at", "last_at")}
-        return {**facts, **times, "next_at": None if self.paused else times["next_at"]}
+    @property
+    def next_time(self) -> dt.datetime | None:
+        """Return the next time, `None` while the schedule is paused."""
+        return None if self.paused else self.next_at
 
 
 Submit = Callable[[Schedule, dt.datetime], str]
-"""Submits the run of a schedule for one time, under `key_at` that time; answers its id."""
+"""Submits the run of a schedule for one time, under `key_at` that time; returns its id."""
 
 
 class Schedules:
@@ -426,7 +169,7 @@ class Schedules:
             return self._line(connection, schedule.name)
 
     def lines(self) -> list[ScheduleLine]:
-        """Every schedule, by name."""
+        """Return every schedule, by name."""
         with self._store.transaction() as connection:
             rows = connection.execute(
                 f"SELECT {_FACTS} FROM schedule WHERE namespace = %s ORDER BY name", (self._store.namespace,)
@@ -434,13 +177,13 @@ class Schedules:
         return [_line(row) for row in rows]
 
     def pause(self, name: str) -> ScheduleLine:
-        """Let a schedule submit nothing until it is resumed."""
+        """Keep a schedule from submitting until it is resumed."""
         with self._store.transaction() as connection:
             self._update(connection, name, "paused = true")
             return self._line(connection, name)
 
     def resume(self, name: str) -> ScheduleLine:
-        """Let a schedule go on with its next time; those of the pause are not made up for."""
+        """Continue a schedule with its next time; those of the pause get no runs."""
         with self._store.transaction() as connection:
             line = self._line(connection, name)
             if line.paused:
@@ -450,17 +193,16 @@ class Schedules:
             return self._line(connection, name)
 
     def remove(self, name: str) -> None:
-        """Forget a schedule; the runs that it submitted stay."""
+        """Delete a schedule; the runs that it submitted stay."""
         with self._store.transaction() as connection:
             self._line(connection, name)
             connection.execute(f"DELETE FROM schedule WHERE {_THIS}", self._names(name))
 
     def tick(self, submit: Submit, workflows: Collection[str] | None = None) -> list[str]:
-        """Submit what is due and answer the run ids; of these `workflows` alone, if they are given.
+        """Submit what is due, of these `workflows` alone if they are given; return the run ids.
 
-        Several workers may do so at once: each schedule is one's alone at a time. One whose workflow is not known here
-        is left to them as it is; one whose runs cannot be submitted keeps the reason as its trouble, and is tried
-        again later.
+        Several workers may do so at once: each locks one schedule at a time. One whose workflow is not known here
+        is left to others; one whose runs cannot be submitted keeps the reason as its trouble, and is retried later.
         """
         runs: list[str] = []
         seen: list[str] = []
@@ -472,7 +214,7 @@ class Schedules:
     def _submit_next(
         self, submit: Submit, workflows: list[str] | None, seen: list[str], runs: list[str]
     ) -> bool:
-        """Submit what is due of one schedule that was not seen yet; `False` if there is none."""
+        """Submit what is due of one schedule that was not seen yet; return `False` if there is none."""
         values = {"namespace": self._store.namespace, "seen": seen, "workflows": workflows}
         with self._store.transaction() as connection:
             row = connection.execute(_TAKE, values).fetchone()
@@ -480,7 +222,7 @@ class Schedules:
                 return False
             name, (due, now) = row[0], row[-2:]
             seen.append(name)
-            connection.execute(_PATIENCE)
+            connection.execute(_GIVE_UP)
             try:
                 schedule = self._schedule(row)
                 submitted = [(submit(schedule, time), time) for time in schedule.times(due, now)]
@@ -506,8 +248,8 @@ class Schedules:
             logger.exception("schedule %s: its run cannot be submitted", name)
         text = problem_of(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
         changes = "trouble = %(trouble)s, retry_at = clock_timestamp() + make_interval(secs => %(seconds)s)"
-        told = text.replace("\0", "")[:1000].encode(errors="backslashreplace").decode()
-        self._update(connection, name, changes, trouble=told, seconds=TRY_AGAIN_AFTER)
+        trouble = text.replace("\0", "")[:1000].encode(errors="backslashreplace").decode()
+        self._update(connection, name, changes, trouble=trouble, seconds=TRY_AGAIN_AFTER)
 
     def _schedule(self, row: tuple[Any, ...]) -> Schedule:
         name, cron, zone, workflow, config, content, queue, priority, missed, _, _ = row
@@ -534,7 +276,7 @@ class Schedules:
         connection.execute(f"UPDATE schedule SET {changes} WHERE {_THIS}", {**values, **self._names(name)})
 
     def _line(self, connection: Connection, name: str) -> ScheduleLine:
-        """A schedule as it stands, for this transaction alone; an unknown one is refused."""
+        """Return a schedule and lock it; an unknown one is refused."""
         found = connection.execute(
             f"SELECT {_FACTS} FROM schedule WHERE {_THIS} FOR UPDATE", self._names(name)
         ).fetchone()
@@ -547,7 +289,7 @@ class Schedules:
 
 
 def submitting(store: Store, catalog: Catalog) -> Submit:
-    """What submits the runs of the workflows that a catalog knows."""
+    """Return what submits the runs of the workflows that a catalog knows."""
 
     def submit(schedule: Schedule, when: dt.datetime) -> str:
         app = catalog.of_workflow(store, schedule.workflow, schedule.config).app
@@ -569,7 +311,7 @@ def _line(row: tuple[Any, ...]) -> ScheduleLine:
 
 
 def _now(connection: Connection) -> dt.datetime:
-    """The time by the server's clock."""
+    """Return the time by the server's clock."""
     row = connection.execute("SELECT clock_timestamp()").fetchone()
     assert row is not None and isinstance(row[0], dt.datetime)
     return row[0]

@@ -1,4 +1,4 @@
-"""A worker: takes runs up, drives many at once, and leaves none behind when it is told to stop."""
+"""A worker: it claims runs, executes many at once, and hands them over when it stops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from holdfast.errors import (
 from holdfast.events import Observer
 from holdfast.fleet.catalog import Catalog, Known, UnknownWorkflow
 from holdfast.fleet.claims import Claim, Claims, LocalClaims, Wanted
-from holdfast.fleet.postgres_claims import PostgresClaims, is_postgres
+from holdfast.fleet.postgres_claims import PostgresClaims
+from holdfast.fleet.queues import is_postgres
 from holdfast.fleet.schedules import Schedules, submitting
 from holdfast.stores.base import Leases, Store
 from holdfast.threads import in_background
@@ -42,23 +43,23 @@ from holdfast.values import RunStatus
 logger = logging.getLogger("holdfast.fleet")
 
 LOOK_EVERY = 0.5
-"""How often, in seconds, a worker looks for runs of which nobody told it: those that are due, or orphaned."""
+"""The seconds between two looks for runs that nobody announced: those that are due, or orphaned."""
 
 AGAIN_AFTER = 1.0
-"""How long a run rests that was claimed too early, could not be saved, or is somebody else's."""
+"""The seconds that a run rests that was claimed too early, could not be saved, or has another owner."""
 
 SHORTAGES = 30
-"""How often in a row claims, or drives, may fail for want of descriptors or memory before the worker ends."""
+"""The claims, or executions, in a row that may lack descriptors or memory before the worker ends."""
 
 TICK = 1.0
-"""How often, in seconds, a worker looks whether something is scheduled."""
+"""The seconds between two looks at the schedules."""
 
-LAST_MOMENTS = 10.0
-"""How long a worker waits, after its grace, for drives to save what they can."""
+LAST_SECONDS = 10.0
+"""The seconds that a worker waits, after its grace, for executions to save what they can."""
 
 
 class WorkerEvent(NamedTuple):
-    """What a worker did with a run: `kind` is taken, conflict, refused, or the status it left the run in."""
+    """What a worker did with a run: `kind` is taken, conflict, refused, or the status of the run afterwards."""
 
     kind: str
     run: str
@@ -71,16 +72,16 @@ class WorkerEvent(NamedTuple):
 
 
 class Worker:
-    """Drives the runs of a store's queues, up to `concurrency` at once, until it is stopped.
+    """A worker that executes the runs of a store's queues, up to `concurrency` at once, until it is stopped.
 
-    Any number of workers may share a store, each in a process of its own, on any machine that reaches it. A run is
-    driven by one at a time: the journal refuses a second driver. What a worker that dies was doing is taken up
-    by another when its lease has run out.
+    Any number of workers may share a store, each in a process of its own, on any machine that reaches it. A run has
+    one owner at a time: the journal refuses a second one. The runs of a worker that dies are executed by another
+    when its lease has run out.
 
-    `catalog` says which graphs it knows; a few apps will do. `idle_timeout` is how long a run that only waits is
-    kept; `grace` how long steps may take to finish when the worker is stopped, before they are left to be run
-    again elsewhere. A worker that cannot reach its store tries again and again; one whose process has no more
-    descriptors or memory ends after a while, with `ResourceExhausted`, so that another can be started.
+    `catalog` has the graphs that it knows; a few apps suffice. `idle_timeout` is how long a run that only waits is
+    kept; `grace` how long steps may take to finish when the worker is stopped, before another worker runs them
+    again. A worker that cannot reach its store retries; one whose process has no more descriptors or memory ends
+    after a while, with `ResourceExhausted`, so that another can be started.
     """
 
     def __init__(
@@ -96,13 +97,13 @@ class Worker:
         tell: Callable[[WorkerEvent], None] | None = None,
     ) -> None:
         if concurrency < 1:
-            raise HoldfastError(f"a worker drives at least one run at once, not {concurrency!r}")
+            raise HoldfastError(f"a worker executes at least one run at once, not {concurrency!r}")
         known = catalog if isinstance(catalog, Catalog) else Catalog(catalog)
         self._store, self._catalog, self._concurrency = store, known, concurrency
         self._idle_timeout, self._grace, self._observer, self._tell = idle_timeout, grace, observer, tell
         self.claims: Claims = _claims_of(store, Wanted(queues, known.workflows))
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._drives: dict[str, Execution] = {}
+        self._executions: dict[str, Execution] = {}
         self._asides: set[asyncio.Future[None]] = set()
         self._shortages: Counter[str] = Counter()
         self._lacks: StoreError | None = None
@@ -117,7 +118,7 @@ class Worker:
             runner.run(self.arun(until_idle=until_idle))
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Take up no more runs, let steps finish within the grace (not `at_once`), hand the runs over, and end.
+        """Claim no more runs, let steps finish within the grace (not `at_once`), hand the runs over, and end.
 
         May be called from any thread.
         """
@@ -126,7 +127,7 @@ class Worker:
         self._nudge()
 
     async def arun(self, *, until_idle: bool = False) -> None:
-        """As `run`, in the running event loop and without handling signals."""
+        """Work as `run` does, in the running event loop and without handling signals."""
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         if isinstance(self._store, Leases):
             await in_background(self._store.lease)
@@ -136,7 +137,7 @@ class Worker:
             while not self._stopping.is_set():
                 found = await self._claim()
                 for claim in found:
-                    self._take_up(claim)
+                    self._begin(claim)
                 if until_idle and not self._tasks and not found and await self._is_idle():
                     break
                 if not found:
@@ -156,7 +157,7 @@ class Worker:
             self._loop = None
 
     async def _submit_scheduled(self) -> None:
-        """Submit what is scheduled, when its time has come, until the worker stops."""
+        """Submit what is scheduled, when it is due, until the worker stops."""
         schedules, submit = Schedules(self._store), submitting(self._store, self._catalog)
         while not self._stopping.is_set():
             try:
@@ -164,8 +165,6 @@ class Worker:
             except StoreError as error:
                 logger.warning("nothing can be scheduled: %s", error)
             await asyncio.sleep(TICK)
-
-    # Finding runs.
 
     async def _claim(self) -> list[Claim]:
         room = self._concurrency - len(self._tasks)
@@ -182,7 +181,7 @@ class Worker:
         return found
 
     def _went(self, what: str, error: StoreError | None = None) -> None:
-        """Note how claims, or drives, go; the worker stops if too often in a row it lacks what this process needs."""
+        """Count failures for lack of resources; stop the worker after too many in a row."""
         if error is None or not _is_shortage(error):
             self._shortages[what] = 0
             return
@@ -198,7 +197,7 @@ class Worker:
             return False
 
     async def _rest(self, seconds: float = LOOK_EVERY) -> None:
-        """Wait for a nudge, or not too long. Workers that look at the same moment get in each other's way."""
+        """Wait for a nudge, at most `seconds`, more or less: workers that look at the same time clash."""
         assert self._wake is not None
         try:
             async with asyncio.timeout(seconds * random.uniform(0.8, 1.2)):
@@ -212,22 +211,20 @@ class Worker:
         if loop is not None and wake is not None and not loop.is_closed():
             loop.call_soon_threadsafe(wake.set)
 
-    # Driving them.
-
-    def _take_up(self, claim: Claim) -> None:
-        task = asyncio.get_running_loop().create_task(self._drive(claim), name=f"holdfast {claim.run}")
+    def _begin(self, claim: Claim) -> None:
+        task = asyncio.get_running_loop().create_task(self._execute(claim), name=f"holdfast {claim.run}")
         self._tasks[claim.run] = task
         task.add_done_callback(lambda _: self._over(claim.run))
 
     def _over(self, run: str) -> None:
         self._tasks.pop(run, None)
-        self._drives.pop(run, None)
+        self._executions.pop(run, None)
         self._nudge()
 
-    async def _drive(self, claim: Claim) -> None:
+    async def _execute(self, claim: Claim) -> None:
         rest = AGAIN_AFTER
         try:
-            rest = await self._taken_up(claim)
+            rest = await self._load_and_execute(claim)
         except (RunConflict, RunFinished, RunNotFound) as error:
             self._say("conflict", claim, error)
         except UnknownWorkflow as error:
@@ -239,40 +236,40 @@ class Worker:
             return
         except StoreError as error:
             logger.warning("run %s is left for now: %s", claim.run, error)
-            self._went("drives", error)
+            self._went("executions", error)
         except HoldfastError as error:
             # Another version of the graph, a missing key or package: another worker may be able to.
             self.claims.leave(claim.run)
             self._say("refused", claim, error)
         except Exception as error:
-            logger.exception("run %s cannot be taken up", claim.run)
+            logger.exception("run %s cannot be executed", claim.run)
             await self._refuse(claim, error)
             return
         finally:
-            self._drives.pop(claim.run, None)
+            self._executions.pop(claim.run, None)
         await self._settle(self.claims.release, claim.run, rest)
 
-    async def _taken_up(self, claim: Claim) -> float:
-        """Load what drives a run, and drive it, unless the worker is stopping; answers how long the run is to rest."""
+    async def _load_and_execute(self, claim: Claim) -> float:
+        """Load the app of a run, and execute it, unless the worker is stopping; return how long the run is to rest."""
         known = await in_background(self._catalog.of_run, self._store, claim.run, claim.workflow)
         if self._stopping.is_set():
             return 0.0
         self._say("taken", claim, claim.why)
-        rest = await self._driven(claim, known)
-        self._went("drives")
+        rest = await self._execute_with(claim, known)
+        self._went("executions")
         return rest
 
     async def _refuse(self, claim: Claim, error: Exception) -> None:
         self._say("refused", claim, error)
         await self._settle(self.claims.strike, claim.run, f"{type(error).__name__}: {problem_of(error)}")
 
-    async def _driven(self, claim: Claim, known: Known) -> float:
-        """Drive a run as far as it goes; answers how long it is to rest before it is claimed again."""
+    async def _execute_with(self, claim: Claim, known: Known) -> float:
+        """Execute a run as far as it goes; return how long it is to rest before it is claimed again."""
         is_new = known.announcer is not None and claim.why == "queued"
         is_new = is_new and await in_background(self._is_new, claim.run)
 
-        def hold(drive: Execution) -> None:
-            self._hold(claim.run, drive)
+        def hold(execution: Execution) -> None:
+            self._hold(claim.run, execution)
             if is_new and known.announcer is not None:
                 self._aside(_guarded(known.announcer.started), claim.run)
 
@@ -304,7 +301,7 @@ class Worker:
         return facts[0].due_at if facts else None
 
     def _is_new(self, run: str) -> bool:
-        """Whether nothing of a run is done yet."""
+        """Return whether nothing of a run is done yet."""
         marks = self._store.marks(run, limit=2)
         return len(marks) < 2
 
@@ -312,10 +309,10 @@ class Worker:
         if known.announcer is not None:
             await in_background(_guarded(known.announcer.ended), claim.run, status, error)
 
-    def _hold(self, run: str, drive: Execution) -> None:
-        self._drives[run] = drive
+    def _hold(self, run: str, execution: Execution) -> None:
+        self._executions[run] = execution
         if self._stopping.is_set():
-            self._ask_to_leave(drive)
+            self._ask_to_leave(execution)
 
     async def _settle(self, what: Callable[..., None], run: str, *arguments: Any) -> None:
         try:
@@ -326,27 +323,25 @@ class Worker:
         except StoreError as error:
             logger.warning("run %s: its claim runs out by itself, it cannot be given back: %s", run, error)
 
-    # Stopping.
-
-    def _ask_to_leave(self, drive: Execution) -> None:
+    def _ask_to_leave(self, execution: Execution) -> None:
         if self._at_once:
-            drive.request_stop(RunStatus.QUEUED, "the worker stops")
+            execution.request_stop(RunStatus.QUEUED, "the worker stops")
         else:
-            drive.request_pause("the worker stops", RunStatus.QUEUED)
+            execution.request_pause("the worker stops", RunStatus.QUEUED)
 
     async def _drain(self) -> None:
-        """Let what is under way finish within the grace, then leave the rest to others."""
-        for drive in list(self._drives.values()):
-            self._ask_to_leave(drive)
+        """Let executions finish within the grace, then leave the rest to others."""
+        for execution in list(self._executions.values()):
+            self._ask_to_leave(execution)
         if not self._at_once:
             await self._until_all_left(self._grace)
         self._at_once = True
-        for drive in list(self._drives.values()):
-            self._ask_to_leave(drive)
-        await self._until_all_left(LAST_MOMENTS)
+        for execution in list(self._executions.values()):
+            self._ask_to_leave(execution)
+        await self._until_all_left(LAST_SECONDS)
         if self._tasks:
-            # They wait for a store that is away; without this they would go on doing so.
-            logger.warning("%d runs are left without a word, as the store does not answer", len(self._tasks))
+            # They wait for a store that does not answer, and would go on doing so.
+            logger.warning("%d runs are left as they are, as the store does not answer", len(self._tasks))
             self._store.close()
         for task in self._tasks.values():
             task.cancel()
@@ -360,7 +355,7 @@ class Worker:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and Ctrl+C stop the worker; once more stops it at once."""
+        """Stop the worker on SIGTERM and Ctrl+C; at once on the second."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -376,7 +371,7 @@ class Worker:
                 signal.signal(number, handler)
 
     def _say(self, kind: str, claim: Claim, what: str | Exception = "", due_at: float | None = None) -> None:
-        """Tell what became of a run. Whatever comes of telling, the run's claim is not lost over it."""
+        """Report what became of a run. An error in `tell` does not lose the run's claim."""
         if self._tell is None:
             return
         text = problem_of(what) if isinstance(what, Exception) else what
@@ -384,22 +379,22 @@ class Worker:
         try:
             self._tell(WorkerEvent(kind, claim.run, claim.workflow, claim.queue, text, due_at, remedies))
         except BrokenPipeError:
-            logger.warning("nobody reads what this worker tells: it stops")
+            logger.warning("nobody reads what this worker reports: it stops")
             self._tell = None
             self.stop()
         except Exception:
-            logger.exception("what was to be told of run %s failed", claim.run)
+            logger.exception("reporting on run %s failed", claim.run)
 
 
 def _is_shortage(error: StoreError) -> bool:
-    """Whether a store failed because this process may have no more descriptors or memory."""
+    """Return whether a store failed because this process may have no more descriptors or memory."""
     codes = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
     # The last is how SQLite says it.
     return any(words in str(error) for words in (*map(os.strerror, codes), "out of memory"))
 
 
 def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
-    """A function that logs what goes wrong in a hook."""
+    """Return a function that logs what goes wrong in a hook."""
 
     def call(run: str, *facts: str) -> None:
         try:

@@ -7,7 +7,7 @@ import math
 from random import Random
 from zoneinfo import ZoneInfo
 
-from holdfast.fleet.schedules import Cron, CronInvalid
+from holdfast.fleet.cron import Cron, CronInvalid
 from holdfast.workflows.model import seconds
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import Check, Target, Wrong

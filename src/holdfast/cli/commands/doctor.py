@@ -23,7 +23,7 @@ from holdfast.cli.errors import COMPLETED, CONFIGURATION
 from holdfast.cli.reading import json_option
 from holdfast.cli.store_option import chosen_url, open_existing, open_journal, store_option, store_place
 from holdfast.errors import HoldfastError, RunNotFound
-from holdfast.fleet.postgres_claims import is_postgres
+from holdfast.fleet.queues import is_postgres
 from holdfast.views.plain import size_text
 
 if TYPE_CHECKING:

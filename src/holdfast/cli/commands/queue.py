@@ -16,8 +16,7 @@ from holdfast.cli.store_option import chosen_url, open_existing, store_option
 from holdfast.errors import RunNotFound
 
 if TYPE_CHECKING:
-    from holdfast.fleet.postgres_claims import Limit, Limits, Rate
-    from holdfast.fleet.queues import QueueLine
+    from holdfast.fleet.queues import Limit, Limits, QueueLine, Rate
 
 
 @click.group()
@@ -113,7 +112,7 @@ def set_(name: str, max_running: int | None, rate: str | None, store: str | None
 
 
 def _rate(text: str) -> Rate:
-    from holdfast.fleet.postgres_claims import Rate
+    from holdfast.fleet.queues import Rate
 
     found = re.fullmatch(r"\s*(\d{1,10})\s*/\s*(\d{0,12}(?:\.\d{1,6})?)\s*s?", text)
     if found is None or not found[2]:
@@ -165,8 +164,7 @@ def unset(name: str, store: str | None, as_json: bool) -> int:
 
 def _changed(store: str | None, name: str, as_json: bool, change: Callable[[Limits], object]) -> int:
     """Change the limits of a queue and tell what they are now."""
-    from holdfast.fleet.postgres_claims import Limit, Limits, open_postgres
-    from holdfast.fleet.queues import QueueLine
+    from holdfast.fleet.queues import Limit, Limits, QueueLine, open_postgres
 
     opened = open_postgres(chosen_url(store), "limits of queues")
     try:

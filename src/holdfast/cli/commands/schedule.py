@@ -100,7 +100,8 @@ def add(
     with loading():
         from holdfast.cli.run_settings import Wishes
         from holdfast.engine.submission import DEFAULT_QUEUE
-        from holdfast.fleet.schedules import Cron, Schedule
+        from holdfast.fleet.cron import Cron
+        from holdfast.fleet.schedules import Schedule
         from holdfast.workflows.workflow import load_workflow
 
     when = Cron(cron, zone)
@@ -227,7 +228,7 @@ def next_(cron: str, zone: str, count: int, as_json: bool) -> int:
     """
     from zoneinfo import ZoneInfo
 
-    from holdfast.fleet.schedules import Cron
+    from holdfast.fleet.cron import Cron
 
     wanted, at = Cron(cron, zone), dt.datetime.now(dt.UTC)
     times = []
@@ -260,7 +261,7 @@ def _told(line: ScheduleLine, as_json: bool) -> int:
 
 @contextmanager
 def _opened(url: str) -> Iterator[Schedules]:
-    from holdfast.fleet.postgres_claims import open_postgres
+    from holdfast.fleet.queues import open_postgres
     from holdfast.fleet.schedules import Schedules
 
     store = open_postgres(url, "schedules")
