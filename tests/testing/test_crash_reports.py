@@ -228,7 +228,7 @@ def fail(state: Any) -> dict[str, Any]:
 def test_a_failure_is_shown_with_the_frames_of_its_author_and_no_others(mode: str) -> None:
     text = said(chain("shop", ("fail", fail)), mode=mode)
 
-    assert "caused by ValueError: on purpose" in text and "caused by KeyError: 'the reason'" in text
+    assert "ValueError: on purpose" in text and "KeyError: 'the reason'" in text
     assert f'File "{__file__}"' in text and 'raise KeyError("the reason")' in text
     assert "asyncio" not in text and "holdfast/engine" not in text
     assert (

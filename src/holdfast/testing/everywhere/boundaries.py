@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import json
-import linecache
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from holdfast.journal.records import (
 )
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Append, Conflict, Store
-from holdfast.testing.invariants import START, STORED, Ledger
+from holdfast.testing.invariants import START, STORED, FileLedger
 from holdfast.testing.wrapped_store import Crash, WrappedStore, when_caller_returns
 
 COMMIT_POINTS = ("before", "committed", "acknowledged")
@@ -144,7 +143,7 @@ def _words(records: Iterable[Record]) -> Iterator[str]:
 
 
 DIED = "died"
-LIFE = "life"
+EXECUTION = "execution"
 LEFT, FAILED, RETURNED = "left", "failed", "returned"
 """How the body of a step ends; the key is the step."""
 LOOKS = "looks"
@@ -154,10 +153,10 @@ BEGINS = (START, LOOKS)
 
 
 class Watch:
-    """Counts the boundaries that a life comes to, and ends it at the one that it is doomed to die at."""
+    """Counts the boundaries that a life comes to, and ends it at the one that it is crash_ated to die at."""
 
-    def __init__(self, ledger: Ledger, doom: Boundary | None, crash: Callable[[], object]) -> None:
-        self.ledger, self._doom, self._crash = ledger, doom, crash
+    def __init__(self, ledger: FileLedger, crash_at: Boundary | None, crash: Callable[[], object]) -> None:
+        self.ledger, self._crash_at, self._crash = ledger, crash_at, crash
         self.seen: list[Boundary] = []
         self.dead = self.is_late = False
         self._counts: dict[str, int] = {}
@@ -170,7 +169,7 @@ class Watch:
             number = self._counts[point] = self._counts.get(point, 0) + 1
             boundary = Boundary(point, number, what)
             self.seen.append(boundary)
-            if not self._is_doom(point, number):
+            if not self._is_crash_at(point, number):
                 return
             self.dead = True
         self.ledger.write(DIED, f"{point}-{number}", json.dumps(str(boundary)))
@@ -178,7 +177,7 @@ class Watch:
 
     def comes_next(self, point: str) -> bool:
         """Whether the next boundary of this kind is the one to die at."""
-        return self._is_doom(point, self._counts.get(point, 0) + 1)
+        return self._is_crash_at(point, self._counts.get(point, 0) + 1)
 
     def refuse_if_dead(self) -> None:
         """Raise `Crash` in what goes on although the life is over."""
@@ -189,8 +188,8 @@ class Watch:
         """End this life, which takes too long: from now on whatever goes on in it is refused."""
         self.dead = self.is_late = True
 
-    def _is_doom(self, point: str, number: int) -> bool:
-        return self._doom is not None and self._doom.place == (point, number)
+    def _is_crash_at(self, point: str, number: int) -> bool:
+        return self._crash_at is not None and self._crash_at.place == (point, number)
 
 
 class Pass(NamedTuple):
@@ -260,53 +259,36 @@ class WatchedStore(WrappedStore):
 # An error as its author wants to see it: what was raised, why, and where in the author's own code.
 
 
-_PACKAGE = Path(__file__).resolve().parents[2]
 _NOT_OWN = tuple(
     f"{folder}/"
-    for folder in (_PACKAGE, Path(asyncio.__file__).parent, Path(concurrent.futures.__file__).parent)
+    for folder in (
+        Path(__file__).resolve().parents[2],
+        Path(asyncio.__file__).parent,
+        Path(concurrent.futures.__file__).parent,
+    )
 )
 _NOT_OWN_FILES = (threading.__file__, contextlib.__file__)
 _MOST_FRAMES = 8
 
 
 def own_trace(error: BaseException) -> str:
-    """An error and what caused it, each with the frames that are neither Holdfast's nor the event loop's."""
-    return "\n".join(_traced(error, set()))
+    """Return an error and what caused it, each with the frames that are neither Holdfast's nor the event loop's."""
+    told = traceback.TracebackException.from_exception(error)
+    _keep_own_frames(told)
+    return "".join(told.format()).strip()
 
 
-def _traced(error: BaseException, seen: set[int]) -> Iterator[str]:
-    seen.add(id(error))
-    yield "".join(traceback.format_exception_only(error)).strip()
-    yield from _frames(error)
-    for part in error.exceptions[:3] if isinstance(error, BaseExceptionGroup) else ():
-        yield from _told(part, "one of them", seen)
-    cause = error.__cause__ or getattr(error, "cause", None)
-    if cause is None and not error.__suppress_context__:
-        yield from _told(error.__context__, "while handling", seen)
-    else:
-        yield from _told(cause, "caused by", seen)
+def _keep_own_frames(told: traceback.TracebackException | None) -> None:
+    if told is None:
+        return
+    own = [frame for frame in told.stack if not _is_foreign(frame.filename)]
+    told.stack = traceback.StackSummary.from_list(own[-_MOST_FRAMES:])
+    for part in (told.__cause__, told.__context__, *(told.exceptions or ())):
+        _keep_own_frames(part)
 
 
-def _told(error: object, how: str, seen: set[int]) -> Iterator[str]:
-    if isinstance(error, BaseException) and id(error) not in seen:
-        first, *more = _traced(error, seen)
-        yield f"{how} {first}"
-        yield from more
-
-
-def _frames(error: BaseException) -> Iterator[str]:
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
-    if len(own) > _MOST_FRAMES:
-        yield f"  … {len(own) - _MOST_FRAMES} frames …"
-    for frame in own[-_MOST_FRAMES:]:
-        yield f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}'
-        line = frame.line or linecache.getline(frame.filename, frame.lineno or 0).strip()
-        if line:
-            yield f"    {line}"
-
-
-def _is_own(filename: str) -> bool:
-    return not filename.startswith(("<frozen", *_NOT_OWN)) and filename not in _NOT_OWN_FILES
+def _is_foreign(filename: str) -> bool:
+    return filename.startswith(("<frozen", *_NOT_OWN)) or filename in _NOT_OWN_FILES
 
 
 # Which node a step is a step of, and in which sub-graphs that is.

@@ -19,9 +19,9 @@ from holdfast.testing.everywhere.boundaries import (
     COMMIT_POINTS,
     DIED,
     EVERY_POINT,
+    EXECUTION,
     FAILED,
     LEFT,
-    LIFE,
     RETURNED,
     Boundary,
     StatePath,
@@ -31,8 +31,10 @@ from holdfast.testing.everywhere.boundaries import (
     sampled,
 )
 from holdfast.testing.everywhere.effects import AGAIN, UNKEYED, Effect, Usual
+from holdfast.testing.everywhere.executions import ANSWERED, DECIDED, End, Subject, Trial
 from holdfast.testing.everywhere.judging import (
     COMPARED,
+    LATE,
     OF_RUN,
     RESULT,
     SAME,
@@ -41,8 +43,7 @@ from holdfast.testing.everywhere.judging import (
     RunSeen,
     Wanted,
 )
-from holdfast.testing.everywhere.lives import ANSWERED, DECIDED, End, Subject, Trial
-from holdfast.testing.everywhere.worlds import DID_NOT_END, Died, FastPlace, FolderPlace, Place, store_maker
+from holdfast.testing.everywhere.processes import Died, FastPlace, FolderPlace, Place, store_maker
 from holdfast.testing.fakes import Answers
 from holdfast.testing.invariants import EFFECT, START, Line
 from holdfast.values import RunStatus
@@ -218,7 +219,7 @@ def excerpt(lines: Sequence[Line]) -> list[str]:
 def _told(line: Line) -> str:
     what, key, detail = line
     match what:
-        case _ if what == LIFE:
+        case _ if what == EXECUTION:
             return f"a process {key} the run"
         case _ if what == START:
             return f"  step {key!r} begins"
@@ -403,7 +404,7 @@ class _Campaign:
         __tracebackhide__ = True
         app = self._trial.subject.ready().app
         with self._place() as place:
-            first = place.live(self._trial, None, None)
+            first = place.execute(self._trial, None, None)
             lines = place.lines()
         self._take_in(first)
         self._effects = len(first.deeds)
@@ -463,7 +464,7 @@ class _Campaign:
         """One more run that nobody disturbs."""
         __tracebackhide__ = True
         with self._place() as place:
-            return place.live(self._trial, None, wanted)
+            return place.execute(self._trial, None, wanted)
 
     def _without(self, wanted: Wanted, end: End) -> Wanted:
         """Leave out what an end, which no crash explains, shows to be another each time."""
@@ -509,7 +510,7 @@ class _Campaign:
         if any(finding.kind in COMPARED for finding in end.findings):
             wanted = self._without_what_differs_anyway(wanted, boundary, end)
             end = self._judged_again(wanted, end, lines)
-        self._late += DID_NOT_END in end.error
+        self._late += end.reason == LATE
         self._take_in(end)
         self._decisions.update(end.decisions)
         if end.status == "refused":
@@ -522,7 +523,7 @@ class _Campaign:
         """How a life that is to die at a boundary ends, if it does not come to it; `None` if it dies."""
         __tracebackhide__ = True
         try:
-            end = place.live(self._trial, boundary, wanted)
+            end = place.execute(self._trial, boundary, wanted)
         except Died:
             self._kills += 1
             return None
@@ -535,11 +536,11 @@ class _Campaign:
         if self._kill_resumes:
             point = COMMIT_POINTS[self._resumes % len(COMMIT_POINTS)]
             try:
-                return place.live(self._trial, Boundary(point, 1), wanted)
+                return place.execute(self._trial, Boundary(point, 1), wanted)
             except Died:
                 self._kills += 1
             self._resumes += 1
-        return place.live(self._trial, None, wanted)
+        return place.execute(self._trial, None, wanted)
 
     def _report(self, name: str, boundaries: list[Boundary]) -> CrashReport:
         self._note_what_was_seen()

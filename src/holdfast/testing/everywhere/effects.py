@@ -11,7 +11,6 @@ import inspect
 import json
 import os
 import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,16 +23,16 @@ from holdfast.graph.graph import Graph, Node
 from holdfast.graph.validation import choice_of
 from holdfast.testing.everywhere.boundaries import (
     BEGINS,
+    EXECUTION,
     FAILED,
     LEFT,
-    LIFE,
     LOOKS,
     RETURNED,
     Pass,
     Watch,
     nodes_of,
 )
-from holdfast.testing.invariants import EFFECT, START, FileLedger, Ledger, Line
+from holdfast.testing.invariants import EFFECT, START, FileLedger, Line
 from holdfast.testing.wrapped_store import Crash
 
 UNKEYED = "effect-without-key"
@@ -73,20 +72,8 @@ class Effect(NamedTuple):
         return f"{self.name!r}{facts}{key}"
 
 
-class _Book:
-    """The ledger that effects are written to now, if there is one."""
-
-    def __init__(self) -> None:
-        self.ledger: Ledger | None = None
-        self.lock = threading.Lock()
-
-    def reset(self) -> None:
-        self.lock = threading.Lock()
-
-
-_book = _Book()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_book.reset)
+_ledger: FileLedger | None = None
+"""The ledger that effects are written to now, if there is one."""
 
 
 def record_effect(name: str, key: str | None = None, **facts: Any) -> bool:
@@ -106,7 +93,7 @@ def record_effect(name: str, key: str | None = None, **facts: Any) -> bool:
         passing.watch.refuse_if_dead()
         step = passing.step
     plain = _plain_facts(name, facts)
-    with _book.lock, _between_processes(ledger):
+    with _alone(ledger):
         known = key is not None and any(
             effect.key == key and effect.name == name for effect in effects_of(ledger.lines())
         )
@@ -146,7 +133,7 @@ def counted_in_run(what: str) -> int | None:
     ledger, _ = _place()
     if ledger is None:
         return None
-    with _book.lock, _between_processes(ledger):
+    with _alone(ledger):
         ledger.write(COUNTED, what)
         return sum(line.what == COUNTED and line.key == what for line in ledger.lines())
 
@@ -164,17 +151,17 @@ def recorded_effects(name: str | None = None) -> list[Effect]:
 
 
 @contextlib.contextmanager
-def effects_go_to(ledger: Ledger) -> Iterator[None]:
+def effects_go_to(ledger: FileLedger) -> Iterator[None]:
     """Let effects be written to this ledger, by this process and those that it starts."""
-    earlier, _book.ledger = _book.ledger, ledger
+    global _ledger
+    earlier, _ledger = _ledger, ledger
     variable = os.environ.get(LEDGER_VARIABLE)
-    if isinstance(ledger, (FileLedger, OpenLedger)):
-        os.environ[LEDGER_VARIABLE] = str(ledger.path)
+    os.environ[LEDGER_VARIABLE] = str(ledger.path)
     try:
         with _known_in_pools():
             yield
     finally:
-        _book.ledger = earlier
+        _ledger = earlier
         if variable is None:
             os.environ.pop(LEDGER_VARIABLE, None)
         else:
@@ -207,34 +194,6 @@ def _known_in_pools() -> Iterator[None]:
         pool.submit = submit  # type: ignore[method-assign]
 
 
-class OpenLedger(Ledger):
-    """A ledger in memory that several threads write to, and other programs by way of a file."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path = path
-        self._taken = 0
-        self._lock = threading.Lock()
-
-    def write(self, what: str, key: str, detail: str = "") -> None:
-        with self._lock:
-            self._take_in()
-            super().write(what, key, detail)
-
-    def lines(self) -> list[Line]:
-        with self._lock:
-            self._take_in()
-            return list(super().lines())
-
-    def _take_in(self) -> None:
-        """Add what programs have written since."""
-        if not self.path.exists():
-            return
-        added = FileLedger(self.path).lines()[self._taken :]
-        self._taken += len(added)
-        self._lines += added
-
-
 @contextlib.contextmanager
 def effects_elsewhere(ledger: FileLedger, step: str) -> Iterator[None]:
     """Let effects be written to this ledger as those of a step, in a process that others may use as well."""
@@ -246,13 +205,13 @@ def effects_elsewhere(ledger: FileLedger, step: str) -> Iterator[None]:
         _elsewhere.reset(token)
 
 
-def _place() -> tuple[Ledger | None, str]:
+def _place() -> tuple[FileLedger | None, str]:
     """Where effects are to be written, and whose they are if nobody knows better."""
     elsewhere = _elsewhere.get()
     if elsewhere is not None:
         return elsewhere
-    if _book.ledger is not None:
-        return _book.ledger, ""
+    if _ledger is not None:
+        return _ledger, ""
     path = os.environ.get(LEDGER_VARIABLE)
     if not path or not Path(path).parent.is_dir():  # A process that outlived its test tells nobody.
         return None, ""
@@ -260,10 +219,8 @@ def _place() -> tuple[Ledger | None, str]:
 
 
 @contextlib.contextmanager
-def _between_processes(ledger: Ledger) -> Iterator[None]:
-    if not isinstance(ledger, FileLedger):
-        yield
-        return
+def _alone(ledger: FileLedger) -> Iterator[None]:
+    """Keep other threads and processes from the ledger meanwhile."""
     import fcntl
 
     with Path(f"{ledger.path}.lock").open("a") as held:
@@ -286,7 +243,7 @@ def effects_of(lines: Iterable[Line]) -> list[Effect]:
             under_way.add(key)
         elif what in (LEFT, FAILED, RETURNED):
             under_way.discard(key)
-        elif what == LIFE:
+        elif what == EXECUTION:
             under_way.clear()
         elif what in (EFFECT, UNKEYED, AGAIN):
             told = json.loads(detail)
@@ -461,10 +418,8 @@ def _watched_node(node: Node, facts: Mapping[str, Any], watch: Watch) -> Node:
         version = Fingerprint(facts.get("fingerprint") or node.fingerprint())
     if runs_here(node):
         function = (_watched_async if node.is_async else _watched)(node.function, watch)
-    elif isinstance(watch.ledger, (FileLedger, OpenLedger)):
-        function = Elsewhere(node.function, str(watch.ledger.path))
     else:
-        return node
+        function = Elsewhere(node.function, str(watch.ledger.path))
     look = node.if_interrupted
     return dataclasses.replace(
         node,

@@ -134,37 +134,37 @@ def of_repetition(first: Effect, again: Effect, ended: Line | None, times: int) 
     return what, f"{fix}\n{anyhow}"
 
 
-def of_failure(error: str, undisturbed: bool = False, retries: bool = False) -> str:
-    """What to do about a run that does not come to its end, because of a node that `retries` if so."""
-    fix = _of_error(error, undisturbed, retries)
-    return f"It fails without any crash: mend that first. {fix}".strip() if undisturbed else fix
+UNANSWERED, NOT_STORABLE, CONFLICT, LATE, RETRIED = (
+    "unanswered",
+    "not storable",
+    "conflict",
+    "late",
+    "retried",
+)
+"""Why a run did not come to its end, as far as there is advice for it."""
+
+_OF_REASON = {
+    UNANSWERED: "Give the answer: crash_everywhere(…, answers={name: value}), or a function of the pause.",
+    NOT_STORABLE: "What a step returns has to be stored: return plain data, or register the type.",
+    CONFLICT: "Somebody else executes the run too: does a node start or resume a run by itself?",
+}
+_LATE_UNDISTURBED = "Does a body wait or loop for ever? If it just takes longer: give timeout=."
+_OF_RESUME = {
+    LATE: "A body waits for something that the new process does not have: a thread, a lock, a server that the first "
+    "process started. Or it just takes longer: give timeout=.",
+    RETRIED: "An attempt that a crash interrupts is one of the attempts that `Retry` allows: after it fewer are left. "
+    "Allow one more, if the service may fail as often as that; or resume once more, as the error says.",
+    "": "A resumed process begins with nothing but the journal: does a body rely on something that only the first "
+    "process had, such as a global variable, a temporary file or an open connection?",
+}
 
 
-def _of_error(error: str, undisturbed: bool, retries: bool) -> str:
-    if "has no answer" in error or "nobody answers" in error:
-        return "Give the answer: crash_everywhere(…, answers={name: value}), or a function of the pause."
-    if "CodecError" in error:
-        return "What a step returns has to be stored: return plain data, or register the type."
-    if "RunConflict" in error:
-        return "Somebody else drives the run too: does a node start or resume a run by itself?"
-    if "did not end" in error and undisturbed:
-        return "Does a body wait or loop for ever? If it just takes longer: give timeout=."
-    if "did not end" in error:
-        return (
-            "A body waits for something that the new process does not have: a thread, a lock, a server that the first "
-            "process started. Or it just takes longer: give timeout=."
-        )
+def of_failure(reason: str, undisturbed: bool = False) -> str:
+    """Return what to do about a run that does not come to its end."""
     if undisturbed:
-        return ""
-    if retries:
-        return (
-            "An attempt that a crash interrupts is one of the attempts that `Retry` allows: after it fewer are left. "
-            "Allow one more, if the service may fail as often as that; or resume once more, as the error says."
-        )
-    return (
-        "A resumed process begins with nothing but the journal: does a body rely on something that only the first "
-        "process had, such as a global variable, a temporary file or an open connection?"
-    )
+        fix = _LATE_UNDISTURBED if reason == LATE else _OF_REASON.get(reason, "")
+        return f"It fails without any crash: mend that first. {fix}".strip()
+    return _OF_REASON.get(reason) or _OF_RESUME[reason]
 
 
 _MOST_SHOWN = 4
@@ -264,11 +264,11 @@ class Judge:
         codec: Codec,
         lines: Sequence[Line],
         skipped: bool,
-        retries: bool,
+        reason: str,
     ) -> list[Finding]:
         """Everything that is wrong with a run; without `wanted` it is itself the undisturbed one.
 
-        `skipped` says that somebody decided to pass a step over, `retries` that the node that failed has a `Retry`.
+        `skipped` says that somebody decided to skip a step, `reason` why the run failed.
         """
         found = list(self.of_effects(seen, wanted, lines, status))
         if status == RunStatus.COMPLETED:
@@ -280,7 +280,7 @@ class Judge:
         else:
             happened = error or f"the run is {status}"
             kind = "resume" if wanted is not None else "run"
-            fix = of_failure(happened, wanted is None, retries)
+            fix = of_failure(reason, wanted is None)
             found.insert(0, Finding(kind, _FAILED[kind], fix, "", happened, kind))
         return found
 

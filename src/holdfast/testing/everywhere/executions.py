@@ -1,20 +1,19 @@
-"""One life of a run: from its beginning, or from where the last life died, to its end or its own death."""
+"""One execution of a run under test: from its start, or from where the last one crashed, to its end or its crash."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import ctypes
 import dataclasses
 import functools
 import os
-import signal
 import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -24,7 +23,7 @@ from holdfast import clock
 from holdfast.engine.app import App
 from holdfast.engine.once import StepInterrupted
 from holdfast.engine.settings import Outcome, Pause
-from holdfast.errors import ExecutionError, HoldfastError, RunNotFound
+from holdfast.errors import CodecError, ExecutionError, HoldfastError, RunConflict, RunNotFound
 from holdfast.graph.builder import StateGraph
 from holdfast.graph.graph import Graph
 from holdfast.journal.journal import Journal
@@ -33,7 +32,7 @@ from holdfast.journal.run_state import ABOUT_DOUBTS
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.everywhere import effects as bodies
-from holdfast.testing.everywhere.boundaries import LIFE, Boundary, Watch, WatchedStore, own_trace
+from holdfast.testing.everywhere.boundaries import EXECUTION, Boundary, Watch, WatchedStore, own_trace
 from holdfast.testing.everywhere.effects import (
     Deed,
     deeds_of,
@@ -42,13 +41,21 @@ from holdfast.testing.everywhere.effects import (
     runs_here,
     watched_graph,
 )
-from holdfast.testing.everywhere.judging import Finding, Judge, Wanted
+from holdfast.testing.everywhere.judging import (
+    CONFLICT,
+    NOT_STORABLE,
+    RETRIED,
+    UNANSWERED,
+    Finding,
+    Judge,
+    Wanted,
+)
 from holdfast.testing.fakes import Answers
-from holdfast.testing.invariants import FINISHED, Ledger, read_journal
+from holdfast.testing.invariants import FINISHED, FileLedger, read_journal
 from holdfast.testing.wrapped_store import Crash
 from holdfast.values import RunStatus
 
-# What is tested: a graph, an app, a function that makes one, or a workflow file; made ready for each life .
+# What is tested: a graph, an app, a function that makes one, or a workflow file; made ready for each execution.
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Subject:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def settled(self) -> Subject:
-        """The same, compiled once for all lives, where nobody is to make it anew."""
+        """The same, compiled once for all executions, where nobody is to make it anew."""
         __tracebackhide__ = True
         is_graph = isinstance(self.given, (StateGraph, App))
         return dataclasses.replace(self, given=self.ready()) if is_graph else self
@@ -144,104 +151,72 @@ def on_store(app: App, store: Store, changed: Callable[[Any, Any], Any]) -> App:
     return App(dataclasses.replace(settings, journal=journal, graph=graph, facts=None))
 
 
-# A call that may take so long and no longer, in this process.
+# A call that may take so long and no longer.
 
 
 Result = TypeVar("Result")
 
 _AGAIN = 0.1
-"""Tried once more after so many seconds, if it was no good moment, or if somebody caught it and went on."""
+"""A late call is broken off again after so many seconds, if somebody caught it and went on."""
 
 _PATIENCE = 20
-"""How often a good moment is waited for."""
+"""How often a good moment to break it off is waited for; then it is broken off anywhere."""
 
 _TRACERS = ("coverage",)
-"""Whatever these do is soon done, and they hold locks that nobody would ever release."""
+"""Code that holds locks which nobody else releases, and is soon done."""
 
 
 class Late(Crash):
-    """It took too long; like a death, nothing that catches an `Exception` can swallow it."""
+    """A call that took too long; like a crash, nothing that catches an `Exception` can swallow it."""
 
 
 def within(seconds: float, call: Callable[[], Result], give_up: Callable[[], object]) -> Result:
-    """What `call` returns; raise `Late` if that takes longer, `give_up` called first.
+    """Return what `call` returns, in a thread; raise `Late` if that takes longer, `give_up` called first.
 
     The body of a step is broken off by a `Late` wherever it is. An event loop is not: its tasks are cancelled, for what
     is raised between any two instructions of it, or of Holdfast, leaves locks behind that nobody releases. Only what
-    heeds neither is broken off anywhere.
-
-    In the main thread an alarm does this; one that somebody else has set is kept, and goes off instead if it is due
-    earlier. Elsewhere the call is made in another thread, and left behind if it does nothing in Python for long.
+    heeds neither is broken off anywhere, and left behind if it does nothing in Python for long.
     """
-    if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
-        return _with_alarm(seconds, call, give_up)
-    return _in_thread(seconds, call, give_up)
-
-
-def _with_alarm(seconds: float, call: Callable[[], Result], give_up: Callable[[], object]) -> Result:
-    rings = 0
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        nonlocal rings
-        rings += 1
-        give_up()
-        if _may_be_broken_off(frame, anywhere=rings > _PATIENCE):
-            raise Late
-        _cancel_tasks(frame)
-
-    left, interval = signal.getitimer(signal.ITIMER_REAL)
-    if 0 < left <= seconds:
-        return call()
-    begun = time.monotonic()
-    earlier = signal.signal(signal.SIGALRM, ring)
-    try:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
-            return call()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, earlier)
-        if left:
-            signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - begun)), interval)
-
-
-def _in_thread(seconds: float, call: Callable[[], Result], give_up: Callable[[], object]) -> Result:
-    returned: list[Result] = []
-    raised: list[BaseException] = []
+    future: concurrent.futures.Future[Result] = concurrent.futures.Future()
 
     def work() -> None:
         try:
-            returned.append(call())
+            future.set_result(call())
         except BaseException as error:
-            raised.append(error)
+            future.set_exception(error)
 
     context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(work,), name="holdfast-life", daemon=True)
+    thread = threading.Thread(target=context.run, args=(work,), name="holdfast-execution", daemon=True)
     thread.start()
-    thread.join(seconds)
-    if raised:
-        raise raised[0]
-    if returned:
-        return returned[0]
-    give_up()
+    try:
+        return future.result(seconds)
+    except concurrent.futures.TimeoutError:
+        if future.done():
+            raise
+        give_up()
+        _break_off(thread)
+        raise Late from None
+    except (KeyboardInterrupt, SystemExit):
+        if not future.done():  # It was not raised by the call: somebody stops this process.
+            give_up()
+        raise
+
+
+def _break_off(thread: threading.Thread) -> None:
     for times in range(2 * _PATIENCE):
         frame = sys._current_frames().get(thread.ident or 0)
         if _may_be_broken_off(frame, anywhere=times > _PATIENCE):
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Late)
-            )
+            identity, kind = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Late)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, kind)
         else:
             _cancel_tasks(frame)
         thread.join(_AGAIN)
         if not thread.is_alive():
-            break
-    raise Late
+            return
 
 
 def _may_be_broken_off(frame: FrameType | None, anywhere: bool) -> bool:
-    """Whether something may be raised in this frame: if it belongs to a body, and not to what that calls of ours."""
+    """Return whether something may be raised in this frame: if it belongs to a body, and not to what that calls."""
     if _package(frame) in _TRACERS:
         return False
     while frame is not None and not anywhere:
@@ -279,7 +254,7 @@ ANSWERED, DECIDED = "answered", "decided"
 
 @dataclass(frozen=True)
 class Trial:
-    """What every life of a test has in common."""
+    """What every execution of a test has in common."""
 
     subject: Subject
     answers: Answers
@@ -293,7 +268,7 @@ _MOST_TIMES = 50
 
 @dataclass
 class End:
-    """How a life ended, as far as it did not die: plain data that can be written down."""
+    """How an execution ended that did not crash."""
 
     status: str = ""
     error: str = ""
@@ -311,8 +286,8 @@ class End:
     unanswered: list[str] = field(default_factory=list)
     """The questions whose time ran out, because the test has no answer to them."""
     unwatched: list[str] = field(default_factory=list)
-    retries: bool = False
-    """Whether the node that it failed at has a `Retry`."""
+    reason: str = ""
+    """What kind of failure it ended with, as far as there is advice for it."""
 
     @property
     def passed_over(self) -> bool:
@@ -320,11 +295,11 @@ class End:
         return any(decision.startswith("skip") for decision in self.decisions)
 
 
-class Life:
-    """Drives the run of one place, once; with a `timeout` it ends itself when it takes longer."""
+class Execution:
+    """One execution of a run under test; with a `timeout` it ends itself when it takes longer."""
 
     def __init__(
-        self, trial: Trial, ledger: Ledger, store: Store, watch: Watch, timeout: float | None = None
+        self, trial: Trial, ledger: FileLedger, store: Store, watch: Watch, timeout: float | None = None
     ) -> None:
         self._trial, self._ledger, self._watch, self._timeout = trial, ledger, watch, timeout
         self._end = End()
@@ -336,46 +311,26 @@ class Life:
         self._app = on_store(ready.app, self._store, functools.partial(watched_graph, watch=watch))
         self._ready, self._codec = ready, settings.codec
         self._end.unwatched = _unwatched(settings.graph)
-        self._signal = 0
-        """Somebody wants this process to stop."""
 
-    def live(self, wanted: Wanted | None) -> End:
-        """Drive the run to its end, and judge it; what kills this life is let through."""
+    def run(self, wanted: Wanted | None) -> End:
+        """Execute the run to its end, and judge it; a crash is let through."""
         known = self._store.runs(run=RUN)
-        self._ledger.write(LIFE, "resumes" if known else "begins")
+        self._ledger.write(EXECUTION, "resumes" if known else "begins")
         if known:
             self._note_what_is_finished()
-        with effects_go_to(self._ledger), self._time(), self._signals():
+        with effects_go_to(self._ledger), self._time():
             try:
-                state = self._driven_in_time(known[0].status if known else "")
+                state = self._in_time(known[0].status if known else "")
             except Crash:
                 raise
             except (Exception, SystemExit, KeyboardInterrupt) as error:
-                if self._signal:
-                    raise _wanted_by(self._signal) from None
+                if self._watch.dead:
+                    raise
                 state = None
                 self._failed(error)
             self._watch.refuse_if_dead()
             self._finish(state, wanted)
         return self._end
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Let Ctrl+C and SIGTERM end all of the test, not only this life, where nobody else handles them."""
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self._signal = number
-            raise _wanted_by(number)
-
-        is_main = threading.current_thread() is threading.main_thread()
-        unhandled = (signal.SIG_DFL, signal.default_int_handler)
-        numbers = [number for number in _SIGNALS if is_main and signal.getsignal(number) in unhandled]
-        saved = {number: signal.signal(number, stop) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in saved.items():
-                signal.signal(number, handler)
 
     def _time(self) -> contextlib.AbstractContextManager[object]:
         if (
@@ -394,12 +349,12 @@ class Life:
             if isinstance(record, (StepFinished, MovedOn)):
                 self._ledger.write(FINISHED, record.step)
 
-    def _driven_in_time(self, status: str) -> Mapping[str, Any] | None:
+    def _in_time(self, status: str) -> Mapping[str, Any] | None:
         if self._timeout is None:
-            return self._driven(status)
-        return within(self._timeout, functools.partial(self._driven, status), self._watch.give_up)
+            return self._executed(status)
+        return within(self._timeout, functools.partial(self._executed, status), self._watch.give_up)
 
-    def _driven(self, status: str) -> Mapping[str, Any] | None:
+    def _executed(self, status: str) -> Mapping[str, Any] | None:
         app = self._app
         if status == RunStatus.COMPLETED:
             self._end.status = status
@@ -449,7 +404,7 @@ class Life:
                 continue
             if not known:
                 self._end.status = "error"
-                self._end.error = str(self._trial.answers.missing(pause))
+                self._end.error, self._end.reason = str(self._trial.answers.missing(pause)), UNANSWERED
                 return None
             self._end.questions += 1
             self._ledger.write(ANSWERED, pause.id)
@@ -478,8 +433,11 @@ class Life:
         end.status, end.error = "error", own_trace(error)
         if isinstance(error, ExecutionError) and isinstance(error.cause, StepInterrupted):
             end.status, end.error = "refused", str(error)
-        elif isinstance(error, ExecutionError):
-            end.retries = _retries(self._app._settings.graph, error.node or "")
+        elif isinstance(error, ExecutionError) and _retries(self._app._settings.graph, error.node or ""):
+            end.reason = RETRIED
+        cause = error.cause if isinstance(error, ExecutionError) else error
+        for kind, reason in ((CodecError, NOT_STORABLE), (RunConflict, CONFLICT)):
+            end.reason = reason if isinstance(cause, kind) else end.reason
 
     def _finish(self, state: Mapping[str, Any] | None, wanted: Wanted | None) -> None:
         end, judge = self._end, self._trial.judge
@@ -490,7 +448,7 @@ class Life:
         end.deeds = deeds_of(seen.effects)
         lines = self._ledger.lines()
         facts = (end.status, end.error, seen, wanted, self._codec, lines)
-        end.findings = judge.findings(*facts, skipped=end.passed_over, retries=end.retries)
+        end.findings = judge.findings(*facts, skipped=end.passed_over, reason=end.reason)
         if self._readable and self._app._settings.policy.saves_wave(0):
             end.findings += judge.of_journal(lines, self._store.inner, RUN, self._codec)
         if wanted is not None and end.status == RunStatus.COMPLETED:
@@ -511,11 +469,3 @@ def _retries(graph: Graph, path: str) -> bool:
             return node.retry is not None and node.retry.attempts > 1
         graph = node.graph
     return False
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-def _wanted_by(number: int) -> BaseException:
-    """What a signal wants."""
-    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
