@@ -152,7 +152,7 @@ def test_an_import_up_the_stack_is_found(where: str, text: str) -> None:
         ("journal/journal.py", "from holdfast.stores.base import Store"),
         ("graph/graph.py", "from holdfast.state.schema import Schema"),
         ("engine/app.py", "from holdfast.engine.loop import Execution"),
-        ("testing/invariants.py", "from holdfast.graph.builder import StateGraph"),
+        ("testing/ledger.py", "from holdfast.graph.builder import StateGraph"),
     ],
 )
 def test_an_import_down_the_stack_is_allowed(where: str, text: str) -> None:

@@ -55,7 +55,7 @@ def test_the_overview_imports_only_click() -> None:
     heavy, ours = done.stderr.strip().splitlines()
     assert heavy == "[]"
     names = ("errors", "main", "output")
-    assert ours == str(["holdfast.cli", *(f"holdfast.cli.{name}" for name in names)])
+    assert ours == str(["holdfast.cli", *(f"holdfast.cli.{name}" for name in names), "holdfast.names"])
 
 
 def every_command() -> Iterator[tuple[str, click.Command]]:

@@ -27,9 +27,9 @@ from holdfast.journal.records import MovedOn, Noted, StepFinished
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
 from holdfast.testing import CrashingStore, kill_process
-from holdfast.testing.invariants import FileLedger, Ledger
 from holdfast.testing.wrapped_store import POINTS, Point
 from tests.crash.workflows import WORKFLOWS
+from tests.invariants import FileLedger, Ledger
 
 MOST_BOUNDARIES = 200
 RUN = "r"

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any, TypedDict
 
 from holdfast import END, START, Context, Send, StateGraph, add, append
-from holdfast.testing.invariants import Ledger
+from tests.invariants import Ledger
 
 
 class Work(TypedDict, total=False):

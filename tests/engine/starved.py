@@ -24,8 +24,8 @@ from typing import Any
 from holdfast import END, START, App, HoldfastError, RunNotFound, StateGraph, open_store
 from holdfast.fleet import Worker, worker
 from holdfast.integrity import check_store
-from holdfast.testing.invariants import FileLedger, Ledger, check_run
 from tests.graphs import Log
+from tests.invariants import FileLedger, Ledger, check_run
 
 ENOUGH = 64
 """Mebibytes that are there beside what is kept from the process."""

@@ -21,9 +21,9 @@ from holdfast.errors import StateInvalid
 from holdfast.journal.records import OnceFailed, OnceStarted
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.invariants import read_journal
 from holdfast.views.timeline import timeline
 from tests.graphs import Heard, one
+from tests.invariants import read_journal
 
 
 class Crash(BaseException):

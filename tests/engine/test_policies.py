@@ -33,8 +33,8 @@ from holdfast.integrity.check import check_store
 from holdfast.state import WorkflowState
 from holdfast.stores.base import Append, Conflict, RunInfo, Snapshot, Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.invariants import check_journal, read_journal
 from tests.graphs import Heard, chain, fan, one
+from tests.invariants import check_journal, read_journal
 
 SEVEN = "abcdefg"
 

@@ -21,8 +21,8 @@ from holdfast.errors import CommandRefused, NotPaused, RunNotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Answered, Commanded
 from holdfast.stores.base import Store
-from holdfast.testing.invariants import read_journal
 from tests.graphs import one
+from tests.invariants import read_journal
 
 
 class Executed:

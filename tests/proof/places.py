@@ -13,7 +13,8 @@ from pathlib import Path
 from holdfast import HoldfastError, open_store
 from holdfast.integrity import check_store
 from holdfast.stores.base import Store
-from holdfast.testing.invariants import (
+from tests.crash.harness import RUN, Case, Driver, Place, note_what_is_stored
+from tests.invariants import (
     CORRUPTION,
     NOT_STRANDED,
     SAME_RESULT,
@@ -22,7 +23,6 @@ from holdfast.testing.invariants import (
     WitnessedStore,
     check_run,
 )
-from tests.crash.harness import RUN, Case, Driver, Place, note_what_is_stored
 
 STORES = ("sqlite", "file")
 DURABILITIES = ("full", "process")

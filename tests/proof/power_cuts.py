@@ -24,8 +24,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.testing.invariants import CORRUPTION, FileLedger, Violation
 from tests.crash.harness import Case, in_child
+from tests.invariants import CORRUPTION, FileLedger, Violation
 from tests.proof.places import DURABILITIES, STORES, Site, recover, scratch, url_in
 from tests.proof.power.disk import Disk, Image, moments
 from tests.proof.power.images import MODELS, SECTORS, images

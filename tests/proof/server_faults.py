@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from holdfast import HoldfastError
-from holdfast.testing.invariants import RECOVERY, Violation
+from tests.invariants import RECOVERY, Violation
 from tests.proof.server import disk, failover
 from tests.proof.server.crashes import crashes
 from tests.proof.server.fleet import fleet

@@ -17,8 +17,8 @@ from holdfast.events import CallbackObserver
 from holdfast.integrity import check_store
 from holdfast.stores.base import Store
 from holdfast.stores.postgres.embedded import Programs
-from holdfast.testing.invariants import Ledger, check_run
 from tests.crash.workflows import WORKFLOWS, Work, Workflow
+from tests.invariants import Ledger, check_run
 from tests.postgres import running
 from tests.proof.places import scratch
 

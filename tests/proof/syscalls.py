@@ -36,8 +36,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import CheckpointPolicy, HoldfastError
-from holdfast.testing.invariants import STORED
 from tests.crash.harness import Case, Driver, in_child
+from tests.invariants import STORED
 from tests.proof.places import DURABILITIES, STORES, WORKFLOWS, Site, recover, scratch, stops_clearly, told
 from tests.proof.ptrace import WRITES, Call, Fail, Verdict, trace
 from tests.proof.upkeep import UPKEEP

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from holdfast.testing.invariants import Line
+from tests.invariants import Line
 from tests.proof.power.disk import moments
 from tests.proof.power.images import MODELS, images
 from tests.proof.power.recording import Happening, Heard, Made, Moved, Recording, Sized, Synced, Wrote

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.invariants import FINISHED_ONCE, INTENT, NOT_STRANDED, TIMERS
+from tests.invariants import FINISHED_ONCE, INTENT, NOT_STRANDED, TIMERS
 from tests.processes import unmeasured
 from tests.proof import schedules
 from tests.proof.simulated.scenario import ANSWER_SOON, FLEET, PRIVATE, SHARED, Scenario

@@ -27,8 +27,8 @@ from holdfast.testing import (
     skipping_time,
 )
 from holdfast.testing.everywhere.boundaries import Boundary, sampled
-from holdfast.testing.invariants import Ledger
 from tests.crash.workflows import WORKFLOWS
+from tests.invariants import Ledger
 from tests.testing.shops import (
     Order,
     ask,

@@ -511,7 +511,7 @@ def main_graph() -> StateGraph:
 def test_a_fresh_interpreter_is_not_sent_what_it_cannot_find(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main_graph, "__module__", "__main__")
 
-    with pytest.raises(HoldfastError, match="cannot be sent this workflow.*main_graph"):
+    with pytest.raises(HoldfastError, match=r"cannot be sent this workflow.*main_graph"):
         tried(main_graph, {"amount": 1}, mode="process", start="spawn")
 
 

@@ -134,4 +134,6 @@ def test_loading_the_plugin_loads_nothing_of_the_engine() -> None:
         timeout=60,
     )
 
-    assert done.stdout.strip() == "['holdfast', 'holdfast.testing', 'holdfast.testing.plugin']"
+    assert (
+        done.stdout.strip() == "['holdfast', 'holdfast.names', 'holdfast.testing', 'holdfast.testing.plugin']"
+    )

@@ -165,7 +165,7 @@ def broken(inner: Path, how: str = "fail_until") -> None:
 
 def test_a_failure_inside_fails_the_run_and_a_resume_goes_on_there(shop: Workshop, inner: Path) -> None:
     broken(inner)
-    assert "'x:flow/two' failed: ValueError: outer!-two is broken" in shop.error(OUTER)
+    assert "'x/two' failed: ValueError: outer!-two is broken" in shop.error(OUTER)
 
     shop.fix("fixed-outer!")
     outcome = shop.resume()
@@ -379,7 +379,7 @@ def test_an_inner_step_that_is_next_and_was_removed(shop: Workshop, inner: Path)
     text = [line for line in inner.read_text().splitlines() if "name: two" not in line]
     inner.write_text("\n".join(text).replace("steps.two", "steps.one"))
 
-    with pytest.raises(Exception, match="'x:flow/two'"):
+    with pytest.raises(Exception, match="'x/two'"):
         shop.resume()
 
 

@@ -511,6 +511,8 @@ def _new_name(run: RunState, graph: Graph, path: str, node: str) -> tuple[str, d
     if found:
         new = base_name(prefix + found)
         return f" (it looks like {old!r} was renamed to {new!r})", {old: new}
+    if base_name(node) in graph.nodes:
+        return f", or rather its part {node!r}", {}
     close = closest(base_name(node), map(base_name, graph.nodes))
     return ("", {}) if close is None else (f" (did you mean {close!r}?)", {old: prefix + close})
 

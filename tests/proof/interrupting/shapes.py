@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
 from holdfast import END, START, Context, Retry, Send, StateGraph, add, append
-from holdfast.testing.invariants import Ledger
+from tests.invariants import Ledger
 
 
 class Work(TypedDict, total=False):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast import HoldfastError
-from holdfast.testing.invariants import RECOVERY, SAME_RESULT, FileLedger, Violation
+from tests.invariants import RECOVERY, SAME_RESULT, FileLedger, Violation
 from tests.proof.interrupting.injecting import exit_on_signal
 from tests.proof.interrupting.trials import Run, looked_at
 

@@ -15,7 +15,7 @@ from holdfast import HoldfastError, Outcome, RunNotFound, open_store
 from holdfast.events import CallbackObserver
 from holdfast.integrity import check_store
 from holdfast.stores.base import Store
-from holdfast.testing.invariants import (
+from tests.invariants import (
     CORRUPTION,
     FINISHED_ONCE,
     NOT_STRANDED,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from holdfast.testing.invariants import Line
+from tests.invariants import Line
 from tests.proof.power.recording import (
     Happening,
     Heard,

@@ -13,7 +13,7 @@ from holdfast.journal.journal import Journal
 from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import RunInfo, Store
 from holdfast.stores.integrity import inspecting
-from holdfast.testing.invariants import ACKNOWLEDGED, CORRUPTION, PRUNING, STORED, Line, Violation
+from tests.invariants import ACKNOWLEDGED, CORRUPTION, PRUNING, STORED, Line, Violation
 from tests.proof.places import url_in
 from tests.proof.power.disk import Image
 from tests.proof.power.witness import BEING_PRUNED, DELETED, DELETING, POSTED, PRUNED, TRIED

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.testing.invariants import Line
+from tests.invariants import Line
 from tests.proof.ptrace import WRITES, Call, Verdict, trace
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from holdfast.stores.base import Append, Conflict, Snapshot, Store
 from holdfast.testing import WrappedStore
-from holdfast.testing.invariants import STORED, Ledger
+from tests.invariants import STORED, Ledger
 
 TRIED = "tried"
 """An entry is about to be stored; the key is `RUN:SEQ`, the detail its chain."""

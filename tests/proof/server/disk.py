@@ -19,9 +19,9 @@ import psycopg
 
 from holdfast import END, START, Context, ExecutionError, StateGraph, StoreError
 from holdfast.stores.postgres.embedded import Programs
-from holdfast.testing.invariants import CORRUPTION, NOT_STRANDED, Ledger, Violation
 from tests.crash.workflows import Ledger as WorkLedger
 from tests.crash.workflows import Work, Workflow
+from tests.invariants import CORRUPTION, NOT_STRANDED, Ledger, Violation
 from tests.postgres import PostgresServer, open_folder
 from tests.proof.server.tally import Tally
 from tests.proof.server.trials import WORK, Trial, Witnessed

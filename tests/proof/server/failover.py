@@ -13,9 +13,9 @@ from typing import Any, cast
 from holdfast import END, START, Context, CorruptJournal, HoldfastError, RunConflict, StateGraph, StoreError
 from holdfast.events import CallbackObserver
 from holdfast.stores.postgres.embedded import Programs
-from holdfast.testing.invariants import ACKNOWLEDGED, FENCE, STORED, Ledger, Violation
 from tests.crash.workflows import Ledger as WorkLedger
 from tests.crash.workflows import Work, Workflow
+from tests.invariants import ACKNOWLEDGED, FENCE, STORED, Ledger, Violation
 from tests.postgres import open_folder
 from tests.proof.server.clusters import TcpServer
 from tests.proof.server.tally import Tally

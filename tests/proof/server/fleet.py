@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from holdfast.testing.invariants import NOT_STRANDED, Violation
 from tests.crash.fleet import chaos
+from tests.invariants import NOT_STRANDED, Violation
 from tests.postgres import PostgresServer
 from tests.proof.server.scene import Scene
 

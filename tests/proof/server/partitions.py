@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.engine.owner import OLD_NEWS
-from holdfast.testing.invariants import NOT_STRANDED, Violation
+from tests.invariants import NOT_STRANDED, Violation
 from tests.proof.server.scene import Scene
 from tests.proof.server.statements import finish
 from tests.proof.server.trials import WORK, Trial, Witnessed

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast import StoreError
 from holdfast.events import CallbackObserver
-from holdfast.testing.invariants import RECOVERY, Violation
+from tests.invariants import RECOVERY, Violation
 from tests.proof.server.proxy import Act, Arrival
 from tests.proof.server.scene import Scene
 from tests.proof.server.trials import WORK, Trial, Witnessed

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.testing.invariants import Violation
+from tests.invariants import Violation
 from tests.proof.server.proxy import Struck
 
 PROGRESS_EVERY = 2.0

@@ -32,7 +32,9 @@ from holdfast.journal.records import Answered, MovedOn, Noted, StepFinished
 from holdfast.stores.base import Append, Conflict
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import Crash
-from holdfast.testing.invariants import (
+from tests.crash.workflows import WORKFLOWS, Work, Workflow
+from tests.crash.workflows import Ledger as WorkLedger
+from tests.invariants import (
     CONSUMED,
     DUE,
     FINISHED,
@@ -47,8 +49,6 @@ from holdfast.testing.invariants import (
     check_run,
     read_journal,
 )
-from tests.crash.workflows import WORKFLOWS, Work, Workflow
-from tests.crash.workflows import Ledger as WorkLedger
 
 MOST_ATTEMPTS = 12
 

@@ -26,7 +26,8 @@ from holdfast.journal.records import (
 from holdfast.journal.run_state import EXPIRED, SLEEP, RunState
 from holdfast.state.codec import Codec
 from holdfast.state.state import state_view
-from holdfast.testing.invariants import (
+from holdfast.values import RunStatus
+from tests.invariants import (
     ACKNOWLEDGED,
     CORRUPTION,
     EACH_ITEM,
@@ -42,7 +43,6 @@ from holdfast.testing.invariants import (
     Invariant,
     Violation,
 )
-from holdfast.values import RunStatus
 from tests.simulator.faults import JUMP
 from tests.simulator.server import Kept, Stored
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.testing.invariants import Violation
+from tests.invariants import Violation
 from tests.simulator import Choices, Simulation
 from tests.simulator.world import EPOCH
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.testing.invariants import Violation
+from tests.invariants import Violation
 
 from .schedule import Verdict, replay
 

@@ -30,7 +30,7 @@ from holdfast.journal.records import (
 )
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Append, Conflict, Store
-from holdfast.testing.invariants import START, STORED, FileLedger
+from holdfast.testing.ledger import START, STORED, FileLedger
 from holdfast.testing.wrapped_store import Crash, WrappedStore, when_caller_returns
 
 COMMIT_POINTS = ("before", "committed", "acknowledged")

@@ -45,7 +45,7 @@ from holdfast.testing.everywhere.judging import (
 )
 from holdfast.testing.everywhere.processes import Died, FastPlace, FolderPlace, Place, store_maker
 from holdfast.testing.fakes import Answers
-from holdfast.testing.invariants import EFFECT, START, Line
+from holdfast.testing.ledger import EFFECT, START, Line
 from holdfast.values import RunStatus
 
 # What came of killing a workflow everywhere, in numbers and in words.

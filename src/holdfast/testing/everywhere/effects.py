@@ -32,7 +32,7 @@ from holdfast.testing.everywhere.boundaries import (
     Watch,
     nodes_of,
 )
-from holdfast.testing.invariants import EFFECT, START, FileLedger, Line
+from holdfast.testing.ledger import EFFECT, START, FileLedger, Line
 from holdfast.testing.wrapped_store import Crash
 
 UNKEYED = "effect-without-key"

@@ -51,7 +51,7 @@ from holdfast.testing.everywhere.judging import (
     Wanted,
 )
 from holdfast.testing.fakes import Answers
-from holdfast.testing.invariants import FINISHED, FileLedger, read_journal
+from holdfast.testing.ledger import FINISHED, FileLedger, read_journal
 from holdfast.testing.wrapped_store import Crash
 from holdfast.values import RunStatus
 

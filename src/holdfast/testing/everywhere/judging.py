@@ -24,7 +24,7 @@ from holdfast.testing.everywhere.boundaries import (
 from holdfast.testing.everywhere.boundaries import StatePath as Path
 from holdfast.testing.everywhere.boundaries import often as how_often
 from holdfast.testing.everywhere.effects import Deed, Effect, Other, Usual, effects_of, repetition, subject_of
-from holdfast.testing.invariants import START, Line, check_run
+from holdfast.testing.ledger import START, Line, broken_promises
 from holdfast.values import RunStatus
 
 # How to mend what was found: what to change in the workflow, and why that helps.
@@ -287,9 +287,8 @@ class Judge:
     def of_journal(self, lines: Sequence[Line], store: Store, run: str, codec: Codec) -> list[Finding]:
         """What Holdfast itself promises, held against the ledger and the journal."""
         return [
-            Finding("promise", f"a promise of Holdfast is broken: {violation}", OF_PROMISE, subject=name)
-            for violation in check_run(lines, store, run, codec)
-            for name in [violation.invariant.name]
+            Finding("promise", f"a promise of Holdfast is broken: {name}: {what}", OF_PROMISE, subject=name)
+            for name, what in broken_promises(lines, store, run, codec)
         ]
 
     def of_result(self, state: Mapping[str, Any], wanted: Wanted, codec: Codec) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.everywhere.boundaries import Boundary, Watch, own_trace
 from holdfast.testing.everywhere.executions import End, Execution, Trial
 from holdfast.testing.everywhere.judging import LATE, Finding, Wanted, of_failure
-from holdfast.testing.invariants import FileLedger, Line
+from holdfast.testing.ledger import FileLedger, Line
 from holdfast.testing.wrapped_store import Crash, WrappedStore, kill_process, raise_crash
 
 StoreMaker = Callable[[Path], "Store | str"]

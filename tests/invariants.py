@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from holdfast.errors import HoldfastError
 from holdfast.events import Event
-from holdfast.journal.encoding import Track, decode_records
-from holdfast.journal.journal import genesis, verified
-from holdfast.journal.records import MovedOn, Record, Reset, StepFinished, StepStarted
+from holdfast.journal.records import Reset, StepFinished, StepStarted
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Append, Conflict, Store
+from holdfast.testing import ledger
+from holdfast.testing.ledger import (
+    EFFECT,
+    FINISHED,
+    START,
+    STORED,
+    Journalled,
+    Line,
+    plain_records,
+    read_journal,
+)
 from holdfast.testing.wrapped_store import WrappedStore
 
 # A ledger outside the store: what really happened, whatever becomes of the process and of its journal.
 
 
-START = "start"
-"""The body of a step began; the key is the step."""
-FINISHED = "finished"
-"""Somebody was told that a step is finished, or found it so in the journal; the key is the step."""
-EFFECT = "effect"
-"""Something happened in the world; the key is the idempotency key that it was done with."""
-STORED = "stored"
-"""A store acknowledged an entry; the key is `RUN:SEQ`, the detail its chain."""
 DUE = "due"
 """Something waits; the key is what, the detail until when."""
 FIRED = "fired"
 """It goes on after waiting; the key is what, the detail when."""
 CONSUMED = "consumed"
 """A signal was taken in; the key is the signal."""
-
-
-class Line(NamedTuple):
-    """One thing that happened."""
-
-    what: str
-    key: str
-    detail: str = ""
 
 
 class Ledger:
@@ -76,26 +67,8 @@ class Ledger:
                 yield key
 
 
-class FileLedger(Ledger):
+class FileLedger(ledger.FileLedger, Ledger):
     """Lines in a file that outlive any process and any power cut: each is on the disk before `write` returns."""
-
-    def __init__(self, path: Path | str, *, sync: bool = True) -> None:
-        super().__init__()
-        self.path, self._sync = Path(path), sync
-
-    def write(self, what: str, key: str, detail: str = "") -> None:
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(handle, f"{what}\t{key}\t{detail}\n".encode())
-            if self._sync:
-                os.fsync(handle)
-        finally:
-            os.close(handle)
-
-    def lines(self) -> Sequence[Line]:
-        if not self.path.exists():
-            return []
-        return [Line(*line.split("\t")) for line in self.path.read_text().splitlines()]
 
 
 class WitnessedStore(WrappedStore):
@@ -162,26 +135,6 @@ class Violation(NamedTuple):
         return f"{self.invariant.name}: {self.what}"
 
 
-class Journalled(NamedTuple):
-    """A run's journal as stored: the seq and chain of each entry, and all records in order."""
-
-    entries: dict[int, str]
-    records: list[tuple[int, Record]]
-
-
-def read_journal(store: Store, run: str, codec: Codec | None = None) -> Journalled:
-    """What a store holds of a run that was neither pruned nor forked; every checksum is verified."""
-    codec, track = codec or Codec(), Track()
-    found = store.runs(run=run)
-    entries: dict[int, str] = {}
-    records: list[tuple[int, Record]] = []
-    if found:
-        for entry in verified(store, run, 0, genesis(run, found[0].key), sealed=False):
-            entries[entry.seq] = entry.chain.hex()
-            records.extend((entry.seq, record) for record in decode_records(entry.body, track, codec))
-    return Journalled(entries, records)
-
-
 def check_run(lines: Sequence[Line], store: Store, run: str, codec: Codec | None = None) -> list[Violation]:
     """Hold a ledger against the journal of a run; what was broken, if anything."""
     try:
@@ -231,7 +184,7 @@ def check_journal(journal: Journalled) -> list[Violation]:
 def _of_journal(journal: Journalled) -> Iterator[Violation]:
     intended: set[str] = set()
     done: set[str] = set()
-    for seq, record in _plain(journal.records):
+    for seq, record in plain_records(journal):
         if isinstance(record, Reset):
             intended.clear()
             done.clear()
@@ -245,16 +198,8 @@ def _of_journal(journal: Journalled) -> Iterator[Violation]:
             done.add(record.step)
 
 
-def _plain(records: Iterable[tuple[int, Record]]) -> Iterator[tuple[int, Any]]:
-    for seq, record in records:
-        if isinstance(record, MovedOn):
-            yield from ((seq, part) for part in record.parts())
-        else:
-            yield seq, record
-
-
 def _check_both(lines: Sequence[Line], run: str, journal: Journalled) -> Iterator[Violation]:
-    intended = {record.step for _, record in _plain(journal.records) if isinstance(record, StepStarted)}
+    intended = {record.step for _, record in plain_records(journal) if isinstance(record, StepStarted)}
     for what, key, detail in lines:
         if what == STORED and key.rpartition(":")[0] == run:
             stored = journal.entries.get(int(key.rpartition(":")[2]))
