@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.display.text import as_json, cost_of, count, duration, money, one_line, visible
+from holdfast.cli.display.text import as_json, count, duration, money, one_line, visible
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,3 @@ def test_colours_go_and_everything_else_is_written_out() -> None:
 )
 def test_everything_can_be_told_as_json(value: Any, told: Any) -> None:
     assert json.loads(as_json(value)) == told
-
-
-def test_the_ledger_adds_up() -> None:
-    assert cost_of([{"cost": 0.5}, {"cost": None}, {}, "odd"]) == 0.5 and cost_of(None) == 0

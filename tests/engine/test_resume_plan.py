@@ -249,7 +249,7 @@ def test_a_run_that_advanced_is_told(stopped: MemoryStore) -> None:
     before = list(stopped.read("r"))
 
     with pytest.raises(
-        PlanOutdated, match=rf"advanced from entry {plan.head} to \d+ \(driven by process \d+ on"
+        PlanOutdated, match=rf"advanced from entry {plan.head} to \d+ \(executed by process \d+ on"
     ):
         app.resume("r", plan=plan)
     assert list(stopped.read("r")) == before

@@ -8,7 +8,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any
 
 from holdfast import clock
 from holdfast.engine.blocking import run_blocking
@@ -78,17 +79,22 @@ from holdfast.journal.run_state import (
 )
 from holdfast.state.codec import Codec
 from holdfast.values import END, START, RunStatus
-from holdfast.views.projection import FinishedStep, project
+from holdfast.views.plain import View
+from holdfast.views.projection import FinishedStep, node_outline, project
 
-# What becomes of the steps that a run had not finished, by the very decisions that a drive would make.
-
-
-IN_QUESTION, ASKED, NEXT, ORPHANED = "in_doubt", "asked", "next", "orphaned"
+IN_QUESTION, ASKED, NEXT, ORPHANED, NEW = "in_doubt", "asked", "next", "orphaned", "new"
 _STOPPED = "it was running when its process stopped"
+_GONE = "the workflow no longer has it"
 
 
-class Fate(NamedTuple):
-    """What becomes of one step."""
+@dataclass(frozen=True, slots=True)
+class PlannedStep(View):
+    """One step and what becomes of it: kept, rerun, in_doubt, asked, next, orphaned or new.
+
+    `seconds` and `cost` are what a finished step took; `expected_seconds` and `expected_cost` what one that is to
+    run may take, by earlier steps of its node, or `None` if there were none. Of nodes that are new or gone, and of
+    what finished before all that is stored, there is no step.
+    """
 
     step: str
     node: str
@@ -96,79 +102,112 @@ class Fate(NamedTuple):
     reason: str
     seconds: float = 0.0
     cost: float = 0.0
+    expected_seconds: float | None = None
+    expected_cost: float | None = None
 
 
-class Fates:
-    """What becomes of the steps of a run: `before` as it was saved, `after` as it is when it is driven on."""
+@dataclass(frozen=True, slots=True)
+class ResumePlan:
+    """What a resume would do. Hand it to `resume(…, plan=…)` to have exactly this done, or nothing."""
+
+    run_id: str
+    workflow: str
+    status: str
+    steps: tuple[PlannedStep, ...]
+    changes: tuple[str, ...]
+    """How the graph differs from the one that the run was saved with."""
+    migrations: tuple[str, ...] = ()
+    """How the state is migrated to the version that the graph has now."""
+    back_to: int | None = None
+    """The entry that the run is taken back to, to run again what changed."""
+    refused: str = ""
+    """Why the resume would be refused; empty if it would not."""
+    remedies: tuple[Remedy, ...] = ()
+    """What can be done about a refusal."""
+    id: str = ""
+    head: int = 0
+    """The last entry of the run."""
+    outline: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+
+    def of(self, *what: str) -> tuple[PlannedStep, ...]:
+        """Return the steps of which this becomes."""
+        return tuple(step for step in self.steps if step.what in what)
+
+    @property
+    def seconds_saved(self) -> float:
+        """The time that the kept steps took."""
+        return sum(step.seconds for step in self.of(KEPT))
+
+    @property
+    def cost_saved(self) -> float:
+        """US dollars that the kept steps cost."""
+        return sum(step.cost for step in self.of(KEPT))
+
+    @property
+    def seconds_to_come(self) -> float | None:
+        """The time that the steps that are about to run may take; `None` if that is not known of all of them."""
+        return _total([step.expected_seconds for step in self.of(RERUN, NEXT)])
+
+    @property
+    def cost_to_come(self) -> float | None:
+        """US dollars that they may cost."""
+        return _total([step.expected_cost for step in self.of(RERUN, NEXT)])
+
+
+def _total(expected: list[float | None]) -> float | None:
+    known = [value for value in expected if value is not None]
+    return sum(known) if len(known) == len(expected) else None
+
+
+# The steps that a run had not finished, by the very decisions that an execution would make.
+
+
+class _Unfinished:
+    """The steps of a run that are not finished: `before` as it was saved, `after` as it is when it goes on."""
 
     def __init__(
         self, settings: Settings, rules: Rules, before: RunState, after: RunState, name: str, *, refused: bool
     ) -> None:
-        self._graph, self._before, self._after, self._refused = settings.graph, before, after, refused
-        self._steps = {step.id: step for step in before.active()}
+        self._graph, self._after, self._refused = settings.graph, after, refused
+        self._before = {step.id: step for step in before.active()}
         # A refused resume decides nothing, nor does one of a run whose open sub-graphs are gone; what can be told is.
         decides = not refused and all(graph_at(settings.graph, path) is not None for path in after.frames)
         self._decisions = _decisions(settings.graph, after, rules) if decides else {}
         self._reusable = ReusableSteps.of(settings.journal, settings.graph, settings.codec, after, name)
-        self._told: list[Fate] | None = None
 
-    def told(self) -> list[Fate]:
-        """Every step that is about to run, waits, or is done with, and what follows those that are done."""
-        if self._told is None:
-            steps = [step for step in self._after.active() if step.node != START]
-            found = [self._fate(step) for step in steps if step.id not in self._after.frames]
-            self._told = [*found, *(() if self._refused else self._following())]
-        return self._told
+    def steps(self) -> Iterator[PlannedStep]:
+        """Yield every step that is about to run, waits, or is done, and what follows those that are done."""
+        for step in self._after.active():
+            if step.node != START and step.id not in self._after.frames:
+                yield PlannedStep(step.id, qualified(step), *self._planned(step))
+        yield from () if self._refused else self._following()
 
-    @staticmethod
-    def under_way(run: RunState, later: RunState) -> Iterator[tuple[str, str, str]]:
-        """The steps of a run that are not finished: id, node, and what became of them.
-
-        The id is the one that a step has when the run comes to its node again from where it stands `later`.
-        """
-        for step in run.active():
-            if step.node != START and step.status != DONE and step.id not in run.frames:
-                why = f"it failed: {step.fault}" if step.fault is not None else "it had not finished"
-                frame = later.frames.get(step.frame)
-                stays = frame is None or step.id in frame.active
-                visit = step.visit if frame is None or stays else frame.visits.get(step.node, 0) + 1
-                yield step_id(step.frame, step.node, visit, step.key), qualified(step), why
-
-    def _fate(self, step: Step) -> Fate:
-        name, node = step.id, qualified(step)
+    def _planned(self, step: Step) -> tuple[str, str]:
+        """Return what becomes of a step, and why."""
         inner = graph_at(self._graph, step.frame)
         if inner is None or step.node not in inner.nodes:
             if step.status == DONE and step.goto is not None:
-                return Fate(name, node, KEPT, "finished; the workflow no longer has it")
-            return Fate(
-                name,
-                node,
-                ORPHANED,
-                "the workflow no longer has it; put it back, or remap it to its new name",
-            )
+                return KEPT, f"finished; {_GONE}"
+            return ORPHANED, f"{_GONE}; put it back, or remap it to its new name"
         if step.status == DONE:
-            return Fate(name, node, KEPT, "finished")
-        if isinstance(self._decisions.get(name), Start) and self._reusable is not None:
+            return KEPT, "finished"
+        if isinstance(self._decisions.get(step.id), Start) and self._reusable is not None:
             taken = self._reusable.taken(step)
             if taken is not None:
-                return Fate(name, node, KEPT, f"reused from {taken.origin!r}")
+                return KEPT, f"reused from {taken.origin!r}"
         what, reason = self._decided(step)
-        return Fate(name, node, what, reason + _onces(self._steps.get(name, step)))
+        keys = ", ".join(map(repr, begun_onces(self._before.get(step.id, step))))
+        return what, reason + (f"; in doubt inside it: once {keys}" if keys else "")
 
     def _decided(self, step: Step) -> tuple[str, str]:
-        decision = self._decisions.get(step.id)
-        before = self._steps.get(step.id, step)
-        doubt = _STOPPED if before.status in (RUNNING, IN_DOUBT) or STILL_IN_DOUBT in before.notes else ""
-        match decision:
+        match self._decisions.get(step.id):
             case Start() | OpenFrame():
-                return _begun(before, step, doubt)
+                return self._begun(step)
             case Gate():
                 return ASKED, "it waits at a gate"
             case AskWhat(kind="poison"):
-                return (
-                    ASKED,
-                    f"{_STOPPED}, {MAX_CRASHES} times by now: somebody has to say what to do with it",
-                )
+                times = f"{MAX_CRASHES} times by now: somebody has to say what to do with it"
+                return ASKED, f"{_STOPPED}, {times}"
             case AskWhat():
                 return ASKED, f"{_STOPPED}; somebody is asked what to do with it"
             case SkipStep():
@@ -179,80 +218,74 @@ class Fates:
                 return IN_QUESTION, f"{_STOPPED}; its own function looks whether it was done"
             case ExceedIterations(limit=limit):
                 return IN_QUESTION, f"the iteration budget of {limit} is used up: the run fails before it"
-        return self._waiting(before, step, doubt)
-
-    def _waiting(self, before: Step, step: Step, doubt: str) -> tuple[str, str]:
-        """What becomes of a step that nothing is decided about for now."""
         if step.status == GATED:
             return ASKED, "it waits at a gate"
         if step.status == WAITING:
-            prompts = [
-                pause.prompt or pause.kind for pause in self._after.pauses.values() if pause.step == step.id
-            ]
-            return ASKED, f"it waits for an answer: {'; '.join(prompts)}"
-        what, reason = _begun(before, step, doubt)
+            pauses = [pause for pause in self._after.pauses.values() if pause.step == step.id]
+            prompts = "; ".join(pause.prompt or pause.kind for pause in pauses)
+            return ASKED, f"it waits for an answer: {prompts}"
+        what, reason = self._begun(step)
         return what, reason if self._refused else f"{reason}, when there is room"
 
-    def _following(self) -> Iterator[Fate]:
-        """What follows the waves that are finished but for being led on from."""
+    def _begun(self, step: Step) -> tuple[str, str]:
+        """Return why a step is about to run."""
+        before = self._before.get(step.id, step)
+        in_doubt = before.status in (RUNNING, IN_DOUBT) or STILL_IN_DOUBT in before.notes
+        if in_doubt or (before.status == WAITING and INTERRUPTED in step.answers):
+            return RERUN, f"{_STOPPED}; it runs again"
+        if before.status == FAILED:
+            return RERUN, f"it failed: {before.fault}"
+        if before.status == RETRYING:
+            return RERUN, f"attempt {before.attempt} failed: {before.fault}"
+        if before.status == WAITING:
+            return NEXT, "what it waited for is there"
+        return NEXT, "its gate is passed" if before.status == GATED else "it comes next"
+
+    def _following(self) -> Iterator[PlannedStep]:
+        """Yield what follows the waves that are finished but for the choice of what comes next."""
         for decision in self._decisions.values():
             if not isinstance(decision, RouteOn):
                 continue
-            frame = decision.frame
-            graph = graph_at(self._graph, frame.path)
-            prefix = (
-                "".join(f"{part.rpartition('#')[0]}/" for part in frame.path.split("/")) if frame.path else ""
-            )
-            steps = [frame.active[name] for name in decision.steps or frame.active]
-            for step in steps if graph is not None else ():
-                yield from self._after_step(graph, step, prefix)
-
-    def _after_step(self, graph: Graph | None, step: Step, prefix: str) -> Iterator[Fate]:
-        assert graph is not None
-        if step.goto is not None:
-            for chosen in step.goto:
-                yield Fate("", prefix + chosen.node, NEXT, f"it follows {step.node!r}")
-            return
-        only = graph.only_next.get(step.node)
-        if only is not None:
-            if only != END:
-                yield Fate("", prefix + only, NEXT, f"it follows {step.node!r}")
-            return
-        targets = {edge.target: edge.when is not None for edge in graph.edges_from.get(step.node, ())}
-        route = graph.route_from.get(step.node)
-        targets |= dict.fromkeys((route.mapping or {}).values() if route is not None else (), True)
-        targets |= {join.target: True for join in graph.joins_from.get(step.node, ())}
-        for target, may in targets.items():
-            if target != END:
-                how = "may follow" if may else "follows"
-                yield Fate("", prefix + target, NEXT, f"it {how} {step.node!r}")
+            frame, graph = decision.frame, graph_at(self._graph, decision.frame.path)
+            prefix = f"{node_of(frame.path)}/" if frame.path else ""
+            for name in (decision.steps or frame.active) if graph is not None else ():
+                step = frame.active[name]
+                for target, is_certain in _targets(graph, step).items():
+                    how = "follows" if is_certain else "may follow"
+                    yield PlannedStep("", prefix + target, NEXT, f"it {how} {step.node!r}")
 
 
-def _onces(step: Step) -> str:
-    """Of what in a step it is not known either whether it took effect."""
-    keys = ", ".join(map(repr, begun_onces(step)))
-    return f"; in doubt inside it: once {keys}" if keys else ""
+def _targets(graph: Graph | None, step: Step) -> dict[str, bool]:
+    """Return the nodes that come after a step, and whether each of them is certain to."""
+    assert graph is not None
+    if step.goto is not None:
+        return dict.fromkeys((chosen.node for chosen in step.goto), True)
+    only = graph.only_next.get(step.node)
+    if only is not None:
+        return {only: True} if only != END else {}
+    found = {edge.target: edge.when is None for edge in graph.edges_from.get(step.node, ())}
+    route = graph.route_from.get(step.node)
+    found |= dict.fromkeys((route.mapping or {}).values() if route is not None else (), False)
+    found |= {join.target: False for join in graph.joins_from.get(step.node, ())}
+    return {target: is_certain for target, is_certain in found.items() if target != END}
 
 
-def _begun(before: Step, step: Step, doubt: str) -> tuple[str, str]:
-    """Why a step is about to run."""
-    if doubt:
-        return RERUN, f"{doubt}; it runs again"
-    if before.status == FAILED:
-        return RERUN, f"it failed: {before.fault}"
-    if before.status == RETRYING:
-        return RERUN, f"attempt {before.attempt} failed: {before.fault}"
-    if before.status == WAITING:
-        if INTERRUPTED in step.answers:
-            return RERUN, f"{_STOPPED}; it runs again"
-        return NEXT, "what it waited for is there"
-    if before.status == GATED:
-        return NEXT, "its gate is passed"
-    return NEXT, "it comes next"
+def _under_way(run: RunState, later: RunState) -> Iterator[tuple[str, str, str]]:
+    """Yield the steps of a run that are not finished: id, node, and what became of them.
+
+    The id is the one that a step has when the run comes to its node again from where it is `later`.
+    """
+    for step in run.active():
+        if step.node != START and step.status != DONE and step.id not in run.frames:
+            why = f"it failed: {step.fault}" if step.fault is not None else "it had not finished"
+            frame = later.frames.get(step.frame)
+            stays = frame is None or step.id in frame.active
+            visit = step.visit if frame is None or stays else frame.visits.get(step.node, 0) + 1
+            yield step_id(step.frame, step.node, visit, step.key), qualified(step), why
 
 
 def _decisions(graph: Graph, run: RunState, rules: Rules) -> dict[str, Any]:
-    """What is decided first about each step, and, by its path, about each frame."""
+    """Return what is decided first about each step, and, by its path, about each frame."""
     found: dict[str, Any] = {}
     for decision in decide(graph, run, rules):
         if isinstance(decision, RouteOn):
@@ -271,14 +304,20 @@ _NO_MATTER = ("plan", "takeover", "approve")
 _PARTS = 5
 
 
-def identity_of(loaded: Loaded, options: ResumeOptions, outline: Any, fates: Sequence[Any]) -> str:
+def identity_of(loaded: Loaded, options: ResumeOptions, outline: Any, outcomes: Sequence[Any]) -> str:
     """The id of a plan: the run's last entry and its checksum, and digests of options, graph and what was planned."""
     given = {
         field.name: getattr(options, field.name)
         for field in dataclasses.fields(options)
         if field.name not in _NO_MATTER and not any(getattr(options, field.name) is x for x in (None, False))
     }
-    parts = (str(loaded.seq), loaded.chain.hex()[:8], _digest(given), _digest(outline), _digest(list(fates)))
+    parts = (
+        str(loaded.seq),
+        loaded.chain.hex()[:8],
+        _digest(given),
+        _digest(outline),
+        _digest(list(outcomes)),
+    )
     return "-".join(parts)
 
 
@@ -313,7 +352,7 @@ def _by(journal: Journal, codec: Codec, run: str, after: int) -> str:
         for record in found:
             if isinstance(record, (RunStarted, Resumed)) and (entry.seq > after or not driver):
                 driver = record.driver or driver
-    return f" (driven by {describe(driver)})" if driver else ""
+    return f" (executed by {describe(driver)})" if driver else ""
 
 
 def _digest(value: Any) -> str:
@@ -321,68 +360,11 @@ def _digest(value: Any) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
 
 
-NEW = "new"
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
-    """One step and what becomes of it: kept, rerun, in_doubt, asked, next, orphaned or new.
-
-    `seconds` and `cost` are what a finished step took; `expected_seconds` and `expected_cost` what one that is to
-    run may take, by earlier steps of its node, or `None` if there were none. Of nodes that are new or gone, and of
-    what finished before all that is stored, there is no step.
-    """
-
-    step: str
-    node: str
-    what: str
-    reason: str
-    seconds: float = 0.0
-    cost: float = 0.0
-    expected_seconds: float | None = None
-    expected_cost: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ResumePlan:
-    """What a resume would do. Hand it to `resume(…, plan=…)` to have exactly this done, or nothing."""
-
-    run_id: str
-    workflow: str
-    status: str
-    steps: tuple[PlannedStep, ...]
-    changes: tuple[str, ...]
-    """How the graph differs from the one that the run was saved with."""
-    seconds_saved: float
-    """The time that the kept steps took."""
-    cost_saved: float = 0.0
-    """US dollars that the kept steps cost."""
-    seconds_to_come: float | None = None
-    """What the steps that are about to run may take; `None` if that is not known of all of them."""
-    cost_to_come: float | None = None
-    migrations: tuple[str, ...] = ()
-    """How the state is brought to the version that the graph has now."""
-    back_to: int | None = None
-    """The entry that the run is taken back to, to run again what changed."""
-    refused: str = ""
-    """Why the resume would be refused; empty if it would not."""
-    id: str = ""
-    head: int = 0
-    """The last entry of the run."""
-    outline: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
-    remedies: tuple[Remedy, ...] = ()
-    """What can be done about a refusal."""
-
-    def of(self, what: str) -> tuple[PlannedStep, ...]:
-        """The steps that this becomes of."""
-        return tuple(step for step in self.steps if step.what == what)
-
-
 def plan_resume(settings: Settings, target: str, options: ResumeOptions | None = None) -> ResumePlan:
     """The plan for what `target` names; a run that is completed, or not there, is refused."""
     options = options or ResumeOptions()
     options.check()
-    return _Planning(settings, target, options).plan()
+    return _Planner(settings, target, options).plan()
 
 
 def refuse_outdated(settings: Settings, target: str, options: ResumeOptions) -> None:
@@ -400,7 +382,7 @@ def refuse_outdated(settings: Settings, target: str, options: ResumeOptions) -> 
     raise PlanOutdated(now.run_id, moved)
 
 
-class _Planning:
+class _Planner:
     """One look at a run and at the graph to go on with."""
 
     def __init__(self, settings: Settings, target: str, options: ResumeOptions) -> None:
@@ -416,51 +398,42 @@ class _Planning:
             self._loaded = dataclasses.replace(place, run=run)
         self._info, self._run = self._loaded.info, self._loaded.run
         self._now = settings
-        self._stands = self._run
-        """The run as it stands when it is made to fit the graph."""
+        self._fitted = self._run
+        """The run when it is made to fit the graph."""
         self._refused = ""
         self._remedies: tuple[Remedy, ...] = ()
         self._past = project(journal, codec, info, self._loaded.seq)
         self._remap = dict(options.remap or {})
 
     def plan(self) -> ResumePlan:
-        run, settings = self._run, self._settings
-        saved, differs = run.outline, bool(run.outline)
+        run, saved = self._run, self._run.outline
         back = self._back()
-        prepared = self._prepared(back)
-        changes = changes_between(saved, self._now.outline, self._remap) if differs else []
-        changed = changed_nodes(saved, self._now.outline, self._remap) if differs else {}
-        steps = [*self._finished(back, changed), *self._active(back, prepared, changed)]
-        steps += self._taken_later(prepared, {step.step for step in steps})
-        known = {step.node for step in steps}
-        known |= {step.node.rpartition("/")[0] for step in steps}
+        later = self._prepared(back)
+        now = self._now.outline
+        changes = changes_between(saved, now, self._remap) if saved else []
+        changed = changed_nodes(saved, now, self._remap) if saved else {}
+        steps = [*self._finished(back, changed), *self._unfinished(back, later, changed)]
+        steps += self._reused_later(later, {step.step for step in steps})
+        known = {node for step in steps for node in (step.node, step.node.rpartition("/")[0])}
         steps += [step for step in self._nodes(changed) if step.node not in known]
-        running = [step for step in steps if step.what in (RERUN, NEXT)]
-        kept = [step for step in steps if step.what == KEPT]
-        plan = ResumePlan(
-            self._info.run,
-            self._info.workflow,
-            str(run.status),
-            tuple(steps),
-            tuple(changes),
-            sum(step.seconds for step in kept),
-            sum(step.cost for step in kept),
-            _total([step.expected_seconds for step in running]),
-            _total([step.expected_cost for step in running]),
-            tuple(self._migrations()),
-            None if back is None else back.seq,
-            self._refused,
-            "",
-            self._loaded.seq,
-            settings.outline,
-            self._remedies,
+        outcomes = [(step.step, step.node, step.what) for step in steps] + [self._refused]
+        return ResumePlan(
+            run_id=self._info.run,
+            workflow=self._info.workflow,
+            status=str(run.status),
+            steps=tuple(steps),
+            changes=tuple(changes),
+            migrations=tuple(self._migrations()),
+            back_to=None if back is None else back.seq,
+            refused=self._refused,
+            remedies=self._remedies,
+            id=identity_of(self._loaded, self._options, self._settings.outline, outcomes),
+            head=self._loaded.seq,
+            outline=self._settings.outline,
         )
-        fates = [(step.step, step.node, step.what) for step in steps] + [self._refused]
-        identity = identity_of(self._loaded, self._options, settings.outline, fates)
-        return dataclasses.replace(plan, id=identity)
 
     def _back(self) -> Rerun | None:
-        """How far the run is taken back, if that is wished and something changed."""
+        """Return how far the run is taken back, if that is asked for and something changed."""
         back = None
         if self._options.rerun_changed and not self._forks:
             try:
@@ -477,7 +450,7 @@ class _Planning:
     # What is recorded before anything runs.
 
     def _prepared(self, back: Rerun | None) -> RunState:
-        """The run as it will stand when it is driven on."""
+        """Return the run as it will be when it goes on."""
         settings, run = self._settings, copy_run(self._run)
         if has_owner(settings.journal.store, self._info) and not self._options.takeover and not self._forks:
             self._refused = self._refused or f"it is being executed by {describe(self._info.driver)}"
@@ -493,7 +466,7 @@ class _Planning:
         return run
 
     def _renamed(self) -> RunState:
-        """The run as it was saved, with the names that its nodes have now."""
+        """Return the run as it was saved, with the names that its nodes have now."""
         run = copy_run(self._run)
         apply(run, Changed(run.outline, tuple(self._remap.items())), run.updated_at)
         return run
@@ -522,7 +495,7 @@ class _Planning:
         if goes_back:
             for record in run_blocking(lambda: restarted_graphs(settings, run, info.run, self._remap)):
                 apply(run, record, now)
-        self._stands = copy_run(run)
+        self._fitted = copy_run(run)
         reconciled = reconcile(settings, run, info.run, options)
         self._now = reconciled.settings
         for record in reconciled.records:
@@ -532,41 +505,39 @@ class _Planning:
 
     def _migrations(self) -> list[str]:
         try:
-            return planned_migrations(self._stands, self._now.graph, self._remap)
+            return planned_migrations(self._fitted, self._now.graph, self._remap)
         except (HoldfastError, KeyError):
             return []
 
     # Steps.
 
     def _finished(self, back: Rerun | None, changed: Mapping[str, str]) -> Iterator[PlannedStep]:
-        """The finished steps, in order; of those before what is stored only the node is known."""
+        """Yield the finished steps, in order; of those before what is stored only the node is known."""
         again = {step.step: step for step in back.steps} if back is not None else {}
         for node in self._forgotten():
             yield PlannedStep("", node, KEPT, "finished")
         for name, found in {**self._past.finishes, **self._past.spare}.items():
-            seconds, cost = found.record.seconds, found.cost
+            what, reason, took = KEPT, self._why_kept(found, changed), (found.record.seconds, found.cost)
+            expected: tuple[float | None, float | None] = (None, None)
             if name in again and again[name].what == RERUN:
-                expected = self._expected(found.node)
-                yield PlannedStep(name, found.node, RERUN, again[name].reason, seconds, cost, *expected)
+                what, reason, expected = RERUN, again[name].reason, self._expected(found.node)
             elif name in again and again[name].what == UNDONE:
-                yield PlannedStep(name, found.node, ORPHANED, again[name].reason, seconds, cost)
-            else:
-                yield PlannedStep(name, found.node, KEPT, self._why_kept(found, changed), seconds, cost)
+                what, reason = ORPHANED, again[name].reason
+            yield PlannedStep(name, found.node, what, reason, *took, *expected)
 
     def _forgotten(self) -> list[str]:
-        """The nodes that finished before what is stored; those whose wave has not finished are told of as steps."""
+        """Return the nodes that finished before what is stored; those whose wave has not finished are steps."""
         nodes = list(self._past.forgotten)
         for step in self._run.active():
             if step.status == DONE and step.id not in self._past.finishes and step.node in nodes:
                 nodes.remove(step.node)
         return nodes
 
-    def _taken_later(self, run: RunState, known: set[str]) -> Iterator[PlannedStep]:
-        """The steps that another run finished, and that this one is given when it comes to them."""
-        reuse = run.reuse
+    def _reused_later(self, run: RunState, known: set[str]) -> Iterator[PlannedStep]:
+        """Yield the steps that another run finished, and whose results this one reuses when it comes to them."""
+        reuse, settings = run.reuse, self._now
         if reuse is None or reuse.rerun is None or reuse.key in (b"", self._info.key):
             return
-        settings = self._now
         reusable = ReusableSteps.of(settings.journal, settings.graph, settings.codec, run, self._info.run)
         for name, found in reusable.promised().items() if reusable is not None else ():
             if name not in known and not _was_passed(run, name):
@@ -584,66 +555,57 @@ class _Planning:
         if new != node:
             why += f"; it is called {new!r} now"
         if node in outline_names(self._run.outline) and new not in outline_names(self._now.outline):
-            return f"{why}; the workflow no longer has it"
+            return f"{why}; {_GONE}"
         return f"{why}; {changed[new]}" if new in changed and changed[new] != NEW_NODE else why
 
-    def _active(self, back: Rerun | None, run: RunState, changed: Mapping[str, str]) -> Iterator[PlannedStep]:
-        """The steps that were not finished, and those that come next otherwise."""
+    def _unfinished(
+        self, back: Rerun | None, run: RunState, changed: Mapping[str, str]
+    ) -> Iterator[PlannedStep]:
+        """Yield the steps that were not finished, and those that come next otherwise."""
         rules = self._now.rules
         if self._options.if_interrupted is not None:
             rules = dataclasses.replace(rules, if_interrupted=self._options.if_interrupted)
-        finished = {**self._past.finishes, **self._past.spare}
-        before = self._renamed()
-        fates = Fates(self._now, rules, before, run, self._info.run, refused=bool(self._refused))
-        for fate in fates.told():
-            if fate.step in finished:
-                continue
-            reason = fate.reason
-            why = changed.get(fate.node, "")
-            if fate.what in (RERUN, NEXT):
-                if why and why != NEW_NODE:
-                    reason = f"{reason}; {why}"
-                touched = sorted(set(self._options.update or ()) & self._reads(fate.node))
-                if touched:
-                    reason = f"{reason}; input changed: {', '.join(map(repr, touched))}"
-                yield PlannedStep(
-                    fate.step, fate.node, fate.what, reason, 0.0, 0.0, *self._expected(fate.node)
-                )
-            else:
-                yield PlannedStep(fate.step, fate.node, fate.what, reason, fate.seconds, fate.cost)
-        if back is not None:
-            yield from self._left(back, run, {fate.step for fate in fates.told()} | set(finished))
-
-    def _left(self, back: Rerun, run: RunState, known: set[str]) -> Iterator[PlannedStep]:
-        """The steps that were under way, which the run comes to again after it was taken back."""
-        now = set(outline_names(self._now.outline))
-        for step, node, reason in Fates.under_way(self._renamed(), run):
-            if step not in known and node not in now:
-                yield PlannedStep(step, node, ORPHANED, f"removed: the workflow no longer has it; {reason}")
-            elif step not in known:
+        known = {*self._past.finishes, *self._past.spare}
+        saved, refused = self._renamed(), bool(self._refused)
+        found = list(_Unfinished(self._now, rules, saved, run, self._info.run, refused=refused).steps())
+        for step in found:
+            if step.step not in known:
+                yield self._explained(step, changed) if step.what in (RERUN, NEXT) else step
+        if back is None:
+            return
+        known, now = known | {step.step for step in found}, set(outline_names(self._now.outline))
+        # Steps that were under way, which the run comes to again after it was taken back.
+        for name, node, reason in _under_way(saved, run):
+            if name not in known and node not in now:
+                yield PlannedStep(name, node, ORPHANED, f"removed: {_GONE}; {reason}")
+            elif name not in known:
                 why = back.nodes.get(node, reason)
-                yield PlannedStep(step, node, RERUN, why, 0.0, 0.0, *self._expected(node))
+                yield PlannedStep(name, node, RERUN, why, 0.0, 0.0, *self._expected(node))
 
-    def _reads(self, node: str) -> set[str]:
-        outline: Any = {"graph": self._now.outline}
-        for part in node.split("/"):
-            outline = outline.get("graph", {}).get("nodes", {}).get(part, {})
-        return set(outline.get("reads") or self._options.update or ())
+    def _explained(self, step: PlannedStep, changed: Mapping[str, str]) -> PlannedStep:
+        """Return a step that is about to run with what changed of it, and what it may take."""
+        reason, why = step.reason, changed.get(step.node, "")
+        if why and why != NEW_NODE:
+            reason = f"{reason}; {why}"
+        update = self._options.update or ()
+        reads = node_outline(self._now.outline, step.node).get("reads") or update
+        if touched := sorted(set(update) & set(reads)):
+            reason = f"{reason}; input changed: {', '.join(map(repr, touched))}"
+        seconds, cost = self._expected(step.node)
+        return dataclasses.replace(step, reason=reason, expected_seconds=seconds, expected_cost=cost)
 
     def _nodes(self, changed: Mapping[str, str]) -> Iterator[PlannedStep]:
-        """The nodes that the graph has now, and those that it no longer has and that did not run."""
+        """Yield the nodes that are new in the graph, and those that it no longer has and that did not run."""
         for node, reason in changed.items():
             if reason == NEW_NODE:
                 yield PlannedStep("", node, NEW, "the workflow has it now", 0.0, 0.0, *self._expected(node))
         now = set(outline_names(self._now.outline))
         for node in outline_names(self._run.outline):
             if name_now(node, self._remap) not in now:
-                yield PlannedStep(
-                    "", node, ORPHANED, "removed: the workflow no longer has it, and it has not run"
-                )
+                yield PlannedStep("", node, ORPHANED, f"removed: {_GONE}, and it has not run")
 
     def _expected(self, node: str) -> tuple[float | None, float | None]:
-        """What a step of a node may take, by the mean of those before."""
+        """Return what a step of a node may take, by the mean of those before."""
         ran = [
             found
             for found in self._past.finishes.values()
@@ -653,13 +615,11 @@ class _Planning:
         ]
         if not ran:
             return None, None
-        return sum(found.record.seconds for found in ran) / len(ran), sum(found.cost for found in ran) / len(
-            ran
-        )
+        return fmean(found.record.seconds for found in ran), fmean(found.cost for found in ran)
 
 
 def _was_passed(run: RunState, name: str) -> bool:
-    """Whether a run has come to a step, or to one that it is in, before where it stands."""
+    """Return True if a run has come to a step, or to one that it is in, before where it is."""
     frame = run.root
     for path in accumulate(name.split("/"), "{}/{}".format):
         node, _, visit = path.rpartition("/")[2].partition("[")[0].rpartition("#")
@@ -669,8 +629,3 @@ def _was_passed(run: RunState, name: str) -> bool:
             return False
         frame = run.frames[path]
     return False
-
-
-def _total(expected: list[float | None]) -> float | None:
-    known = [value for value in expected if value is not None]
-    return sum(known) if len(known) == len(expected) else None
