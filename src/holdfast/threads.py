@@ -53,7 +53,7 @@ class _Life:
         self.first = None
 
     def is_over(self) -> bool:
-        """Whether nobody refers to it any more."""
+        """Return whether nobody refers to it any more."""
         return self._seen() is None
 
 
@@ -118,7 +118,7 @@ class Workers:
             os.register_at_fork(after_in_child=self.reset)
 
     def reset(self) -> None:
-        """Begin anew: a forked child has none of its parent's threads."""
+        """Forget all threads: a forked child has none of its parent's."""
         self._idle: list[_Worker] = []
 
     def submit(self, function: Callable[[], None]) -> None:
@@ -179,7 +179,7 @@ class _Answer(asyncio.Future[Result]):
 
 
 def in_thread(function: Callable[[], Result]) -> asyncio.Future[Result]:
-    """What `function` returns in a worker thread; what it raises comes as an `Escaped`."""
+    """Return what `function` returns in a worker thread; what it raises comes as an `Escaped`."""
     loop = asyncio.get_running_loop()
     future: _Answer[Result] = _Answer(loop=loop)
 
@@ -192,7 +192,7 @@ def in_thread(function: Callable[[], Result]) -> asyncio.Future[Result]:
         try:
             value, failure = None, None
             if future.cancelled():
-                return  # The run was left before the thread began; whoever drives it now does this.
+                return  # The run was left before the thread began; the new owner of the run does this.
             try:
                 value = function()
             except BaseException as error:

@@ -11,11 +11,11 @@ import pytest
 from holdfast import Command, State, register_type
 from holdfast.engine.executors.remote import (
     Facts,
+    MainProcess,
     MainProgram,
     NotSent,
     Reply,
     SentState,
-    Surroundings,
     Task,
     perform,
 )
@@ -160,7 +160,7 @@ def test_a_main_program_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     """What it raises, and how to write it so that it can."""
     broken = tmp_path / "broken.py"
     broken.write_text("raise ValueError('not here')\n")
-    here = Surroundings.here()._replace(main_name=None, main_file=str(broken))
+    here = MainProcess.here()._replace(main_name=None, main_file=str(broken))
 
     with pytest.raises(HoldfastError, match="cannot be loaded: not here; put what starts the run under"):
         MainProgram().load(here)

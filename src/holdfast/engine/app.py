@@ -126,7 +126,7 @@ class App(TimeTravel):
         `answer` answers the only pause, `answers` several by name or id. `config` overrides the saved
         config, `update` changes the state first. `if_interrupted` overrides what the nodes say for steps
         that were running when the process died. `on_change` and `remap` say what to do about a graph that
-        changed. `takeover` takes a run from a driver that is known to be dead or to hang; if it is alive
+        changed. `takeover` takes a run from an owner that is known to be dead or to hang; if it is alive
         after all, its next save is refused and it stops.
 
         `remap` renames nodes, `outer/old` in a sub-graph; `rename_keys` renames keys of the state. With `plan`, one of
@@ -382,11 +382,11 @@ class App(TimeTravel):
     # Looking.
 
     def outline(self) -> dict[str, Any]:
-        """The graph as plain data, with a fingerprint per node."""
+        """Return the graph as plain data, with a fingerprint per node."""
         return self._settings.graph.outline()
 
     def draw(self) -> str:
-        """The graph as Mermaid text."""
+        """Return the graph as Mermaid text."""
         from holdfast.graph.drawing import mermaid
 
         return mermaid(self.outline())
@@ -394,7 +394,7 @@ class App(TimeTravel):
     def runs(
         self, *, status: str | None = None, tag: str | None = None, limit: int | None = None
     ) -> list[RunInfo]:
-        """This workflow's runs, last touched first; with `tag` those that are tagged with it."""
+        """Return this workflow's runs, last touched first; with `tag` those that are tagged with it."""
         if status is not None:
             one_of("status", status, tuple(RunStatus))
         wanted = None if status is None else [status]
@@ -404,7 +404,7 @@ class App(TimeTravel):
         return [info for info in found if tag in info.tags][:limit]
 
     def get_state(self, run_id: str, *, checkpoint_id: str | None = None) -> State:
-        """A run's state, now or as it was at a checkpoint."""
+        """Return a run's state, now or as it was at a checkpoint."""
         from holdfast.engine.resume import find_checkpoint
 
         journal, codec = self._settings.journal, self._settings.codec
@@ -419,17 +419,17 @@ class App(TimeTravel):
         return state_of(journal.load(info, codec, upto), self._settings)
 
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
-        """A run's checkpoints, oldest first."""
+        """Return a run's checkpoints, oldest first."""
         info = self._settings.journal.info(run_id)
         return [read_mark(info.key, mark, run_id) for mark in reversed(self.store.marks(run_id))]
 
     def pauses(self, run_id: str) -> tuple[Pause, ...]:
-        """What a run waits for."""
+        """Return what a run waits for."""
         loaded = self._settings.journal.load(self._settings.journal.info(run_id), self._settings.codec)
         return public_pauses(loaded.run, self._settings.codec)
 
     def delete(self, run_id: str) -> bool:
-        """Remove a run and all its checkpoints; `False` if there is none. A run that is driven is refused."""
+        """Remove a run and all its checkpoints; `False` if there is none. A run that is executing is refused."""
         from holdfast.journal.copying import delete_run
 
         self._refuse_other_workflow(run_id)
@@ -453,7 +453,7 @@ class App(TimeTravel):
 
     @classmethod
     def load_checkpoint(cls, file_path: str | Path) -> dict[str, Any]:
-        """The content of a checkpoint file: state, node, config, timestamp, version.
+        """Return the content of a checkpoint file: state, node, config, timestamp, version.
 
         Only plain data and registered types are read; a file that names anything else is refused.
         """

@@ -94,7 +94,7 @@ async def attempt_async(
     look: Callable[[], None] | None = None,
 ) -> Result:
     """Run a node without blocking the event loop: where its executor says, an async one here, a sync one in a
-    worker thread, where `look` comes first: the process may have stood still since the thread was asked for.
+    worker thread, where `look` comes first: the process may have been suspended since the thread was asked for.
     """
 
     def work_in_thread() -> Any:
@@ -139,7 +139,7 @@ async def attempt_async(
 
 
 async def _within(node: Node, context: Context | None, work: Any) -> Any:
-    """The result of `work`, unless it takes longer than the node's timeout since its last heartbeat."""
+    """Return the result of `work`, unless it takes longer than the node's timeout since its last heartbeat."""
     try:
         if node.timeout is None or context is None:
             return await work
@@ -172,13 +172,13 @@ async def _watch(task: asyncio.Future[Any], node: Node, context: Context) -> Any
 
 
 def _is_of_handler(error: SystemExit) -> bool:
-    """Whether the handler of a signal has exited: then it is not the node that did, and the process is to end."""
+    """Return True if the handler of a signal exited, and not the node: then the process is to end."""
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
     return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def fault_of(error: BaseException) -> Fault:
-    """An exception as data, for the journal."""
+    """Return an exception as data, for the journal."""
     try:
         message, trace = problem_of(error), "".join(traceback.format_exception(error))
     except Exception as trouble:

@@ -45,7 +45,7 @@ class Disclosure:
         return replace(self, config={"your own workflow file": str(path), "taken from the run": rest})
 
     def lines(self) -> list[str]:
-        """Return all of it as text that no terminal obeys; nothing is cut."""
+        """Return all of it as text without control characters; nothing is cut."""
         return [
             *tree_lines({"config": self.config}),
             *(tree_lines({"inbox": list(self.inbox)}) if self.inbox else ()),

@@ -203,7 +203,7 @@ class Context:
         timeout: float | dt.timedelta | None = None,
         default: Any = NOTHING,
     ) -> tuple[bool, Any]:
-        """Whether a question is answered, and the answer, or else the pause that it makes."""
+        """Return whether a question is answered, and the answer, or else the pause that it makes."""
         self._refuse_if_over()
         name = prompt if name is None else name
         if _NUMBERED.search(name):
@@ -257,7 +257,7 @@ class Context:
         if_interrupted: Policy | None = None,
         **kwargs: Any,
     ) -> Any:
-        """`function(*args, **kwargs)`, run at most once in this step and remembered under `key`.
+        """Return `function(*args, **kwargs)`, run at most once in this step and remembered under `key`.
 
         Later attempts and resumes get the remembered result, and so do a plain fork and a rollback; a step that is
         rerun, or whose state a fork changed, runs it again. With a coroutine function, `await` it. A caller
@@ -294,11 +294,11 @@ class Context:
             raise StopSignal
 
     def _stored_key(self, key: str) -> str:
-        """A key as it is stored."""
+        """Return a key as it is stored."""
         return _text(key)
 
     def _recalled(self, key: str) -> tuple[bool, Any, bool]:
-        """Whether `once` remembers a result under a key, the result, and whether it has to be awaited."""
+        """Return whether `once` remembers a result under a key, the result, and whether it has to be awaited."""
         for kind in ("once", "awaited"):
             known, value = self._remembered(f"{kind}:{key}")
             if known:
@@ -306,7 +306,7 @@ class Context:
         return False, None, False
 
     def recall(self, key: str, default: Any = None) -> Any:
-        """What `once` remembered under `key` in this step, or `default`."""
+        """Return what `once` remembered under `key` in this step, or `default`."""
         known, value, _ = self._recalled(self._stored_key(key))
         return value if known else default
 
@@ -389,7 +389,7 @@ class Context:
         return (False, None) if raw is None else (True, self._host.codec.decode(raw))
 
     def _noted(self, key: str, value: Any) -> Noted:
-        """What is stored under a key."""
+        """Return what is stored under a key."""
         try:
             return Noted(self.step, key, self._host.codec.encode(value))
         except CodecError as error:
@@ -405,7 +405,7 @@ MOST_TOKENS = 1 << 53
 def ledger_line(
     step: str, attempt: int, model: str, input_tokens: int, output_tokens: int, cost: float | None, calls: int
 ) -> Spent:
-    """A line of the ledger; numbers that cannot be are refused."""
+    """Return a line of the ledger; numbers that cannot be are refused."""
     if not isinstance(model, str):
         raise StateInvalid(f"ctx.spend of step {step_label(step)!r}: model is a name, not {model!r:.80}")
     for name, number in (("input_tokens", input_tokens), ("output_tokens", output_tokens), ("calls", calls)):
@@ -426,7 +426,7 @@ def ledger_line(
 
 
 def _text(name: str) -> str:
-    """A name that can be stored."""
+    """Return a name that can be stored."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -142,8 +142,8 @@ def reconciled_graph(
     if changes:
         left = len(changes) - _MOST_CHANGES
         more = f"; and {left} more" if left > 0 else ""
-        told = "; ".join(changes[:_MOST_CHANGES]) + more
-        logger.warning("run %s goes on with a changed graph: %s", name, told)
+        listed = "; ".join(changes[:_MOST_CHANGES]) + more
+        logger.warning("run %s goes on with a changed graph: %s", name, listed)
         if observer is not None:
             tell(observer, Event("graph.changed", name, data={"changes": changes}))
     return reconciled

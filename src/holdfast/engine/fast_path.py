@@ -126,7 +126,7 @@ class FastPath:
             certain = EVERYWHERE if reads is None else certain_of(reads)
             ops = self._graph.schema.resolve(self._codec, root.cells, result.value, certain)
         except Exception:
-            return False  # Whoever takes the result finds the same, and says so.
+            return False  # The loop finds the same, and records it.
         name, saving = f"{node}#{root.visits.get(node, 0) + 1}", self._saving
         if saving.observer is not None:
             facts = {"step": step.id, "error": False, "seconds": result.seconds}

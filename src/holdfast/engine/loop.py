@@ -166,7 +166,7 @@ class Execution(StepHost):
         if self._awaiting and self._main is not None:
             self._main.cancel()
 
-    def _abandoned(self) -> bool:
+    def _record_interruption(self) -> bool:
         """Record that the run is interrupted, from wherever it is; `False` if it has ended, or cannot be relied on."""
         if self._is_given_up:
             return False
@@ -175,9 +175,9 @@ class Execution(StepHost):
             return False
         if self.run.status != RunStatus.RUNNING:
             return False
-        self._take_results()
+        self._record_results()
         left = RunStatus.INTERRUPTED if self.idle_timeout is None else RunStatus.QUEUED
-        self._stop_here(self.stop or left, self.stop_reason or "the process was asked to stop")
+        self._record_stop(self.stop or left, self.stop_reason or "the process was asked to stop")
         return True
 
     async def _close(self, error: BaseException | None) -> None:
@@ -187,8 +187,8 @@ class Execution(StepHost):
         else:
             await self.saving.writer.close_async()
 
-    async def _save_left(self) -> None:
-        """Save what `_abandoned` recorded, without blocking an event loop that others share."""
+    async def _save_interruption(self) -> None:
+        """Save what `_record_interruption` recorded, without blocking an event loop that others share."""
         if self.private:
             self.saving.flush()
         else:
@@ -316,8 +316,8 @@ class Execution(StepHost):
                     if self._main is not None:
                         self._main.uncancel()
         except (asyncio.CancelledError, ResourceExhausted):
-            if self._abandoned():
-                await self._save_left()
+            if self._record_interruption():
+                await self._save_interruption()
             raise
         except MemoryError as error:  # What was being recorded may be half done: nothing more is stored.
             raise ResourceExhausted(
@@ -325,7 +325,7 @@ class Execution(StepHost):
                 remedies=Remedy("resume", self.run_id),
             ) from error
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            if self._abandoned():
+            if self._record_interruption():
                 self.saving.flush()
                 self.saving.tell_saved()
             raise
@@ -340,7 +340,7 @@ class Execution(StepHost):
             self._loop = None
             await self._close(sys.exception())
 
-    def _stop_here(self, status: RunStatus, reason: str) -> None:
+    def _record_stop(self, status: RunStatus, reason: str) -> None:
         if status == RunStatus.FAILED:
             self._ending.fail(reason, self.run.root.last_node, None)
         else:
@@ -372,8 +372,8 @@ class Execution(StepHost):
                 return launches  # What is under way is finished first.
             self.stop, self.stop_reason = self._pausing_as, self.pausing
         if self.stop is not None:
-            self._take_results()
-            self._stop_here(self.stop, self.stop_reason)
+            self._record_results()
+            self._record_stop(self.stop, self.stop_reason)
             return launches
         if self.run.pauses:
             self._expire_pauses()
@@ -415,7 +415,7 @@ class Execution(StepHost):
 
     async def _apply_commands(self) -> bool:
         """Apply the waiting commands in order; return False if they have to wait for running steps."""
-        self._take_results()
+        self._record_results()
         self._writes.recount()
         while self.inbox.has_commands and self.run.status == RunStatus.RUNNING:
             if self.inbox.is_about_next_steps and await self._route_finished():
@@ -522,7 +522,7 @@ class Execution(StepHost):
 
     # Running steps.
 
-    def _look_first(self) -> None:
+    def _check_owner(self) -> None:
         """Refuse if the run was left or taken over, in the thread of a step: that is not the step's failure."""
         if self.has_left_run:
             raise StopSignal
@@ -569,7 +569,7 @@ class Execution(StepHost):
         self._schedule_poll()
         self._awaiting = True
         try:
-            return await attempt_async(node, step, state, context, self.config, look=self._look_first)
+            return await attempt_async(node, step, state, context, self.config, look=self._check_owner)
         finally:
             self._awaiting = False
 
@@ -586,7 +586,7 @@ class Execution(StepHost):
     async def _attempt_task(self, step: Step) -> None:
         self.lease.refuse()
         node, state, context = self.prepare(step)
-        result = await attempt_async(node, step, state, context, self.config, look=self._look_first)
+        result = await attempt_async(node, step, state, context, self.config, look=self._check_owner)
         self._finished.append(result)
 
     def _task_ended(self, step: str, task: asyncio.Task[None]) -> None:
@@ -602,7 +602,7 @@ class Execution(StepHost):
             self._idle.set()
 
     async def _gather(self) -> None:
-        """Wait for steps to finish, and a moment longer for those that finish together."""
+        """Wait for steps to finish, and a little longer for those that finish together."""
         assert self._wake is not None and self._idle is not None
         self._schedule_poll()
         if not self._finished and self.stop is None:
@@ -613,13 +613,13 @@ class Execution(StepHost):
         if self._tasks and self._finished and self.stop is None:
             self._idle.clear()
             await _wait(self._idle, self._gathering_seconds())
-        self._take_results()
+        self._record_results()
         if self._task_error is not None:
-            self._keep_the_rest()
+            self._flush_rest()
             raise self._task_error
 
     def _gathering_seconds(self) -> float:
-        """Short while further steps wait for a place, unless there are so many that deciding takes its time."""
+        """Return how long to wait for siblings: shorter while steps wait for a place, unless deciding is slow."""
         full = len(self._tasks) + len(self._finished) >= self.rules.max_parallel
         return (
             GATHERING / 10
@@ -627,7 +627,7 @@ class Execution(StepHost):
             else GATHERING
         )
 
-    def _take_results(self) -> None:
+    def _record_results(self) -> None:
         results, self._finished = self._finished, []
         unsaved = None
         for result in results:
@@ -636,10 +636,10 @@ class Execution(StepHost):
             else:
                 self._take(result)
         if unsaved is not None:
-            self._keep_the_rest()
+            self._flush_rest()
             raise unsaved
 
-    def _keep_the_rest(self) -> None:
+    def _flush_rest(self) -> None:
         with suppress(ExecutionError, RunConflict, StoreError):
             self.saving.flush()
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Context
 
 
-# What leaves a node without being its failure: signals that no `except Exception` can swallow.
-
-
 class PauseSignal(BaseException):
     """Leaves a node that waits for an answer. No `except Exception` can swallow it."""
 
@@ -58,7 +55,7 @@ _INTERRUPTIONS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, Stop
 """What leaves a function in the middle, so that nobody knows how far it came."""
 
 _NOBODY: Any = object()
-"""What an call comes to that was interrupted: whoever waits for it begins anew."""
+"""The outcome of an interrupted call: others who wait for it try themselves."""
 
 _GLANCE = 0.2
 """How often, in seconds, a waiting thread looks whether its attempt was left."""
@@ -214,7 +211,7 @@ class Onces:
 
     @contextlib.contextmanager
     def _ending(self, call: _Call) -> Iterator[None]:
-        """Whatever leaves this block, the others do not wait for ever: they get the error, or begin anew."""
+        """End a call with whatever leaves this block: others who wait for it get the error, or try themselves."""
         try:
             yield
         except _INTERRUPTIONS:
@@ -280,7 +277,7 @@ class Onces:
             call.outcome.set_result(value)
 
     def _forget(self, call: _Call) -> bool:
-        """Remove an call; return whether it was there still."""
+        """Remove a call; return whether it was there still."""
         if self._running.get(call.key) is not call:
             return False
         del self._running[call.key]
@@ -288,7 +285,7 @@ class Onces:
 
 
 def _leads_to(call: _Call, ends: Collection[_Call]) -> bool:
-    """Return True if an call is one of these, or waits for one of them."""
+    """Return True if a call is one of these, or waits for one of them."""
     seen, left = set[_Call](), [call]
     while left:
         at = left.pop()
@@ -302,7 +299,7 @@ def _leads_to(call: _Call, ends: Collection[_Call]) -> bool:
 
 @contextlib.contextmanager
 def _starting(context: Context, key: str) -> Iterator[None]:
-    """The intent is stored in this block. If the step is to stop with that, its function is not in doubt."""
+    """Store the intent in this block. If the step is to stop with that, its function is not in doubt."""
     try:
         yield
     except StopSignal:
@@ -313,7 +310,7 @@ def _starting(context: Context, key: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _within(context: Context, call: _Call) -> Iterator[None]:
-    """The function of an call runs in this block; if it raises, it is not in doubt."""
+    """Run the function of a call in this block; if it raises, it is not in doubt."""
     token = _inside.set((*_inside.get(), call))
     context._once_depth(+1)
     try:
@@ -369,7 +366,7 @@ def _question(context: Context, key: str, prompt: str) -> Paused:
 
 
 def _found(context: Context, key: str, value: Any) -> tuple[bool, str]:
-    """Return whether the world shows that it was done, and what is done about it."""
+    """Return whether it turned out to be done, and what is done about it."""
     is_done = value is not None and value is not False
     context._tell_doubt(key, "done" if is_done else "rerun")
     return is_done, "done" if is_done else "rerun"

@@ -97,12 +97,12 @@ class Gates:
 
 
 def graph_of(graph: Graph, step: Step) -> Graph:
-    """The (sub-)graph that a step belongs to."""
+    """Return the (sub-)graph that a step belongs to."""
     return graph.at(step.frame) if step.frame else graph
 
 
 def state_for(saving: Saving, step: Step) -> State:
-    """The state as a step sees it."""
+    """Return the state as a step sees it."""
     state = saving.state(saving.run.frames[step.frame])
     return overlaid(state, advance({}, step.item)) if step.item else state
 
@@ -161,7 +161,7 @@ class Results:
         self._say("node.complete", step.node, step=step.id, error=False)
 
     def _may_rerun(self, step: Step) -> bool:
-        """Whether a step may be repeated unasked although it may have taken effect."""
+        """Return whether a step may be repeated unasked although it may have taken effect."""
         node = graph_of(self._graph, step).nodes[step.node]
         return (self._rules.if_interrupted or node.if_interrupted) == "rerun"
 
@@ -186,7 +186,7 @@ class Results:
             self.retries += 1
             self._say("node.retry", step.node, step=step.id, attempt=step.attempt, delay=delay)
             return
-        if node.on_error is not None and self._stood_in(node, step, error, seconds):
+        if node.on_error is not None and self._used_on_error(node, step, error, seconds):
             return
         if self._saving.policy.on_failure == "continue":
             logger.warning(
@@ -196,8 +196,8 @@ class Results:
             self._say("node.warning", step.node, step=step.id, error=str(fault))
         self._say("node.complete", step.node, step=step.id, error=True, seconds=seconds)
 
-    def _stood_in(self, node: Node, step: Step, error: BaseException, seconds: float) -> bool:
-        """Whether the node's `on_error` gave a result that stands in for the failed step's own."""
+    def _used_on_error(self, node: Node, step: Step, error: BaseException, seconds: float) -> bool:
+        """Return whether the node's `on_error` gave a result that stands in for the failed step's own."""
         assert node.on_error is not None
         state = state_for(self._saving, step)
         try:
@@ -224,7 +224,7 @@ class Results:
 
 
 def _delay(node: Node, step: Step, error: BaseException) -> float | None:
-    """Seconds until a failed attempt is repeated, or `None`; a retry rule that fails repeats nothing."""
+    """Return seconds until a failed attempt is repeated, or `None`; a retry rule that fails repeats nothing."""
     rule = node.retry if node.retry is not None else AFTER_A_LOSS
     try:
         return rule.delay_after(step.tried, error)

@@ -43,7 +43,7 @@ _NOT_COMPLETED = [status for status in RunStatus if status not in (RunStatus.COM
 
 
 def find_run(store: Store, target: str) -> tuple[RunInfo, int | None]:
-    """The run that a run id, a checkpoint id or a workflow name means, and the checkpoint's position.
+    """Return the run that a run id, a checkpoint id or a workflow name means, and the checkpoint's position.
 
     Of a workflow the run that was touched last and is not completed is meant.
     """
@@ -73,7 +73,7 @@ def find_run(store: Store, target: str) -> tuple[RunInfo, int | None]:
 
 
 def find_checkpoint(store: Store, ident: str) -> tuple[RunInfo, int]:
-    """The run and the position that a checkpoint id names; one that is not stored is refused."""
+    """Return the run and the position that a checkpoint id names; one that is not stored is refused."""
     key, seq = locate_checkpoint(ident)
     found = store.runs(key=key)
     if not found or not store.marks(found[0].run, before=seq + 1, limit=1):
@@ -86,9 +86,9 @@ def find_checkpoint(store: Store, ident: str) -> tuple[RunInfo, int]:
 
 
 def as_journalled(loaded: Loaded) -> Loaded:
-    """A loaded run with the status and the driver that its journal tells.
+    """Return a loaded run with the status and the owner that its journal tells.
 
-    Its plain facts were read a moment earlier, and another driver may have taken the run up in between.
+    Its plain facts were read a moment earlier, and another process may have resumed the run in between.
     """
     facts, status, driver = loaded.info, str(loaded.run.status), loaded.run.driver
     if facts.status == status and facts.driver == driver:
@@ -98,7 +98,7 @@ def as_journalled(loaded: Loaded) -> Loaded:
 
 
 def load_latest(journal: Journal, info: RunInfo, codec: Codec) -> Loaded:
-    """A run as its journal tells it now, for whoever writes to it and its plain facts with that.
+    """Return a run as its journal tells it now, for a caller that writes to it.
 
     Those are read once more after the journal, so that they are never older: what another writer put into them
     meanwhile is either among them, or makes the next append a conflict.
@@ -118,7 +118,7 @@ def take_answers(
     codec: Codec,
     retention: Retention | None,
 ) -> list[records.Answered]:
-    """The answers as records, each checked against its pause; all are taken or none."""
+    """Return the answers as records, each checked against its pause; all are taken or none."""
     wanted: dict[str, Any] = dict(answers or {})
     waiting = [pause for pause in run.pauses.values() if pause.kind not in NO_ANSWER]
     if answer is not None:
@@ -153,7 +153,7 @@ def _not_waiting(info: RunInfo) -> NotPaused:
 def settled_doubts(
     run: RunState, policy: str | None, answered: list[records.Answered]
 ) -> list[records.Answered]:
-    """What `if_interrupted` answers to the questions about interrupted steps that nobody answered."""
+    """Return what `if_interrupted` answers to the questions about interrupted steps that nobody answered."""
     if policy is None or policy == "ask":
         return []
     known = {record.pause for record in answered}
@@ -164,7 +164,7 @@ def settled_doubts(
 def answered_now(
     info: RunInfo, run: RunState, options: ResumeOptions, settings: Settings, *, sleeps: bool
 ) -> list[records.Answered]:
-    """All that is answered when a run is taken up: by the caller, by `if_interrupted`, and by time."""
+    """Return all that is answered when a run is resumed: by the caller, by `if_interrupted`, and by time."""
     answered = take_answers(info, run, options.answer, options.answers, settings.codec, settings.retention)
     answered += settled_doubts(run, options.if_interrupted, answered)
     known = {record.pause for record in answered}
@@ -176,14 +176,14 @@ def answered_now(
 def is_at_rest(
     info: RunInfo, run: RunState, options: ResumeOptions, answered: list[records.Answered], barrier: bool
 ) -> bool:
-    """Whether a resume would leave a paused run as it is: nothing was answered, changed or passed."""
+    """Return whether a resume would leave a paused run as it is: nothing was answered, changed or passed."""
     gated = options.approve and any(pause.kind in ("before", "after") for pause in run.pauses.values())
-    stirred = not run.pauses or any(_is_stirred(step, barrier) for step in run.active())
-    return info.status == RunStatus.PAUSED and not (answered or stirred or gated or options.update)
+    changed = not run.pauses or any(_was_changed(step, barrier) for step in run.active())
+    return info.status == RunStatus.PAUSED and not (answered or changed or gated or options.update)
 
 
-def _is_stirred(step: Step, barrier: bool) -> bool:
-    """Whether something was done about a step that a paused run had left."""
+def _was_changed(step: Step, barrier: bool) -> bool:
+    """Return whether something was done about a step that a paused run had left."""
     return step.status in (READY, IN_DOUBT) or (bool(step.skipped) and not barrier)
 
 
@@ -307,7 +307,7 @@ class ResumeOptions:
 
 
 def edits(graph: Graph, run: RunState, update: Mapping[str, Any], codec: Codec) -> list[records.StateEdited]:
-    """An update of the state from outside: of the run's own, and of what open sub-graphs share of it."""
+    """Return an update of the state from outside: of the run's own, and of what open sub-graphs share of it."""
     if not update:
         return []
     found = []

@@ -13,7 +13,6 @@ from holdfast.engine.settings import Retention, Settings
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError, ResourceExhausted
 from holdfast.journal.copying import delete_run, held_back, needed_by, prune_run
 from holdfast.journal.journal import Journal
-from holdfast.journal.run_state import RunState
 from holdfast.state.codec import TolerantCodec
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Mark, RunInfo, Store
@@ -23,11 +22,6 @@ from holdfast.values import RunStatus
 logger = logging.getLogger("holdfast")
 
 _HOUR = 3600.0
-
-
-def has_kept(run: RunState) -> bool:
-    """Whether somebody wants a checkpoint of a run kept for good."""
-    return any(remark.keep for remark in run.remarks.values()) if run.remarks else False
 
 
 def kept_checkpoints(journal: Journal, info: RunInfo) -> set[int]:

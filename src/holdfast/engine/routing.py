@@ -1,4 +1,4 @@
-"""What follows a finished node: asking the user's conditions and routing functions."""
+"""Routing: what follows a finished node, what its result means, and conflicting parallel writes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RouteFailed(Exception):
 
 
 async def choose(graph: Graph, node: str, state: State, emit: Emit | None) -> list[str | Send]:
-    """The nodes and items that follow `node`, by its routing function or its edges; joins excepted."""
+    """Return the nodes and items that follow `node`, by its routing function or its edges; joins excepted."""
     if node in graph.exits:
         return []
     route = graph.route_from.get(node)
@@ -83,7 +83,7 @@ def _translate(node: str, item: Any, mapping: Mapping[Any, str] | None) -> str |
 
 
 def to_targets(graph: Graph, node: str, chosen: Iterable[str | Send], codec: Codec) -> list[Target]:
-    """Targets of what a node's routing chose. A bad name or item is refused here."""
+    """Return targets of what a node's routing chose. A bad name or item is refused here."""
     targets = []
     for item in chosen:
         if isinstance(item, Send):
@@ -116,7 +116,7 @@ def _item_target(graph: Graph, node: str, send: Send, codec: Codec) -> Target:
 
 
 def merge_targets(graph: Graph, found: Iterable[tuple[str, list[Target]]]) -> tuple[Target, ...]:
-    """One wave's targets: each plain node once, items keyed by their key or index, all in node order."""
+    """Return one wave's targets: each plain node once, items keyed by their key or index, all in node order."""
     plain: dict[str, Target] = {}
     items: dict[str, dict[str, Target]] = {}
     for node, targets in found:
@@ -144,19 +144,16 @@ def merge_targets(graph: Graph, found: Iterable[tuple[str, list[Target]]]) -> tu
 
 
 async def first_targets(graph: Graph, state: State, codec: Codec) -> tuple[Target, ...]:
-    """The nodes a graph begins with."""
+    """Return the nodes a graph begins with."""
     chosen = await choose(graph, START, state, None)
     return merge_targets(graph, [(START, to_targets(graph, START, chosen, codec))])
-
-
-# What a node's return value means: changes of the state, and the nodes it chose to run next.
 
 
 Meaning = tuple[tuple[Op, ...], tuple[Target, ...] | None]
 
 
 def meaning(graph: Graph, codec: Codec, frame: Frame, step: Step, value: Any, given: State | None) -> Meaning:
-    """The changes and the next nodes that `value`, returned for `step`, asks for; nonsense is refused.
+    """Return the changes and the next nodes that `value`, returned for `step`, asks for; nonsense is refused.
 
     `given` is the state that the step received.
     """
@@ -184,7 +181,7 @@ def meaning(graph: Graph, codec: Codec, frame: Frame, step: Step, value: Any, gi
 
 
 def _certain(frame: Frame) -> Certain:
-    """For which keys it is certain what a step of this frame will change when its wave ends.
+    """Return the keys of which it is certain what a step of this frame will change when its wave ends.
 
     A sub-graph's changes end up in its parent, which may hold something else by then; what the sub-graph
     itself has set before is certain.
@@ -197,7 +194,7 @@ def _certain(frame: Frame) -> Certain:
 
 
 def certain_of(reads: Collection[str], certain: Certain = EVERYWHERE) -> Certain:
-    """Of what is certain only that which a node declares to read.
+    """Return the certain keys among those that a node declares to read.
 
     Whatever else it sets is recorded as it is, even if the state held just that: where the node's result is taken over
     in a run that differs only in what the node does not read, it comes to the same.
@@ -209,13 +206,10 @@ _SIBLINGS, _NOWHERE = Certain((), passed_on=True), Certain(())
 
 
 def _between(graph: Graph, codec: Codec, cells: Cells, given: State, state: State) -> list[Op]:
-    """The changes from the state that a step was given to the one it returned."""
+    """Return the changes from the state that a step was given to the one it returned."""
     ops = graph.schema.replace(codec, cells, changed_since(state, given))
     ops += [Op("drop", key, b"") for key in given if key not in state]
     return ops
-
-
-# `ParallelWrites`: refuses two parallel steps that set the same key where no reducer puts them together.
 
 
 class ParallelWrite(StateInvalid):
@@ -251,7 +245,7 @@ class ParallelWrites:
         _note(siblings, frame, step, ops)
 
     def _written_in(self, frame: Frame) -> dict[str, Write]:
-        """What the finished steps of a frame's wave have written, by key."""
+        """Return what the finished steps of a frame's wave have written, by key."""
         waves, siblings = self._siblings.get(frame.path, (-1, {}))
         if waves != frame.waves:
             siblings = {}
@@ -274,7 +268,7 @@ class ParallelWrites:
                 raise ParallelWrite(_refusal(graph.schema, key, write.step, step.id))
 
     def _after(self, graph: Graph, frame: Frame, node: str) -> frozenset[str]:
-        """Every node that may come after a node, directly or not."""
+        """Return every node that may come after a node, directly or not."""
         place = (frame.path, node)
         if place not in self._following:
             from holdfast.engine.time_travel.affected import all_successors

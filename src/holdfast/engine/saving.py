@@ -60,7 +60,7 @@ class Saving:
             await self.writer.flush_async()
         except StoreError as error:
             self.failed(error)
-            for pause in self._patience():
+            for pause in self._retry_delays():
                 await asyncio.sleep(pause)
                 if self._flushed_at_last():
                     return
@@ -74,7 +74,7 @@ class Saving:
             self.writer.flush()
         except StoreError as error:
             self.failed(error)
-            for pause in self._patience():
+            for pause in self._retry_delays():
                 clock.sleep(pause)
                 if self._flushed_at_last():
                     return
@@ -83,8 +83,8 @@ class Saving:
             if self.marked or self._errors_in_a_row:
                 self._saved()
 
-    def _patience(self) -> tuple[float, ...]:
-        """How long to wait before each further try: a run that goes on saves later, one that ends cannot."""
+    def _retry_delays(self) -> tuple[float, ...]:
+        """Return the delays before further tries: a run that goes on saves later, one that ends cannot."""
         return (0.05, 0.2, 1.0) if self.run.status != RunStatus.RUNNING else ()
 
     def _flushed_at_last(self) -> bool:
@@ -96,7 +96,7 @@ class Saving:
         return True
 
     def _refuse_lost_pause(self, error: StoreError) -> None:
-        """A pause that is not saved is none: nobody could answer it."""
+        """Raise if a pause could not be stored: nobody could answer it."""
         if self.run.status == RunStatus.PAUSED:
             raise self._error(error) from error
 
@@ -161,7 +161,7 @@ class Saving:
         self._events.insert(self._mark_place, ("checkpoint.save", node, facts))
 
     def failed(self, error: StoreError) -> None:
-        """A save failed: stop the run, or go on and save later, as the policy says."""
+        """Stop the run after a failed save, or go on and save later, as the policy says."""
         self.errors += 1
         self._errors_in_a_row += 1
         self.emit("checkpoint.fail", error=problem_of(error), consecutive=self._errors_in_a_row)
@@ -192,7 +192,7 @@ class Saving:
             self._events.append((type, node, data))
 
     def hears(self, type: str) -> bool:
-        """Whether an observer listens to events of a type."""
+        """Return whether an observer listens to events of a type."""
         return self._wants is None or type in self._wants
 
     def tell_saved(self) -> None:
@@ -208,7 +208,7 @@ class Saving:
         return checkpoint_id(self.writer.info.key, seq) if seq else ""
 
     def state(self, frame: Frame | None = None) -> State:
-        """The state now."""
+        """Return the state now."""
         run = self.run
         frame = run.root if frame is None else frame
         ident: Any = partial(checkpoint_id, self.writer.info.key, run.saved_seq) if run.saved_seq else ""

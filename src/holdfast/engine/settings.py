@@ -62,7 +62,7 @@ class CheckpointPolicy:
         one_of("durability", self.durability, DURABILITY)
 
     def saves_wave(self, wave: int) -> bool:
-        """Whether the run is saved after its `wave`-th wave."""
+        """Return whether the run is saved after its `wave`-th wave."""
         return self.durability != "exit" and self.interval > 0 and wave % self.interval == 0
 
 

@@ -38,7 +38,7 @@ class Place:
 
     @classmethod
     def of(cls, queue: str, priority: int, when: When) -> Place:
-        """A place, once its parts make sense. `when` is a time, or a delay as `timedelta` or in seconds."""
+        """Return a place, once its parts make sense. `when` is a time, or a delay as `timedelta` or in seconds."""
         if not isinstance(queue, str) or not queue.strip() or not queue.isprintable() or "," in queue:
             raise HoldfastError(f"a queue is named by printable text without commas, not {queue!r}")
         if not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
@@ -46,7 +46,7 @@ class Place:
         return cls(queue, priority, _due_at(when))
 
     def on(self, info: RunInfo, status: RunStatus = RunStatus.QUEUED) -> RunInfo:
-        """The facts of a run that waits here."""
+        """Return the facts of a run that waits here."""
         place = dataclasses.replace(info, queue=self.queue, priority=self.priority, due_at=self.due_at)
         return dataclasses.replace(place, status=status.value, updated_at=clock.time(), driver="")
 
@@ -65,14 +65,14 @@ def _due_at(when: When) -> float | None:
 
 
 def id_of_key(workflow: str, key: str) -> str:
-    """The id of the run that is submitted under `key`: the same for the same workflow and key."""
+    """Return the id of the run that is submitted under `key`: the same for the same workflow and key."""
     if not isinstance(key, str) or not key:
         raise HoldfastError(f"a submit key is text that is not empty, not {key!r}")
     return str(uuid.uuid5(_SUBMITTED, f"{workflow}\n{key}"))
 
 
 def open_questions(run: RunState, now: float) -> tuple[Pause, ...]:
-    """What a paused run must be answered before anything can be done; nothing if there is something to do."""
+    """Return what a paused run must be answered before anything can be done; nothing if there is something to do."""
     pauses = run.pauses.values()
     questions = tuple(pause for pause in pauses if pause.kind not in NO_ANSWER)
     can_pass = any(pause.kind in NO_ANSWER and pause.kind != SLEEP for pause in pauses)
@@ -91,8 +91,8 @@ def requeue(
 ) -> RunInfo:
     """Let workers go on with a run that stopped: failed, interrupted, cancelled, or paused at gates.
 
-    Without a `place` it waits where it was, or else in the default queue. Answers its facts. A run that is
-    driven, or completed, is refused; a paused one goes on with what was answered, past its gates. `trust` is as for
+    Without a `place` it waits where it was, or else in the default queue. Return its facts. A run that is
+    executing, or completed, is refused; a paused one goes on with what was answered, past its gates. `trust` is as for
     `App.resume`.
     """
     codec = codec or Codec()

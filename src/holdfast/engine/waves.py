@@ -95,7 +95,7 @@ class Waves:
     async def _follow(
         self, graph: Graph, node: str, state: State, waiting: Waiting
     ) -> list[tuple[str, list[Target]]]:
-        """What one finished node leads to; `waiting` learns of the joins that it has reached."""
+        """Return what one finished node leads to; `waiting` learns of the joins that it has reached."""
         emit = self._saving.emit if self._saving.observer is not None else None
         try:
             chosen = await choose(graph, node, state, emit)
@@ -166,7 +166,7 @@ class Waves:
 
 
 def closing(graph: Graph, steps: list[Step], others: int) -> tuple[Target, ...]:
-    """The last node, if nothing else is left to run and it has not run."""
+    """Return the last node, if nothing else is left to run and it has not run."""
     if graph.last is None or others or any(step.node == graph.last for step in steps):
         return ()
     return (Target(graph.last),)

@@ -278,8 +278,8 @@ def _retried(action: Callable[[], Result]) -> Result:
 def process_inbox(journal: Journal, run_id: str, codec: Codec, graph: Graph | None = None) -> None:
     """Process the pending inbox of a run that has no owner.
 
-    Whoever posts to an executing run calls this afterwards, and so does an execution that has left the run; one of
-    them comes after both the message and the end.
+    A sender calls this after posting to an executing run, and so does an execution that has left the run: one of
+    the two comes after both the message and the end.
     """
 
     def process() -> None:
@@ -297,7 +297,7 @@ def process_inbox(journal: Journal, run_id: str, codec: Codec, graph: Graph | No
 def apply_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | None) -> bool:
     """Record what the inbox of a run without an owner asks for, in order; return whether anything could be.
 
-    A command that needs the run's graph is left, with all after it, to whoever has that.
+    A command that needs the run's graph is left, with all after it, to a process that has that.
     """
     name, run = loaded.info.run, loaded.run
     writer, seen = Writer(journal, loaded, codec, durable=True), run.inbox_seen

@@ -178,8 +178,8 @@ class Inbox:
     ) -> None:
         """`apply` records what a command asks and returns why it is refused, or ""; `on_stop` stops the execution.
 
-        Whoever resumes a run wants it to go on: earlier commands to stop are stale. A worker decides nothing, so
-        it follows them.
+        A person who resumes a run wants it to go on: earlier commands to stop are stale. A worker decides nothing,
+        so it follows them.
         """
         self._saving, self._apply, self._on_stop = saving, apply, on_stop
         self._journal = saving.settings.journal

@@ -1,4 +1,4 @@
-"""Running steps where their `executor` says: in threads, in processes, on a Dask cluster, in the user's own pool."""
+"""Executors of steps: threads, processes, Dask clusters, and the user's own pools."""
 
 from __future__ import annotations
 
@@ -30,15 +30,12 @@ if TYPE_CHECKING:
     from holdfast.engine.executors.process_pool import ProcessPool
 
 
-# Clients of Dask clusters, one for each scheduler, shared by all runs of this process.
-
-
 _CONNECT_SECONDS = 10.0
 _CLOSE_SECONDS = 2.0
 
 
 class _Cluster:
-    """One scheduler, and the client that talks to it once it is needed."""
+    """One Dask scheduler, and the client that talks to it once it is needed."""
 
     def __init__(self, address: str) -> None:
         self._address, self._lock = address, threading.Lock()
@@ -52,34 +49,15 @@ class _Cluster:
             executor: concurrent.futures.Executor = self.client.get_executor(pure=False)
             return executor
 
-
-class DaskClusters:
-    """The clusters that are in use."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._clusters: dict[str, _Cluster] = {}
-
-    def executor(self, address: str) -> concurrent.futures.Executor:
-        """An executor on the cluster of the scheduler at `address`; it may take a while to reach it."""
-        with self._lock:
-            cluster = self._clusters.setdefault(address, _Cluster(address))
-        return cluster.executor()
-
-    def _clients(self) -> list[Any]:
-        return [cluster.client for cluster in self._clusters.values() if cluster.client is not None]
-
     def close(self) -> None:
-        """Leave all clusters."""
-        for client in self._clients():
+        if self.client is not None:
             with contextlib.suppress(Exception):
-                client.close(timeout=_CLOSE_SECONDS)
-        self._clusters.clear()
+                self.client.close(timeout=_CLOSE_SECONDS)
 
     def forget(self) -> None:
-        """In a forked child: the clients are the parent's, whose threads are missing here."""
-        for client in self._clients():
-            client.status = "closed"
+        """Leave the client to the parent of this forked process, which alone has its threads."""
+        if self.client is not None:
+            self.client.status = "closed"
 
 
 def _connected(address: str) -> Any:
@@ -98,15 +76,15 @@ def _connected(address: str) -> Any:
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether an error of a Dask cluster says that a worker or the scheduler is gone."""
+    """Return whether an error of a Dask cluster says that a worker or the scheduler is gone."""
     return type(error).__name__ in ("KilledWorker", "CommClosedError", "FutureCancelledError")
 
 
-# The executors that all runs of this process share: made when they are first used, ended with the process.
-
-
 class SharedExecutors:
-    """Process pools by their size, and clients of Dask clusters."""
+    """The executors that all runs of this process share: process pools by size, Dask clusters by address.
+
+    They are made when they are first used, and end with the process.
+    """
 
     def __init__(self) -> None:
         self._reset()
@@ -117,20 +95,23 @@ class SharedExecutors:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._pools: dict[int | None, ProcessPool] = {}
-        self._dask = DaskClusters()
+        self._clusters: dict[str, _Cluster] = {}
 
     def _leave_to_parent(self) -> None:
         for pool in self._pools.values():
             pool.forget()
-        self._dask.forget()
+        for cluster in self._clusters.values():
+            cluster.forget()
         self._reset()
 
     def executor(self, choice: ExecutorChoice) -> concurrent.futures.Executor:
-        """The executor that was chosen. To reach a cluster may take a while."""
+        """Return the executor that was chosen. To reach a cluster may take a while."""
         if choice.own is not None:
             return choice.own
         if choice.kind == DASK:
-            return self._dask.executor(choice.address)
+            with self._lock:
+                cluster = self._clusters.setdefault(choice.address, _Cluster(choice.address))
+            return cluster.executor()
         assert choice.kind == PROCESSES
         with self._lock:
             if choice.size not in self._pools:
@@ -140,25 +121,27 @@ class SharedExecutors:
             return self._pools[choice.size]
 
     def close(self) -> None:
-        """End the processes and leave the clusters; both are made anew when they are needed again."""
+        """End the processes and leave the clusters; both are made again when they are needed."""
         with self._lock:
             pools, self._pools = self._pools, {}
+            clusters, self._clusters = self._clusters, {}
         for pool in pools.values():
             pool.shutdown()
-        self._dask.close()
+        for cluster in clusters.values():
+            cluster.close()
 
 
 shared = SharedExecutors()
 
 
 _GLANCE = 0.25
-"""How often, in seconds, work that waits for its turn is looked at; its timeout does not begin before."""
+"""Seconds between two looks at work that waits for its turn; its timeout does not begin before."""
 
 Submit = Callable[[], concurrent.futures.Future[Any]]
 
 
 async def elsewhere(node: Node, state: State, context: Context | None, config: Mapping[str, Any]) -> Any:
-    """What a node's function returns where its executor runs it."""
+    """Return what a node's function returns where its executor runs it."""
     choice, function = choice_of(node.executor), node.function
     assert function is not None
     timed = context if node.timeout is not None else None
@@ -190,7 +173,7 @@ async def done_elsewhere(
     timed: Context | None = None,
     state: State | None = None,
 ) -> Any:
-    """What a task comes to in another process. What it logs and spends is told to `context`.
+    """Return what a task comes to in another process. What it logs and spends is given to `context`.
 
     If the step has a timeout, `timed` is its context. `state` is the one that the task was given.
     """
@@ -208,18 +191,18 @@ async def done_elsewhere(
 
 
 def _trouble(task: Task, error: Exception) -> HoldfastError:
-    """What an executor that failed to do a task means for the step."""
+    """Return what an executor that failed to do a task means for the step."""
     if isinstance(error, HoldfastError):
         return error
-    told = f"{type(error).__name__}: {error}"
+    reason = f"{type(error).__name__}: {error}"
     lost = (concurrent.futures.BrokenExecutor, OSError, TimeoutError)
     if isinstance(error, lost) or is_loss(error):
-        return ExecutorLost(f"{task.what}: {task.where} was lost before the step was finished: {told}")
-    return HoldfastError(f"{task.what} cannot be run by {task.where}: {told}")
+        return ExecutorLost(f"{task.what}: {task.where} was lost before the step was finished: {reason}")
+    return HoldfastError(f"{task.what} cannot be run by {task.where}: {reason}")
 
 
 async def _result(submit: Submit, choice: ExecutorChoice, timed: Context | None) -> Any:
-    """What a future comes to. If nobody waits for it any more, it is cancelled."""
+    """Return what a future comes to. If nobody waits for it any more, it is cancelled."""
     submitted: list[concurrent.futures.Future[Any]] = []
     unwanted = threading.Event()
 
@@ -284,7 +267,7 @@ class _Call:
             return runner.run(self._awaited(value))
 
     def caught(self) -> tuple[Any, BaseException | None]:
-        """What it returns and what it raises, which may be something that no future can carry."""
+        """Return what it returns and what it raises, which may be something that no future can carry."""
         try:
             return self(), None
         except BaseException as error:

@@ -15,7 +15,7 @@ from multiprocessing.connection import Pipe
 from multiprocessing.spawn import get_executable
 from typing import Any
 
-from holdfast.engine.executors.remote import Surroundings
+from holdfast.engine.executors.remote import MainProcess
 from holdfast.errors import ExecutorLost
 from holdfast.threads import refuse_while_loading, workers
 
@@ -24,17 +24,17 @@ _PROGRAM = (
     "from holdfast.engine.executors.process_worker import main; main()"
 )
 _GLANCE = 1.0
-"""How often, in seconds, a worker that says nothing is looked at."""
+"""Seconds between two looks at a worker that says nothing."""
 
-_PATIENCE = 2.0
-"""How long, in seconds, one that is ended may take for it."""
+_END_TIMEOUT = 2.0
+"""Seconds that a worker may take to end."""
 
 _STARTS = 3
 """How many workers a task is given to that are gone before they begin it."""
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """Return how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -43,8 +43,8 @@ def processors() -> int:
 class _Worker:
     """One process, in a group of its own, so that no Ctrl+C reaches it and all that it starts ends with it.
 
-    It is started anew instead of forked, which a program with threads must not do, and not by multiprocessing,
-    which would run the main program once more in it.
+    It is a new program: a process with threads must not fork, and multiprocessing would run the main program once
+    more in it.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class _Worker:
     def begin(self, data: bytes) -> bool:
         """Give it a task; whether it has taken it."""
         try:
-            self._ours.send(tuple(Surroundings.here()))
+            self._ours.send(tuple(MainProcess.here()))
             self._ours.send_bytes(data)
             self._next()
         except (EOFError, OSError):
@@ -75,7 +75,7 @@ class _Worker:
         return True
 
     def answer(self) -> bytes:
-        """What it makes of the task; `ExecutorLost` if it dies over it."""
+        """Return what it makes of the task; `ExecutorLost` if it dies over it."""
         try:
             return self._next()
         except (EOFError, OSError):
@@ -109,10 +109,10 @@ class _Worker:
     def gone(self) -> None:
         """Wait for its end, but not for long."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_PATIENCE)
+            self._process.wait(_END_TIMEOUT)
 
     def forget(self) -> None:
-        """It is another process's: leave it alone."""
+        """Leave it alone: it belongs to another process."""
         self._ours.close()
         self._process.returncode = 0
 
@@ -137,7 +137,7 @@ class _Job(concurrent.futures.Future[bytes]):
         return False
 
     def answered_by(self, worker: _Worker) -> bytes | None:
-        """What a worker makes of it; nothing if it is gone before it has begun."""
+        """Return what a worker makes of it; nothing if it is gone before it has begun."""
         with self._guard:
             self._worker = worker
         try:

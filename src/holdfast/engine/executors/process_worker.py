@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Any
 
-from holdfast.engine.executors.remote import MainProgram, Surroundings, perform
+from holdfast.engine.executors.remote import MainProcess, MainProgram, perform
 from holdfast.threads import started
 
 BEGUN = b"begun"
@@ -20,7 +20,7 @@ BEGUN = b"begun"
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, main: MainProgram, where: Surroundings) -> None:
+    def __init__(self, data: bytes, main: MainProgram, where: MainProcess) -> None:
         super().__init__(io.BytesIO(data))
         self._main, self._where = main, where
 
@@ -35,7 +35,7 @@ class _Worker:
 
     def __init__(self, connection: Any) -> None:
         self._connection, self._main = connection, MainProgram()
-        self._tasks: queue.SimpleQueue[tuple[Surroundings, bytes] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[tuple[MainProcess, bytes] | None] = queue.SimpleQueue()
         self._is_busy = False
 
     def work(self) -> None:
@@ -62,13 +62,13 @@ class _Worker:
     def _listen(self) -> None:
         try:
             while True:
-                where = Surroundings(*self._connection.recv())
+                where = MainProcess(*self._connection.recv())
                 data = self._connection.recv_bytes()
                 self._is_busy = True
                 self._tasks.put((where, data))
         except (EOFError, OSError):
             pass
-        if self._is_busy:  # Whoever wanted this is gone: end it, and all that it started.
+        if self._is_busy:  # The process that wanted this is gone: end it, and all that it started.
             os.killpg(0, signal.SIGKILL)
         self._tasks.put(None)
 

@@ -1,4 +1,4 @@
-"""A node's work on its way to another process and back: what is sent, what is done there, what is brought back."""
+"""Work of a node in another process: what is sent, what is done there, what is brought back."""
 
 from __future__ import annotations
 
@@ -32,9 +32,6 @@ from holdfast.state.state import State, changed_since, check_untouched, origin_o
 from holdfast.state.types import Types
 from holdfast.threads import GUARD, Escaped, MainLoading
 
-# What a node may ask while it runs in another process: who it is, and nothing that needs the engine.
-
-
 MOST_LINES = 1000
 """How many log messages of one step are brought back, the last ones."""
 
@@ -48,7 +45,7 @@ _WAYS_OUT = {
     "once": "put what must not be repeated into a node of its own",
     "recall": "put what must not be repeated into a node of its own",
     "sleep": _ELSEWHERE,
-    "emit": "return what is to be told, or use ctx.log",
+    "emit": "return what is to be known, or use ctx.log",
     "heartbeat": "give the node a longer timeout",
     "cancelled": "a run that stops does not wait for it",
     "spent": "look at it in a node of its own without that executor",
@@ -103,10 +100,10 @@ class Kept(logging.Handler):
         self._count += 1
 
     def lines(self) -> list[tuple[int, str]]:
-        """What was logged; of too much the end, and how much is left out."""
+        """Return what was logged; of too much the end, and how much is left out."""
         left_out = self._count - len(self._lines)
-        told = [(logging.WARNING, f"{left_out} earlier messages of this step are left out")]
-        return [*(told if left_out else ()), *self._lines]
+        note = [(logging.WARNING, f"{left_out} earlier messages of this step are left out")]
+        return [*(note if left_out else ()), *self._lines]
 
 
 class RemoteContext:
@@ -117,7 +114,7 @@ class RemoteContext:
 
     def __init__(self, facts: Facts, kept: Kept) -> None:
         self._facts, self._kept = facts, kept
-        # Of its own: what is logged is told where the run is driven, not here.
+        # Of its own: what is logged is logged where the run is executed, not here.
         self._logger = logging.Logger(logger.name, facts.log_level)
         self._logger.addHandler(kept)
 
@@ -130,7 +127,7 @@ class RemoteContext:
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger; its messages are told where the run is driven, when the step is over."""
+        """A logger; its messages are logged where the run is executed, when the step is over."""
         return logging.LoggerAdapter(self._logger, {"run_id": self.run_id, "step": self.step})
 
     def spend(
@@ -185,14 +182,14 @@ class SentState(NamedTuple):
         return cls(encoded, types, *origin_of(state))
 
     def opened(self, loads: Loads) -> State:
-        """The state as the node would be given it where the run is driven."""
+        """Return the state as the node would be given it where the run is executed."""
         codec = Codec(Types.of_handlers(_unpacked_types(self.types, loads)))
         cells = {key: Slot(Op("set", key, raw, codec=codec), None) for key, raw in self.cells.items()}
         return state_view(cells, codec, self.run, self.checkpoint, self.node, self.at)
 
 
 def _packed_types(types: Types, by_value: bool) -> Iterator[bytes]:
-    """The types that can be found elsewhere; a value of any other cannot be looked at there."""
+    """Return the types that can be found elsewhere; a value of any other cannot be looked at there."""
     for handler in types.handlers():
         for form in (handler, (handler.name, handler.cls)):
             try:
@@ -255,7 +252,7 @@ class Task(NamedTuple):
         return cls(what, str(choice), function, *given, choice.by_value, ticket)
 
     def packed(self) -> bytes:
-        """The task as bytes."""
+        """Return the task as bytes."""
         try:
             return _dumps(self, self.by_value)
         except Exception as error:
@@ -265,7 +262,7 @@ class Task(NamedTuple):
         raise NotSent(f"{self.what}: {culprit} cannot be sent to {self.where}: {trouble}") from trouble
 
     def done(self, kept: Kept, loads: Loads) -> Any:
-        """What the call comes to, here."""
+        """Return what the call comes to, here."""
         states: list[State] = []
 
         def opened(given: Any) -> Any:
@@ -292,13 +289,13 @@ class Reply(NamedTuple):
     spent: list[tuple[Any, ...]]
 
     def settled(self, task: Task, given: State | None) -> Any:
-        """The value, or the error raised."""
+        """Return the value, or the error raised."""
         try:
             found = pickle.loads(self.error or self.value)
         except Exception as trouble:
             what = "its error" if self.error else "its result"
-            told = f"{task.what}: {what} cannot be brought back from {task.where}: {_told(trouble)}"
-            raise NotSent(f"{told}\n{self.trace}".rstrip()) from trouble
+            problem = f"{task.what}: {what} cannot be brought back from {task.where}: {_described(trouble)}"
+            raise NotSent(f"{problem}\n{self.trace}".rstrip()) from trouble
         if isinstance(found, _NotLoaded):
             raise NotSent(f"{task.what} cannot be loaded in {task.where}: {found}")
         if self.error:
@@ -327,7 +324,7 @@ def perform(data: bytes, loads: Loads = pickle.loads) -> bytes:
         try:
             task = loads(data)
         except Exception as error:
-            raise _NotLoaded(_told(error)) from error
+            raise _NotLoaded(_described(error)) from error
         assert task is not None
         value = _packed_value(task, task.done(kept, loads))
         reply = Reply(value, b"", "", kept.lines(), kept.spent)
@@ -338,7 +335,7 @@ def perform(data: bytes, loads: Loads = pickle.loads) -> bytes:
 
 
 def awaited(value: Any) -> Any:
-    """A value, or, if it is still to be awaited, what it comes to in an event loop of its own."""
+    """Return a value, or, if it is still to be awaited, what it comes to in an event loop of its own."""
     return asyncio.run(_coming(value)) if inspect.isawaitable(value) else value
 
 
@@ -381,12 +378,12 @@ def _packed_value(task: Task, value: Any) -> bytes:
         return _dumps(value, task.by_value)
     except Exception as error:
         raise NotSent(
-            f"{task.what} returned something that cannot be brought back from {task.where}: {_told(error)}"
+            f"{task.what} returned something that cannot be brought back from {task.where}: {_described(error)}"
         ) from None
 
 
 def _packed_error(task: Task | None, error: BaseException) -> bytes:
-    """An error so that it can be raised here: itself if possible, else one that tells what it was."""
+    """Return an error so that it can be raised here: itself if possible, else one that says what it was."""
     if isinstance(error, KeyboardInterrupt):
         error = ExecutorLost(f"{task.what} was interrupted in {task.where}" if task else "interrupted")
     for form in (error, _Remade(error)):
@@ -396,7 +393,7 @@ def _packed_error(task: Task | None, error: BaseException) -> bytes:
                 return raw
         except Exception:
             continue
-    return pickle.dumps(NotSent(_told(error)))
+    return pickle.dumps(NotSent(_described(error)))
 
 
 class _Remade:
@@ -416,7 +413,7 @@ def _remade(kind: type[BaseException], args: tuple[Any, ...], facts: dict[str, A
     return error
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -436,10 +433,7 @@ def _incoming(value: Any, given: State) -> Any:
     return value
 
 
-# The main program as worker processes know it: where it is, and loading it for the functions that it defin.
-
-
-class Surroundings(NamedTuple):
+class MainProcess(NamedTuple):
     """What of the main process a task may rely on."""
 
     path: tuple[str, ...]
@@ -450,7 +444,7 @@ class Surroundings(NamedTuple):
     arguments: tuple[str, ...]
 
     @classmethod
-    def here(cls) -> Surroundings:
+    def here(cls) -> MainProcess:
         main = sys.modules.get("__main__")
         spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
         try:
@@ -472,7 +466,7 @@ class MainProgram:
     def __init__(self) -> None:
         self._loaded = False
 
-    def load(self, where: Surroundings) -> None:
+    def load(self, where: MainProcess) -> None:
         if self._loaded:
             return
         import runpy
