@@ -16,7 +16,8 @@ from on_postgres import connected, opened, url_of
 
 from holdfast import ExecutionError, open_store
 from holdfast.checkpoints import CheckpointStore
-from holdfast.cli.reading import view_of
+from holdfast.cli.commands.runs import view_of
+from holdfast.cli.session import Session
 from holdfast.engine.owner import liveness
 from holdfast.engine.retention import janitor
 from holdfast.journal.checkpoint_ids import checkpoint_id, new_run_key, sealed_mark
@@ -66,7 +67,7 @@ class Herd:
 
     def show(self) -> Callable[[], object]:
         beginning = _name(self._chance.choice(self._left))[:8]
-        return lambda: view_of(self.journal, beginning)
+        return lambda: view_of(Session(journal=self.journal), beginning)
 
     def resume(self) -> Callable[[], object]:
         run = self.some_run(left_over=True).run

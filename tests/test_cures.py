@@ -432,7 +432,7 @@ def names_that_are_not_there(bench: Bench) -> None:
 
 @cures("capsules/format.py", "export")
 @cures("capsules/signing.py", "make_keys")
-@cures("cli/commands/authoring.py", "holdfast capsule import")
+@cures("cli/commands/workflow.py", "holdfast capsule import")
 def capsules_and_keys(bench: Bench) -> None:
     pytest.importorskip("cryptography")
     (bench.folder / "ready").touch()
@@ -451,7 +451,7 @@ def capsules_and_keys(bench: Bench) -> None:
 
 
 @cures(
-    "cli/commands/authoring.py",
+    "cli/commands/workflow.py",
     "holdfast validate",
     "holdfast workflow inspect",
     "holdfast run",
@@ -481,7 +481,7 @@ def a_question(bench: Bench) -> None:
     (pause,) = json.loads(bench.holdfast("show", "r", "--json"))["pauses"]
     words = shlex.split(pause["command"])
     told = bench.holdfast(*words[words.index("answer") :])
-    assert "completed" in bench.holdfast("resume", "r") and "go on with:" in told
+    assert "completed" in bench.holdfast("resume", "r") and "resume with:" in told
 
 
 def test_a_long_output_is_shown_by_the_command_that_is_named(
@@ -555,7 +555,7 @@ def a_run_whose_program_the_worker_does_not_know(bench: Bench) -> None:
 
 
 @cures("cli/commands/doctor.py", "holdfast worker")
-@cures("cli/commands/queue.py", "holdfast submit")
+@cures("cli/commands/fleet.py", "holdfast submit")
 def a_run_that_lost_its_worker(bench: Bench) -> None:
     file = bench.file(WAITS)
     bench.holdfast("run", bench.file(FLOW, "other.yaml"), code=1)
@@ -568,7 +568,7 @@ def a_run_that_lost_its_worker(bench: Bench) -> None:
     worker.communicate(timeout=60)
     told = bench.holdfast("doctor", code=None)
     (bench.folder / "open").touch()
-    assert "lost their worker; holdfast worker takes them up: r" in " ".join(told.split()), told
+    assert "lost their worker; holdfast worker resumes them: r" in " ".join(told.split()), told
     bench.holdfast("worker", "--until-idle")
     assert "completed" in bench.holdfast("runs", "status", "r")
 
@@ -670,7 +670,7 @@ def a_definition_that_cannot_be_used(bench: Bench) -> None:
     assert "completed" in bench.paste(told.replace("FILE", f"{file} --answer yes"), "holdfast resume")
 
 
-@cures("cli/display/show.py", "app.resume")
+@cures("cli/command_lines.py", "app.resume")
 def a_step_of_a_program_that_is_in_doubt(bench: Bench) -> None:
     def pays(state: Any) -> dict[str, Any]:
         if stopping[0]:
@@ -705,7 +705,7 @@ def a_run_that_failed_with_a_worker(bench: Bench) -> None:
     bench.holdfast("submit", bench.file(FLOW), "--run-id", "r", *elsewhere)
     told = bench.holdfast("worker", "--until-idle", *elsewhere)
     (bench.folder / "ready").touch()
-    assert "goes on with it" in bench.paste(told, "holdfast resume")
+    assert "resumes it" in bench.paste(told, "holdfast resume")
     bench.holdfast("worker", "--until-idle", *elsewhere)
     assert "completed" in bench.holdfast("runs", "status", "r", *elsewhere)
 
@@ -767,7 +767,7 @@ def a_folder_of_a_run_that_is_damaged(bench: Bench) -> None:
 
 @cures("stores/postgres/schema.py", "migrate")
 @cures("stores/postgres/connection.py", "migrate")
-@cures("cli/display/tables.py", "holdfast store migrate")
+@cures("cli/commands/store.py", "holdfast store migrate")
 def a_schema_that_is_missing(bench: Bench) -> None:
     server, url = bench.fixture("postgres_server"), bench.fixture("postgres_url")
     schema = url.partition("schema=")[2]

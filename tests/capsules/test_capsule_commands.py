@@ -67,7 +67,7 @@ def test_a_run_goes_from_store_to_store_and_is_resumed_there(call: Call, paused:
         and "signed by nobody" in done.out
     )
     assert "resuming it runs the workflow file in it" in done.out and "1 shell" in done.out
-    command = done.lines[-1].partition("go on with it: ")[2].split("holdfast ")[1].split()
+    command = done.lines[-1].partition("resume with: ")[2].split("holdfast ")[1].split()
     refused = call(*command, "--answer", "yes")
     assert (
         refused.code == 2
@@ -117,7 +117,7 @@ def test_exporting_writes_over_nothing_unless_told(call: Call, paused: str, tmp_
     refused = call("export", "weekly", "-o", "run.holdfast")
     forced = call("export", "week", "-o", "run.holdfast", "--force", "--json")
 
-    assert refused.code == 2 and "--force writes over it" in refused.err
+    assert refused.code == 2 and "--force overwrites it" in refused.err
     assert forced.code == 0 and forced.json["run_id"] == "weekly" and forced.json["bytes"] == len(first)
     assert (tmp_path / "run.holdfast").read_bytes() == first, "the same run gives the same bytes"
 

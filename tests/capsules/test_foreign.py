@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from holdfast import HoldfastError, open_store
 from holdfast.capsules import import_run, make_key_pair
-from holdfast.cli.run_settings import Wishes
+from holdfast.cli.options import RunOptions
 from holdfast.engine.checkpoint_files import check_config
 from holdfast.engine.commands.inbox import RunCommand, write_message
 from holdfast.engine.submission import requeue
@@ -58,7 +58,7 @@ def paused_run(
     folder: Path,
     text: str,
     *,
-    wishes: Wishes | None = None,
+    options: RunOptions | None = None,
     inbox: tuple[RunCommand, ...] = (),
     run: str = "r",
 ) -> Store:
@@ -67,7 +67,9 @@ def paused_run(
     there.mkdir(exist_ok=True)
     (there / "w.yaml").write_text(text)
     store, flow = open_store("memory://"), load_workflow(there / "w.yaml")
-    outcome = flow.open(store).invoke(flow.begin({}), run_id=run, config=(wishes or Wishes()).config(flow))
+    outcome = flow.open(store).invoke(
+        flow.begin({}), run_id=run, config=(options or RunOptions()).config(flow)
+    )
     assert outcome.status == "paused"
     (there / "w.yaml").unlink()
     for wish in inbox:
@@ -293,7 +295,7 @@ def keys_of(value: Any) -> list[str]:
 
 
 def test_stored_options_of_a_stranger_are_shown_before_they_hold(call: Call, tmp_path: Path) -> None:
-    path = stranger(tmp_path, EVIL, wishes=Wishes(skip_gates=True))
+    path = stranger(tmp_path, EVIL, options=RunOptions(skip_gates=True))
     call("import", str(path))
 
     refused = call("resume", "r")
@@ -318,7 +320,7 @@ def test_a_checkpoint_file_with_a_workflow_runs_nothing_before_it_is_trusted(
             'workflow: {name: w, checkpoint: {path: "made"}, hooks: {on_start: "touch hooked"}}',
         ),
     )
-    flow.open(store).save_checkpoint(tmp_path / "s.pkl", {"inputs": {}}, "act", Wishes().config(flow))
+    flow.open(store).save_checkpoint(tmp_path / "s.pkl", {"inputs": {}}, "act", RunOptions().config(flow))
 
     refused = call("resume", "s.pkl")
 
@@ -340,7 +342,7 @@ def test_of_a_checkpoint_file_with_a_workflow_file_of_ones_own_only_the_state_is
     (tmp_path / "own.yaml").write_text(INNOCENT)
     flow = load_workflow(tmp_path / "w.yaml", text=EVIL)
     flow.open("memory://").save_checkpoint(
-        tmp_path / "s.pkl", {"inputs": {}}, "act", Wishes(skip_gates=True).config(flow)
+        tmp_path / "s.pkl", {"inputs": {}}, "act", RunOptions(skip_gates=True).config(flow)
     )
 
     done = call("resume", "s.pkl", "--workflow", "own.yaml", "--json")
@@ -623,7 +625,7 @@ def test_a_definition_with_keys_that_look_alike_is_refused_by_every_way_in(
 
 def test_a_checkpoint_file_with_keys_that_look_alike_is_refused(call: Call, tmp_path: Path) -> None:
     flow = load_workflow(tmp_path / "w.yaml", text=EVIL)
-    config: dict[Any, Any] = Wishes().config(flow)
+    config: dict[Any, Any] = RunOptions().config(flow)
     config[PurePosixPath("flow")] = {**config["flow"], "source": INNOCENT}
     flow.open("memory://").save_checkpoint(tmp_path / "s.pkl", {"inputs": {}}, "act", config)
 
@@ -863,7 +865,7 @@ def test_a_worker_with_a_file_of_its_own_takes_no_options_that_nobody_confirmed(
     call: Call, tmp_path: Path
 ) -> None:
     (tmp_path / "own.yaml").write_text(EVIL.replace("touch sprung", "touch mine"))
-    call("import", str(stranger(tmp_path, EVIL, wishes=Wishes(skip_gates=True))))
+    call("import", str(stranger(tmp_path, EVIL, options=RunOptions(skip_gates=True))))
     store = open_store(f"sqlite:///{tmp_path / 'runs.db'}")
     (info,), last = store.runs(run="r"), last_entry(store, "r")
     assert last is not None
@@ -913,7 +915,7 @@ def test_what_is_refused_names_a_way_out_of_where_it_stands(call: Call, tmp_path
     (tmp_path / "there" / "cmd.txt").write_text("touch sprung")
     path = with_odd_keys(paused_run(tmp_path, INCLUDING), tmp_path, "unknown")
     flow = load_workflow(tmp_path / "w.yaml", text=EVIL)
-    config: dict[Any, Any] = {**Wishes().config(flow), PurePosixPath("flow"): {}}
+    config: dict[Any, Any] = {**RunOptions().config(flow), PurePosixPath("flow"): {}}
     app = flow.open("memory://")
     app.save_checkpoint(tmp_path / "s.pkl", {"inputs": {}}, "act", config)
     (tmp_path / "own.yaml").write_text(EVIL.replace("touch sprung", "touch mine"))

@@ -98,7 +98,7 @@ def test_questions_are_answered_one_by_one_and_every_command_says_how_to_go_on(t
         json.loads(early.stdout)["status"] == "error" and "asked later" in json.loads(early.stdout)["error"]
     )
     assert answered.returncode == 0 and "resume run-one" in answered.stdout
-    assert status.returncode == 4 and "go on with: " in status.stdout and "go on with: " in shown.stdout
+    assert status.returncode == 4 and "resume with: " in status.stdout and "resume with: " in shown.stdout
     assert "attempt" not in on.stdout and "<true or false>" in on.stdout
     assert "attempts" not in call(tmp_path, "show", "run-one").stdout
     assert json.loads(done.stdout) == {"title": "a=b", "ok": True}

@@ -158,7 +158,7 @@ def test_a_dry_run_shows_and_changes_nothing(call: Call, sqlite_url: str) -> Non
         ([], "say what may go"),
         (["--older-than", "soon"], "a duration is"),
         (["--keep", "0"], "0 is not in the range"),
-        (["--keep", "1"], "--yes says that it may"),
+        (["--keep", "1"], "--yes confirms it"),
     ],
 )
 def test_wrong_uses_of_prune(call: Call, sqlite_url: str, words: list[str], told: str) -> None:

@@ -34,7 +34,7 @@ def test_an_answer_waits_for_the_next_resume(tmp_path: Path) -> None:
     assert wrong.returncode == 2 and "must be one of" in wrong.stderr
     told, how = done.stdout.splitlines()
     assert done.returncode == 0 and told == "answered approve of run r1"
-    assert how.startswith("go on with: ") and how.endswith("resume r1")
+    assert how.startswith("resume with: ") and how.endswith("resume r1")
     assert twice.returncode == 2
     assert resumed.returncode == 0 and json.loads(resumed.stdout) == {"approved": "yes"}
 

@@ -30,7 +30,7 @@ def test_every_value_is_told_and_the_state_is_left_out(tmp_path: Path) -> None:
         "timestamp": 1.5,
         "run_id": "r1",
         "node": "n",
-        "data": {"n": "nan", "set": [1], "bytes": "AA==", "('a', 1)": 2},
+        "data": {"n": "nan", "set": [1], "bytes": {"$type": "bytes", "base64": "AA=="}, "('a', 1)": 2},
     }
     assert second["data"]["message"].startswith("line\nbreak ")
 

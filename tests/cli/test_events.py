@@ -30,7 +30,7 @@ def test_a_line_a_moment(call: Call, sqlite_url: str) -> None:
 
     assert told.code == 0 and "\x1b" not in told.out
     texts = [line.split(None, 3)[3] for line in told.lines if "checkpoint" not in line]
-    texts = [text for text in texts if not text.startswith("driven on")]
+    texts = [text for text in texts if not text.startswith("executed on")]
     assert texts[:2] == ["run of broken started", "a#1 started"]
     assert texts[-2:] == ["b#1 failed (attempt 1): ValueError: no luck", "run failed at b"]
 

@@ -167,7 +167,7 @@ def test_gates_and_answers_of_a_submitted_run_are_handed_back_to_the_workers(
     assert "approve: Publish it?" in unanswered.err and " answer r1 approve=yes" in unanswered.err
 
     answered = holdfast("answer", "r1", "yes")
-    assert answered.lines[1] == "a worker of queue a goes on with it"
+    assert answered.lines[1] == "a worker of queue a resumes it"
     assert kinds(work(holdfast)) == {"r1": "paused"} and ran(tmp_path) == ["first"]
     assert " resume r1 --detach" in holdfast("show", "r1").out
     assert (
@@ -176,7 +176,7 @@ def test_gates_and_answers_of_a_submitted_run_are_handed_back_to_the_workers(
         .endswith(" resume r1 --detach")
     )
     handed = holdfast("resume", "r1", "--detach", "--queue", "b", "--priority", "2")
-    assert handed.out == "run r1 is queued; a worker of queue b goes on with it\n"
+    assert handed.out == "run r1 is queued; a worker of queue b resumes it\n"
     assert kinds(work(holdfast, "--queues", "a")) == {}
     assert kinds(work(holdfast, "--queues", "a,b")) == {"r1": "completed"}
     assert ran(tmp_path) == ["first", "second"]
@@ -339,7 +339,11 @@ def test_a_worker_tells_harmless_lines(capsys: pytest.CaptureFixture[str]) -> No
     lines.tell(WorkerEvent("paused", "r1", "wf", "q"))
 
     told = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
-    assert told == ["r1 wf: failed: open *** red", "r1 wf: left to another: it was faster", "r1 wf: paused"]
+    assert told == [
+        "r1 wf: failed: open *** red",
+        "r1 wf: left to another worker: it was faster",
+        "r1 wf: paused",
+    ]
 
 
 def test_a_sleeping_run_is_left_until_its_time_and_shown_as_such(holdfast: Call) -> None:
@@ -347,8 +351,8 @@ def test_a_sleeping_run_is_left_until_its_time_and_shown_as_such(holdfast: Call)
 
     done = holdfast("worker", "--until-idle", "--name", "the night shift")
 
-    assert "worker the night shift takes up runs of every queue" in done.err
-    assert "r1 resting: left until " in done.err
+    assert "worker the night shift executes runs of every queue" in done.err
+    assert "r1 resting: released until " in done.err
     shown = holdfast("show", "r1")
     assert "queue        default" in shown.out and "due          2" in shown.out
     assert (
@@ -398,7 +402,7 @@ def test_a_second_signal_stops_a_worker_at_once(holdfast: Call, tmp_path: Path) 
     worker.send_signal(signal.SIGTERM)
     _, err = worker.communicate(timeout=60)
 
-    assert worker.returncode == 0 and "r1 slow: handed over" in err, err
+    assert worker.returncode == 0 and "r1 slow: released" in err, err
     assert holdfast("runs", "--status", "queued", "--json").json["runs"][0]["run_id"] == "r1"
 
 
@@ -417,7 +421,7 @@ def test_status_waits_for_a_run_that_a_worker_will_drive(holdfast: Call, tmp_pat
 
 
 def test_a_run_that_lost_its_worker_counts_as_running(holdfast: Call, tmp_path: Path) -> None:
-    """Another worker takes it up, and whoever waits for the run goes on waiting."""
+    """Another worker resumes it, and whoever waits for the run still waits."""
     (tmp_path / "open").unlink()
     write(tmp_path, "slow.yaml", SLOW)
     holdfast("submit", "slow.yaml", "--run-id", "r1")
@@ -428,7 +432,7 @@ def test_a_run_that_lost_its_worker_counts_as_running(holdfast: Call, tmp_path: 
 
     lost = holdfast("runs", "status", "r1")
     assert lost.code == 0 and lost.out.startswith(
-        "r1 running (its process is gone; a worker takes it up), next"
+        "r1 running (its process is gone; a worker resumes it), next"
     )
     assert "orphaned" in holdfast("runs").lines[1]
     assert [line["dead"] for line in holdfast("runs", "--status", "orphaned", "--json").json["runs"]] == [
@@ -436,7 +440,7 @@ def test_a_run_that_lost_its_worker_counts_as_running(holdfast: Call, tmp_path: 
     ]
     assert holdfast("runs", "--status", "dead", "--status", "running", "--json").json["runs"] == []
     shown = holdfast("show", "r1").out
-    assert "a worker takes it up" in shown and "go on with" not in shown
+    assert "a worker resumes it" in shown and "resume with" not in shown
     checks = {check["name"]: check["text"] for check in holdfast("doctor", "--json").json["checks"]}
     assert "r1" in checks["orphaned runs"] and "dead runs" not in checks
     (tmp_path / "open").touch()
@@ -599,13 +603,11 @@ def test_a_run_that_is_held_back_says_why_and_gets_another_chance(
     postgres_server.sql(f"UPDATE {schema_of(postgres_url)}.run SET held = 'it kills workers', strikes = 3")
 
     assert kinds(work(pg)) == {}
-    assert "held back    it kills workers" in pg("show", "r1").out
+    assert "held         it kills workers" in pg("show", "r1").out
     assert pg("show", "r1", "--json").json["held"] == "it kills workers"
     assert pg("queue", "list", "--json").json["queues"][0]["held"] == 1
     status = pg("runs", "status", "r1", "--wait")
-    assert status.code == 1 and status.out.startswith(
-        "r1 queued, held back: it kills workers; let workers try"
-    )
+    assert status.code == 1 and status.out.startswith("r1 queued, held: it kills workers; let workers try")
     assert status.out.endswith(" resume r1 --detach\n") and pg("show", "r1").lines[-1].endswith(" --detach")
     facts = pg("runs", "status", "r1", "--json").json
     assert (facts["held"], facts["exit_code"]) == ("it kills workers", 1)

@@ -115,7 +115,7 @@ def test_ctrl_c_leaves_the_run_paused(tmp_path: Path) -> None:
     session.write("\x03")
 
     assert session.end() == 130 and "Traceback" not in session.screen
-    assert "answer and go on: " in session.screen and "resume r1 --answer yes" in session.screen
+    assert "answer and resume: " in session.screen and "resume r1 --answer yes" in session.screen
     assert call(tmp_path, "resume", "r1", "--answer", "yes").returncode == 0
 
 
@@ -126,7 +126,7 @@ def test_sigterm_leaves_the_run_paused(tmp_path: Path) -> None:
     session.expect("Answer 1-2: ")
     session.kill(signal.SIGTERM)
 
-    assert session.end() == 143 and "answer and go on: " in session.screen
+    assert session.end() == 143 and "answer and resume: " in session.screen
 
 
 def test_an_answer_from_another_terminal_is_taken_at_once(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_run_that_was_taken_up_elsewhere_is_left_to_them(tmp_path: Path) -> No
 
     # It looks now and then: the other may still be at it.
     assert session.end() == 0
-    assert re.search(r"The run was taken up elsewhere; it is (running|completed)\.", session.screen)
+    assert re.search(r"The run was resumed elsewhere; it is (running|completed)\.", session.screen)
     assert ran(tmp_path) == ["first", "second"]
 
 
@@ -192,7 +192,7 @@ def test_nobody_is_asked_if_that_is_not_wanted(tmp_path: Path) -> None:
 
     session = Session(tmp_path, "run", "asking.yaml", "--no-interactive")
 
-    assert session.end() == 4 and "Answer 1-2" not in session.screen and "answer and go on" in session.screen
+    assert session.end() == 4 and "Answer 1-2" not in session.screen and "answer and resume" in session.screen
 
 
 def test_a_resume_asks_too(tmp_path: Path) -> None:

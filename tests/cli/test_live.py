@@ -232,7 +232,7 @@ def test_what_was_under_way_when_the_run_was_stopped_is_not_shown_as_if_it_went_
     waiting = drawn(live)
     live.stop()
 
-    assert "■ work" in waiting and "stopped and saved; waits until work can be left" in waiting
+    assert "■ work" in waiting and "stopped and saved; waits until work ends" in waiting
     assert "■ work" in drawn(live) and "waits until" not in drawn(live)
 
 
@@ -255,10 +255,10 @@ def test_after_ctrl_c_a_terminal_says_what_is_waited_for_and_the_spinner_stands_
     until(lambda: "begun" in ran(tmp_path))
     session.expect("stubborn")
     session.write("\x03")
-    session.expect("waits until stubborn can be left")
+    session.expect("waits until stubborn ends")
     (tmp_path / "open").touch()
 
     assert session.end() == 130
-    stopped = session.screen[session.screen.index("waits until stubborn can be left") :]
+    stopped = session.screen[session.screen.index("waits until stubborn ends") :]
     assert "■ stubborn" in session.screen and not re.search(f"[{SPINNER}] stubborn", stopped)
     assert "interrupted (Ctrl+C): run r1 is saved" in stopped

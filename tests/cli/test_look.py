@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import START, StateGraph, open_store
-from holdfast.cli.display.tables import print_table
+from holdfast.cli.render import print_table
 from holdfast.state import standard_types as budget
 from tests.cli.looking import SOURCE, Call, abandon, caller, command, three_runs
 from tests.graphs import chain, one
@@ -124,7 +124,7 @@ def test_a_failed_run_shows_what_failed_and_how_to_go_on(call: Call, sqlite_url:
     assert shown.code == 0
     assert "error        b: ValueError: no luck" in shown.lines
     assert any(line.split()[:2] == ["c", "pending"] for line in shown.lines)
-    assert shown.lines[-1] == "go on with: app.resume('bad') in its program"
+    assert shown.lines[-1] == "resume with: app.resume('bad') in its program"
     assert "\x1b" not in shown.out
 
 
@@ -187,7 +187,7 @@ def test_a_long_output_is_cut_in_text_and_whole_in_json(call: Call, sqlite_url: 
 
     shown = call("show", "r")
 
-    assert "characters more" in shown.out and len(shown.out) < 6000
+    assert "more characters" in shown.out and len(shown.out) < 6000
     assert len(call("show", "r", "--output").json["text"]) == 9000
 
 
@@ -310,9 +310,9 @@ def on_a_terminal(words: list[str]) -> str:
 
 def test_every_reading_command_teaches(call: Call) -> None:
     for words in (
-        ["runs"], ["show"], ["status"], ["events"], ["checkpoints"], ["checkpoints", "list"],
+        ["runs"], ["show"], ["runs", "status"], ["events"], ["checkpoints"], ["checkpoints", "list"],
         ["checkpoints", "show"], ["checkpoints", "prune"], ["checkpoints", "clear"], ["validate"],
-        ["inspect"], ["draw"], ["schema"], ["init"], ["doctor"],
+        ["workflow", "inspect"], ["workflow", "draw"], ["workflow", "schema"], ["init"], ["doctor"],
     ):  # fmt: skip
         told = call(*words, "--help")
         assert told.code == 0 and "Example:" in told.out, words

@@ -12,11 +12,12 @@ import pytest
 
 from holdfast import ExecutionError
 from holdfast.cli.commands.checkpoints import _found, planned
-from holdfast.cli.reading import view_of
+from holdfast.cli.commands.runs import view_of
+from holdfast.cli.session import Session
 from holdfast.cli.targets import latest_unfinished
 from holdfast.engine.resume import find_run
 from holdfast.engine.retention import expire_runs, janitor
-from holdfast.journal.checkpoint_ids import encode_mark
+from holdfast.journal.checkpoint_ids import encode_mark, sealed_mark
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Append, Entry, RunInfo
 from holdfast.stores.memory import MemoryStore
@@ -53,8 +54,8 @@ def store() -> Noting:
 
 WANTED: dict[str, Callable[[Journal], object]] = {
     "a page of runs": lambda journal: run_list(journal, limit=2),
-    "a page of checkpoints": lambda journal: _found(journal, None, None, 2),
-    "a run by how its id begins": lambda journal: view_of(journal, "good"),
+    "a page of checkpoints": lambda journal: _found(Session(journal=journal), None, None, 2),
+    "a run by how its id begins": lambda journal: view_of(Session(journal=journal), "good"),
     "what to resume of a workflow": lambda journal: find_run(journal.store, "w"),
     "what to resume": lambda journal: latest_unfinished(journal.store),
     "what is too old": lambda journal: expire_runs(journal.store, dt.timedelta(days=7)),
@@ -77,9 +78,10 @@ def test_the_checkpoints_of_a_run_that_goes_on_for_long_are_among_the_newest(sto
     for number in range(3):
         chain("a", name="w").compile(store).invoke({"n": 1}, run_id=f"later-{number}")
     info = replace(store.runs(run="good-1")[0], run="long", key=b"12345678", status="running", updated_at=1.0)
-    mark = encode_mark(1, ["a"], ["b"], "")
-    store.commit([Append("long", 0, [Entry(1, time.time() + 9, b"", b"", mark)], info)])
+    at = time.time() + 9
+    mark = sealed_mark(encode_mark(1, ["a"], ["b"], ""), info.key, 1, at, 0)
+    store.commit([Append("long", 0, [Entry(1, at, b"", b"", mark)], info)])
 
-    found = _found(Journal(store), None, None, 2)
+    found = _found(Session(journal=Journal(store)), None, None, 2)
 
-    assert [run for run, _ in found] == ["long", "later-2"]
+    assert [point.run_id for point in found] == ["long", "later-2"]

@@ -47,7 +47,7 @@ def test_a_run_is_found_by_whatever_names_it(failed: Path, target: list[str]) ->
     done = call(failed, "resume", *target)
 
     assert done.returncode == 0, done.stderr
-    assert "run r1 goes on with gated" in done.stdout and "kept 2 steps" in done.stdout
+    assert "run r1 resumed with gated" in done.stdout and "kept 2 steps" in done.stdout
     assert ran(failed) == ["first", "second", "gated", "gated"]
 
 

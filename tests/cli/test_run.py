@@ -144,7 +144,7 @@ def test_a_question_without_anybody_there_ends_with_4_and_two_commands(tmp_path:
 
     assert done.returncode == 4 and "approve: Publish it?" in done.stdout
     assert "choices: yes, no" in done.stdout and "    since 2" in done.stdout
-    command = next(line for line in done.stdout.splitlines() if line.startswith("answer and go on: "))
+    command = next(line for line in done.stdout.splitlines() if line.startswith("answer and resume: "))
     again = pasted(tmp_path, command.partition(": ")[2])
     assert again.returncode == 0 and '"approved": "yes"' in again.stdout
     assert ran(tmp_path) == ["first", "second"]
@@ -207,7 +207,7 @@ def test_inputs_come_as_text_files_and_json(tmp_path: Path) -> None:
         (["-i", "text:={"], "not JSON"),
         (["-i", "text=@missing.txt"], "missing.txt cannot be read"),
         (["--inputs", "list.json"], "must hold a JSON object"),
-        (["-i", "text=x", "--json", "--events", "-"], "both want stdout"),
+        (["-i", "text=x", "--json", "--events", "-"], "both write to stdout"),
         (["-i", "text=x", "--fail-on-state", "odd"], "is not KEY=VALUE"),
     ],
 )
@@ -336,7 +336,7 @@ def test_events_on_stdout_leave_it_to_themselves(tmp_path: Path) -> None:
 
     types = [json.loads(line)["type"] for line in done.stdout.splitlines()]
     assert types[-1] == "pause" and done.returncode == 4
-    assert "first started" in done.stderr and "answer and go on" in done.stderr
+    assert "first started" in done.stderr and "answer and resume" in done.stderr
 
 
 def test_an_event_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ def test_gates_from_the_command_line_pause_or_are_passed(tmp_path: Path) -> None
     unknown = call(tmp_path, "run", "chain.yaml", "--interrupt-before", "secnod")
 
     assert paused.returncode == 4 and "paused before 'second'" in paused.stdout
-    assert "go on with: " in paused.stdout
+    assert "resume with: " in paused.stdout
     assert passed.returncode == 0 and json.loads(passed.stdout)["result"] == "through"
     assert unknown.returncode == 2 and "secnod" in unknown.stderr
 
@@ -446,7 +446,7 @@ def test_a_long_step_is_told_of_now_and_then(tmp_path: Path) -> None:
 def test_a_signal_saves_the_run_and_says_how_to_go_on(
     tmp_path: Path, number: int, code: int, word: str
 ) -> None:
-    """R1.12: Ctrl+C saves the run, and the line that it prints goes on with it."""
+    """R1.12: Ctrl+C saves the run, and the line that it prints resumes it."""
     write(tmp_path, "slow.yaml", SLOW)
 
     process = start(tmp_path, "run", "slow.yaml", "--run-id", "r1")

@@ -77,7 +77,7 @@ def test_a_failed_step_is_skipped_and_the_rest_goes_on(failed: Path, say: Say) -
     told = say("steps", "skip", "r1", "gated", "--reason", "not today", "--by", "ann")
 
     first, second = told.out.splitlines()
-    assert told.code == 0 and first == "run r1: gated is skipped" and second.startswith("go on with: ")
+    assert told.code == 0 and first == "run r1: gated is skipped" and second.startswith("resume with: ")
     assert resumed(say) == {"echo": "tides 1", "each": ["a", "b"]}
     shown = say("show", "r1", "--step", "gated", "--json").json
     assert shown["status"] == "skipped" and shown["note"] == "asked for by ann: not today"
@@ -188,7 +188,7 @@ def test_a_run_goes_on_with_a_changed_file(failed: Path, say: Say) -> None:
     assert lacking.code == other.code == 2
     assert "to go on with 'gated', which the new definition lacks" in lacking.err
     assert "of workflow 'w', and the new definition of 'v'" in other.err
-    assert done.code == 0 and done.out.startswith("run r1: it goes on with v2.yaml"), done.err
+    assert done.code == 0 and done.out.startswith("run r1: it continues with v2.yaml"), done.err
     assert resumed(say)["echo"] == "tides 1" and ran(failed) == ["first", "gated", "second", *["echo"] * 3]
     assert say("show", "r1", "--json").json["flow"]["path"].endswith("v2.yaml")
 
@@ -207,7 +207,7 @@ def test_the_graph_of_a_program_takes_what_it_can_and_the_rest_waits_for_the_pro
 
     assert waits.out.splitlines() == [
         "run r1 is asked to change log, n",
-        "it does when it goes on: app.resume('r1') in its program",
+        "it does when it is resumed: app.resume('r1') in its program",
     ]
     assert told.out.startswith("run r1 is asked to skip b"), "what was asked for first comes first"
     assert say("steps", "replan", "r1", str(write(tmp_path, "w.yaml", FLOW)), *where).code == 2
@@ -252,6 +252,6 @@ def test_a_driven_run_goes_on_at_once_with_a_changed_file(tmp_path: Path, say: S
     out, err = process.communicate(timeout=60)
 
     assert told.json == {"run_id": "r1", "command": "replan", "applied": False, "status": "running"}
-    assert process.returncode == 0 and "going on with" in err, err
+    assert process.returncode == 0 and "continuing with" in err, err
     assert json.loads(out)["output"]["echo"] == "tides 1"
     assert ran(tmp_path) == ["first", "slow", "echo", "echo", "echo"]

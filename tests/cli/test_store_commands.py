@@ -12,7 +12,7 @@ import click
 import pytest
 
 from holdfast import CheckpointPolicy, open_store
-from holdfast.cli.display.show import command
+from holdfast.cli.command_lines import command_line
 from holdfast.cli.main import ENTRIES, commands
 from holdfast.cli.store_option import absolute_url, chosen_url, default_url, exists, same_store, store_place
 from holdfast.stores.base import SCHEMA_VERSION
@@ -96,8 +96,8 @@ def test_the_environment_names_the_namespace_and_hints_need_not_repeat_it(
     assert here(call) == ["asked", "bad", "good"]
     told = call("show", "bad")
     assert told.code == 0 and "--store" not in told.out
-    assert "--store" not in command("resume", "bad", store=chosen_url(None))
-    usual = command("resume", "bad", store=chosen_url("?namespace=default"))
+    assert "--store" not in command_line("resume", "bad", store=chosen_url(None))
+    usual = command_line("resume", "bad", store=chosen_url("?namespace=default"))
     assert shlex.split(usual)[-1] == f"sqlite:///{tmp_path}/.holdfast/runs.db?namespace=default"
     assert "there are no runs" in call("show", "bad", "--namespace", "default").err
 
@@ -333,7 +333,7 @@ def test_stats_tell_what_a_store_holds(call: Call, tmp_path: Path) -> None:
         and data["place"] == f"{tmp_path}/runs@team.db"
         and data["namespace"] == "team"
     )
-    assert data["entries"] > data["checkpoints"] > 0 and data["entry_bytes"] > 0 and data["drivers"] == []
+    assert data["entries"] > data["checkpoints"] > 0 and data["entry_bytes"] > 0 and data["owners"] == []
     assert {large["run_id"] for large in data["largest"]} == {"good", "bad", "asked"}
     assert data["oldest"] < data["newest"] and data["disk_bytes"] > data["entry_bytes"]
 
@@ -346,7 +346,7 @@ def test_stats_tell_who_drives(call: Call, tmp_path: Path) -> None:
     driver.communicate()
 
     assert f"process {driver.pid} on " in told.out and "(1 run)" in told.out
-    assert call("store", "stats", "--store", "runs.db", "--json").json["drivers"] == []
+    assert call("store", "stats", "--store", "runs.db", "--json").json["owners"] == []
     assert call("store", "stats", "--store", "none.db").code == 2
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import RunNotFound
-from holdfast.cli.display.show import command, program
+from holdfast.cli.command_lines import command_line, program
 from holdfast.cli.store_option import (
     DEFAULT_STORE,
     chosen_url,
@@ -63,12 +63,15 @@ def test_a_command_to_paste_is_quoted_and_guards_odd_ids(
     monkeypatch.setattr(sys, "argv", ["/lib/holdfast/__main__.py"])
     start = " ".join([sys.executable, "-m", "holdfast"])
 
-    assert command("resume", "r1", store=DEFAULT_STORE) == f"{start} resume r1"
-    assert command("resume", "a b", "--answer", "it's", store="sqlite:///x y.db") == (
+    assert command_line("resume", "r1", store=DEFAULT_STORE) == f"{start} resume r1"
+    assert command_line("resume", "a b", "--answer", "it's", store="sqlite:///x y.db") == (
         f"{start} resume 'a b' --store 'sqlite:///{tmp_path}/x y.db' --answer 'it'\"'\"'s'"
     )
-    assert command("answer", "-r", "-5", store=DEFAULT_STORE) == f"{start} answer -- -r -5"
-    assert command("resume", "-r", "--answer", "x", store=DEFAULT_STORE) == f"{start} resume --answer x -- -r"
+    assert command_line("answer", "-r", "-5", store=DEFAULT_STORE) == f"{start} answer -- -r -5"
+    assert (
+        command_line("resume", "-r", "--answer", "x", store=DEFAULT_STORE)
+        == f"{start} resume --answer x -- -r"
+    )
 
 
 def test_a_run_is_meant_by_the_beginning_of_its_id(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.cli.run_settings import Wishes
+from holdfast.cli.options import RunOptions
 from tests.cli.calling import CHAIN, call, ran, write
 
 PAYING = """
@@ -71,8 +71,13 @@ def test_a_gate_at_no_step_is_a_matter_of_usage(tmp_path: Path) -> None:
 
 
 def test_wishes_are_read_from_whatever_a_config_holds() -> None:
-    wishes = Wishes(("a",), ("b",), True, "full")
+    options = RunOptions(("a",), ("b",), True, "full")
 
-    assert Wishes.of({"run": {"interrupt_before": ["a"], "interrupt_after": ["b"], "skip_gates": True,
-                              "durability": "full"}}) == wishes  # fmt: skip
-    assert Wishes.of({}) == Wishes.of({"run": 3}) == Wishes.of({"run": {"interrupt_before": "x"}}) == Wishes()
+    assert RunOptions.of({"run": {"interrupt_before": ["a"], "interrupt_after": ["b"], "skip_gates": True,
+                              "durability": "full"}}) == options  # fmt: skip
+    assert (
+        RunOptions.of({})
+        == RunOptions.of({"run": 3})
+        == RunOptions.of({"run": {"interrupt_before": "x"}})
+        == RunOptions()
+    )

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import errors
-from holdfast.cli.display.text import OWN, as_json, place_in_code, user_trace, visible
 from holdfast.cli.errors import REMEDIES, explained, in_commands
+from holdfast.cli.output import visible
+from holdfast.cli.render import OWN, json_text, place_in_code, user_trace
 from holdfast.errors import Remedy, RunNotFound
 from holdfast.values import step_label
 from tests.cli.calling import CHAIN, call, write
@@ -124,7 +125,7 @@ def test_halves_of_characters_can_be_printed(tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text(acts)
 
     assert visible("a\udc80") == "a\\udc80"
-    assert json.loads(as_json("a\udc80b")) == "a\udc80b"
+    assert json.loads(json_text("a\udc80b")) == "a\udc80b"
     for option in ("--json", "-q"):
         done = call(tmp_path, "run", "odd.yaml", option)
         assert "Traceback" not in done.stderr and "UnicodeEncodeError" not in done.stderr

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import END, START, State, StateGraph
 from holdfast.checkpoints.store import CheckpointStore
-from holdfast.cli.commands.authoring import TEMPLATES
-from holdfast.cli.display.outlines import dot, folded, outline_text, places
+from holdfast.cli.commands.workflow import TEMPLATES
+from holdfast.cli.display.outlines import dot, folded, outline_text, steps_of
 from tests.cli.looking import Call, caller
 from tests.graphs import chain, says
 
@@ -247,10 +247,10 @@ def outline(edges: list[tuple[str, str]], nodes: str = "abcd", **more: Any) -> d
 
 
 def test_waves_are_numbered_by_the_longest_way_and_loops_do_no_harm() -> None:
-    found = places(outline([(START, "a"), ("a", "b"), ("b", "c"), ("a", "c"), ("c", "a"), ("c", END)]))
+    found = steps_of(outline([(START, "a"), ("a", "b"), ("b", "c"), ("a", "c"), ("c", "a"), ("c", END)]))
 
     assert [(place.name, place.layer) for place in found] == [("a", 1), ("b", 2), ("c", 3), ("d", 0)]
-    assert "reached by no way that is known" in outline_text(outline([(START, "a")]), {})
+    assert "not reached by any known route" in outline_text(outline([(START, "a")]), {})
 
 
 def test_a_graph_of_many_steps_is_no_trouble() -> None:
@@ -259,7 +259,7 @@ def test_a_graph_of_many_steps_is_no_trouble() -> None:
     big = outline(edges)
     big["nodes"] = {name: {} for name in names}
 
-    assert places(big)[-1].layer == 3000 and dot(big).count("->") == 3001
+    assert steps_of(big)[-1].layer == 3000 and dot(big).count("->") == 3001
 
 
 def test_folding_keeps_true_loops_and_drops_ways_inside_a_step() -> None:

@@ -152,7 +152,7 @@ def test_a_file_with_very_many_problems_lists_some() -> None:
 
 
 def test_unused_inputs_are_found_in_one_pass_over_the_text(tmp_path: Path) -> None:
-    from holdfast.cli.commands.authoring import _used
+    from holdfast.cli.commands.workflow import _used
 
     assert _used("inputs", "{{ inputs.a-b }} {{ inputs['c d'] }} inputs . e other.f inputs.g-h-i") == {
         *("a", "a-b", "c d", "e", "g", "g-h", "g-h-i", "")
@@ -163,14 +163,14 @@ def test_unused_inputs_are_found_in_one_pass_over_the_text(tmp_path: Path) -> No
 
 
 def test_folding_an_outline_takes_work_in_proportion_to_its_groups() -> None:
-    from holdfast.cli.display.outlines import folded, places
+    from holdfast.cli.display.outlines import folded, steps_of
 
     def fold(count: int) -> None:
         names = [f"g{number}" for number in range(count)]
         nodes: dict[str, Any] = {node: {} for name in names for node in (name, f"{name}:done", f"m-{name}")}
         routes = [[name, [f"m-{name}", f"{name}:done"]] for name in names]
         outline = {"name": "w", "nodes": nodes, "edges": [], "routes": routes, "joins": [], "exits": names}
-        assert len(places(folded(outline, is_flow=True))) >= count
+        assert len(steps_of(folded(outline, is_flow=True))) >= count
 
     fold(10)
     few, many = _lines_run(lambda: fold(200)), _lines_run(lambda: fold(800))

@@ -1,37 +1,37 @@
-"""Driving a run from the command line: watch it, ask at its gates, go on, and tell how it ended."""
+"""Executing a run from the command line: show it, ask at its gates, continue, and print how it ended."""
 
 from __future__ import annotations
 
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli import errors
-from holdfast.cli.display.lines import Display, Watch, watching
+from holdfast.cli.display.lines import Watch, watching
 from holdfast.cli.display.progress import Progress
-from holdfast.cli.display.show import Ending, status_code
-from holdfast.cli.display.text import as_json, count, one_line, place_in_code, visible
+from holdfast.cli.ending import Ending, Kept, kept_at, kept_of, reused_steps, status_code
+from holdfast.cli.inputs import all_steps, check_conditions, first_that_holds, rows_of, wording_of
+from holdfast.cli.options import ExecutionOptions, RunOptions
+from holdfast.cli.output import visible
 from holdfast.cli.questions import (
     GATES,
     AnsweredElsewhere,
     LeftPaused,
-    Lookout,
+    PauseWatch,
     Reply,
     Terminal,
     Terminated,
     ask,
     sigterm_leaves,
 )
-from holdfast.cli.run_settings import Wishes
+from holdfast.cli.render import count, json_text, one_line, place_in_code, print_json
 from holdfast.cli.store_option import exists
-from holdfast.cli.targets import REPLANNED, Kept, config_of, kept_of, reused_steps, stored_workflow
-from holdfast.cli.values import all_steps, check_conditions, first_that_holds, rows_of, wording_of
+from holdfast.cli.targets import REPLANNED, Target, config_of, stored_workflow
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.commands.control import answer
 from holdfast.engine.environment import settle
@@ -40,6 +40,7 @@ from holdfast.errors import AnswerRejected, ExecutionError, HoldfastError, State
 from holdfast.events import Observer
 from holdfast.graph.graph import base_name
 from holdfast.values import RunStatus
+from holdfast.views.plain import plain
 from holdfast.views.run_view import PauseView, steps_in, told_apart
 
 if TYPE_CHECKING:
@@ -48,68 +49,66 @@ if TYPE_CHECKING:
     from holdfast.workflows.model import Ask, Definition, Question, Step
     from holdfast.workflows.workflow import Workflow
 
-
 Begin = Callable[[Observer | None], "Outcome"]
 
-PATIENCE = 0.3
-"""How long, in seconds, git may take to say whether the working copy has changes."""
+GIT_TIMEOUT = 0.3
+"""How many seconds git may take to say whether the working copy has changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Manners:
-    """How a command deals with people: how it shows a run, and whether it asks at gates."""
-
-    display: Display
-    interactive: bool | None = None
-    """`None`: if there is somebody at a terminal."""
-    auto_continue: bool = False
-    fail_on_state: tuple[str, ...] = ()
-
-    @property
-    def asks(self) -> bool:
-        """Whether there is somebody to be asked."""
-        if self.interactive is not None:
-            return self.interactive
-        quiet_out = self.display.as_json or self.display.events == "-"
-        return sys.stdin.isatty() and sys.stdout.isatty() and not quiet_out
+def resume_target(found: Target, app: App, options: ExecutionOptions, given: dict[str, Any]) -> int:
+    """Resume what was found, and print how it ended; return the exit code."""
+    before = kept_of(app, found.run_id) if found.run_id else None
+    given = {**given, "trust": found.trust or False}
+    if found.config is not None:
+        given["config"] = found.config
+    if (
+        given.get("rerun_changed")
+        and (plan := app.plan_changes(found.run_id, given.get("remap"))) is not None
+    ):
+        before = kept_at(app, plan.base, plan.seq)
+    return Execution(found.workflow, app, found.url, options, before).execute(
+        lambda observer: app.resume(found.what, observer=observer, **given), found.run_id
+    )
 
 
-class Driving:
+class Execution:
     """One command's work on one run."""
 
     def __init__(
-        self, flow: Workflow, app: App, url: str, manners: Manners, before: Kept | None = None
+        self, workflow: Workflow, app: App, url: str, options: ExecutionOptions, before: Kept | None = None
     ) -> None:
-        self._flow, self._app, self._url, self._manners, self._before = flow, app, url, manners, before
+        self._workflow, self._app, self._url = workflow, app, url
+        self._options, self._before = options, before
         self._began = time.monotonic()
-        self._terminal = Terminal(manners.display.out)
+        self._terminal = Terminal(options.out)
         self._replanned: Any = None
-        """When somebody last wanted the run to go on with another version of its file, as far as is known."""
+        """When the run was last given another version of its workflow file, as far as is known."""
 
-    def drive(self, begin: Begin, run_id: str = "") -> int:
-        """Begin, go on past every gate that somebody opens, tell how it ended; answer the exit code."""
-        check_conditions(self._manners.fail_on_state, self._flow.definition)
-        settle(PATIENCE)
-        progress = Progress(rows_of(self._flow.definition.steps), self._flow.scrub)
+    def execute(self, begin: Begin, run_id: str = "") -> int:
+        """Start, continue past every gate that somebody opens, print how it ended; return the exit code."""
+        check_conditions(self._options.fail_on_state, self._workflow.definition)
+        settle(GIT_TIMEOUT)
+        progress = Progress(rows_of(self._workflow.definition.steps), self._workflow.scrub)
         if self._before is not None:
             progress.keep(dict(self._before.statuses))
             progress.keep_items(dict(self._before.items))
             progress.cost = self._before.spent
-        display = self._manners.display
         self._replanned = self._config(run_id).get(REPLANNED)
-        with watching(display, progress, self._flow.name, run_id, self._url, self._flow.scrub) as watch:
-            announcer = self._flow.announcer()
+        with watching(
+            self._options, progress, self._workflow.name, run_id, self._url, self._workflow.scrub
+        ) as watch:
+            announcer = self._workflow.announcer()
             announcer.started(run_id)
             ending, code = self._ended(watch, begin)
             if ending is not None:
                 announcer.ended(ending.run_id, str(ending.status), ending.error or "")
         if ending is not None:
-            self._tell(ending)
+            self._print(ending)
         return code
 
     def _ended(self, watch: Watch, begin: Begin) -> tuple[Ending | None, int]:
         try:
-            outcome = self._on_and_on(watch, begin)
+            outcome = self._until_stopped(watch, begin)
         except ExecutionError as error:
             ending = self._failure(error)
             if _is_misconfigured(error.cause):
@@ -120,27 +119,27 @@ class Driving:
             return self._stopped(stop.run_id, "SIGTERM"), errors.TERMINATED
         except _Left as left:
             return self._of(left.outcome), left.code
-        except _TakenUp as elsewhere:
+        except _ContinuedElsewhere as elsewhere:
             return None, elsewhere.code
         else:
             ending = self._of(outcome)
-            if ending.status == RunStatus.COMPLETED and self._is_failed_by(outcome):
+            if ending.status == RunStatus.COMPLETED and self._meets_condition(outcome):
                 return ending, errors.FAILED
         return ending, ending.exit_code
 
-    def _on_and_on(self, watch: Watch, begin: Begin) -> Outcome:
+    def _until_stopped(self, watch: Watch, begin: Begin) -> Outcome:
         outcome = watch.during(begin)
         while (reply := self._reply(outcome)) is not None:
             try:
-                self._keep_to_its_file(outcome.run_id)
-                outcome = watch.during(partial(self._go_on, outcome.run_id, reply))
+                self._reload_file(outcome.run_id)
+                outcome = watch.during(partial(self._resume, outcome.run_id, reply))
             except (AnswerRejected, StateInvalid) as error:
-                if not self._manners.asks:
+                if not self._options.asks:
                     raise
-                click.echo(f"Not taken: {visible(errors.explained(error))}", file=self._manners.display.out)
+                click.echo(f"Not taken: {visible(errors.explained(error))}", file=self._options.out)
         return outcome
 
-    def _go_on(self, run_id: str, reply: Reply, observer: Observer | None) -> Outcome:
+    def _resume(self, run_id: str, reply: Reply, observer: Observer | None) -> Outcome:
         return self._app.resume(
             run_id,
             answers=dict(reply.answers) or None,
@@ -148,45 +147,45 @@ class Driving:
             observer=observer,
         )
 
-    def _keep_to_its_file(self, run_id: str) -> bool:
-        """Go on with the version of the workflow file that somebody wants the run to; whether there is another."""
+    def _reload_file(self, run_id: str) -> bool:
+        """Switch to another version of the workflow file if somebody replanned the run; return True if so."""
         config = self._config(run_id)
         if config.get(REPLANNED) == self._replanned:
             return False
         self._replanned = config.get(REPLANNED)
-        self._flow = stored_workflow(self._app.store.runs(run=run_id)[0], config)
-        self._app = Wishes.of(config).open(
-            self._flow, self._app.store, interactive=self._manners.asks, stored=True
+        self._workflow = stored_workflow(self._app.store.runs(run=run_id)[0], config)
+        self._app = RunOptions.of(config).open(
+            self._workflow, self._app.store, interactive=self._options.asks, stored=True
         )
-        click.echo(f"going on with {self._flow.path}", file=self._manners.display.out)
+        click.echo(f"continuing with {self._workflow.path}", file=self._options.out)
         return True
 
     def _config(self, run_id: str) -> dict[str, Any]:
-        """The config that is stored of a run; none if nothing is."""
+        """Return the stored config of a run; an empty one if nothing is stored."""
         journal = self._app._settings.journal
         found = journal.store.runs(run=run_id) if run_id else []
         return config_of(journal, found[0]) if found else {}
 
     def _reply(self, outcome: Outcome) -> Reply | None:
-        """What to go on with; `None` if the run is not paused, or nobody is to be asked."""
-        if outcome.status == RunStatus.INTERRUPTED and self._keep_to_its_file(outcome.run_id):
+        """Return what to continue with; `None` if the run is not paused, or nobody can be asked."""
+        if outcome.status == RunStatus.INTERRUPTED and self._reload_file(outcome.run_id):
             return Reply()
         if outcome.status != RunStatus.PAUSED:
             return None
         only_gates = all(pause.kind in GATES for pause in outcome.pauses)
-        if self._manners.auto_continue and only_gates:
+        if self._options.auto_continue and only_gates:
             return Reply()
-        return self._asked(outcome) if self._manners.asks and outcome.pauses else None
+        return self._asked(outcome) if self._options.asks and outcome.pauses else None
 
     def _asked(self, outcome: Outcome) -> Reply:
-        lookout, terminal = Lookout(self._app, outcome), self._terminal
-        terminal.poll = lookout.look
-        definition, settings = self._flow.definition, self._app._settings
+        watch, terminal = PauseWatch(self._app, outcome), self._terminal
+        terminal.poll = watch.check
+        definition, settings = self._workflow.definition, self._app._settings
 
         def commit(pause: Pause, value: Any) -> None:
             given, codec = {pause.id: value}, settings.codec
             answer(settings.journal, outcome.run_id, answers=given, codec=codec, retention=settings.retention)
-            lookout.forget(pause.id)
+            watch.forget(pause.id)
 
         try:
             with sigterm_leaves():
@@ -194,8 +193,8 @@ class Driving:
                 return ask(terminal, pauses, lambda pause: wording_of(definition, pause), commit)
         except AnsweredElsewhere as elsewhere:
             terminal.say(f"\n{elsewhere}")
-            if lookout.status != RunStatus.PAUSED:
-                raise _TakenUp(status_code(lookout.status)) from None
+            if watch.status != RunStatus.PAUSED:
+                raise _ContinuedElsewhere(status_code(watch.status)) from None
             return Reply()
         except LeftPaused:
             raise _Left(outcome, errors.PAUSED) from None
@@ -205,14 +204,12 @@ class Driving:
         except Terminated:
             raise _Left(outcome, errors.TERMINATED) from None
 
-    # How it ended.
-
     def _of(self, outcome: Outcome) -> Ending:
         state, reused = outcome.state, reused_steps(self._app, outcome.reused)
         completed = outcome.status == RunStatus.COMPLETED
         return replace(
             self._ending(outcome.status, outcome.run_id),
-            output=self._flow.scrub(self._flow.output(state)) if completed else None,
+            output=self._workflow.scrub(self._workflow.output(state)) if completed else None,
             stats=outcome.stats,
             steps_run=max(0, steps_in(state) - (self._before.steps if self._before else 0) - reused.steps),
             reused=reused,
@@ -244,7 +241,7 @@ class Driving:
     def _failure(self, error: ExecutionError) -> Ending:
         kept = kept_of(self._app, error.run_id or "")
         cause = error.cause if error.cause is not None else error.__cause__
-        text = errors.explained(error) if cause is None else _told(cause)
+        text = errors.explained(error) if cause is None else _cause_text(cause)
         return replace(
             self._ending(RunStatus.FAILED, error.run_id or ""),
             error=self._scrubbed(text),
@@ -277,37 +274,37 @@ class Driving:
     def _ending(self, status: RunStatus, run_id: str) -> Ending:
         seconds = time.monotonic() - self._began
         before = self._before if status in (RunStatus.COMPLETED, RunStatus.PAUSED) else None
-        return Ending(status, run_id, self._flow.name, self._url, seconds, before=before)
+        return Ending(status, run_id, self._workflow.name, self._url, seconds, before=before)
 
     def _scrubbed(self, text: str) -> str:
-        return str(self._flow.scrub(text))
+        return str(self._workflow.scrub(text))
 
-    def _tell(self, ending: Ending) -> None:
-        display = self._manners.display
-        if display.as_json:
-            click.echo(as_json(ending.as_json()))
-        elif ending.status == RunStatus.COMPLETED and display.quiet:
+    def _print(self, ending: Ending) -> None:
+        options = self._options
+        if options.as_json:
+            print_json(ending)
+        elif ending.status == RunStatus.COMPLETED and options.quiet:
             if ending.output is not None:
-                text = ending.output if isinstance(ending.output, str) else as_json(ending.output)
-                click.echo(visible(text), file=display.out)
+                text = ending.output if isinstance(ending.output, str) else json_text(plain(ending.output))
+                click.echo(visible(text), file=options.out)
         elif ending.status in (RunStatus.COMPLETED, RunStatus.PAUSED):
-            click.echo("\n".join(ending.lines()), file=display.out)
+            click.echo("\n".join(ending.lines()), file=options.out)
         else:
             click.echo("\n".join(ending.lines()), err=True)
 
-    def _is_failed_by(self, outcome: Outcome) -> bool:
-        condition = first_that_holds(self._manners.fail_on_state, outcome.state)
+    def _meets_condition(self, outcome: Outcome) -> bool:
+        condition = first_that_holds(self._options.fail_on_state, outcome.state)
         if condition:
             click.echo(f"holdfast: the final state has {condition}", err=True)
         return bool(condition)
 
 
-def _told(cause: BaseException) -> str:
+def _cause_text(cause: BaseException) -> str:
     return errors.explained(cause) if isinstance(cause, HoldfastError) else f"{type(cause).__name__}: {cause}"
 
 
 def _is_misconfigured(cause: BaseException | None) -> bool:
-    """Whether a run failed because something is missing around it: a secret, a store."""
+    """Return True if a run failed because of its configuration: a missing secret, a store."""
     while isinstance(cause, HoldfastError):
         if errors.exit_code(cause) == errors.CONFIGURATION:
             return True
@@ -316,7 +313,7 @@ def _is_misconfigured(cause: BaseException | None) -> bool:
 
 
 def is_debug() -> bool:
-    """Whether `--debug` was given."""
+    """Return True if `--debug` was given."""
     context = click.get_current_context(silent=True)
     return context is not None and bool((context.find_root().obj or {}).get("debug"))
 
@@ -329,8 +326,8 @@ class _Left(Exception):
         super().__init__()
 
 
-class _TakenUp(Exception):
-    """Somebody else drives the run, or has driven it to its end; `code` is the exit code."""
+class _ContinuedElsewhere(Exception):
+    """Another process executes the run, or has ended it; `code` is the exit code."""
 
     def __init__(self, code: int) -> None:
         self.code = code
@@ -340,19 +337,21 @@ class _TakenUp(Exception):
 # `holdfast run --dry-run`: what a run would do, without doing any of it.
 
 
-def show_plan(flow: Workflow, inputs: Mapping[str, Any], url: str, skip_gates: bool, json: bool) -> None:
+def print_dry_run(
+    workflow: Workflow, inputs: Mapping[str, Any], url: str, skip_gates: bool, json: bool
+) -> None:
     """Print what a run with these inputs would do."""
-    plan = plan_of(flow, inputs, url, skip_gates)
-    click.echo(as_json(plan) if json else "\n".join(_lines(plan)))
+    plan = dry_run(workflow, inputs, url, skip_gates)
+    click.echo(json_text(plan) if json else "\n".join(_lines(plan)))
 
 
-def plan_of(flow: Workflow, inputs: Mapping[str, Any], url: str, skip_gates: bool) -> dict[str, Any]:
-    """What a run would do, as plain data."""
-    definition = flow.definition
+def dry_run(workflow: Workflow, inputs: Mapping[str, Any], url: str, skip_gates: bool) -> dict[str, Any]:
+    """Return what a run would do, as plain data."""
+    definition = workflow.definition
     steps = list(all_steps(definition.steps))
     return {
-        "workflow": flow.name,
-        "file": str(flow.path),
+        "workflow": workflow.name,
+        "file": str(workflow.path),
         "inputs": dict(inputs),
         "store": url,
         "store_exists": exists(url),
@@ -364,9 +363,9 @@ def plan_of(flow: Workflow, inputs: Mapping[str, Any], url: str, skip_gates: boo
 
 
 def waves(definition: Definition) -> list[list[Step]]:
-    """The steps in the order they come in: one after the other, or with `after` as soon as they can.
+    """Return the steps in the order they run: one after the other, or with `after` as soon as they can.
 
-    Routes may lead elsewhere; they are told with their steps.
+    Routes may lead elsewhere; they are notes of their steps.
     """
     steps = definition.steps
     if not any(step.after for step in steps):
@@ -380,7 +379,7 @@ def waves(definition: Definition) -> list[list[Step]]:
 
 
 def waits_for(step: Step) -> list[str]:
-    """The names of the steps that a step waits for."""
+    """Return the names of the steps that a step waits for."""
     return [after.step for after in step.after]
 
 
@@ -427,7 +426,7 @@ def _lines(plan: dict[str, Any]) -> Iterable[str]:
     for place, wave in enumerate(plan["waves"], 1):
         for index, step in enumerate(wave):
             yield from _step_lines(step, f"{place:>3}" if index == 0 else "   ")
-    yield f"inputs: {as_json(plan['inputs'], None)}"
+    yield f"inputs: {json_text(plan['inputs'], None)}"
     for question in plan["asks"]:
         choices = f" ({', '.join(map(str, question['choices']))})" if question["choices"] else ""
         yield f"asks: {question['step']}: {one_line(question['prompt'])}{choices}"

@@ -1,144 +1,159 @@
-"""The options of whatever begins a run, here or in the fleet: its file, its inputs, where it pauses."""
+"""The options that commands share, each declared once, and what they mean."""
 
 from __future__ import annotations
 
 import datetime as dt
 import os
 import sys
-from collections.abc import Callable
-from functools import reduce
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from holdfast.capsules.signing import PASSPHRASE_VARIABLE as VARIABLE
-from holdfast.capsules.signing import read_passphrase
-from holdfast.cli.display.lines import Display
-from holdfast.cli.execution import Manners
+from holdfast.cli.store_option import DEFAULT_STORE, note_namespace, store_in_namespace
 from holdfast.engine.settings import DURABILITY
+from holdfast.engine.submission import Place
 from holdfast.errors import HoldfastError
+from holdfast.stores.namespaces import VARIABLE as NAMESPACE_VARIABLE
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from holdfast.engine.app import App
+    from holdfast.stores.base import Store
+    from holdfast.workflows.workflow import Workflow
 
-
-def workflow_options(command: Decorated) -> Decorated:
-    """Add WORKFLOW, `--input`, `--inputs` and `--run-id` to a command."""
-    return _with(
-        command,
-        click.argument(
-            "flow", metavar="WORKFLOW", type=click.Path(exists=True, dir_okay=False, path_type=Path)
-        ),
-        click.option(
-            "-i",
-            "--input",
-            "pairs",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="An input; NAME=@FILE reads it from a file, NAME:=JSON gives it typed. May be repeated.",
-        ),
-        click.option("--inputs", "inputs_file", metavar="FILE", help="Inputs as a JSON object; - is stdin."),
-        click.option("--run-id", metavar="ID", help="Name the run; by default it gets a random id."),
-    )
+Decorator = Callable[[Any], Any]
+MOST = 2**31 - 1
+STDOUT = "-"
 
 
-def reuse_option(command: Decorated) -> Decorated:
-    """Add `--reuse` to a command."""
+def repeated(flag: str, name: str, metavar: str, text: str) -> Decorator:
+    """Return an option that may be given several times."""
+    return click.option(*flag.split(), name, multiple=True, metavar=metavar, help=f"{text} May be repeated.")
+
+
+def number(flag: str, least: float, metavar: str, text: str, default: float | None = None) -> Decorator:
+    """Return an option for a number that is not below `least`."""
+    kind: Any = click.IntRange(int(least)) if isinstance(least, int) else click.FloatRange(least)
     return click.option(
-        "--reuse",
-        metavar="RUN",
-        help="Take over every step that this run has finished with the same definition and the same inputs. Inputs "
-        "that are not given are that run's.",
-    )(command)
-
-
-def wish_options(command: Decorated) -> Decorated:
-    """Add what `Wishes` holds: `--skip-gates`, `--interrupt-before`, `--interrupt-after`, `--durability`."""
-    return _with(
-        command,
-        click.option("--skip-gates", is_flag=True, help="Ask nothing: questions get their defaults."),
-        click.option("--interrupt-before", multiple=True, metavar="STEP", help="Pause before that step."),
-        click.option("--interrupt-after", multiple=True, metavar="STEP", help="Pause after that step."),
-        click.option(
-            "--durability",
-            type=click.Choice(DURABILITY),
-            help="What a saved step survives: a power loss (full), a killed process (process), or save at the end "
-            "(exit).",
-        ),
+        *flag.split(),
+        type=kind,
+        metavar=metavar,
+        default=default,
+        show_default=default is not None,
+        help=text,
     )
 
 
-def _with(command: Decorated, *options: Callable[[Any], Any]) -> Decorated:
-    """The command with these options, in this order."""
-    return reduce(lambda made, option: option(made), reversed(options), command)
+def file_path(**rules: bool) -> click.Path:
+    """Return the type of a parameter that is the path of a file."""
+    return click.Path(dir_okay=False, path_type=Path, **rules)
 
 
-# The options that `run` and `resume` share: how a run is shown, and whether somebody is asked.
+# Which runs, where they are, and how a command prints.
+
+RUN = click.argument("run", metavar="RUN")
+RUN_HELP = (
+    "RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its latest "
+    "run."
+)
+AT_HELP = (
+    "RUN@3 is the run after wave 3, RUN@-1 one checkpoint before the newest, RUN@STEP after the last time that a step "
+    "finished, RUN@STEP#2 after the second time. The id of a checkpoint names that checkpoint."
+)
+WORKFLOW_NAME = click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+YES = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+FORCE = click.option("--force", is_flag=True, help="Overwrite an existing file.")
+ALL = click.option("--all", "show_all", is_flag=True, help="Print everything, however long it is.")
+REASON = click.option("--reason", default="", metavar="TEXT", help="Why; recorded in the run's history.")
+BY = click.option(
+    "--by",
+    metavar="NAME",
+    help="Who asks for it; by default you at this machine. Recorded in the run's history.",
+)
+_STORE_HELP = (
+    "Where the runs are: sqlite:///PATH, file:///DIR or postgresql://…. By default HOLDFAST_STORE, else what the "
+    f"workflow file says, else {DEFAULT_STORE}."
+)
+_NAMESPACE_HELP = f"The namespace of the runs. By default {NAMESPACE_VARIABLE}, else default."
 
 
-_OPTIONS = (
+def STORE(command: Any) -> Any:  # noqa: N802
+    """Add `--store URL` and `--namespace NAME` to a command, which gets both as `store`."""
+    namespace = click.option(
+        "--namespace",
+        metavar="NAME",
+        is_eager=True,
+        expose_value=False,
+        callback=note_namespace,
+        help=_NAMESPACE_HELP,
+    )
+    store = click.option("--store", metavar="URL", callback=store_in_namespace, help=_STORE_HELP)
+    return store(namespace(command))
+
+
+def limit(default: int = 50) -> Decorator:
+    """Return `--limit N`."""
+    return number("-n --limit", 1, "N", "How many to list at most.", default)
+
+
+def every(default: float) -> Decorator:
+    """Return `--every SECONDS`."""
+    return number("--every", 0.02, "SECONDS", "How often to look.", default)
+
+
+# What a new run is made of.
+
+WORKFLOW = click.argument("workflow", metavar="WORKFLOW", type=file_path(exists=True))
+INPUT = repeated(
+    "-i --input",
+    "pairs",
+    "NAME=VALUE",
+    "An input; NAME=@FILE reads it from a file, NAME:=JSON gives it typed.",
+)
+INPUTS_FILE = click.option(
+    "--inputs", "inputs_file", metavar="FILE", help="Inputs as a JSON object; - is stdin."
+)
+RUN_ID = click.option("--run-id", metavar="ID", help="The id of the new run; by default a random one.")
+REUSE = click.option(
+    "--reuse",
+    metavar="RUN",
+    help="Reuse the result of every step that this run has finished with the same definition and inputs. Inputs that "
+    "are not given are taken from that run.",
+)
+SKIP_GATES = click.option("--skip-gates", is_flag=True, help="Ask nothing: questions get their defaults.")
+RUN_OPTIONS = (
+    SKIP_GATES,
+    repeated("--interrupt-before", "interrupt_before", "STEP", "Pause before that step."),
+    repeated("--interrupt-after", "interrupt_after", "STEP", "Pause after that step."),
     click.option(
-        "--interactive/--no-interactive",
-        "interactive",
-        default=None,
-        help="Ask here what the run waits for, or never. By default if there is a terminal.",
+        "--durability",
+        type=click.Choice(DURABILITY),
+        help="What a saved step survives: a power loss (full), a killed process (process), or save at the end (exit).",
     ),
-    click.option("--auto-continue", is_flag=True, help="Pass gates before and after steps without asking."),
-    click.option(
-        "--fail-on-state",
-        "fail_on_state",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Exit with 1 if the final state has it, as in review.output.ok=false.",
-    ),
-    click.option("-q", "--quiet", is_flag=True, help="Print the output of the run and nothing else."),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON document at the end."),
-    click.option(
-        "--events", metavar="FILE", help="Append every event to FILE, one JSON object a line; - is stdout."
-    ),
-    click.option(
-        "--heartbeat",
-        type=click.FloatRange(min=0.1),
-        metavar="SECONDS",
-        help="Where plain lines are written: tell every so often which steps are still running.",
-    ),
+)
+"""The options that a run remembers: see `RunOptions`."""
+
+OTHER_WORKFLOW = click.option(
+    "--workflow",
+    type=file_path(exists=True),
+    metavar="FILE",
+    help="Continue with this workflow file instead of the one that the run was started with.",
+)
+REMAP = repeated(
+    "--remap", "remap", "OLD=NEW", "A step was renamed; in a sub-workflow it is OUTER/OLD=OUTER/NEW."
+)
+SET = repeated("--set", "changes", "NAME=VALUE", "Change the state first, as `runs edit` does.")
+TRUST = click.option(
+    "--trust",
+    is_flag=True,
+    help="Confirm the definition and options of a run from outside, as they are shown.",
 )
 
 
-def manners_options(command: Decorated) -> Decorated:
-    """Add the shared options to a command, which takes them as keywords and hands them to `manners`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-def manners(
-    *,
-    interactive: bool | None,
-    auto_continue: bool,
-    fail_on_state: tuple[str, ...],
-    quiet: bool,
-    as_json: bool,
-    events: str | None,
-    heartbeat: float | None,
-) -> Manners:
-    """What the shared options mean."""
-    for condition in fail_on_state:
-        if "=" not in condition.lstrip("="):
-            raise click.BadParameter(f"--fail-on-state {condition!r} is not KEY=VALUE")
-    display = Display(quiet, as_json, events, heartbeat).check()
-    return Manners(display, interactive, auto_continue, fail_on_state)
-
-
-# The options that say where and when a run waits for a worker.
-
-
-MOST = 2**31 - 1
-
-
 def _checked_queue(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    from holdfast.engine.submission import Place
-
     if value is not None:
         try:
             Place.of(value, 0, None)
@@ -153,46 +168,45 @@ def _checked_priority(ctx: click.Context, param: click.Parameter, value: int | N
     return value
 
 
-def queue_option(command: Decorated) -> Decorated:
-    """Add `--queue NAME`, which is `None` if it is not given."""
-    return click.option(
-        "--queue",
-        metavar="NAME",
-        callback=_checked_queue,
-        help="The queue whose workers are to drive it; by default the one that it was in, or `default`.",
-    )(command)
+QUEUE = click.option(
+    "--queue",
+    metavar="NAME",
+    callback=_checked_queue,
+    help="The queue whose workers execute the run; by default the one that it was in, or `default`.",
+)
+PRIORITY = click.option(
+    "--priority",
+    type=int,
+    metavar="N",
+    callback=_checked_priority,
+    help="Runs of a higher priority start first; by default the run's previous one, or 0.",
+)
+DELAY = click.option(
+    "--delay", metavar="DURATION", help="Start no earlier than that from now: 30s, 1h30m, 2d."
+)
+AT = click.option(
+    "--at",
+    metavar="TIME",
+    help="Start no earlier than then: ISO 8601, in local time unless it says otherwise.",
+)
 
 
-def priority_option(command: Decorated) -> Decorated:
-    """Add `--priority N`, which is `None` if it is not given."""
-    return click.option(
-        "--priority",
-        type=int,
-        metavar="N",
-        callback=_checked_priority,
-        help="Runs of a higher priority begin first; by default the one that it had, or 0.",
-    )(command)
+def read_duration(flag: str, text: str) -> float:
+    """Return the seconds that a text such as `1h30m` means."""
+    from holdfast.workflows.model import seconds  # It loads pydantic.
 
-
-def when_options(command: Decorated) -> Decorated:
-    """Add `--delay DURATION` and `--at TIME`; `read_when` tells what they mean."""
-    delay = click.option(
-        "--delay", metavar="DURATION", help="Begin no earlier than that from now: 30s, 1h30m, 2d."
-    )
-    at = click.option(
-        "--at",
-        metavar="TIME",
-        help="Begin no earlier than then: ISO 8601, in local time unless it says otherwise.",
-    )
-    return delay(at(command))
+    try:
+        return seconds(float(text) if text.strip().replace(".", "", 1).isdecimal() else text)
+    except ValueError as error:
+        raise click.BadParameter(f"{flag} {text!r}: {error}") from None
 
 
 def read_when(delay: str | None, at: str | None) -> float | dt.datetime | None:
-    """When a run may begin, as `App.submit` takes it."""
+    """Return when a run may start, as `App.submit` takes it."""
     if delay is not None and at is not None:
         raise click.UsageError("give either --delay or --at")
     if delay is not None:
-        return _seconds(delay)
+        return read_duration("--delay", delay)
     if at is None:
         return None
     try:
@@ -203,26 +217,139 @@ def read_when(delay: str | None, at: str | None) -> float | dt.datetime | None:
         ) from None
 
 
-def _seconds(text: str) -> float:
-    from holdfast.workflows.model import seconds
-
-    try:
-        return seconds(float(text) if text.strip().replace(".", "", 1).isdecimal() else text)
-    except ValueError as error:
-        raise click.BadParameter(f"--delay {text!r}: {error}") from None
+KEY = "run"
+"""The key of a run's config that holds its options."""
 
 
-# The passphrase of a capsule: from a file, the environment, or whoever sits at the terminal.
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options that `run` and `submit` store with a run, so that every resume keeps to them."""
+
+    interrupt_before: tuple[str, ...] = ()
+    interrupt_after: tuple[str, ...] = ()
+    skip_gates: bool = False
+    durability: str | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> RunOptions:
+        """Return the options that a run's config holds; those of the wrong type are ignored."""
+        found = config.get(KEY)
+        if not isinstance(found, Mapping):
+            return cls()
+        durability = found.get("durability")
+        return cls(
+            _names(found.get("interrupt_before")),
+            _names(found.get("interrupt_after")),
+            found.get("skip_gates") is True,
+            durability if isinstance(durability, str) else None,
+        )
+
+    def config(self, workflow: Workflow) -> dict[str, Any]:
+        """Return the config of a run: its workflow file and these options."""
+        return {**workflow.config(), KEY: asdict(self)}
+
+    def renamed(self, names: Mapping[str, str]) -> RunOptions:
+        """Return the same options for renamed steps."""
+        before, after = (
+            tuple(names.get(name, name) for name in wanted)
+            for wanted in (self.interrupt_before, self.interrupt_after)
+        )
+        return replace(self, interrupt_before=before, interrupt_after=after)
+
+    def open(
+        self, workflow: Workflow, store: Store | str, *, interactive: bool = False, stored: bool = False
+    ) -> App:
+        """Return the workflow on a store with these options, which are `stored` ones of an earlier command.
+
+        A pause at an unknown step is refused.
+        """
+        from holdfast.workflows.reading.problems import WorkflowInvalid  # It loads pydantic.
+
+        try:
+            return workflow.open(store, interactive=interactive, **asdict(self))
+        except WorkflowInvalid as error:
+            if not all(problem.message.startswith("a pause is wanted") for problem in error.problems):
+                raise
+            found = [
+                f"{problem.message} ({problem.hint})" if problem.hint else problem.message
+                for problem in error.problems
+            ]
+            remedy = "; if the step was renamed, resume with --remap OLD=NEW" if stored else ""
+            raise click.UsageError(f"{'; '.join(found)}{remedy}") from None
 
 
-def passphrase(file: Path | None, *, new: bool) -> str | None:
-    """The passphrase that is given, or asked for; `None` if there is none. A `new` one is asked for twice."""
-    if file is not None:
-        return read_passphrase(file)
-    given = os.environ.get(VARIABLE)
-    if given:
-        return given
-    if not sys.stdin.isatty():
-        return None
-    text: str = click.prompt("passphrase", hide_input=True, confirmation_prompt=new, err=True)
-    return text
+def _names(found: Any) -> tuple[str, ...]:
+    if not isinstance(found, Iterable) or isinstance(found, (str, bytes)):
+        return ()
+    return tuple(str(name) for name in found)
+
+
+# How a command that executes a run prints, and whether it asks.
+
+EXECUTION = (
+    click.option(
+        "--interactive/--no-interactive",
+        "interactive",
+        default=None,
+        help="Ask here what the run waits for, or never. By default if there is a terminal.",
+    ),
+    click.option("--auto-continue", is_flag=True, help="Pass gates before and after steps without asking."),
+    repeated(
+        "--fail-on-state",
+        "fail_on_state",
+        "KEY=VALUE",
+        "Exit with 1 if the final state has it, as in review.output.ok=false.",
+    ),
+    click.option("-q", "--quiet", is_flag=True, help="Print the output of the run and nothing else."),
+    click.option(
+        "--events", metavar="FILE", help="Append every event to FILE, one JSON object a line; - is stdout."
+    ),
+    number("--heartbeat", 0.1, "SECONDS", "In plain lines: print that often which steps are still running."),
+)
+"""The options of commands that execute a run: see `ExecutionOptions`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionOptions:
+    """How an execution is shown, and whether somebody is asked."""
+
+    as_json: bool = False
+    quiet: bool = False
+    events: str | None = None
+    heartbeat: float | None = None
+    interactive: bool | None = None
+    """`None`: if there is somebody at a terminal."""
+    auto_continue: bool = False
+    fail_on_state: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse options that exclude each other."""
+        for condition in self.fail_on_state:
+            if "=" not in condition.lstrip("="):
+                raise click.BadParameter(f"--fail-on-state {condition!r} is not KEY=VALUE")
+        if self.as_json and self.events == STDOUT:
+            raise click.UsageError("--json and --events - both write to stdout; write the events to a file")
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is somebody to be asked."""
+        if self.interactive is not None:
+            return self.interactive
+        busy = self.as_json or self.events == STDOUT
+        return sys.stdin.isatty() and sys.stdout.isatty() and not busy
+
+    @property
+    def is_verbose(self) -> bool:
+        """Whether the progress is printed."""
+        return not (self.quiet or self.as_json)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the progress is drawn on a terminal."""
+        drawable = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+        return self.is_verbose and drawable and self.events != STDOUT
+
+    @property
+    def out(self) -> IO[str]:
+        """The stream for people."""
+        return sys.stderr if self.events == STDOUT or self.as_json else sys.stdout

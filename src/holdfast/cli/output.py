@@ -1,8 +1,8 @@
-"""The gate of the command line: whatever is printed goes through it, so that no text steers a terminal.
+"""Gates around stdout and stderr, through which no text sends commands to a terminal.
 
-While a command runs, `sys.stdout` and `sys.stderr` are gates. What a terminal would obey, or show as something else
-than it is, is written out: control characters, those that turn the direction of text, invisible separators, halves of
-characters. New lines and tabs pass: they are layout, and data is brought onto one line before it gets here.
+While a command runs, `sys.stdout` and `sys.stderr` are gates. They escape control characters, characters that change
+the direction of text, invisible separators and unpaired surrogates. New lines and tabs pass, because they are layout;
+data is brought onto one line before it is printed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BOLD, RED, PLAIN, CLEAR_LINE = "\x1b[1m", "\x1b[31m", "\x1b[0m", "\r\x1b[K"
 
 
 def visible(text: str) -> str:
-    """Text in which everything that a terminal would obey is written out as `\\u001b`; colours are left out.
+    """Return text with control characters escaped as `\\u001b`, and without colours.
 
     JSON stays the same JSON, since that is how JSON writes such characters.
     """
@@ -38,18 +38,18 @@ def _written_out(found: re.Match[str]) -> str:
 
 
 class Gate:
-    """A stream that writes only what is visible."""
+    """A stream that escapes control characters."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     @property
     def buffer(self) -> BinaryIO:
-        """Not to be had: bytes would pass by the gate."""
+        """Raise: bytes would bypass the gate."""
         raise AttributeError("use binary_stdout()")
 
     def write(self, text: str) -> int:
-        """Write text, as far as it is visible."""
+        """Write text with control characters escaped."""
         self._stream.write(visible(text))
         return len(text)
 
@@ -64,7 +64,7 @@ class Gate:
 
 @contextlib.contextmanager
 def gated() -> Iterator[None]:
-    """Let everything that is printed go through gates."""
+    """Put gates around stdout and stderr."""
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (stream if stream is None else _gate(stream) for stream in streams)
     try:
@@ -78,17 +78,30 @@ def _gate(stream: Any) -> Any:
 
 
 def ungated(stream: Any) -> IO[str]:
-    """The stream behind a gate, for those that write control sequences of their own: consoles, progress."""
+    """Return the stream behind a gate, for code that writes its own control sequences."""
     found: IO[str] = stream._stream if isinstance(stream, Gate) else stream
     return found
 
 
 def control(sequence: str, err: bool = False) -> None:
-    """Write a control sequence of ours, such as `BOLD`, to a terminal."""
+    """Write one of our control sequences, such as `BOLD`."""
     assert _CONTROL.fullmatch(sequence), "only control sequences"
     ungated(sys.stderr if err else sys.stdout).write(sequence)
 
 
 def binary_stdout() -> BinaryIO:
-    """Standard output for the bytes of a file."""
+    """Return standard output for the bytes of a file."""
     return ungated(sys.stdout).buffer  # type: ignore[attr-defined, no-any-return]
+
+
+def gated_console(**options: Any) -> Any:
+    """Return a console of rich on stdout: its styles reach the terminal, its texts are made visible."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class GatedConsole(Console):
+        def render(self, *args: Any, **how: Any) -> Any:
+            for segment in super().render(*args, **how):
+                yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+    return GatedConsole(file=ungated(sys.stdout), highlight=False, **options)

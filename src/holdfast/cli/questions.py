@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
-from holdfast.cli.display.text import moment, visible
 from holdfast.cli.errors import TERMINATED
-from holdfast.cli.values import Wording, fitting, value_of
+from holdfast.cli.inputs import Wording, fitting, value_of
+from holdfast.cli.output import visible
+from holdfast.cli.render import local_time
 from holdfast.errors import AnswerRejected, StoreError
+from holdfast.journal.records import Answered
 from holdfast.journal.run_state import NO_ANSWER
 from holdfast.suggestions import closest
 from holdfast.values import RunStatus
@@ -29,15 +31,12 @@ if TYPE_CHECKING:
     from holdfast.stores.base import RunInfo
 
 
-# Talking with a person: reading lines while something else is looked after now and then.
-
-
 POLL = 0.5
-"""How often, in seconds, a question looks whether it was answered elsewhere."""
+"""How many seconds pass between two checks whether a question was answered elsewhere."""
 
 
 class Terminal:
-    """Reads whole lines from stdin and writes to `out`. While it waits, it calls `poll`, which may raise."""
+    """A terminal that reads whole lines from stdin and writes to `out`; while it waits, it calls `poll`."""
 
     def __init__(self, out: IO[str], poll: Callable[[], None] | None = None) -> None:
         self._out, self.poll = out, poll
@@ -51,7 +50,7 @@ class Terminal:
         self._out.flush()
 
     def line(self, prompt: str) -> str:
-        """The next line that the person writes; `EOFError` at the end of the input."""
+        """Return the next line of the person; raise `EOFError` at the end of the input."""
         self._out.write(prompt)
         self._out.flush()
         while "\n" not in self._text and not self._ended:
@@ -63,7 +62,7 @@ class Terminal:
         return line.rstrip("\r")
 
     def lines(self, prompt: str) -> str:
-        """Lines up to a lone `.` or the end of the input, as one text; `EOFError` if there is none at all."""
+        """Return lines up to a lone `.` or the end of the input, as one text; raise `EOFError` if there are none."""
         self.say(prompt)
         found: list[str] = []
         try:
@@ -94,7 +93,7 @@ class Terminated(SystemExit):
 
 @contextlib.contextmanager
 def sigterm_leaves() -> Iterator[None]:
-    """Let SIGTERM raise `Terminated` here, where nobody else handles it."""
+    """Raise `Terminated` on SIGTERM, unless it has another handler."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
@@ -114,7 +113,7 @@ GATES = ("before", "after")
 
 
 class AnsweredElsewhere(Exception):
-    """Somebody else answered, or took the run up, while it was asked here; the text says who."""
+    """Somebody else answered, or resumed the run, while the question was open here; the text says who."""
 
 
 class LeftPaused(Exception):
@@ -123,7 +122,7 @@ class LeftPaused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What to resume with."""
+    """The answers and the update to resume with."""
 
     answers: Mapping[str, Any] = field(default_factory=dict)
     update: Mapping[str, Any] = field(default_factory=dict)
@@ -135,7 +134,7 @@ def ask(
     wording: Callable[[Pause], Wording],
     commit: Callable[[Pause, Any], None],
 ) -> Reply:
-    """Ask for everything that a run waits for. Raises `LeftPaused` or `AnsweredElsewhere`.
+    """Ask for everything that a run waits for. Raise `LeftPaused` or `AnsweredElsewhere`.
 
     Of several answers each but the last is committed at once, so that none is lost if the person leaves.
     """
@@ -211,13 +210,13 @@ def _written(terminal: Terminal, choices: Sequence[Any], wording: Wording) -> st
 
 
 def described(pause: Pause, wording: Wording) -> list[str]:
-    """A question in lines: its prompt, its choices, and until when it takes an answer."""
+    """Return a question in lines: its prompt, its choices, and its deadline."""
     lines = [f"? {visible(pause.prompt or pause.name)}"]
     for number, choice in enumerate((pause.schema or {}).get("enum", ()), 1):
         label = wording.labels.get(str(choice), str(choice))
         lines.append(f"  {number}  {visible(str(label))}")
     if pause.expires_at is not None:
-        lines.append(f"  (until {moment(pause.expires_at)})")
+        lines.append(f"  (until {local_time(pause.expires_at)})")
     return lines
 
 
@@ -229,7 +228,7 @@ def _meant(text: str, choices: Sequence[Any], schema: Mapping[str, Any] | None, 
 
 
 def _chosen(word: str, choices: Sequence[Any], schema: Mapping[str, Any] | None, wording: Wording) -> Any:
-    """A choice by its value, its label, or its number where that is no value."""
+    """Return a choice by its value, its label, or its number where that is no value."""
     by_label = {label.casefold(): value for value, label in wording.labels.items()}
     for candidate in (word, by_label.get(word.casefold(), word)):
         try:
@@ -241,7 +240,7 @@ def _chosen(word: str, choices: Sequence[Any], schema: Mapping[str, Any] | None,
     raise refused
 
 
-# Which open question an answer on the command line is meant for.
+# Answers on the command line, and the open questions that they name.
 
 
 Names = Callable[[], Collection[str]]
@@ -249,11 +248,11 @@ _CLOSE = 0.7
 
 
 def read_answers(texts: Sequence[str], pauses: Sequence[Pause], later: Names = tuple) -> dict[str, Any]:
-    """Answers by the id of their pause, from `VALUE` or `NAME=VALUE` texts; each is checked.
+    """Return answers by the id of their pause, from `VALUE` or `NAME=VALUE` texts; each is checked.
 
     A name is the id or the name of a pause, or what follows the step in its name (`title` of `form.title`); of
-    several that match, the longest counts. A text that names none is taken whole if only one thing is asked and
-    it cannot be meant as a name. `later` tells the names of questions that the workflow may still ask.
+    several that match, the longest counts. A text that names none is the whole answer if there is one question and
+    the text cannot be a name. `later` returns the names of questions that the workflow may still ask.
     """
     waiting = [pause for pause in pauses if pause.kind not in NO_ANSWER]
     if not waiting:
@@ -277,7 +276,7 @@ def _value(pause: Pause, text: str) -> Any:
 
 
 def names_of(pause: Pause) -> tuple[str, ...]:
-    """What a pause can be answered by: its id, its name, and its name without that of the step."""
+    """Return the names of a pause: its id, its name, and its name without that of the step."""
     short = pause.name.rpartition("]")[2].partition(".")[2]
     return tuple(name for name in dict.fromkeys((pause.id, pause.name, short)) if name)
 
@@ -295,7 +294,7 @@ def _named(text: str, waiting: Sequence[Pause]) -> tuple[Pause, str] | None:
 
 
 def _alone(text: str, waiting: Sequence[Pause], given: int, later: Names) -> tuple[Pause, str]:
-    """The only question, for a text that names none."""
+    """Return the only question, for a text that names none."""
     name, mark, _ = text.partition("=")
     if len(waiting) == given == 1 and not (mark and _is_meant_as_name(text, name, waiting[0], later)):
         return waiting[0], text
@@ -332,26 +331,26 @@ def _refusal(text: str, waiting: Sequence[Pause], later: Collection[str]) -> str
     return said
 
 
-# Noticing, while a question is asked here, that it was answered in another terminal.
+# Questions that are answered in another terminal while they are open here.
 
 
-class Lookout:
-    """Looks whether a paused run still waits for what it waited for."""
+class PauseWatch:
+    """A check whether a paused run still waits for the same answers."""
 
     def __init__(self, app: App, outcome: Outcome) -> None:
         self._app, self._run_id = app, outcome.run_id
         self._open = {pause.id for pause in outcome.pauses}
         self._seen = self._facts()
         self.status: str = outcome.status
-        """How the run stands. If it is not paused, somebody else has taken it up, and it is not for us to resume."""
+        """The status of the run. If it is not paused, another process has resumed it."""
 
     def forget(self, pause: str) -> None:
-        """No longer look for a pause, which was answered here."""
+        """Ignore a pause that was answered here."""
         self._open.discard(pause)
         self._seen = self._facts()
 
-    def look(self) -> None:
-        """Raise `AnsweredElsewhere` if the run waits no longer for all of it; a busy store is asked later."""
+    def check(self) -> None:
+        """Raise `AnsweredElsewhere` if an answer has arrived; if the store is busy, do nothing."""
         try:
             facts = self._facts()
             if facts is None or facts == self._seen:
@@ -364,14 +363,12 @@ class Lookout:
     def _compare(self, facts: RunInfo) -> None:
         if facts.status != RunStatus.PAUSED:
             self.status = facts.status
-            raise AnsweredElsewhere(f"The run was taken up elsewhere; it is {facts.status}.")
+            raise AnsweredElsewhere(f"The run was resumed elsewhere; it is {facts.status}.")
         left = {pause.id for pause in self._app.pauses(self._run_id)}
         if self._open - left:
             raise AnsweredElsewhere(f"Answered {self._by(self._open - left)}.")
 
     def _by(self, pauses: set[str]) -> str:
-        from holdfast.journal.records import Answered
-
         settings = self._app._settings
         _, history = settings.journal.history(settings.journal.info(self._run_id), settings.codec)
         given = [record for _, records in history for record in records if isinstance(record, Answered)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -31,33 +31,9 @@ if TYPE_CHECKING:
 
 DEFAULT_STORE = "sqlite:///.holdfast/runs.db"
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-
-def store_option(command: Decorated) -> Decorated:
-    """Add `--store URL` and `--namespace NAME` to a command, which gets both as `store`.
-
-    What it gets is for `chosen_url`: a URL, or no more than `?namespace=NAME` if no URL is given.
-    """
-    namespace = click.option(
-        "--namespace",
-        metavar="NAME",
-        is_eager=True,
-        expose_value=False,
-        callback=_noted_namespace,
-        help=f"The namespace of the runs; others are out of reach. By default {VARIABLE}, else default.",
-    )
-    store = click.option(
-        "--store",
-        metavar="URL",
-        callback=_store_in_namespace,
-        help="Where the runs are: sqlite:///PATH, file:///DIR or postgresql://…. By default HOLDFAST_STORE, else "
-        f"what the workflow file says, else {DEFAULT_STORE}.",
-    )
-    return store(namespace(command))
-
-
-def _noted_namespace(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+def note_namespace(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Remember `--namespace` for `store_in_namespace`."""
     if value is not None:
         try:
             ctx.meta[VARIABLE] = check_namespace(value)
@@ -65,7 +41,8 @@ def _noted_namespace(ctx: click.Context, param: click.Parameter, value: str | No
             raise click.BadParameter(str(error), ctx, param) from None
 
 
-def _store_in_namespace(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def store_in_namespace(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Return what `--store` and `--namespace` say together, for `chosen_url`."""
     namespace = ctx.meta.get(VARIABLE)
     if namespace is None:
         return value

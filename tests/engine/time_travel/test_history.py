@@ -252,7 +252,7 @@ def test_commands_that_show_a_checkpoint_take_moments(sqlite_url: str, call: Cal
     assert (shown["wave"], shown["state"]["log"]) == (2, ["a", "b"])
     state = call("show", place, "--state", "--store", sqlite_url)
     assert json.loads(state.out)["log"] == ["a", "b"]
-    assert "as it stood after wave 2" in call("show", place, "--store", sqlite_url).out
+    assert "as of wave 2" in call("show", place, "--store", sqlite_url).out
 
 
 def test_tags_and_notes_are_told_on_every_page(store: Store) -> None:

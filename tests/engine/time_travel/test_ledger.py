@@ -395,8 +395,8 @@ def test_the_command_refuses_what_makes_no_sense(folder: Path) -> None:
         (("first", "--workflow", "w"), "give either RUNs or --workflow"),
         (("--since", "soon"), "--since"),
         (("nothing-like-it",), "nothing-like-it"),
-        (("first@1", "--by", "step"), "is a moment of a run"),
-        (("--ids", "--by", "model"), "--ids tells steps apart"),
+        (("first@1", "--by", "step"), "is a checkpoint"),
+        (("--ids", "--by", "model"), "--ids makes rows of steps"),
     ]:
         done = call(folder, "runs", "cost", *words, env=env)
         assert done.returncode == 2 or done.returncode == 1, words

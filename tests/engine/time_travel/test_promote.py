@@ -211,7 +211,7 @@ def test_the_commands(sqlite_url: str, call: Call, tmp_path: Any, monkeypatch: p
     made = call("fork", "r@first", "--run-id", "child", "--json", *url).json
     assert (made["run_id"], made["parent"], made["status"]) == ("child", "r", "interrupted")
     told = call("fork", "r@second", "--as-node", "second", "--set", 'steps.second.output:={"count": 7}', *url)
-    assert "go on with" in told.out
+    assert "resume with" in told.out
     other = told.lines[0].split()[1]
     assert call("resume", other, "--quiet", *url).code == 0
     assert call("show", other, "--output", *url).json == {"result": "through", "count": 7}

@@ -9,9 +9,9 @@ import re
 import shlex
 from urllib.parse import quote
 
-from holdfast.cli.display.show import command
-from holdfast.cli.display.text import as_json, one_line
+from holdfast.cli.command_lines import command_line
 from holdfast.cli.output import Gate
+from holdfast.cli.render import json_text, one_line
 from holdfast.workflows.secrets import REDACTED, Scrubber, Secrets
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import Check, Target, Wrong
@@ -44,13 +44,13 @@ def printed() -> Check:
         text = _text(Choices(data))
         stream = io.StringIO()
         Gate(stream).write(text)
-        line, shown = one_line(text), command("answer", "r", f"n{text}", store="sqlite:///x.db")
-        for told in (stream.getvalue(), line, shown, as_json({"k": text})):
+        line, shown = one_line(text), command_line("answer", "r", f"n{text}", store="sqlite:///x.db")
+        for told in (stream.getvalue(), line, shown, json_text({"k": text})):
             if found := _OBEYED.search(told):
                 raise Wrong(f"{found[0]!r} is printed of {text!r}")
         if "\n" in line or "\n" in shown:
             raise Wrong(f"{text!r} has several lines")
-        if _units(json.loads(as_json(text))) != _units(text):
+        if _units(json.loads(json_text(text))) != _units(text):
             raise Wrong(f"{text!r} is other JSON")
         if not _ANSI.search(shown) and shlex.split(shown)[-3] != f"n{text}":
             raise Wrong(f"{text!r} would be pasted as {shown!r}")

@@ -5,42 +5,45 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.display.tables import print_json
-from holdfast.cli.display.text import count, one_line
-from holdfast.cli.errors import COMPLETED
+from holdfast.capsules.exports import export_run, fresh_file, write_capsule
+from holdfast.capsules.format import lines_of
+from holdfast.capsules.imports import import_run
+from holdfast.capsules.signing import PASSPHRASE_VARIABLE as VARIABLE
+from holdfast.capsules.signing import make_key_pair, read_passphrase
+from holdfast.capsules.summary import inspect_capsule, is_locked, told
+from holdfast.cli.command_lines import resume_line
+from holdfast.cli.options import FORCE, JSON, RUN, STORE, file_path, number
 from holdfast.cli.output import binary_stdout
-from holdfast.cli.reading import json_option, reading_run
-from holdfast.cli.store_option import chosen_url, lasting_url, meant_run, store_option
+from holdfast.cli.render import count, local_time, money, one_line, print_facts, print_json, print_table
+from holdfast.cli.session import Session, command
+from holdfast.cli.store_option import lasting_url
+from holdfast.cli.targets import print_source
+from holdfast.stores import open_store
 from holdfast.values import RunStatus
+from holdfast.views.plain import size_text
+from holdfast.views.timeline import facts_told
+from holdfast.workflows.foreign import deeds_of, reads_of, warning_of
 
 if TYPE_CHECKING:
     from holdfast.capsules.exports import ExportedRun
     from holdfast.capsules.imports import ImportedRun
     from holdfast.capsules.signing import Trust
     from holdfast.capsules.summary import CapsuleInfo
-    from holdfast.journal.journal import Journal
     from holdfast.workflows.foreign import Deed
 
-
-FORMATS = ("capsule", "jsonl")
 MEGABYTE = 1_000_000
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-
-def _passphrase_option(command: Decorated) -> Decorated:
-    return click.option(
-        "--passphrase-file",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Read the passphrase from the first line of this file. By default HOLDFAST_CAPSULE_PASSPHRASE, else it "
-        "is asked for.",
-    )(command)
+MOST_STEPS = 100
+PASSPHRASE = click.option(
+    "--passphrase-file",
+    type=file_path(),
+    help=f"Read the passphrase from the first line of this file. By default {VARIABLE}, else it is asked for.",
+)
 
 
 @click.group()
@@ -54,26 +57,39 @@ def capsule() -> None:
     """
 
 
-@capsule.command("export")
-@click.argument("run", metavar="RUN|WORKFLOW")
-@click.option("-o", "--output", required=True, metavar="FILE", help="Where to write it; - is stdout.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default="capsule",
-    show_default=True,
-    help="A capsule to be carried, or lines of JSON to be read and searched.",
+def _passphrase(file: Path | None, *, new: bool) -> str | None:
+    """Return the passphrase of a file, the environment or the terminal, which asks twice for a `new` one."""
+    if file is not None:
+        return read_passphrase(file)
+    if given := os.environ.get(VARIABLE):
+        return given
+    if not sys.stdin.isatty():
+        return None
+    text: str = click.prompt("passphrase", hide_input=True, confirmation_prompt=new, err=True)
+    return text
+
+
+@command(
+    RUN,
+    click.option("-o", "--output", required=True, metavar="FILE", help="Where to write it; - is stdout."),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(("capsule", "jsonl")),
+        default="capsule",
+        show_default=True,
+        help="A capsule that can be imported, or lines of JSON for reading and searching.",
+    ),
+    click.option("--sign", type=file_path(), metavar="KEY", help="Sign it with this key."),
+    click.option("--encrypt", is_flag=True, help="Encrypt it with a passphrase."),
+    PASSPHRASE,
+    FORCE,
+    STORE,
+    JSON,
+    group=capsule,
 )
-@click.option(
-    "--sign", type=click.Path(path_type=Path, dir_okay=False), metavar="KEY", help="Sign it with this key."
-)
-@click.option("--encrypt", is_flag=True, help="Encrypt it with a passphrase.")
-@_passphrase_option
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
-@store_option
-@json_option
 def export(
+    session: Session,
     run: str,
     output: str,
     form: str,
@@ -81,14 +97,11 @@ def export(
     encrypt: bool,
     passphrase_file: Path | None,
     force: bool,
-    store: str | None,
-    as_json: bool,
-) -> int:
+) -> None:
     """Write a run into one file: its definition, its journal, and what it used.
 
-    `holdfast capsule import` reads the file into any store on any machine, where the run can be resumed. RUN is a
-    run's id or its beginning, or a workflow's name or file, which means its latest run. A run under way is written as
-    far as it is. Exporting the same run again gives the same bytes, wherever it is.
+    `holdfast capsule import` reads the file into any store on any machine, where the run can be resumed. A run under
+    way is written as far as it is. Exporting the same run again gives the same bytes, wherever it is.
 
     \b
     Example:
@@ -96,148 +109,107 @@ def export(
       holdfast capsule export research -o research.holdfast --sign my.key --encrypt
       holdfast capsule export research -o - --format jsonl | grep StepFailed
     """
-    from holdfast.views.runs import find_run_info
-
     if passphrase_file is not None and not encrypt:
         raise click.UsageError("--passphrase-file is for --encrypt, which is not given")
     if form == "jsonl" and (encrypt or sign is not None):
         raise click.UsageError("--format jsonl is for reading; it is neither signed nor encrypted")
-    if output == "-" and as_json:
+    if output == "-" and session.as_json:
         raise click.UsageError("-o - and --json both write to stdout; give a file")
-    secret = _needed_passphrase(passphrase_file) if encrypt else None
-    journal, name = reading_run(store, run)
-    try:
-        info = find_run_info(journal, meant_run(journal.store, name))
-        _refuse_checkpoint(name, info.run, info.workflow)
-        if form == "jsonl":
-            return _export_lines(journal, info.run, output, force, as_json)
-        exported = _export(journal, info.run, output, force, sign, secret)
-    finally:
-        journal.store.close()
-    _tell_export(exported, output, as_json)
-    return COMPLETED
-
-
-def _refuse_checkpoint(name: str, run: str, workflow: str) -> None:
-    if name != workflow and not run.startswith(name):
-        raise click.UsageError(f"{name} is a checkpoint of run {run}; whole runs are exported")
-
-
-def _needed_passphrase(file: Path | None) -> str:
-    from holdfast.capsules.signing import PASSPHRASE_VARIABLE as VARIABLE
-    from holdfast.cli.options import passphrase
-
-    secret = passphrase(file, new=True)
-    if secret is None:
+    secret = _passphrase(passphrase_file, new=True) if encrypt else None
+    if encrypt and secret is None:
         raise click.UsageError(
             f"--encrypt needs a passphrase: set {VARIABLE}, or give --passphrase-file FILE"
         )
-    return secret
+    [name] = session.names(run)
+    info = session.run(run)
+    if name != info.workflow and not info.run.startswith(name):
+        raise click.UsageError(f"{name} is a checkpoint of run {info.run}; whole runs are exported")
+    if output != "-" and Path(output).exists() and not force:
+        raise click.UsageError(f"{output} exists; --force overwrites it")
+    if form == "jsonl":
+        _export_lines(session, info.run, output)
+        return
+    _print_export(session, _export(session, info.run, output, force, sign, secret), output)
 
 
 def _export(
-    journal: Journal, run: str, output: str, force: bool, sign: Path | None, secret: str | None
+    session: Session, run: str, output: str, force: bool, sign: Path | None, secret: str | None
 ) -> ExportedRun:
-    from holdfast.capsules.exports import export_run, write_capsule
-
+    given: dict[str, Any] = {"sign": sign, "encrypt": secret, "seal": session.journal.seal}
     if output != "-":
-        _refuse_present(output, force)
-        return export_run(
-            journal.store, run, output, sign=sign, encrypt=secret, overwrite=force, seal=journal.seal
-        )
+        return export_run(session.store, run, output, overwrite=force, **given)
     if sys.stdout.isatty():
         raise click.UsageError("a capsule is not for terminals; give -o FILE, or send stdout somewhere")
     out = binary_stdout()
-    exported = write_capsule(journal.store, run, out, sign=sign, encrypt=secret, seal=journal.seal)
+    exported = write_capsule(session.store, run, out, **given)
     out.flush()
     return exported
 
 
-def _refuse_present(output: str, force: bool) -> None:
-    if Path(output).exists() and not force:
-        raise click.UsageError(f"{output} is there already; --force writes over it")
-
-
-def _export_lines(journal: Journal, run: str, output: str, force: bool, as_json: bool) -> int:
-    from holdfast.capsules.exports import fresh_file
-    from holdfast.capsules.format import lines_of
-
+def _export_lines(session: Session, run: str, output: str) -> None:
     if output == "-":
-        for line in lines_of(journal, run):
+        for line in lines_of(session.journal, run):
             click.echo(line)
-        return COMPLETED
-    _refuse_present(output, force)
+        return
     written = 0
     with fresh_file(Path(output)) as file:
-        for line in lines_of(journal, run):
+        for line in lines_of(session.journal, run):
             file.write(line.encode("utf-8") + b"\n")
             written += 1
-    if as_json:
-        print_json({"run_id": run, "file": output, "lines": written})
-    else:
-        click.echo(f"wrote {count(written, 'line')} of run {one_line(run)} to {output}")
-    return COMPLETED
+    data = {"run_id": run, "file": output, "lines": written}
+    session.print(data, f"wrote {count(written, 'line')} of run {run} to {output}")
 
 
-def _tell_export(exported: ExportedRun, output: str, as_json: bool) -> None:
-    from holdfast.views.plain import size_text
-
-    for note in exported.notes:
+def _print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
         click.echo(f"note: {one_line(note, 500)}", err=True)
-    if as_json:
-        print_json({**exported.as_json(), "file": output})
-        return
+
+
+def _print_export(session: Session, exported: ExportedRun, output: str) -> None:
+    _print_notes(exported.notes)
     signed = f", signed by {exported.signed_by}" if exported.signed_by else ""
-    locked = ", encrypted" if exported.encrypted else ""
-    where = "stdout" if output == "-" else output
-    click.echo(
-        f"wrote run {one_line(exported.run)} ({exported.status}) to {where}: {exported.entries} entries, "
-        f"{size_text(exported.size)}{signed}{locked}",
-        err=output == "-",
+    text = (
+        f"wrote run {exported.run} ({exported.status}) to {'stdout' if output == '-' else output}: "
+        f"{exported.entries} entries, {size_text(exported.size)}{signed}{', encrypted' if exported.encrypted else ''}"
     )
+    session.print({**exported.as_json(), "file": output}, text, err=output == "-")
 
 
-@capsule.command("import")
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--inspect", "look", is_flag=True, help="Only show what is in it.")
-@click.option("--as", "run_id", metavar="ID", help="Give the run another id.")
-@click.option(
-    "--trust",
-    is_flag=False,
-    flag_value="",
-    multiple=True,
-    metavar="[PUBLIC]",
-    help="Confirm that the run may be resumed here as it is. With a public key, or a folder of them, one of them has "
-    "to have signed it; may be repeated. By default those of HOLDFAST_TRUSTED have to.",
+@command(
+    click.argument("file", metavar="FILE", type=click.Path(path_type=Path)),
+    click.option("--inspect", "look", is_flag=True, help="Only print what is in it."),
+    click.option("--as", "run_id", metavar="ID", help="Give the run another id."),
+    click.option(
+        "--trust",
+        is_flag=False,
+        flag_value="",
+        multiple=True,
+        metavar="[PUBLIC]",
+        help="Confirm that the run may be resumed here as it is. With a public key, or a folder of them, one of them "
+        "must have signed it; may be repeated. By default one of HOLDFAST_TRUSTED must have.",
+    ),
+    PASSPHRASE,
+    number("--max-state", 1, "MB", "The memory that reading the run may take.", 256),
+    STORE,
+    JSON,
+    group=capsule,
 )
-@_passphrase_option
-@click.option(
-    "--max-state",
-    type=click.IntRange(1),
-    default=256,
-    show_default=True,
-    metavar="MB",
-    help="The memory that reading the run may take.",
-)
-@store_option
-@json_option
 def import_(
+    session: Session,
     file: Path,
     look: bool,
     run_id: str | None,
     trust: tuple[str, ...],
     passphrase_file: Path | None,
     max_state: int,
-    store: str | None,
-    as_json: bool,
-) -> int:
-    """Read a run from a file that `holdfast capsule export` wrote, or look into it.
+) -> None:
+    """Read a run from a file that `holdfast capsule export` wrote, or print what is in it.
 
     All of the file is verified before anything is written. A run that is here already is brought up to date; one of
     the same id with another history is refused. Nothing in the file is run by importing it: that is what resuming
     the run does, with the workflow file in it. --inspect shows all of that. The first resume shows it again, and asks,
-    unless the file is trusted: by --trust, or by the signature of a trusted key. Commands that wait in the inbox of a
-    run that is not trusted are left out.
+    unless the file is trusted: by --trust, or by the signature of a trusted key. Commands in the inbox of a run that
+    is not trusted are left out.
 
     \b
     Example:
@@ -246,22 +218,21 @@ def import_(
       holdfast capsule import research.holdfast --trust colleagues/
       holdfast resume research
     """
-    from holdfast.capsules.summary import inspect_capsule
-
     if look and run_id is not None:
         raise click.UsageError("--inspect writes nothing, so --as has no meaning with it")
-    size, trusted = max_state * MEGABYTE, _trusted(trust)
+    given: dict[str, Any] = {"trust": _trusted(trust), "max_state": max_state * MEGABYTE}
     secret = _passphrase_to_open(file, passphrase_file, look)
     if look:
-        _show(inspect_capsule(file, passphrase=secret, trust=trusted, max_state=size), file, as_json)
-    else:
-        url = lasting_url(chosen_url(store))
-        _tell_import(_import(url, file, run_id, secret, trusted, size), url, as_json)
-    return COMPLETED
+        _print_capsule(session, inspect_capsule(file, passphrase=secret, **given), file)
+        return
+    url = lasting_url(session.url())
+    with contextlib.closing(open_store(url)) as store:
+        imported = import_run(store, file, run_id=run_id, passphrase=secret, **given)
+    _print_import(session, imported, url)
 
 
 def _trusted(given: tuple[str, ...]) -> Trust:
-    """What `--trust` says: keys, one of which has to have signed it, or, without any, this very file."""
+    """Return what `--trust` says: keys, one of which must have signed it, or, without any, this very file."""
     keys = [Path(place) for place in given if place]
     for key in keys:
         if not key.exists():
@@ -272,11 +243,7 @@ def _trusted(given: tuple[str, ...]) -> Trust:
 
 
 def _passphrase_to_open(file: Path, passphrase_file: Path | None, look: bool) -> str | None:
-    """The passphrase of an encrypted capsule. Looking at the outside of one takes none."""
-    from holdfast.capsules.signing import PASSPHRASE_VARIABLE as VARIABLE
-    from holdfast.capsules.summary import is_locked, told
-    from holdfast.cli.options import passphrase
-
+    """Return the passphrase of an encrypted capsule. Its outside can be inspected without one."""
     with told(file):
         locked = is_locked(file)
     if not locked:
@@ -284,79 +251,114 @@ def _passphrase_to_open(file: Path, passphrase_file: Path | None, look: bool) ->
             raise click.UsageError(f"{file} is not encrypted; --passphrase-file has no meaning with it")
         if os.environ.get(VARIABLE):
             raise click.UsageError(
-                f"{file} is not encrypted, and {VARIABLE} says that it should be; unset that to take it nevertheless"
+                f"{file} is not encrypted, and {VARIABLE} says that it should be; unset that to import it nevertheless"
             )
         return None
-    secret = passphrase(passphrase_file, new=False)
+    secret = _passphrase(passphrase_file, new=False)
     if secret is None and not look:
         raise click.UsageError(f"{file} is encrypted: set {VARIABLE}, or give --passphrase-file FILE")
     return secret
 
 
-def _import(
-    url: str, file: Path, run_id: str | None, secret: str | None, trusted: Trust, size: int
-) -> ImportedRun:
-    from holdfast.capsules.imports import import_run
-    from holdfast.stores import open_store
-
-    with contextlib.closing(open_store(url)) as store:
-        return import_run(store, file, run_id=run_id, passphrase=secret, trust=trusted, max_state=size)
-
-
-def _show(info: CapsuleInfo, file: Path, as_json: bool) -> None:
-    from holdfast.cli.display.capsule import print_capsule
-    from holdfast.workflows.foreign import deeds_of, reads_of
-
-    deeds = [] if info.flow is None else deeds_of(info.flow)
-    reads = [] if info.flow is None else reads_of(info.flow)
-    if as_json:
-        would = {"deeds": _deeds_as_json(deeds), "reads": reads}
-        print_json({**info.as_json(), **would, "file": str(file)})
-    else:
-        print_capsule(info, deeds, reads)
-
-
-def _deeds_as_json(deeds: list[Deed]) -> list[dict[str, str]]:
+def _deeds_json(deeds: Sequence[Deed]) -> list[dict[str, str]]:
     return [deed._asdict() for deed in deeds]
 
 
-def _tell_import(imported: ImportedRun, url: str, as_json: bool) -> None:
-    from holdfast.workflows.foreign import deeds_of, warning_of
-
+def _print_import(session: Session, imported: ImportedRun, url: str) -> None:
     deeds = [] if imported.flow is None else deeds_of(imported.flow)
-    for note in imported.notes:
-        click.echo(f"note: {one_line(note, 500)}", err=True)
-    if as_json:
-        print_json({**imported.as_json(), "deeds": _deeds_as_json(deeds), "store": url})
-        return
-    from holdfast.cli.reading import resume_command
-
+    _print_notes(imported.notes)
     signed = f"signed by {imported.signed_by}" if imported.signed_by else "signed by nobody"
-    click.echo(
-        f"run {one_line(imported.run)} of {one_line(imported.workflow)} ({imported.status}) {imported.outcome}: "
-        f"{imported.entries} new entries, {signed}"
+    text = f"run {imported.run} of {imported.workflow} ({imported.status}) {imported.outcome}: "
+    session.print(
+        {**imported.as_json(), "deeds": _deeds_json(deeds), "store": url},
+        f"{text}{imported.entries} new entries, {signed}",
     )
-    if imported.flow is not None and imported.status != RunStatus.COMPLETED:
+    if not session.as_json and imported.flow is not None and imported.status != RunStatus.COMPLETED:
         click.echo(warning_of(deeds))
         if not imported.is_confirmed:
-            click.echo("its first resume shows all that it would run with, and has to be confirmed")
-        click.echo(f"go on with it: {resume_command(imported.run, url, '')}")
+            click.echo("its first resume shows its complete definition, and has to be confirmed")
+        click.echo(f"resume with: {resume_line(imported.run, url)}")
 
 
-@capsule.command()
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="NAME",
-    help="Write the private key to NAME, the public one to NAME.pub.",
+def _print_capsule(session: Session, info: CapsuleInfo, file: Path) -> None:
+    deeds = [] if info.flow is None else deeds_of(info.flow)
+    reads = [] if info.flow is None else reads_of(info.flow)
+    if session.as_json:
+        print_json({**info.as_json(), "deeds": _deeds_json(deeds), "reads": reads, "file": str(file)})
+        return
+    if not info.is_open:
+        click.echo(f"an encrypted capsule, {size_text(info.size)}; its passphrase shows more")
+        return
+    print_facts([(name, one_line(text, 300)) for name, text in _facts(info)])
+    if info.steps:
+        click.echo()
+        rows = [
+            [step.name, step.status, str(step.visits), str(step.attempts), f"{step.seconds:.3f}s"]
+            for step in info.steps[:MOST_STEPS]
+        ]
+        print_table(("step", "status", "visits", "attempts", "time"), rows)
+    if len(info.steps) > MOST_STEPS:
+        click.echo(f"… and {len(info.steps) - MOST_STEPS} more")
+    if info.is_read:
+        no_code = "no code is in it: it can be resumed only by the Python program that has its workflow"
+        click.echo(f"\n{no_code if info.flow is None else warning_of(deeds)}")
+        print_source(info.config, info.inbox, deeds, reads)
+    for note in info.notes:
+        click.echo(f"note: {one_line(note, 500)}")
+
+
+def _facts(info: CapsuleInfo) -> list[tuple[str, str]]:
+    under_way = " (it was under way; it continues where its journal ends)" if info.under_way else ""
+    pruned = f", {info.pruned} before them were pruned" if info.pruned else ""
+    environment = info.summary.get("environment")
+    return [
+        ("run", info.run_id),
+        ("workflow", info.workflow),
+        ("status", f"{info.status}{under_way}"),
+        ("started", local_time(info.created_at)),
+        ("updated", local_time(info.updated_at)),
+        ("tags", ", ".join(info.tags)),
+        ("forked from", info.parent),
+        ("journal", f"{info.entries} entries, {size_text(info.journal_size)}{pruned}"),
+        ("checkpoints", str(info.checkpoints)),
+        ("messages", str(info.messages) if info.messages else ""),
+        ("used", _used(info.summary.get("ledger"))),
+        ("environment", facts_told(environment) if isinstance(environment, Mapping) else ""),
+        ("capsule", f"{size_text(info.size)}, {_secrecy(info)}"),
+        ("digest", info.digest),
+        ("signed", f"by {info.signed_by}" if info.signed_by else "by nobody"),
+    ]
+
+
+def _secrecy(info: CapsuleInfo) -> str:
+    if info.encrypted or info.sealed:
+        return "encrypted" if info.encrypted else "its journal is encrypted with the key of a store"
+    return "not encrypted: inputs, prompts and results can be read by whoever has it"
+
+
+def _used(ledger: Any) -> str:
+    if not isinstance(ledger, Mapping) or not ledger.get("calls"):
+        return ""
+    tokens = f"{ledger['input_tokens']:,} + {ledger['output_tokens']:,} tokens"
+    return f"{count(ledger['calls'], 'call')}, {tokens}, {money(ledger['cost'])}"
+
+
+@command(
+    click.option(
+        "-o",
+        "--output",
+        required=True,
+        type=file_path(),
+        metavar="NAME",
+        help="Write the private key to NAME, the public one to NAME.pub.",
+    ),
+    JSON,
+    group=capsule,
 )
-@json_option
-def keygen(output: Path, as_json: bool) -> int:
+def keygen(session: Session, output: Path) -> None:
     """Make a pair of keys for signing capsules.
 
-    Keep NAME to yourself; give NAME.pub to those who are to trust your capsules, and tell them the fingerprint some
+    Keep NAME to yourself; give NAME.pub to those who are to trust your capsules, and send them the fingerprint some
     other way.
 
     \b
@@ -365,14 +367,9 @@ def keygen(output: Path, as_json: bool) -> int:
       holdfast capsule export research -o research.holdfast --sign my.key
       holdfast capsule import research.holdfast --trust my.key.pub
     """
-    from holdfast.capsules.signing import make_key_pair
-
     pair = make_key_pair(output)
-    if as_json:
-        print_json(
-            {"private": str(pair.private), "public": str(pair.public), "fingerprint": pair.fingerprint}
-        )
-    else:
-        click.echo(f"wrote {pair.private}, which is yours alone, and {pair.public}, to be given away")
-        click.echo(f"fingerprint: {pair.fingerprint}")
-    return COMPLETED
+    session.print(
+        {"private": str(pair.private), "public": str(pair.public), "fingerprint": pair.fingerprint},
+        f"wrote {pair.private}, which is yours alone, and {pair.public}, which you give to others",
+        f"fingerprint: {pair.fingerprint}",
+    )

@@ -1,37 +1,88 @@
-"""`holdfast checkpoints`: the places in runs' journals that a run can be resumed from or looked at."""
+"""`holdfast checkpoints`, `runs tag` and `runs note`: listing, keeping and removing checkpoints; tags and notes."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from holdfast.cli.display.tables import print_facts, print_json, print_table
-from holdfast.cli.display.text import count, moment, one_line
-from holdfast.cli.main import SpreadGroup
-from holdfast.cli.reading import confirm, json_option, reading, reading_moments, yes_option
-from holdfast.cli.store_option import chosen_url, meant_run, store_option
+from holdfast.cli.command_lines import command_line
+from holdfast.cli.options import BY, JSON, STORE, WORKFLOW_NAME, YES, limit, number, read_duration, repeated
+from holdfast.cli.output import visible
+from holdfast.cli.render import (
+    count,
+    local_time,
+    one_line,
+    print_block,
+    print_facts,
+    print_json,
+    print_table,
+    shortened,
+)
+from holdfast.cli.session import Session, command
+from holdfast.engine.commands import control
 from holdfast.engine.owner import has_owner
 from holdfast.engine.retention import kept_checkpoints, last_successful
+from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.errors import CheckpointNotFound, RunNotFound
+from holdfast.graph.graph import base_name
+from holdfast.journal.checkpoint_ids import Checkpoint, read_mark
 from holdfast.journal.copying import delete_run, held_back, needed_by, prune_run
 from holdfast.journal.journal import Journal
+from holdfast.journal.provenance import me
 from holdfast.state.state import state_view
 from holdfast.stores.base import Mark, RunInfo
 from holdfast.values import RunStatus
+from holdfast.views.plain import CODEC, View, ViewCodec, plain
+from holdfast.views.run_view import remark_at, remark_views
+from holdfast.views.runs import find_checkpoint_info
 
 if TYPE_CHECKING:
-    from holdfast.journal.checkpoint_ids import Checkpoint
     from holdfast.stores.base import Store
+    from holdfast.views.run_view import RemarkView
+
+TIMEOUT = 1.0
+"""How many seconds to wait until the process that executes the run has recorded an annotation."""
 
 
-@click.group(cls=SpreadGroup)
+@dataclass(frozen=True, slots=True)
+class CheckpointView(View):
+    """A checkpoint of a run."""
+
+    JSON: ClassVar[str] = (
+        "checkpoint_id=mark.id run_id seq=mark.seq wave=mark.run_wave nodes=mark.nodes next=mark.next "
+        "created_at=mark.created_at bytes=mark.size"
+    )
+
+    run_id: str
+    mark: Checkpoint
+
+    @property
+    def wave(self) -> str:
+        """The number of the wave; empty for none."""
+        return "" if self.mark.run_wave is None else str(self.mark.run_wave)
+
+    def row(self) -> list[str]:
+        """Return the cells of a table."""
+        mark = self.mark
+        steps = [_steps(mark.nodes), _steps(mark.next)]
+        return [mark.id, self.run_id, self.wave, *steps, local_time(mark.created_at), str(mark.size)]
+
+
+def _steps(nodes: tuple[str, ...]) -> str:
+    """Return nodes as the steps they belong to, items only counted."""
+    counts = Counter(map(base_name, nodes))
+    return ", ".join(name if times == 1 else f"{name} ({times})" for name, times in counts.items()) or "-"
+
+
+@click.group()
 def checkpoints() -> None:
     """List, show, keep, prune and clear checkpoints.
 
@@ -42,16 +93,16 @@ def checkpoints() -> None:
     """
 
 
-checkpoints.elsewhere = {"keep": "notes"}
-
-
-@checkpoints.command("list")
-@click.argument("run", required=False, metavar="[RUN|WORKFLOW]")
-@click.option("--workflow", metavar="NAME", help="Those of all runs of this workflow.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
-@store_option
-@json_option
-def list_(run: str | None, workflow: str | None, limit: int, store: str | None, as_json: bool) -> int:
+@command(
+    click.argument("run", required=False, metavar="[RUN]"),
+    WORKFLOW_NAME,
+    limit(),
+    STORE,
+    JSON,
+    group=checkpoints,
+    name="list",
+)
+def list_checkpoints(session: Session, run: str | None, workflow: str | None, limit: int) -> None:
     """List checkpoints, newest first: of one run, of a workflow, or of the whole store.
 
     \b
@@ -59,258 +110,308 @@ def list_(run: str | None, workflow: str | None, limit: int, store: str | None, 
       holdfast checkpoints list research --limit 5
     """
     try:
-        found = _found(reading(store), run, workflow, limit)
+        found = _found(session, run, workflow, limit)
     except RunNotFound:
         if run is not None:
             raise
         found = []
-    if as_json:
-        facts = [_facts(run_id, checkpoint) for run_id, checkpoint in found]
-        print_json({"store": chosen_url(store), "checkpoints": facts})
-    elif found:
-        rows = [_row(run_id, checkpoint) for run_id, checkpoint in found]
-        print_table(("checkpoint", "run", "wave", "after", "next", "saved", "bytes"), rows)
-    else:
-        click.echo(f"no checkpoints in {chosen_url(store)}")
-    return 0
+    if found and not session.as_json:
+        columns = ("checkpoint", "run", "wave", "after", "next", "saved", "bytes")
+        print_table(columns, [point.row() for point in found])
+        return
+    url = session.url()
+    session.print({"store": url, "checkpoints": found}, f"no checkpoints in {url}")
 
 
-def _found(
-    journal: Journal, run: str | None, workflow: str | None, limit: int
-) -> list[tuple[str, Checkpoint]]:
-    from holdfast.journal.checkpoint_ids import read_mark
-    from holdfast.views.runs import find_run_info
-
+def _found(session: Session, run: str | None, workflow: str | None, limit: int) -> list[CheckpointView]:
     if run is not None and workflow is not None:
         raise click.UsageError("give either a run or --workflow")
-    infos = (
-        _touched_last(journal.store, workflow, limit)
-        if run is None
-        else [find_run_info(journal, meant_run(journal.store, run))]
-    )
+    infos = [session.run(run)] if run is not None else _last_updated(session.store, workflow, limit)
     of_runs = [
         [
-            (info.run, read_mark(info.key, mark, info.run))
-            for mark in journal.store.marks(info.run, limit=limit)
+            CheckpointView(info.run, read_mark(info.key, mark, info.run))
+            for mark in session.store.marks(info.run, limit=limit)
         ]
         for info in infos
     ]
-    merged = heapq.merge(*of_runs, key=lambda found: (found[1].created_at, found[1].seq), reverse=True)
+    merged = heapq.merge(*of_runs, key=lambda found: (found.mark.created_at, found.mark.seq), reverse=True)
     return list(itertools.islice(merged, limit))
 
 
-def _touched_last(store: Store, workflow: str | None, limit: int) -> list[RunInfo]:
-    """The runs that the newest checkpoints are of: a run that is not running was touched with its newest."""
+def _last_updated(store: Store, workflow: str | None, limit: int) -> list[RunInfo]:
+    """Return the runs of the newest checkpoints: a run that is not running was updated with its newest."""
     running = store.runs(workflow=workflow, status=["running"])
     others = {info.run: info for info in store.runs(workflow=workflow, limit=limit)}
     found = {**others, **{info.run: info for info in running}}.values()
-    return [info for info in found if info.status != "damaged"]
+    return [info for info in found if info.status != RunStatus.DAMAGED]
 
 
-def _facts(run_id: str, checkpoint: Checkpoint) -> dict[str, Any]:
-    from holdfast.views.plain import iso
-
-    return {
-        "checkpoint_id": checkpoint.id,
-        "run_id": run_id,
-        "seq": checkpoint.seq,
-        "wave": checkpoint.run_wave,
-        "nodes": list(checkpoint.nodes),
-        "next": list(checkpoint.next),
-        "created_at": iso(checkpoint.created_at),
-        "bytes": checkpoint.size,
-    }
-
-
-def _wave(found: Checkpoint) -> str:
-    return "" if found.run_wave is None else str(found.run_wave)
-
-
-def _row(run_id: str, found: Checkpoint) -> list[str]:
-    after, then = _steps(found.nodes), _steps(found.next)
-    return [found.id, run_id, _wave(found), after, then, moment(found.created_at), str(found.size)]
-
-
-def _steps(nodes: tuple[str, ...]) -> str:
-    """Nodes as the steps they belong to, items only counted."""
-    from holdfast.graph.graph import base_name
-
-    counts = Counter(map(base_name, nodes))
-    return ", ".join(name if times == 1 else f"{name} ({times})" for name, times in counts.items()) or "-"
-
-
-@checkpoints.command()
-@click.argument("checkpoint", metavar="ID|RUN@PLACE")
-@store_option
-@json_option
-def show(checkpoint: str, store: str | None, as_json: bool) -> int:
-    """Show a run as it stood at a checkpoint: its state, and the steps that were next.
-
-    RUN@3 is after wave 3, RUN@-1 one checkpoint before the newest, RUN@STEP after the last time that a step finished.
+@command(click.argument("checkpoint", metavar="ID|RUN@PLACE"), STORE, JSON, group=checkpoints)
+def show(session: Session, checkpoint: str) -> None:
+    """Show a run at a checkpoint: its state, and the steps that were next.
 
     \b
     Example:
       holdfast checkpoints show 6eca4c13-89b6-47b8-9f78-4c0b03999354
       holdfast checkpoints show research@3
     """
-    from holdfast.cli.display.show import command, shortened
-    from holdfast.journal.checkpoint_ids import read_mark
-    from holdfast.views.plain import CODEC, ViewCodec, plain
-    from holdfast.views.run_view import remark_at
-
-    journal, (meant,) = reading_moments(store, checkpoint)
-    info, seq = _meant(journal, meant)
-    mark = read_mark(info.key, journal.store.marks(info.run, before=seq + 1, limit=1)[0], info.run)
-    codec = ViewCodec()
-    run = journal.load(info, codec, seq).run
+    info, seq = _named(session, checkpoint)
+    store, journal, codec = session.store, session.journal, ViewCodec()
+    mark = read_mark(info.key, store.marks(info.run, before=seq + 1, limit=1)[0], info.run)
+    point, run = CheckpointView(info.run, mark), journal.load(info, codec, seq).run
     state = plain(state_view(run.root.cells, codec, info.run, mark.id, run.root.last_node, run.updated_at))
-    resume = command("resume", mark.id, store=journal.store.url)
+    resume = command_line("resume", mark.id, store=store.url)
     said = remark_at(info, journal.load(info, CODEC).run, seq)
-    if as_json:
-        facts = {**_facts(info.run, mark), "workflow": info.workflow, "state": state, "resume": resume}
-        print_json({**facts, **{name: said.as_json()[name] for name in ("tags", "keep", "notes")}})
-        return 0
+    if session.as_json:
+        facts = {**point.as_json(), "workflow": info.workflow, "state": state, "resume": resume}
+        print_json({**facts, "tags": said.tags, "keep": said.keep, "notes": said.notes})
+        return
     print_facts(
         [
             ("checkpoint", mark.id),
-            ("run", one_line(info.run)),
-            ("workflow", one_line(info.workflow)),
-            ("saved", moment(mark.created_at)),
-            ("wave", _wave(mark)),
-            ("after", one_line(_steps(mark.nodes))),
-            ("next", one_line(_steps(mark.next))),
-            ("tags", one_line(", ".join(said.tags))),
+            ("run", info.run),
+            ("workflow", info.workflow),
+            ("saved", local_time(mark.created_at)),
+            ("wave", point.wave),
+            ("after", _steps(mark.nodes)),
+            ("next", _steps(mark.next)),
+            ("tags", ", ".join(said.tags)),
             ("kept", "for good" if said.keep else ""),
             *(("note", one_line(note.text, 500)) for note in said.notes),
-            ("go on with", resume),
+            ("resume with", resume),
         ]
     )
-    click.echo("\nstate")
-    click.echo(shortened(state, "--json"))
-    return 0
+    print_block("state", shortened(state, "--json"))
 
 
-def _meant(journal: Journal, text: str) -> tuple[RunInfo, int]:
-    """The run and the position of the checkpoint that somebody means."""
-    from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
-    from holdfast.views.runs import find_checkpoint_info
-
-    if "@" not in text:
-        return find_checkpoint_info(journal, text)
-    moment = find_position(journal.store, text)
-    point = checkpoint_at(journal.store, moment)
+def _named(session: Session, text: str) -> tuple[RunInfo, int]:
+    """Return the run and the position of a checkpoint."""
+    [name] = session.names(text)
+    if "@" not in name:
+        return find_checkpoint_info(session.journal, name)
+    found = find_position(session.store, name)
+    point = checkpoint_at(session.store, found)
     if point is None:
         raise CheckpointNotFound(
-            f"run {moment.info.run!r} has no checkpoint there; `show {text}` shows its state"
+            f"run {found.info.run!r} has no checkpoint there; `show {name}` shows its state"
         )
-    return moment.info, point.seq
+    return found.info, point.seq
 
 
-@checkpoints.command()
-@click.option(
-    "--older-than", metavar="TIME", help="Runs that nobody touched for so long: 7d, 12h, 30m, 1d12h."
+# Tags and notes.
+
+
+TARGET = click.argument("target", metavar="RUN[@PLACE]")
+
+
+@command(
+    TARGET,
+    click.argument("tags", metavar="[TAG...]", nargs=-1),
+    repeated("--remove", "remove", "TAG", "Remove this tag."),
+    BY,
+    STORE,
+    JSON,
 )
-@click.option(
-    "--keep",
-    type=click.IntRange(1),
-    metavar="N",
-    help="How many checkpoints each workflow keeps, the newest.",
+def tag(
+    session: Session, target: str, tags: tuple[str, ...], remove: tuple[str, ...], by: str | None
+) -> None:
+    """Tag a run or a checkpoint, or print its tags. `holdfast runs --tag` finds tagged runs.
+
+    \b
+    Example:
+      holdfast runs tag research good reviewed
+      holdfast runs tag research@3 before-the-crash
+      holdfast runs tag research --remove good
+    """
+    if not tags and not remove:
+        _print_annotations(session, target, "tags")
+        return
+    parts = [f"tagged {', '.join(tags)}" if tags else ""]
+    parts += [f"no longer tagged {', '.join(remove)}" if remove else ""]
+    done = ", ".join(part for part in parts if part)
+    _annotate(session, target, "tag", done, by, add=tags, remove=remove)
+
+
+@command(TARGET, click.argument("text", metavar="[TEXT]", required=False), BY, STORE, JSON)
+def note(session: Session, target: str, text: str | None, by: str | None) -> None:
+    """Add a note to a run or a checkpoint, or print the notes. Notes are never changed or removed.
+
+    TEXT of - is read from stdin.
+
+    \b
+    Example:
+      holdfast runs note research "the second draft is the better one"
+      holdfast runs note research@5 "from here the prices are the new ones"
+      holdfast runs note research
+    """
+    if text is None:
+        _print_annotations(session, target, "notes")
+        return
+    content = sys.stdin.read().rstrip("\n") if text == "-" else text
+    _annotate(session, target, "note", "noted", by, text=content)
+
+
+@command(
+    TARGET,
+    click.option("--no", "drop", is_flag=True, help="Let retention remove it again."),
+    BY,
+    STORE,
+    JSON,
+    group=checkpoints,
 )
-@click.option("--workflow", metavar="NAME", help="Only this workflow.")
-@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
-@yes_option
-@store_option
-@json_option
+def keep(session: Session, target: str, drop: bool, by: str | None) -> None:
+    """Keep a checkpoint for good: no retention and no pruning removes it, nor its run.
+
+    Without @PLACE it is the newest checkpoint of the run. `holdfast checkpoints clear` and `holdfast delete` still
+    remove it.
+
+    \b
+    Example:
+      holdfast checkpoints keep research@3
+      holdfast checkpoints keep research@3 --no
+    """
+    done = "the checkpoint is no longer kept" if drop else "the checkpoint is kept"
+    _annotate(session, target, "keep", done, by, keep=not drop)
+
+
+def _annotate(session: Session, target: str, name: str, done: str, by: str | None, **what: Any) -> None:
+    """Add an annotation, and print what came of it."""
+    [text] = session.names(target)
+    answer = control.annotate(session.journal, text, by=by or me(), timeout=TIMEOUT, **what)
+    info, applied = find_position(session.store, text).info, answer != control.ASKED
+    later = "" if applied else "; the process that executes the run records it between two steps"
+    facts = {"run_id": info.run, "command": name, "applied": applied, "status": info.status}
+    session.print({**facts, "tags": info.tags}, f"{text}: {done}{later}")
+
+
+def _print_annotations(session: Session, target: str, what: str) -> None:
+    found = session.checkpoint(target)
+    every = remark_views(found.info, session.journal.load(found.info, CODEC).run)
+    chosen = [said for said in every if found.seq in (None, said.seq)]
+    if session.as_json:
+        print_json({"run_id": found.info.run, "tags": found.info.tags, "remarks": chosen})
+        return
+    if what == "tags" and found.seq is None:
+        click.echo(one_line(", ".join(found.info.tags) or "no tags", 500))
+    lines_of = _tag_lines if what == "tags" else _note_lines
+    lines = [line for said in chosen for line in lines_of(said)]
+    for line in lines:
+        click.echo(line)
+    if not lines and (what == "notes" or found.seq is not None):
+        click.echo(f"no {what}")
+
+
+def _tag_lines(said: RemarkView) -> list[str]:
+    if not said.seq or not (said.tags or said.keep):
+        return []
+    words = [*said.tags, *(["kept"] if said.keep else [])]
+    return [one_line(f"{said.checkpoint_id}: {', '.join(words)}", 500)]
+
+
+def _note_lines(said: RemarkView) -> list[str]:
+    lines = []
+    for written in said.notes:
+        by = f" by {one_line(written.by)}" if written.by else ""
+        lines.append(f"{said.checkpoint_id or 'run'}, {local_time(written.at)}{by}")
+        lines += [f"  {line}" for line in visible(written.text).splitlines()]
+    return lines
+
+
+# Removing runs and checkpoints.
+
+
+@command(
+    click.option(
+        "--older-than", metavar="TIME", help="Runs that were not updated for so long: 7d, 12h, 30m, 1d12h."
+    ),
+    number("--keep", 1, "N", "How many checkpoints each workflow keeps, the newest."),
+    WORKFLOW_NAME,
+    click.option("--dry-run", is_flag=True, help="Print what would go, and change nothing."),
+    YES,
+    STORE,
+    JSON,
+    group=checkpoints,
+)
 def prune(
+    session: Session,
     older_than: str | None,
     keep: int | None,
     workflow: str | None,
     dry_run: bool,
     yes: bool,
-    store: str | None,
-    as_json: bool,
-) -> int:
+) -> None:
     """Remove old runs and old checkpoints.
 
-    A workflow's last successful run stays, a run that can be resumed keeps its newest checkpoint unless it is
-    too old, and a run that a live process drives is never touched.
+    A workflow's last successful run stays, a run that can be resumed keeps its newest checkpoint unless it is too old,
+    and a run that a live process executes is never touched.
 
     \b
     Example:
       holdfast checkpoints prune --older-than 7d --dry-run
       holdfast checkpoints prune --keep 5 --workflow research --yes
     """
-
     if older_than is None and keep is None:
         raise click.UsageError("say what may go: --older-than TIME, --keep N, or both")
-    before = None if older_than is None else time.time() - _seconds(older_than)
+    before = None if older_than is None else time.time() - read_duration("--older-than", older_than)
     try:
-        journal = reading(store)
+        found = planned(session.journal, before=before, keep=keep, workflow=workflow)
     except RunNotFound:
-        return _told([], dry_run, as_json)
-    found = planned(journal, before=before, keep=keep, workflow=workflow)
-    return _remove(journal, found, dry_run, yes, as_json)
+        found = []
+    _remove(session, found, dry_run, yes)
 
 
-def _seconds(text: str) -> float:
-    from holdfast.workflows.model import seconds
-
-    try:
-        return seconds(text)
-    except ValueError as error:
-        raise click.BadParameter(f"--older-than {text!r}: {error}") from None
-
-
-@checkpoints.command()
-@click.argument("workflow")
-@yes_option
-@store_option
-@json_option
-def clear(workflow: str, yes: bool, store: str | None, as_json: bool) -> int:
-    """Remove every run of a workflow and all their checkpoints, but no run that a live process drives.
+@command(click.argument("workflow"), YES, STORE, JSON, group=checkpoints)
+def clear(session: Session, workflow: str, yes: bool) -> None:
+    """Remove every run of a workflow and all their checkpoints, but no run that a live process executes.
 
     \b
     Example:
       holdfast checkpoints clear research --yes
     """
-
-    journal = reading(store)
-    going, staying = whole_runs(journal, workflow)
-    if not going and not staying:
-        raise RunNotFound(f"no runs of a workflow {workflow!r} in {journal.store.url}")
-    for info in staying:
+    store = session.store
+    runs = store.runs(workflow=workflow)
+    if not runs:
+        raise RunNotFound(f"no runs of a workflow {workflow!r} in {store.url}")
+    executed = [info for info in runs if has_owner(store, info)]
+    for info in executed:
         click.echo(f"run {one_line(info.run)} is being executed and stays", err=True)
-    return _remove(journal, going, False, yes, as_json)
+    going = [Removal(info, len(_marks(session.journal, info)), True) for info in runs if info not in executed]
+    _remove(session, going, False, yes)
 
 
-def _remove(journal: Journal, found: list[Removal], dry_run: bool, yes: bool, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class Removal(View):
+    """What goes of one run: so many of its oldest checkpoints, or the `whole` run with all of them."""
 
-    if dry_run or not found:
-        return _told(found, dry_run, as_json)
-    confirm(f"remove {_sum(found)}", yes)
-    return _told(carry_out(journal, found), False, as_json)
+    JSON: ClassVar[str] = "run_id=info.run workflow=info.workflow status=info.status checkpoints whole"
 
-
-def _told(found: list[Removal], dry_run: bool, as_json: bool) -> int:
-    if as_json:
-        sums = {
-            "runs": sum(gone.whole for gone in found),
-            "checkpoints": sum(gone.checkpoints for gone in found),
-        }
-        print_json({"dry_run": dry_run, **sums, "removed": [gone.as_json() for gone in found]})
-        return 0
-    if dry_run and found:
-        rows = [
-            [gone.info.run, gone.info.workflow, gone.info.status, str(gone.checkpoints), _extent(gone)]
-            for gone in found
-        ]
-        print_table(("run", "workflow", "status", "checkpoints", "what goes"), rows)
-    click.echo(f"{'would remove' if dry_run else 'removed'} {_sum(found)}")
-    return 0
+    info: RunInfo
+    checkpoints: int
+    whole: bool
+    horizon: int = 0
+    """The entry of the oldest checkpoint that stays."""
 
 
-def _extent(gone: Removal) -> str:
-    return "the whole run" if gone.whole else "its oldest checkpoints"
+def _remove(session: Session, found: list[Removal], dry_run: bool, yes: bool) -> None:
+    if found and not dry_run:
+        session.confirm(f"remove {_sum(found)}", yes)
+        found = carry_out(session.journal, found)
+    if dry_run and found and not session.as_json:
+        columns = ("run", "workflow", "status", "checkpoints", "what goes")
+        print_table(columns, [_removal_row(gone) for gone in found])
+    data = {
+        "dry_run": dry_run,
+        "runs": sum(gone.whole for gone in found),
+        "checkpoints": sum(gone.checkpoints for gone in found),
+        "removed": found,
+    }
+    session.print(data, f"{'would remove' if dry_run else 'removed'} {_sum(found)}")
+
+
+def _removal_row(gone: Removal) -> list[str]:
+    info = gone.info
+    extent = "the whole run" if gone.whole else "its oldest checkpoints"
+    return [info.run, info.workflow, info.status, str(gone.checkpoints), extent]
 
 
 def _sum(found: list[Removal]) -> str:
@@ -320,33 +421,14 @@ def _sum(found: list[Removal]) -> str:
     return f"{runs} and {count(sum(gone.checkpoints for gone in found), 'checkpoint')}"
 
 
-# Which runs and checkpoints may go, and removing them. A run that a live process drives is never touched.
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """What goes of one run: so many of its oldest checkpoints, or the `whole` run with all of them."""
-
-    info: RunInfo
-    checkpoints: int
-    whole: bool
-    horizon: int = 0
-    """The entry of the oldest checkpoint that stays."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, workflow, status, checkpoints, whole."""
-        facts = {"run_id": self.info.run, "workflow": self.info.workflow, "status": self.info.status}
-        return {**facts, "checkpoints": self.checkpoints, "whole": self.whole}
-
-
 def planned(
     journal: Journal, *, before: float | None = None, keep: int | None = None, workflow: str | None = None
 ) -> list[Removal]:
-    """What goes if runs not touched since `before` are dropped and each workflow keeps `keep` checkpoints.
+    """Return what goes if runs not updated since `before` go and each workflow keeps `keep` checkpoints.
 
-    A workflow's last successful run stays, and so does the newest checkpoint of a run that can be resumed,
-    unless it is too old. Checkpoints that somebody wants kept stay in any case, and their runs with them, and so does
-    what an unfinished run that stays is to be given.
+    A workflow's last successful run stays, and so does the newest checkpoint of a run that can be resumed, unless it is
+    too old. Kept checkpoints stay in any case, and their runs with them, and so do results that an unfinished run that
+    stays will reuse.
     """
     found: list[Removal] = []
     runs = journal.store.runs(workflow=workflow, before=before if keep is None else None)
@@ -380,8 +462,8 @@ def _newest(marks: dict[str, list[Mark]], keep: int | None) -> set[tuple[str, in
 def _removal(
     info: RunInfo, marks: list[Mark], kept: set[tuple[str, int]] | None, before: float | None, last_good: bool
 ) -> Removal | None:
-    touched = max([info.updated_at, *(mark.at for mark in marks[:1])])
-    if before is not None and touched < before and not last_good:
+    updated = max([info.updated_at, *(mark.at for mark in marks[:1])])
+    if before is not None and updated < before and not last_good:
         return Removal(info, len(marks), True)
     if kept is None or not marks:
         return None
@@ -394,7 +476,7 @@ def _removal(
 
 
 def _without_kept(journal: Journal, removal: Removal, marks: list[Mark]) -> Removal | None:
-    """What may go of a run of which somebody wants checkpoints kept for good."""
+    """Return what may go of a run of which checkpoints are kept for good."""
     held = kept_checkpoints(journal, removal.info)
     if not held and removal.whole:
         return removal
@@ -404,21 +486,13 @@ def _without_kept(journal: Journal, removal: Removal, marks: list[Mark]) -> Remo
     return Removal(removal.info, older, False, horizon) if older else None
 
 
-def whole_runs(journal: Journal, workflow: str) -> tuple[list[Removal], list[RunInfo]]:
-    """The removal of every run of a workflow, and the runs that stay because a live process drives them."""
-    runs = journal.store.runs(workflow=workflow)
-    going = [info for info in runs if not has_owner(journal.store, info)]
-    staying = [info for info in runs if has_owner(journal.store, info)]
-    return [Removal(info, len(_marks(journal, info)), True) for info in going], staying
-
-
 def _marks(journal: Journal, info: RunInfo) -> list[Mark]:
-    """The checkpoints of a run; those of one whose journal is damaged do not count."""
+    """Return the checkpoints of a run; none if its journal is damaged."""
     return [] if info.status == RunStatus.DAMAGED else journal.store.marks(info.run)
 
 
 def carry_out(journal: Journal, removals: Iterable[Removal]) -> list[Removal]:
-    """Remove what was planned; answer what went. A run that somebody took up meanwhile stays."""
+    """Remove what was planned; return what went. A run that was resumed meanwhile stays."""
     gone, removals = [], list(removals)
     going = {removal.info.run for removal in removals if removal.whole}
     for removal in removals:

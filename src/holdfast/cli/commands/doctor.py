@@ -1,4 +1,4 @@
-"""`holdfast doctor`: whether the installation and the store are fit for work."""
+"""`holdfast doctor`: checks of the installation and the store."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-import click
-
-from holdfast.cli.display.tables import print_json, print_table
-from holdfast.cli.display.text import count, one_line
 from holdfast.cli.errors import COMPLETED, CONFIGURATION
-from holdfast.cli.reading import json_option
-from holdfast.cli.store_option import chosen_url, open_existing, open_journal, store_option, store_place
+from holdfast.cli.options import JSON, STORE
+from holdfast.cli.render import count, one_line, print_table
+from holdfast.cli.session import Session, command
+from holdfast.cli.store_option import open_existing, open_journal, store_place
+from holdfast.engine.owner import liveness
 from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.fleet.queues import is_postgres
+from holdfast.state.encryption import VARIABLE, Seal
 from holdfast.views.plain import size_text
+from holdfast.views.runs import run_list
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
@@ -46,23 +46,16 @@ EXTRAS = {
 """The distributions that optional parts need, by the name of the extra."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at."""
+class Finding(NamedTuple):
+    """One check: its name, `ok`, `warning` or `broken`, and what was found."""
 
     name: str
     state: str
     text: str
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: name, state, text."""
-        return {"name": self.name, "state": self.state, "text": self.text}
 
-
-@click.command()
-@store_option
-@json_option
-def doctor(store: str | None, as_json: bool) -> int:
+@command(STORE, JSON)
+def doctor(session: Session) -> int:
     """Check the installation and the store; the exit code is 3 if something is broken.
 
     Nothing is created or changed, apart from a small file beside the store that measures how long a sync
@@ -73,14 +66,11 @@ def doctor(store: str | None, as_json: bool) -> int:
     Example:
       holdfast doctor --json
     """
-
-    found = [*_installation(), *_environment(), *_clock()]
-    found += [Finding(*facts) for facts in store_findings(chosen_url(store))]
+    found = [*_installation(), *_environment(), *_clock(), *store_findings(session.url())]
     broken = any(finding.state == BROKEN for finding in found)
-    if as_json:
-        print_json({"ok": not broken, "checks": [finding.as_json() for finding in found]})
-    else:
-        print_table(("check", "state", "found"), [[each.name, each.state, each.text] for each in found])
+    session.print({"ok": not broken, "checks": [finding._asdict() for finding in found]})
+    if not session.as_json:
+        print_table(("check", "state", "found"), found)
     return CONFIGURATION if broken else COMPLETED
 
 
@@ -112,8 +102,6 @@ def _version(distribution: str) -> str | None:
 
 
 def _environment() -> Iterator[Finding]:
-    from holdfast.state.encryption import VARIABLE, Seal
-
     names = sorted(name for name in os.environ if name.startswith(("HOLDFAST_", "WORKFLOW_CHECKPOINT_")))
     yield Finding("environment", OK, ", ".join(names) or "no HOLDFAST_ variables are set")
     try:
@@ -135,11 +123,8 @@ def _clock() -> Iterator[Finding]:
         yield Finding("clock", OK, text)
 
 
-# Whether a store is fit for work: where it is, room, speed, and what dead processes left behind.
+# The store: its place, room, speed, and what dead processes left behind.
 
-
-Facts = tuple[str, str, str]
-"""The name of a check, `ok`, `warning` or `broken`, and what was found."""
 
 LOW, NONE = 500_000_000, 20_000_000
 """Bytes of free disk below which there is a warning, and below which work cannot go on."""
@@ -148,24 +133,24 @@ SLOW_SYNC = 0.1
 LARGE_WAL = 100_000_000
 
 
-def store_findings(url: str) -> Iterator[Facts]:
-    """What is to be said of the store at `url`; one that is not there is not created."""
+def store_findings(url: str) -> Iterator[Finding]:
+    """Yield the findings about the store at `url`; one that does not exist is not created."""
     leftovers = list(_leftovers(url))
     try:
         store = open_existing(url)
     except RunNotFound:
-        yield "store", "ok", f"{url}: not there yet; the first run creates it"
+        yield Finding("store", OK, f"{url}: not there yet; the first run creates it")
         yield from _folder(_place_to_be(url))
         return
     except HoldfastError as error:
-        yield "store", "broken", str(error)
+        yield Finding("store", BROKEN, str(error))
         return
     try:
         yield from _store(store, url)
         yield from leftovers
         yield from _runs(open_journal(store))
     except HoldfastError as error:
-        yield "store contents", "broken", str(error)
+        yield Finding("store contents", BROKEN, str(error))
     finally:
         store.close()
 
@@ -179,23 +164,25 @@ def _place_to_be(url: str) -> Path | None:
     return path
 
 
-def _store(store: Store, url: str) -> Iterator[Facts]:
+def _store(store: Store, url: str) -> Iterator[Finding]:
     if is_postgres(store):
         yield from _server(store)
         yield from _folder(store_place(url))
         return
     path = store_place(url)
     if path is None:
-        yield "store", "ok", f"{url}: not on disk"
+        yield Finding("store", OK, f"{url}: not on disk")
         return
     schema = _schema(path)
-    yield "store", "ok", f"{store.url}, {size_text(_size(path))}{schema}"
+    yield Finding("store", OK, f"{store.url}, {size_text(_size(path))}{schema}")
     if not os.access(path, os.W_OK):
-        yield "store writable", "broken", f"{path} may only be read; make the file and its folder writable"
+        yield Finding(
+            "store writable", BROKEN, f"{path} may only be read; make the file and its folder writable"
+        )
     yield from _folder(path if path.is_dir() else path.parent)
 
 
-def _server(store: PostgresStore) -> Iterator[Facts]:
+def _server(store: PostgresStore) -> Iterator[Finding]:
     with store.transaction() as connection:
         rows = connection.execute(
             "SELECT current_setting('server_version'), current_setting('transaction_read_only')"
@@ -203,18 +190,18 @@ def _server(store: PostgresStore) -> Iterator[Facts]:
     version, read_only = rows[0]
     facts = store.footprint()
     size = "" if facts.disk_bytes is None else f", {size_text(facts.disk_bytes)}"
-    yield "store", "ok", f"{store.url}{size}, schema {facts.schema}, PostgreSQL {version.split()[0]}"
+    yield Finding("store", OK, f"{store.url}{size}, schema {facts.schema}, PostgreSQL {version.split()[0]}")
     if read_only == "on":
         text = "the server may only be read, as a standby; name one that may be written in the URL"
-        yield "store writable", "broken", text
+        yield Finding("store writable", BROKEN, text)
         return
     seconds = commit_seconds(store)
     text = f"{seconds * 1000:.1f} ms to the server and back: what every saved step costs with durability full"
-    yield "commit time", "ok" if seconds < SLOW_SYNC else "warning", text
+    yield Finding("commit time", OK if seconds < SLOW_SYNC else "warning", text)
 
 
 def commit_seconds(store: PostgresStore, times: int = 5) -> float:
-    """How long it takes until a commit is safe on the server: the median of a few tries, the first left out.
+    """Return how long a commit on the server takes: the median of a few tries, the first left out.
 
     What is committed is a message to nobody, which is written to the server's log like any change, and is no row.
     """
@@ -244,26 +231,26 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _folder(folder: Path | None) -> Iterator[Facts]:
+def _folder(folder: Path | None) -> Iterator[Finding]:
     if folder is None:
         return
     if not os.access(folder, os.W_OK | os.X_OK):
-        yield "store folder", "broken", f"{folder} is not writable; choose another store with --store"
+        yield Finding("store folder", BROKEN, f"{folder} is not writable; choose another store with --store")
         return
     free = shutil.disk_usage(folder).free
-    state = "broken" if free < NONE else "warning" if free < LOW else "ok"
-    yield "free disk", state, f"{size_text(free)} at {folder}"
+    state = BROKEN if free < NONE else WARNING if free < LOW else OK
+    yield Finding("free disk", state, f"{size_text(free)} at {folder}")
     try:
         seconds = sync_seconds(folder)
     except OSError as error:
-        yield "sync time", "broken", f"a file in {folder} cannot be written: {error.strerror}"
+        yield Finding("sync time", BROKEN, f"a file in {folder} cannot be written: {error.strerror}")
         return
     text = f"{seconds * 1000:.1f} ms: what every saved step costs with durability full"
-    yield "sync time", "ok" if seconds < SLOW_SYNC else "warning", text
+    yield Finding("sync time", OK if seconds < SLOW_SYNC else "warning", text)
 
 
 def sync_seconds(folder: Path, times: int = 5) -> float:
-    """How long it takes until a small write is safe on disk: the median of a few tries."""
+    """Return how long a small synced write takes: the median of a few tries."""
     taken = []
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".holdfast-sync-") as file:
         for _ in range(times):
@@ -275,38 +262,35 @@ def sync_seconds(folder: Path, times: int = 5) -> float:
     return statistics.median(taken)
 
 
-def _leftovers(url: str) -> Iterator[Facts]:
-    """Looked for before the store is opened, since opening it clears them up."""
+def _leftovers(url: str) -> Iterator[Finding]:
+    """Yield what dead processes left; call it before the store is opened, which removes that."""
     path = store_place(url)
     wal = Path(f"{path}-wal") if path is not None and path.is_file() else None
     if wal is None or not wal.exists() or not wal.stat().st_size:
         return
     size = wal.stat().st_size
-    state = "warning" if size > LARGE_WAL else "ok"
+    state = WARNING if size > LARGE_WAL else OK
     text = f"{wal.name}, {size_text(size)}: in use, or left by a process that died; nothing in it is lost"
-    yield "write-ahead log", state, text
+    yield Finding("write-ahead log", state, text)
 
 
-def _runs(journal: Journal) -> Iterator[Facts]:
-    from holdfast.engine.owner import liveness
-    from holdfast.views.runs import run_list
-
+def _runs(journal: Journal) -> Iterator[Finding]:
     infos = journal.store.runs()
-    yield "runs", "ok", count(len(infos), "run")
+    yield Finding("runs", OK, count(len(infos), "run"))
     running = run_list(journal, status=["running"], limit=None, is_alive=liveness(journal.store))
     dead = [line.run_id for line in running if line.is_dead and not line.is_orphaned]
     if dead:
         ways = "holdfast resume RUN, or app.resume(RUN) in its program"
         text = f"{count(len(dead), 'run')} lost their process; {ways}: {_some(dead)}"
-        yield "dead runs", "warning", text
+        yield Finding("dead runs", WARNING, text)
     orphaned = [line.run_id for line in running if line.is_orphaned]
     if orphaned:
-        text = f"{count(len(orphaned), 'run')} lost their worker; holdfast worker takes them up: {_some(orphaned)}"
-        yield "orphaned runs", "warning", text
+        text = f"{count(len(orphaned), 'run')} lost their worker; holdfast worker resumes them: {_some(orphaned)}"
+        yield Finding("orphaned runs", WARNING, text)
     ahead = [info.run for info in infos if info.updated_at > time.time() + 60]
     if ahead:
         text = f"{count(len(ahead), 'run')} were saved later than now: the clock was wrong then, or is now"
-        yield "clock and runs", "warning", text
+        yield Finding("clock and runs", WARNING, text)
 
 
 def _some(runs: list[str]) -> str:

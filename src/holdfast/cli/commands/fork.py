@@ -1,4 +1,4 @@
-"""`holdfast fork`, `rerun`, `runs promote` and `runs rollback`: going on from an earlier checkpoint."""
+"""`holdfast fork`, `rerun`, `runs promote` and `runs rollback`: continuing from an earlier checkpoint."""
 
 from __future__ import annotations
 
@@ -8,218 +8,182 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.confirmation import gate, trust_option
-from holdfast.cli.display.tables import print_json
-from holdfast.cli.display.text import as_json, one_line
-from holdfast.cli.options import manners, manners_options
-from holdfast.cli.reading import by_option, json_option, reason_option
-from holdfast.cli.store_option import close_store, store_option
-from holdfast.cli.values import read_inputs, value_of
+from holdfast.cli.command_lines import resume_line_of
+from holdfast.cli.commands.steer import read_changes
+from holdfast.cli.display.lines import logged_warnings
+from holdfast.cli.display.plans import rerun_lines
+from holdfast.cli.ending import kept_at
+from holdfast.cli.execution import Execution, resume_target
+from holdfast.cli.inputs import read_inputs, value_of
+from holdfast.cli.options import (
+    BY,
+    EXECUTION,
+    JSON,
+    OTHER_WORKFLOW,
+    REASON,
+    RUN_ID,
+    SET,
+    STORE,
+    TRUST,
+    ExecutionOptions,
+    RunOptions,
+    repeated,
+)
+from holdfast.cli.render import json_text
+from holdfast.cli.session import Session, command
+from holdfast.cli.targets import Confirmation, Target, config_of, find_target, stored_workflow
+from holdfast.engine.commands.subject import nodes_of
+from holdfast.engine.confirmation import refuse_unconfirmed
+from holdfast.engine.resume import find_checkpoint
+from holdfast.engine.time_travel.checkpoints import Position, find_position
+from holdfast.engine.time_travel.edits import Access, Edit
+from holdfast.engine.time_travel.rewind import fork_run, promote_fork, roll_back
+from holdfast.errors import RunExists, StateInvalid
+from holdfast.graph.graph import base_name
 from holdfast.journal.provenance import me
+from holdfast.state.codec import Codec, TolerantCodec
+from holdfast.state.ops import thaw
+from holdfast.values import RunStatus
+from holdfast.workflows.workflow import returned
 
 if TYPE_CHECKING:
-    from holdfast.cli.execution import Manners
-    from holdfast.cli.targets import Target
     from holdfast.engine.app import App
-    from holdfast.engine.time_travel.checkpoints import Position
-    from holdfast.engine.time_travel.edits import Access
     from holdfast.engine.time_travel.rerun import Rerun
-    from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo
 
+AT = click.argument("run", metavar="RUN[@PLACE]")
+Changes = dict[tuple[str, ...], Any]
 
-@click.command()
-@click.argument("run", metavar="RUN[@PLACE]")
-@click.option(
-    "--set",
-    "pairs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Change the state of the fork, as `edit` does.",
+
+@command(
+    AT,
+    SET,
+    click.option(
+        "--as-node",
+        metavar="STEP",
+        help="Make the changes the result of this step; what follows it comes next.",
+    ),
+    RUN_ID,
+    repeated("--tag", "tags", "TAG", "Tag the new run; by default it has the tags of the old."),
+    click.option("--run", "go_on", is_flag=True, help="Execute the new run here and now."),
+    REASON,
+    BY,
+    EXECUTION,
+    STORE,
+    JSON,
 )
-@click.option(
-    "--as-node", metavar="STEP", help="Let the changes be what this step came to; what follows it comes next."
-)
-@click.option("--run-id", metavar="ID", help="The id of the new run; by default a random one.")
-@click.option(
-    "--tag",
-    "tags",
-    multiple=True,
-    metavar="TAG",
-    help="Tag the new run; by default it has the tags of the old.",
-)
-@click.option("--run", "go_on", is_flag=True, help="Go on with the new run here and now.")
-@reason_option
-@by_option
-@store_option
-@manners_options
 def fork(
+    session: Session,
     run: str,
-    pairs: tuple[str, ...],
+    changes: tuple[str, ...],
     as_node: str | None,
     run_id: str | None,
     tags: tuple[str, ...],
     go_on: bool,
     reason: str,
     by: str | None,
-    store: str | None,
     **how: Any,
 ) -> int:
-    """Begin a new run where another stood; that one stays as it is.
+    """Start a new run at a checkpoint of another run, which stays as it is.
 
-    RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its latest
-    run. PLACE is 3 for after wave 3, -1 for one checkpoint before the newest, or a step's name for after its last
-    finish; without it the run as it stands is meant. A checkpoint's id will do for both. The fork shares the journal
-    of the old run and costs next to nothing; pruning or deleting the old run does it no harm.
-
-    NAME and VALUE are as for `edit`. With --as-node STEP of a workflow file, steps.STEP.output is what the step came
-    to.
+    Without @PLACE the run as it is now is forked. The fork shares the journal of the old run and costs next to nothing;
+    pruning or deleting the old run does it no harm. NAME and VALUE are as for `runs edit`. With --as-node STEP of a
+    workflow file, steps.STEP.output is the result of the step.
 
     \b
     Example:
       holdfast fork research@2 --set inputs.topic=tides --run
       holdfast fork research@draft --as-node draft --set 'steps.draft.output=@better.md'
     """
-    from holdfast.cli.display.lines import told_warnings
-    from holdfast.cli.reading import reading_moments
-    from holdfast.engine.time_travel.checkpoints import find_position
-    from holdfast.engine.time_travel.edits import Edit
-    from holdfast.engine.time_travel.rewind import fork_run
-
-    polite, as_json = manners(**how), bool(how["as_json"])
+    options = ExecutionOptions(session.as_json, **how)
     if not go_on:
         _refuse_unused(how)
-    journal, (text,) = reading_moments(store, run)
-    try:
-        moment = find_position(journal.store, text)
-        hands, update = _prepared(journal, moment, text, pairs, as_node, go_on)
-        name = _free_id(journal, run_id)
-        with told_warnings(str):
-            fork_run(hands, moment, name, Edit(update, as_node, by or me(), reason), tags=tags or None)
-        url = journal.store.url
-        parent = moment.info.run
-    finally:
-        journal.store.close()
+    [text] = session.names(run)
+    found = find_position(session.store, text)
+    access, update = _prepared(session, found, text, changes, as_node, go_on)
+    name = _free_id(session, run_id)
+    with logged_warnings(str):
+        fork_run(access, found, name, Edit(update, as_node, by or me(), reason), tags=tags or None)
     if go_on:
-        return _go_on(name, url, polite)
-    if as_json:
-        print_json({"run_id": name, "parent": parent, "status": "interrupted", "store": url})
-    else:
-        click.echo(f"run {one_line(name)} begins where {one_line(text)} stood")
-        click.echo(f"go on with: {_resume(name, url)}")
+        target = find_target(session, name)
+        return resume_target(target, target.open(interactive=options.asks), options, {})
+    url, parent = session.store.url, found.info.run
+    resume = resume_line_of(session.journal, session.journal.info(name))
+    data = {"run_id": name, "parent": parent, "status": "interrupted", "store": url}
+    session.print(data, f"run {name} starts at {text}", f"resume with: {resume}")
     return 0
 
 
 def _prepared(
-    journal: Journal, moment: Position, told: str, pairs: tuple[str, ...], as_node: str | None, go_on: bool
-) -> tuple[Access, dict[tuple[str, ...], Any] | None]:
-    """What it takes to change the run, and the changes; only a workflow file's graph can be had here."""
-    from holdfast.cli.commands.steer import Speaker, Steering
-    from holdfast.cli.run_settings import Wishes
-    from holdfast.cli.targets import config_of, stored_workflow
-    from holdfast.engine.confirmation import refuse_unconfirmed
-    from holdfast.engine.time_travel.edits import Access
-    from holdfast.state.codec import Codec, TolerantCodec
-
-    info = moment.info
+    session: Session, found: Position, text: str, pairs: tuple[str, ...], as_node: str | None, go_on: bool
+) -> tuple[Access, Changes | None]:
+    """Return what it takes to change the fork, and the changes; only a workflow file's graph is available here."""
+    info, journal = found.info, session.journal
     config = config_of(journal, info)
-    if "flow" not in config:
-        if go_on or pairs or as_node is not None:
-            changes = ", update={…}" if pairs else ""
-            node = f", as_node={as_node!r}" if as_node is not None else ""
-            raise click.UsageError(
-                f"run {info.run!r} was not started from a workflow file, so its program has to change or run a fork: "
-                f"fork = app.fork({told!r}{changes}{node}), then app.resume(fork)"
-            )
-        return Access(journal, TolerantCodec()), None
-    if not (pairs or as_node is not None):
+    is_changed = bool(pairs) or as_node is not None
+    if "flow" not in config and (go_on or is_changed):
+        update = ", update={…}" if pairs else ""
+        node = f", as_node={as_node!r}" if as_node is not None else ""
+        raise click.UsageError(
+            f"run {info.run!r} was not started from a workflow file, so its program has to change or run a fork: "
+            f"fork = app.fork({text!r}{update}{node}), then app.resume(fork)"
+        )
+    if not is_changed:
         return Access(journal, TolerantCodec()), None
     refuse_unconfirmed(journal, info, Codec())
-    flow = stored_workflow(info, config)
-    app = Wishes.of(config).open(flow, journal.store, interactive=False, stored=True)
-    run = journal.load(info, Codec(), moment.seq).run
-    speaker = Speaker("fork", "", "", False, "", "")
-    update = Steering(speaker, journal, info.run, run, flow, True).changes(pairs)
+    workflow = stored_workflow(info, config)
+    app = RunOptions.of(config).open(workflow, journal.store, stored=True)
+    run = journal.load(info, Codec(), found.seq).run
+    changes = read_changes(run, workflow, pairs)
     if as_node is not None:
-        update = _as_result(update, as_node, run.root.cells)
-    return Access.of(app._settings), update
+        changes = _as_result(changes, as_node, run.root.cells)
+    return Access.of(app._settings), changes
 
 
-def _as_result(update: dict[tuple[str, ...], Any], step: str, cells: Any) -> dict[tuple[str, ...], Any]:
-    """Changes with the record of a step that is to have come to them: of a workflow file's step its output."""
-    from holdfast.state.ops import thaw
-
+def _as_result(update: Changes, step: str, cells: Any) -> Changes:
+    """Return changes with the record of a step of a workflow file whose output they contain."""
     before = dict(thaw(cells[step].get()) or {}) if step in cells else {}
     given = {path[1:]: value for path, value in update.items() if path[0] == step}
     visits = before.get("visits", 0) + 1
     record = {"output": None, **before, "status": "completed", "visits": visits}
     for inside, value in given.items():
         if inside != ("output",):
-            raise click.UsageError(f"give what {step} came to as a whole: steps.{step}.output=…")
+            raise click.UsageError(f"give the result of {step} as a whole: steps.{step}.output=…")
         record["output"] = value
     return {**{path: value for path, value in update.items() if path[0] != step}, (step,): record}
 
 
-def _free_id(journal: Journal, run_id: str | None) -> str:
-    import uuid
-
-    from holdfast.errors import RunExists, StateInvalid
-
+def _free_id(session: Session, run_id: str | None) -> str:
     if run_id is None:
         return str(uuid.uuid4())
     if not run_id.strip() or not run_id.isprintable():
         raise StateInvalid(f"a run id must be printable text, not {run_id!r}")
-    if journal.store.runs(run=run_id):
-        raise RunExists(f"run {run_id!r} exists in {journal.store.url}; choose another --run-id")
+    if session.store.runs(run=run_id):
+        raise RunExists(f"run {run_id!r} exists in {session.store.url}; choose another --run-id")
     return run_id
 
 
 def _refuse_unused(how: dict[str, Any]) -> None:
-    """Refuse what only says how the new run is driven, and shown meanwhile, if it is not driven."""
-    given = [name for name, value in how.items() if name != "as_json" and value not in (None, False, ())]
+    """Refuse options of an execution if the fork is not executed."""
+    given = [name for name, value in how.items() if value not in (None, False, ())]
     if how["interactive"] is False:
         given.append("no-interactive")
     if given:
         raise click.UsageError(
-            f"--{given[0].replace('_', '-')} is for a fork that goes on here and now: give --run, too"
+            f"--{given[0].replace('_', '-')} is for a fork that is executed here and now: give --run, too"
         )
 
 
-def _go_on(run_id: str, url: str, polite: Manners) -> int:
-    from holdfast.cli.commands.run import resume_run
-    from holdfast.cli.targets import find_target
-
-    found = find_target(run_id, None, url, None)
-    try:
-        return resume_run(found, found.open(interactive=polite.asks), polite, {})
-    finally:
-        close_store(found.store)
-
-
-def _resume(run_id: str, url: str) -> str:
-    from holdfast.cli.reading import how_to_resume
-    from holdfast.cli.store_option import open_existing, open_journal
-
-    store = open_existing(url)
-    try:
-        return how_to_resume(open_journal(store), store.runs(run=run_id)[0], url)
-    finally:
-        store.close()
-
-
-@click.command()
-@click.argument("fork", metavar="FORK")
-@click.option(
-    "--into", metavar="RUN", help="An earlier ancestor, instead of the run that it was forked from."
+@command(
+    click.argument("fork", metavar="FORK"),
+    click.option("--into", metavar="RUN", help="An earlier ancestor, instead of the fork's parent run."),
+    REASON,
+    BY,
+    STORE,
+    JSON,
 )
-@reason_option
-@by_option
-@store_option
-@json_option
-def promote(
-    fork: str, into: str | None, reason: str, by: str | None, store: str | None, as_json: bool
-) -> int:
-    """Promote a fork's result to its parent run.
+def promote(session: Session, fork: str, into: str | None, reason: str, by: str | None) -> None:
+    """Promote a fork's result to its parent run. FORK is a run.
 
     The run's own history stays, and `holdfast runs rollback` goes back to it; the fork stays, too. A fork that waits
     for an answer makes the run wait for the same. No process may execute either of them meanwhile.
@@ -228,114 +192,82 @@ def promote(
     Example:
       holdfast runs promote 3f2a --reason "the shorter draft won"
     """
-    from holdfast.cli.reading import reading_moments
-    from holdfast.engine.time_travel.checkpoints import find_position
-    from holdfast.engine.time_travel.edits import Access
-    from holdfast.engine.time_travel.rewind import promote_fork
-    from holdfast.state.codec import TolerantCodec
-
-    journal, texts = reading_moments(store, fork, *([] if into is None else [into]))
-    own, *target = [_whole_run(find_position(journal.store, text), text) for text in texts]
+    texts = session.names(fork, *([] if into is None else [into]))
+    own, *target = [_whole_run(find_position(session.store, text), text) for text in texts]
     who = {"by": by or me(), "reason": reason}
-    ident = promote_fork(Access(journal, TolerantCodec()), own, target[0] if target else None, **who)
-    from holdfast.engine.resume import find_checkpoint
-
-    info, _ = find_checkpoint(journal.store, ident)
-    return _told(
-        journal, info, ident, f"it now stands where {one_line(own.run)} does: {info.status}", as_json
-    )
+    access = Access(session.journal, TolerantCodec())
+    ident = promote_fork(access, own, target[0] if target else None, **who)
+    info, _ = find_checkpoint(session.store, ident)
+    _print_moved(session, info, ident, f"it now has the result of {own.run}: {info.status}")
 
 
-def _whole_run(moment: Position, text: str) -> RunInfo:
-    if moment.seq is not None:
-        raise click.UsageError(f"a run is promoted as it stands; name it without a place, not {text}")
-    return moment.info
+def _whole_run(found: Position, text: str) -> RunInfo:
+    if found.seq is not None:
+        raise click.UsageError(f"a run is promoted as it is now; name it without a place, not {text}")
+    return found.info
 
 
-@click.command()
-@click.argument("run", metavar="RUN@PLACE")
-@reason_option
-@by_option
-@store_option
-@json_option
-def rollback(run: str, reason: str, by: str | None, store: str | None, as_json: bool) -> int:
-    """Let a run stand where it once stood, so that `resume` goes on from there.
+@command(click.argument("run", metavar="RUN@PLACE"), REASON, BY, STORE, JSON)
+def rollback(session: Session, run: str, reason: str, by: str | None) -> None:
+    """Roll a run back to an earlier checkpoint, so that `resume` continues from there.
 
-    PLACE is as for `fork`; a checkpoint's id will do, too. The steps that came after it run again when the run is
-    resumed; that is what this is for. Questions are asked again, gates are closed again. Nothing is deleted: what came
-    after stays in the history, and a rollback to its checkpoints brings it back.
+    The steps that came after the checkpoint run again when the run is resumed. Questions are asked again, gates are
+    closed again. Nothing is deleted: what came after stays in the history, and a rollback to its checkpoints brings it
+    back.
 
     \b
     Example:
       holdfast runs rollback research@2 --reason "the source was wrong"
     """
-    from holdfast.cli.reading import reading_moments
-    from holdfast.engine.time_travel.checkpoints import find_position
-    from holdfast.engine.time_travel.edits import Access
-    from holdfast.engine.time_travel.rewind import roll_back
-    from holdfast.state.codec import TolerantCodec
-
-    journal, (text,) = reading_moments(store, run)
-    moment = find_position(journal.store, text)
-    if moment.seq is None:
-        raise click.UsageError(
-            f"say where run {moment.info.run} is to stand: {moment.info.run}@3, or a checkpoint's id"
-        )
-    ident = roll_back(Access(journal, TolerantCodec()), moment, by=by or me(), reason=reason)
-    return _told(journal, journal.info(moment.info.run), ident, "it stands there again", as_json)
+    found = session.checkpoint(run)
+    if found.seq is None:
+        name = found.info.run
+        raise click.UsageError(f"say where to roll run {name} back to: {name}@3, or a checkpoint's id")
+    access = Access(session.journal, TolerantCodec())
+    ident = roll_back(access, found, by=by or me(), reason=reason)
+    _print_moved(session, session.journal.info(found.info.run), ident, "it is rolled back")
 
 
-def _told(journal: Journal, info: RunInfo, ident: str, what: str, as_json: bool) -> int:
-    from holdfast.cli.reading import how_to_resume
-    from holdfast.values import RunStatus
-
-    url = journal.store.url
-    if as_json:
-        print_json({"run_id": info.run, "checkpoint_id": ident, "status": info.status, "store": url})
-        return 0
-    click.echo(f"run {one_line(info.run)}: {what}")
+def _print_moved(session: Session, info: RunInfo, ident: str, what: str) -> None:
+    lines = [f"run {info.run}: {what}"]
     if info.status != RunStatus.COMPLETED:
-        click.echo(f"go on with: {how_to_resume(journal, info, url)}")
-    return 0
+        lines.append(f"resume with: {resume_line_of(session.journal, info)}")
+    url = session.store.url
+    session.print({"run_id": info.run, "checkpoint_id": ident, "status": info.status, "store": url}, *lines)
 
 
-# `holdfast rerun`: run a step and what follows it again, and keep everything else.
+# `holdfast rerun`.
 
 
-@click.command()
-@click.argument("run", metavar="RUN")
-@click.option("--from", "step", required=True, metavar="STEP", help="The step to begin with.")
-@click.option(
-    "-i",
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Let this step see another value, as `modify` does: inputs.NAME, steps.NAME.output, item. May be repeated.",
+@command(
+    AT,
+    click.option("--from", "step", required=True, metavar="STEP", help="The first step to run again."),
+    repeated(
+        "-i --input",
+        "inputs",
+        "NAME=VALUE",
+        "Let this step see another value, as `steps modify` does: inputs.NAME, steps.NAME.output, item.",
+    ),
+    click.option(
+        "--output",
+        metavar="VALUE",
+        help="Use this, JSON, text or @FILE, as the step's output; do not run it.",
+    ),
+    SET,
+    click.option("--in-place", is_flag=True, help="Roll the run itself back, instead of starting a new one."),
+    RUN_ID,
+    click.option(
+        "--plan", is_flag=True, help="Print what would be kept and what would run again; do nothing."
+    ),
+    OTHER_WORKFLOW,
+    TRUST,
+    BY,
+    EXECUTION,
+    STORE,
+    JSON,
 )
-@click.option(
-    "--output", metavar="VALUE", help="Take this, JSON, text or @FILE, for the step's output; do not run it."
-)
-@click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Change the state first, for all steps, as `edit` does. May be repeated.",
-)
-@click.option("--in-place", is_flag=True, help="Take the run itself back, instead of beginning a new one.")
-@click.option("--run-id", metavar="ID", help="Name the new run; by default it gets a random id.")
-@click.option("--plan", is_flag=True, help="Show what would be kept and what would run again; do nothing.")
-@click.option(
-    "--workflow",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Go on with this workflow file instead of the one that the run was started with.",
-)
-@trust_option
-@by_option
-@store_option
-@manners_options
 def rerun(
+    session: Session,
     run: str,
     step: str,
     inputs: tuple[str, ...],
@@ -347,85 +279,57 @@ def rerun(
     workflow: Path | None,
     trust: bool,
     by: str | None,
-    store: str | None,
     **how: Any,
 ) -> int:
     """Run a step of a run, and all that comes after it, again; everything else that was finished is kept.
 
-    This is a new run, which begins at the checkpoint before the step; the old one stays as it is. RUN is a run id or
-    its beginning (4 characters or more), or a workflow's name or file, which means its latest run. STEP is a step's
+    This is a new run, which starts at the checkpoint before the step; the old one stays as it is. STEP is a step's
     name for its last visit, or its id: review#2 is the second visit, fetch[3] an item of the last visit, and
     outer/inner is in a sub-workflow.
 
     \b
+    Example:
       holdfast rerun report --from draft --plan
       holdfast rerun report --from draft --set inputs.tone=dry
       holdfast rerun 3f2a --from draft --output @better.md
     """
-    from holdfast.cli.targets import find_moment_of
-
-    polite = manners(**how)
-    found = find_moment_of(run, store, workflow, gate(trust, polite.asks))
-    try:
-        app = found.open(interactive=polite.asks)
-        back = app.plan_rerun(str(found.what), step)
-        if plan:
-            _show(back, polite.display.as_json)
-            return 0
-        options: dict[str, Any] = {
-            "input": _changes(app, found, inputs, step) or None,
-            "update": _changes(app, found, changes) or None,
-            "in_place": in_place,
-            "run_id": run_id,
-            "by": by or me(),
-            "trust": found.trust or False,
-            "config": found.config,
-        }
-        if output is not None:
-            options["output"] = _returned(app, back, step, output)
-        return _drive(app, found, back, step, polite, options)
-    finally:
-        close_store(found.store)
-
-
-def _drive(app: App, found: Target, back: Rerun, step: str, polite: Any, options: dict[str, Any]) -> int:
-    from holdfast.cli.execution import Driving
-    from holdfast.cli.targets import kept_at
-
-    if not options["in_place"] and options["run_id"] is None:
-        options["run_id"] = str(uuid.uuid4())
-    name = found.run_id if options["in_place"] else options["run_id"]
+    options = ExecutionOptions(session.as_json, **how)
+    confirmation = Confirmation(trust, options.asks)
+    found = find_target(session, run, workflow=workflow, confirmation=confirmation, command="rerun")
+    app = found.open(interactive=options.asks)
+    back = app.plan_rerun(str(found.what), step)
+    if plan:
+        click.echo(json_text(back) if session.as_json else "\n".join(rerun_lines(back)))
+        return 0
+    name = found.run_id if in_place else run_id if run_id is not None else str(uuid.uuid4())
+    given: dict[str, Any] = {
+        "input": _changes(app, found, inputs, step) or None,
+        "update": _changes(app, found, changes) or None,
+        "in_place": in_place,
+        "run_id": run_id if in_place else name,
+        "by": by or me(),
+        "trust": found.trust or False,
+        "config": found.config,
+    }
+    if output is not None:
+        given["output"] = _output(app, back, step, output)
     before = kept_at(app, back.base, back.seq)
-    return Driving(found.flow, app, found.url, polite, before).drive(
-        lambda observer: app.rerun(str(found.what), step, observer=observer, **options), name or found.run_id
+    return Execution(found.workflow, app, found.url, options, before).execute(
+        lambda observer: app.rerun(str(found.what), step, observer=observer, **given), name
     )
 
 
-def _changes(app: App, found: Target, pairs: tuple[str, ...], step: str = "") -> dict[tuple[str, ...], Any]:
-    from holdfast.cli.commands.steer import Speaker, Steering
-    from holdfast.engine.commands.subject import nodes_of
-    from holdfast.graph.graph import base_name
-
+def _changes(app: App, found: Target, pairs: tuple[str, ...], step: str = "") -> Changes:
     if not pairs:
         return {}
     settings = app._settings
     run = settings.journal.load(settings.journal.info(found.run_id), settings.codec).run
-    speaker = Speaker("rerun", "", "", False, "", "")
-    steering = Steering(speaker, settings.journal, found.run_id, run, found.flow, True)
-    return steering.changes(pairs, base_name(nodes_of(step)) if step else "")
+    return read_changes(run, found.workflow, pairs, base_name(nodes_of(step)) if step else "")
 
 
-def _returned(app: App, back: Rerun, step: str, text: str) -> Any:
-    from holdfast.workflows.workflow import returned
-
+def _output(app: App, back: Rerun, step: str, text: str) -> Any:
     if not back.step:
         raise click.UsageError(f"--output: {step!r} stands for several steps; name one by its id")
     typed, raw = read_inputs(None, [f"output={text}"])
     value = typed["output"] if typed else raw["output"]
     return returned(app.graph, back.step, value if text.startswith("@") else value_of(value))
-
-
-def _show(back: Rerun, json: bool) -> None:
-    from holdfast.cli.display.plans import rerun_lines
-
-    click.echo(as_json(back.as_json()) if json else "\n".join(rerun_lines(back)))

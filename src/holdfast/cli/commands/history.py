@@ -1,51 +1,69 @@
-"""`holdfast history`: a run's checkpoints, what happened between them, and the forks."""
+"""`holdfast history`, `diff` and `runs compare`: checkpoints, forks, and what differs between them."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from holdfast.cli.display.tables import print_json, terminal_width
-from holdfast.cli.display.text import one_line
+from holdfast.cli.command_lines import command_line
+from holdfast.cli.display.diff import print_changes, print_difference, print_not_compared, print_state_changes
 from holdfast.cli.errors import COMPLETED, FAILED
-from holdfast.cli.reading import json_option, reading_moments
-from holdfast.cli.store_option import store_option
+from holdfast.cli.options import ALL, JSON, STORE, number, repeated
+from holdfast.cli.output import visible
+from holdfast.cli.render import (
+    STATUS_STYLES,
+    count,
+    duration,
+    local_time,
+    money,
+    one_line,
+    print_facts,
+    print_json,
+    print_styled,
+    print_table,
+    terminal_width,
+)
+from holdfast.cli.session import Session, command
+from holdfast.engine.time_travel.queries import compare_runs, diff_states, run_forks, run_history
+from holdfast.views.comparison import step_name
+from holdfast.views.history import steps_told
+from holdfast.views.plain import size_text, when
+
+if TYPE_CHECKING:
+    from holdfast.views.comparison import ComparedRun, Comparison
+    from holdfast.views.family import Branch, Family, Member
+    from holdfast.views.history import History, KeyChange, Point
 
 PAGE = 20
+MOST_RUNS, MOST_STEPS, MOST_COMPARED_LINES, MOST_DIFF_LINES = 100, 10, 40, 200
+_DEEPEST = 12
+"""Runs that are nested deeper are not indented any further."""
+_MOST_KEYS = 6
+_NARROW, _WIDE = 120, 150
+"""Terminals with fewer columns than these show less of each checkpoint."""
 
 
-@click.command()
-@click.argument("run", metavar="RUN")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1),
-    metavar="N",
-    help=f"At most so many checkpoints; {PAGE} unless given.",
+@command(
+    click.argument("run", metavar="RUN[@PLACE]"),
+    number("-n --limit", 1, "N", f"How many checkpoints to list at most; {PAGE} unless given."),
+    click.option(
+        "--before",
+        metavar="CHECKPOINT",
+        help="Those before this one: the next page. An id, or @3, @-1, @STEP.",
+    ),
+    ALL,
+    click.option("--tree", is_flag=True, help="List the runs that it was forked from, and its forks."),
+    STORE,
+    JSON,
 )
-@click.option(
-    "--before", metavar="CHECKPOINT", help="Those before this one: the next page. An id, or @3, @-1, @STEP."
-)
-@click.option("--all", "show_all", is_flag=True, help="All checkpoints, however many there are.")
-@click.option(
-    "--tree", is_flag=True, help="Show the runs that it was forked from and that were forked from it."
-)
-@store_option
-@json_option
 def history(
-    run: str,
-    limit: int | None,
-    before: str | None,
-    show_all: bool,
-    tree: bool,
-    store: str | None,
-    as_json: bool,
-) -> int:
+    session: Session, run: str, limit: int | None, before: str | None, show_all: bool, tree: bool
+) -> None:
     """List a run's checkpoints, newest first, each with what happened since the one before.
 
-    RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its latest
-    run; RUN@3 begins after wave 3. Each line has the checkpoint's id, the steps that finished, their time and money,
-    the steps that came next, and what was changed. With --tree: the forks, where each branched off, how it stands,
-    and what it spent itself.
+    Each line has the checkpoint's id, the steps that finished, their time and money, the steps that came next, and what
+    was changed. With --tree: the forks, where each branched off, its status, and what it spent itself.
 
     \b
     Example:
@@ -53,97 +71,251 @@ def history(
       holdfast history research -n 5 --before 6eca4c13-89b6-47b8-9f78-4c0b03999354
       holdfast history research --tree
     """
-    from holdfast.cli.display import history as history_text
-    from holdfast.engine.time_travel.queries import run_forks, run_history
-
     if tree and (limit is not None or before is not None):
-        raise click.UsageError("--tree shows runs, not checkpoints; leave --limit and --before out")
+        raise click.UsageError("--tree lists runs, not checkpoints; leave --limit and --before out")
     if show_all and limit is not None:
         raise click.UsageError("give either --all or --limit")
-    journal, (moment,) = reading_moments(store, run)
-    url = journal.store.url
+    [name] = session.names(run)
+    url = session.store.url
     if tree:
-        family = run_forks(journal, moment)
-        if as_json:
+        family = run_forks(session.journal, name)
+        if session.as_json:
             print_json({"store": url, **family.as_json()})
         else:
-            history_text.print_family(family, show_all)
-        return 0
-    page = run_history(journal, moment, limit=None if show_all else limit or PAGE, before=before)
-    if as_json:
+            _print_family(family, show_all)
+        return
+    page = run_history(session.journal, name, limit=None if show_all else limit or PAGE, before=before)
+    if session.as_json:
         print_json({"store": url, **page.as_json()})
     else:
-        history_text.print_history(page, url)
-    return 0
+        _print_history(page, url)
 
 
-# `holdfast runs compare`: what two runs did differently.
+def _print_history(page: History, url: str) -> None:
+    """Print a page of checkpoints, what happened after the newest, and the command for the next page."""
+    if page.since.told:
+        click.echo("since the newest checkpoint")
+        for text in page.since.told:
+            click.echo(f"  {one_line(text, 300)}")
+    if not page.points:
+        click.echo(f"run {one_line(page.run_id)} has no checkpoints here")
+        return
+    rows = [_row(point) for point in page.points]
+    columns = _fitting(terminal_width(), any(row["cost"] for row in rows))
+    print_table(columns, [[row[column] for column in columns] for row in rows])
+    noted = [point for point in page.points if _notes(point)]
+    if noted:
+        click.echo()
+    for point in noted:
+        click.echo(f"{point.id}")
+        for text in _notes(point):
+            click.echo(f"  {one_line(text, 300)}")
+    if page.more:
+        again = command_line("history", page.run_id, "--before", page[-1].id, store=url)
+        click.echo(f"\nthere are older ones: {again}")
 
 
-@click.command()
-@click.argument("one", metavar="RUN")
-@click.argument("other", metavar="OTHER")
-@click.option("--all", "show_all", is_flag=True, help="All steps and changes, however many there are.")
-@store_option
-@json_option
-def compare(one: str, other: str, show_all: bool, store: str | None, as_json: bool) -> int:
+def _fitting(width: int, has_cost: bool) -> tuple[str, ...]:
+    """Return the columns that there is room for; that of money only if some was spent."""
+    if width < _NARROW:
+        return ("checkpoint", "wave", "kind", "after", "next")
+    more = ("time", "cost", "changed") if width < _WIDE else ("saved", "time", "size", "cost", "changed")
+    columns = ("checkpoint", "wave", "kind", "after", "next", *more)
+    return columns if has_cost else tuple(column for column in columns if column != "cost")
+
+
+def _row(point: Point) -> dict[str, str]:
+    spent = point.spending
+    inside = f"{point.frame}: " if point.frame else ""
+    time = duration(point.seconds)
+    if point.failed_attempts:
+        time += f" (+{duration(point.failed_seconds)} in {count(point.failed_attempts, 'failed attempt')})"
+    cost = money(spent.cost) if spent.calls else ""
+    return {
+        "checkpoint": point.id,
+        "wave": "" if point.wave is None else str(point.wave),
+        "kind": point.kind,
+        "after": inside + steps_told(point.nodes),
+        "next": steps_told(point.next),
+        "saved": local_time(point.created_at),
+        "time": time,
+        "size": size_text(point.size),
+        "cost": cost + (f" ({spent.unpriced} unpriced)" if spent.unpriced else ""),
+        "changed": _changed(point),
+    }
+
+
+def _changed(point: Point) -> str:
+    shown = [_change(change) for change in point.changes[:_MOST_KEYS]]
+    left = len(point.changes) - len(shown)
+    return ", ".join(shown) + (f", … {left} more" if left else "")
+
+
+def _change(change: KeyChange) -> str:
+    kinds = "" if change.kinds == ("set",) else f" {'+'.join(change.kinds)}"
+    inside = f"{change.frame}: " if change.frame else ""
+    return f"{inside}{change.key}{kinds} ({size_text(change.size)})"
+
+
+def _notes(point: Point) -> list[str]:
+    said = [f"tags: {', '.join(point.tags)}"] if point.tags else []
+    said += [f"note{f' by {by}' if by else ''}: {text}" for _, by, text in point.remark.notes]
+    said += ["kept for good"] if point.remark.keep else []
+    return [*said, *point.told]
+
+
+def _print_family(family: Family, show_all: bool) -> None:
+    """Print runs as a tree, each run above its forks."""
+    shown = family.members if show_all else family.members[:MOST_RUNS]
+    print_styled(_member_parts(member, member.run_id == family.run_id) for member in shown)
+    left = len(family.members) - len(shown)
+    if left:
+        click.echo(f"… {count(left, 'more run')}; --all shows them")
+    elif family.more:
+        click.echo("… and more runs than can be printed")
+
+
+def _member_parts(member: Member, is_named: bool) -> list[tuple[str, str]]:
+    depth = min(member.depth, _DEEPEST)
+    indent = "  " * depth + (f"({member.depth}) " if member.depth > _DEEPEST else "")
+    facts = [_branch(member.branch)] if member.branch is not None else []
+    facts += [duration(member.seconds)]
+    facts += [money(member.spending.cost)] if member.spending.calls else []
+    facts += [local_time(when(member.info.created_at))]
+    if member.problem:
+        facts = [one_line(member.problem, 200)]
+    name = f"{indent}{'* ' if is_named else ''}{one_line(member.run_id)}  "
+    return [
+        (name, "bold" if is_named else ""),
+        (member.status, STATUS_STYLES.get(member.status, "")),
+        (f"  {one_line(', '.join(facts), 300)}", "dim"),
+    ]
+
+
+def _branch(branch: Branch) -> str:
+    if not branch.is_there:
+        return f"forked from {visible(branch.run_id)} at entry {branch.seq}, which is gone"
+    if branch.wave is None:
+        return f"forked at entry {branch.seq}"
+    return f"forked after wave {branch.wave} ({steps_told(branch.nodes)})"
+
+
+# `holdfast runs compare`.
+
+
+@command(
+    click.argument("one", metavar="RUN[@PLACE]"),
+    click.argument("other", metavar="OTHER[@PLACE]"),
+    ALL,
+    STORE,
+    JSON,
+)
+def compare(session: Session, one: str, other: str, show_all: bool) -> None:
     """Compare two runs, usually forks of one: where they part, steps, results, time, money, status and code.
 
-    RUN and OTHER are runs' ids or their beginnings, workflows' names, or moments as in `holdfast diff`. Runs that do
-    not come from one are compared from their beginnings.
+    Runs that have no common ancestor are compared from their beginnings.
 
     \b
     Example:
       holdfast runs compare research 3f2a
       holdfast runs compare 3f2a 77b1 --json | jq .diverging
     """
-    from holdfast.cli.display.history import print_comparison
-    from holdfast.engine.time_travel.queries import compare_runs
-
-    journal, (first, second) = reading_moments(store, one, other)
-    found = compare_runs(journal, first, second)
-    if as_json:
-        print_json({"store": journal.store.url, **found.as_json()})
+    first, second = session.names(one, other)
+    found = compare_runs(session.journal, first, second)
+    if session.as_json:
+        print_json({"store": session.store.url, **found.as_json()})
     else:
-        print_comparison(found, terminal_width(), show_all)
-    return 0
+        _print_comparison(found, terminal_width(), show_all)
 
 
-# `holdfast diff`: what differs between two moments of runs.
+def _print_comparison(found: Comparison, width: int, show_all: bool) -> None:
+    print_facts(_common_facts(found))
+    click.echo()
+    columns = ("run", "status", "steps", "time", "tokens in", "tokens out", "cost", "failed attempts")
+    sides = ((found.one, found.only_one), (found.other, found.only_other))
+    print_table(columns, [_side_row(side) for side, _ in sides])
+    for side, _ in sides:
+        for text in side.interventions:
+            click.echo(f"{one_line(side.run_id)}: {one_line(text, 300)}")
+    for node, reason in found.code.items():
+        click.echo(f"code of {one_line(node)}: {one_line(reason)}")
+    for text in found.problems:
+        click.echo(one_line(text, 300))
+    for side, steps in sides:
+        if steps:
+            click.echo(f"only in {one_line(side.run_id)}: {_listed(steps, show_all)}")
+    _print_steps(found, width, show_all)
+    click.echo()
+    print_not_compared(found.state)
+    print_state_changes(found.state, width, None if show_all else MOST_COMPARED_LINES)
 
 
-MOST_LINES = 200
+def _print_steps(found: Comparison, width: int, show_all: bool) -> None:
+    most = None if show_all else MOST_COMPARED_LINES
+    for step in found.differing if show_all else found.differing[:MOST_STEPS]:
+        reason = f": {one_line(step.reason)}" if step.reason else ""
+        click.echo(f"\nstep {one_line(step_name(step.step))}{reason}")
+        if step.result is not None and step.result.change is not None:
+            print_changes(step.result.change, width, most)
+    left = 0 if show_all else len(found.differing) - MOST_STEPS
+    if left > 0:
+        click.echo(f"\n… {count(left, 'more step')} with other results; --all shows them")
 
 
-@click.command()
-@click.argument("one", metavar="MOMENT")
-@click.argument("other", metavar="[MOMENT]", required=False)
-@click.option(
-    "--key", "keys", multiple=True, metavar="KEY", help="Only this key of the state; may be repeated."
+def _common_facts(found: Comparison) -> list[tuple[str, str]]:
+    ancestor = found.ancestor
+    if ancestor is None:
+        other = found.one.workflow != found.other.workflow
+        common = "nothing: they are not related" + (", nor of one workflow" if other else "")
+    else:
+        place = (
+            f"after wave {ancestor.wave} ({steps_told(ancestor.nodes)})" if ancestor.wave is not None else ""
+        )
+        gone = "" if ancestor.is_there else ", which is gone"
+        common = f"{ancestor.run_id}{gone}, {place or f'entry {ancestor.seq}'}"
+    parted = step_name(found.diverging) if found.diverging else "no step differs"
+    same = count(found.same, "step")
+    return [("in common", common), ("diverging step", parted), ("the same in both", same)]
+
+
+def _side_row(side: ComparedRun) -> list[str]:
+    spent = side.spending
+    amounts = (
+        [str(spent.input_tokens), str(spent.output_tokens), money(spent.cost)] if spent.calls else [""] * 3
+    )
+    facts = [side.run_id, side.status, str(side.steps), duration(side.seconds)]
+    return [*facts, *amounts, str(side.failed_attempts or "")]
+
+
+def _listed(steps: tuple[str, ...], show_all: bool) -> str:
+    shown = steps if show_all else steps[:MOST_STEPS]
+    left = len(steps) - len(shown)
+    names = ", ".join(one_line(step_name(step)) for step in shown)
+    return names + (f", … {left} more" if left else "")
+
+
+# `holdfast diff`.
+
+
+@command(
+    click.argument("one", metavar="RUN[@PLACE]"),
+    click.argument("other", metavar="[OTHER[@PLACE]]", required=False),
+    repeated("--key", "keys", "KEY", "Only this key of the state."),
+    click.option(
+        "--patch",
+        is_flag=True,
+        help="Print a JSON Patch (RFC 6902) that makes the one state the other; "
+        "standard error names the keys that it leaves out.",
+    ),
+    number("--max-lines", 1, "N", f"At most so many lines of changes; {MOST_DIFF_LINES} unless it is given."),
+    ALL,
+    number("--width", 40, "N", "Cut lines after so many characters; as the terminal is."),
+    click.option("--exit-code", is_flag=True, help="Exit with 1 if the states differ."),
+    STORE,
+    JSON,
 )
-@click.option(
-    "--patch",
-    is_flag=True,
-    help="Print a JSON Patch (RFC 6902) that makes the one state the other; "
-    "standard error names the keys that it leaves out.",
-)
-@click.option(
-    "--max-lines",
-    type=click.IntRange(1),
-    metavar="N",
-    help=f"At most so many lines of changes; {MOST_LINES} unless it is given.",
-)
-@click.option("--all", "show_all", is_flag=True, help="All lines, however many there are.")
-@click.option(
-    "--width",
-    type=click.IntRange(40),
-    metavar="N",
-    help="Cut lines after so many characters; as the terminal is.",
-)
-@click.option("--exit-code", is_flag=True, help="Exit with 1 if the states differ.")
-@store_option
-@json_option
 def diff(
+    session: Session,
     one: str,
     other: str | None,
     keys: tuple[str, ...],
@@ -152,15 +324,8 @@ def diff(
     show_all: bool,
     width: int | None,
     exit_code: bool,
-    store: str | None,
-    as_json: bool,
 ) -> int:
-    """Tell what differs between two moments of any runs.
-
-    One moment alone is compared with the checkpoint before it. A moment is a run's id or its beginning
-    (4 characters or more), a checkpoint's id, or a workflow's name or file, which means its latest run.
-    RUN@3 is after wave 3, RUN@-1 one checkpoint before the newest, RUN@STEP after the last time that a step
-    finished, RUN@STEP#2 after the second.
+    """Print what differs between two checkpoints of any runs. One alone is compared with the checkpoint before it.
 
     \b
     Example:
@@ -170,26 +335,20 @@ def diff(
     """
     if show_all and max_lines is not None:
         raise click.UsageError("give either --all or --max-lines")
-    if (patch or as_json) and (show_all or max_lines is not None or width is not None):
+    if (patch or session.as_json) and (show_all or max_lines is not None or width is not None):
         raise click.UsageError("--all, --max-lines and --width are for text; --json and --patch are whole")
-    if patch and as_json:
+    if patch and session.as_json:
         raise click.UsageError("give either --json or --patch, which is JSON already")
-    from holdfast.engine.time_travel.queries import diff_states
-
-    journal, (first, *second) = reading_moments(store, one, *([] if other is None else [other]))
-    found = diff_states(journal, first, second[0] if second else None, keys=keys)
+    first, *second = session.names(one, *([] if other is None else [other]))
+    found = diff_states(session.journal, first, second[0] if second else None, keys=keys)
     if patch:
         print_json(found.patch)
         for key, reason in found.not_compared.items():
-            click.echo(
-                f"the patch leaves out {one_line(key)}, which was not compared: {one_line(reason, 500)}",
-                err=True,
-            )
-    elif as_json:
-        print_json({"store": journal.store.url, **found.as_json()})
+            text = f"the patch leaves out {one_line(key)}, which was not compared: {one_line(reason, 500)}"
+            click.echo(text, err=True)
+    elif session.as_json:
+        print_json({"store": session.store.url, **found.as_json()})
     else:
-        from holdfast.cli.display.diff import print_difference
-
-        most = None if show_all else max_lines or MOST_LINES
-        print_difference(found, journal.store.url, width or terminal_width(), most)
+        most = None if show_all else max_lines or MOST_DIFF_LINES
+        print_difference(found, session.store.url, width or terminal_width(), most)
     return FAILED if exit_code and found else COMPLETED

@@ -1,53 +1,88 @@
-"""`holdfast run`: run a workflow file."""
+"""`holdfast run`, `resume`, `submit` and `demo`: starting and resuming runs, here or by workers."""
 
 from __future__ import annotations
 
-import json
 import tempfile
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from holdfast.cli.confirmation import gate, trust_option
-from holdfast.cli.display.text import as_json
+from holdfast.cli.command_lines import answer_line, resume_line
+from holdfast.cli.inputs import question_names, read_inputs, read_pairs
 from holdfast.cli.main import loading
 from holdfast.cli.options import (
-    manners,
-    manners_options,
-    priority_option,
-    queue_option,
-    reuse_option,
-    wish_options,
-    workflow_options,
+    AT,
+    DELAY,
+    EXECUTION,
+    INPUT,
+    INPUTS_FILE,
+    JSON,
+    OTHER_WORKFLOW,
+    PRIORITY,
+    QUEUE,
+    REMAP,
+    REUSE,
+    RUN_ID,
+    RUN_OPTIONS,
+    STORE,
+    TRUST,
+    WORKFLOW,
+    ExecutionOptions,
+    RunOptions,
+    read_when,
+    repeated,
 )
 from holdfast.cli.questions import read_answers
-from holdfast.cli.store_option import chosen_url, close_store, store_option
-from holdfast.cli.values import read_inputs, read_pairs
+from holdfast.cli.render import count, json_text, one_line
+from holdfast.cli.session import Session, command, is_workflow_file
+from holdfast.cli.store_option import close_store, lasting_url
 from holdfast.demo import STEPS, Story, play
+from holdfast.engine.commands import control
+from holdfast.engine.confirmation import disclose
+from holdfast.engine.resume import find_run
+from holdfast.engine.submission import DEFAULT_QUEUE, Place, id_of_key, open_questions, requeue
+from holdfast.engine.time_travel.checkpoints import find_position
+from holdfast.errors import AnswerRejected, CannotReuse, RunConflict
+from holdfast.fleet.queues import held_back
+from holdfast.journal.provenance import me
+from holdfast.state.codec import Codec
+from holdfast.values import RunStatus, readable_step
+from holdfast.views.plain import View, when
+from holdfast.views.projection import project
+from holdfast.views.runs import run_pauses
 
 if TYPE_CHECKING:
-    from holdfast.cli.execution import Manners
-    from holdfast.cli.targets import Target
+    from holdfast.cli.targets import Confirmation, Target
     from holdfast.engine.app import App
+    from holdfast.journal.journal import Journal
+    from holdfast.stores.base import RunInfo
+    from holdfast.workflows.workflow import Workflow
+
+NEW_RUN = (WORKFLOW, INPUT, INPUTS_FILE, RUN_ID, REUSE)
 
 
-@click.command()
-@workflow_options
-@reuse_option
-@store_option
-@click.option("--dry-run", is_flag=True, help="Check everything and show the plan; run and write nothing.")
-@wish_options
-@manners_options
+@command(
+    NEW_RUN,
+    click.option(
+        "--dry-run", is_flag=True, help="Check everything and print the plan; run and write nothing."
+    ),
+    RUN_OPTIONS,
+    EXECUTION,
+    STORE,
+    JSON,
+)
 def run(
-    flow: Path,
+    session: Session,
+    workflow: Path,
     pairs: tuple[str, ...],
     inputs_file: str | None,
     run_id: str | None,
     reuse: str | None,
-    store: str | None,
     dry_run: bool,
     skip_gates: bool,
     interrupt_before: tuple[str, ...],
@@ -55,9 +90,10 @@ def run(
     durability: str | None,
     **how: Any,
 ) -> int:
-    """Run a workflow file. Every finished step is saved; whatever stops the run, `resume` goes on.
+    """Run a workflow file. Every finished step is saved; whatever stops the run, `resume` continues it.
 
     \b
+    Example:
       holdfast run report.yaml -i topic=tides -i pages:=3
       holdfast run report.yaml --inputs inputs.json --json
       holdfast run report.yaml --dry-run
@@ -66,217 +102,206 @@ def run(
     Exit codes: 0 completed, 1 failed, 2 invalid, 3 configuration, 4 paused, 130 interrupted.
     """
     with loading():
-        from holdfast.cli.execution import Driving
-        from holdfast.cli.reading import Reused
-        from holdfast.cli.run_settings import Wishes
+        from holdfast.cli.execution import Execution, print_dry_run
         from holdfast.workflows.workflow import load_workflow
 
-    polite = manners(**how)
-    loaded = load_workflow(flow)
-    url = chosen_url(store, loaded.store_url())
-    source = Reused.find(reuse, url, loaded)
+    options = ExecutionOptions(session.as_json, **how)
+    loaded = load_workflow(workflow)
+    url = session.url(loaded.store_url())
+    source = Reused.find(session, reuse, loaded)
     inputs = source.inputs(*read_inputs(inputs_file, pairs))
     if dry_run:
-        from holdfast.cli.execution import show_plan
-
-        show_plan(loaded, inputs, url, skip_gates, polite.display.as_json)
+        print_dry_run(loaded, inputs, url, skip_gates, session.as_json)
         return 0
-    wishes = Wishes(interrupt_before, interrupt_after, skip_gates, durability)
-    app = wishes.open(loaded, url, interactive=polite.asks)
+    stored = RunOptions(interrupt_before, interrupt_after, skip_gates, durability)
+    app = stored.open(loaded, url, interactive=options.asks)
+    session.callback(close_store, app.store)
     name = run_id if run_id is not None else str(uuid.uuid4())
-    try:
-        return Driving(loaded, app, url, polite).drive(
-            lambda observer: app.invoke(
-                loaded.begin(inputs),
-                run_id=name,
-                config=wishes.config(loaded),
-                reuse=source.moment,
-                observer=observer,
-            ),
-            name,
-        )
-    finally:
-        close_store(app.store)
+    return Execution(loaded, app, url, options).execute(
+        lambda observer: app.invoke(
+            loaded.begin(inputs),
+            run_id=name,
+            config=stored.config(loaded),
+            reuse=source.name,
+            observer=observer,
+        ),
+        name,
+    )
 
 
-# `holdfast resume`: go on with a run where it stopped.
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """A run whose results are reused, or none; `saved` are the inputs that it started with."""
+
+    workflow: Workflow
+    name: str | None = None
+    saved: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def find(cls, session: Session, text: str | None, workflow: Workflow) -> Reused:
+        """Return the run that `--reuse` names, which must be one of the same workflow."""
+        if text is None:
+            return cls(workflow)
+        with Session(session.given) as reading:
+            journal = reading.open(workflow.store_url())
+            [name] = reading.names(text)
+            found = find_position(journal.store, name)
+            if found.info.workflow != workflow.name:
+                raise CannotReuse(
+                    f"run {found.info.run!r} is of workflow {found.info.workflow!r}, and this file is of "
+                    f"{workflow.name!r}; only steps of the same workflow can be reused"
+                )
+            begun = project(journal, Codec(), found.info, found.seq).begun
+        ops = [op for op in begun.ops if op.key == "inputs"] if begun is not None else []
+        declared = workflow.definition.workflow.inputs
+        saved = {name: value for op in ops for name, value in (op.value or {}).items() if name in declared}
+        return cls(workflow, name, saved)
+
+    def inputs(self, typed: Mapping[str, Any], text: Mapping[str, str]) -> dict[str, Any]:
+        """Return the inputs of the new run: the given ones, and else those of the reused run."""
+        saved = {name: value for name, value in self.saved.items() if name not in text}
+        return self.workflow.read_inputs({**saved, **typed}, text)
+
+
+# `holdfast resume`.
 
 
 IF_INTERRUPTED = ("rerun", "skip", "ask", "fail")
 ON_CHANGE = ("warn", "fail", "use_saved")
+_TARGET_HELP = """TARGET is a run id or its beginning (4 characters or more), a workflow's name, a checkpoint id,
+RUN@3, a workflow file or a checkpoint file (.pkl). A workflow means its latest unfinished run; without TARGET the
+latest unfinished run of the store is resumed."""
 
 
-@click.command()
-@click.argument("target", metavar="[TARGET]", required=False)
-@click.option("--checkpoint-id", metavar="ID", help="Start a new run from that checkpoint.")
-@click.option(
-    "--answer",
-    "answers",
-    multiple=True,
-    metavar="[NAME=]VALUE",
-    help="Answer what the run waits for; VALUE is JSON or text. May be repeated.",
+@command(
+    click.argument("target", metavar="[TARGET]", required=False),
+    click.option("--checkpoint-id", metavar="ID", help="Start a new run from that checkpoint."),
+    repeated("--answer", "answers", "[NAME=]VALUE", "Answer what the run waits for; VALUE is JSON or text."),
+    click.option(
+        "--if-interrupted",
+        type=click.Choice(IF_INTERRUPTED),
+        help="What to do with steps that were running when the process died; by default as the workflow says.",
+    ),
+    INPUT,
+    click.option("--plan", is_flag=True, help="Print what a resume would do with every step; do nothing."),
+    click.option(
+        "--as-planned",
+        metavar="ID",
+        help="Resume only if exactly what --plan printed under this id, with the same options, would still be done.",
+    ),
+    click.option(
+        "--rerun-changed",
+        is_flag=True,
+        help="Run finished steps again that the workflow defines otherwise now, and what comes after them.",
+    ),
+    OTHER_WORKFLOW,
+    click.option(
+        "--on-change",
+        type=click.Choice(ON_CHANGE),
+        help="What to do if the workflow changed since the run was saved.",
+    ),
+    REMAP,
+    click.option("--takeover", is_flag=True, help="Take the run from a process that hangs."),
+    TRUST,
+    click.option("--detach", is_flag=True, help="Let workers resume the run, instead of executing it here."),
+    QUEUE,
+    PRIORITY,
+    EXECUTION,
+    STORE,
+    JSON,
+    epilog=_TARGET_HELP,
 )
-@click.option(
-    "--if-interrupted",
-    type=click.Choice(IF_INTERRUPTED),
-    help="What to do with steps that were running when the process died; by default as the workflow says.",
-)
-@click.option(
-    "-i", "--input", "pairs", multiple=True, metavar="NAME=VALUE", help="Change an input first, as in run."
-)
-@click.option("--plan", is_flag=True, help="Show what a resume would do with every step; do nothing.")
-@click.option(
-    "--as-planned",
-    metavar="ID",
-    help="Go on only if exactly what --plan showed under this id, with the same options, would still be done.",
-)
-@click.option(
-    "--rerun-changed",
-    is_flag=True,
-    help="Run finished steps again that the workflow does otherwise now, and what comes after them.",
-)
-@click.option(
-    "--workflow",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Go on with this workflow file instead of the one that the run was started with.",
-)
-@click.option(
-    "--on-change",
-    type=click.Choice(ON_CHANGE),
-    help="What to do if the workflow changed since the run was saved.",
-)
-@click.option(
-    "--remap",
-    multiple=True,
-    metavar="OLD=NEW",
-    help="A step was renamed; in a sub-workflow it is OUTER/OLD=OUTER/NEW. May be repeated.",
-)
-@click.option("--takeover", is_flag=True, help="Take the run from a process that hangs.")
-@trust_option
-@click.option("--detach", is_flag=True, help="Let workers go on with the run, instead of driving it here.")
-@queue_option
-@priority_option
-@store_option
-@manners_options
 def resume(
+    session: Session,
     target: str | None,
-    checkpoint_id: str | None,
     answers: tuple[str, ...],
-    if_interrupted: str | None,
     pairs: tuple[str, ...],
-    plan: bool,
-    as_planned: str | None,
-    rerun_changed: bool,
-    workflow: Path | None,
-    on_change: str | None,
     remap: tuple[str, ...],
-    takeover: bool,
+    plan: bool,
     trust: bool,
     detach: bool,
     queue: str | None,
     priority: int | None,
-    store: str | None,
-    **how: Any,
+    **given: Any,
 ) -> int:
-    """Go on with a run where it stopped. Finished steps do not run again.
+    """Resume a run where it stopped. Finished steps do not run again.
 
-    TARGET is a run id or its beginning (4 characters or more), a workflow's name, a checkpoint id, a workflow
-    file or a checkpoint file (.pkl). A workflow means its latest unfinished run; without TARGET the latest
-    unfinished run of the store is meant. Gates and options given to `run` hold for a resume too. A run that came from
-    outside, and a checkpoint file with a workflow in it, is shown first, and has to be confirmed.
+    Gates and options given to `run` hold for a resume too. A run that came from outside, and a checkpoint file with a
+    workflow in it, is shown first, and has to be confirmed.
 
     \b
+    Example:
       holdfast resume
       holdfast resume report --answer yes
       holdfast resume 3f2a --plan
       holdfast resume 3f2a --rerun-changed --plan
       holdfast resume 3f2a --answer yes --detach
     """
-    from holdfast.cli.targets import find_target
+    from holdfast.cli.execution import resume_target
+    from holdfast.cli.targets import Confirmation, find_target
 
-    polite = manners(**how)
+    here = {name: given.pop(name) for name in _HERE}
+    options = ExecutionOptions(session.as_json, **given)
+    confirmation = Confirmation(trust, options.asks)
     if detach:
-        here = any((checkpoint_id, if_interrupted, pairs, plan, workflow, on_change, remap, takeover))
-        others = here or bool(as_planned) or rerun_changed
-        return _detached(target, answers, store, queue, priority, others, polite, trust)
+        if any([*here.values(), pairs, remap, plan, *_watching(options)]):
+            raise click.UsageError(
+                "--detach takes --answer, --queue, --priority and --trust; other options are for a resume here"
+            )
+        return _detach(session, target, answers, (queue, priority), options, confirmation)
     if queue is not None or priority is not None:
-        raise click.UsageError("--queue and --priority are for workers; add --detach to let them go on")
+        raise click.UsageError("--queue and --priority are for workers; add --detach to let them resume it")
     renamed = read_pairs(remap, "--remap")
-    found = find_target(target, checkpoint_id, store, workflow, gate(trust, polite.asks))
-    try:
-        app = found.open(interactive=polite.asks, renamed=renamed)
-        options: dict[str, Any] = {
-            "answers": _answers(app, found, answers),
-            "update": _changed_inputs(app, found, pairs) or None,
-            "if_interrupted": if_interrupted,
-            "on_change": on_change,
-            "remap": _renamed(app, found, renamed) or None,
-            "rename_keys": renamed or None,
-            "takeover": takeover,
-            "rerun_changed": rerun_changed,
-        }
-        if plan:
-            _show_plan(app, found, options, polite.display.as_json)
-            return 0
-        options["plan"] = as_planned
-        if found.file is not None and any(options.values()):
-            raise click.UsageError("a checkpoint file starts a new run, which takes none of these options")
-        return resume_run(found, app, polite, options)
-    finally:
-        close_store(found.store)
+    checkpoint, workflow = here.pop("checkpoint_id"), here.pop("workflow")
+    found = find_target(session, target, checkpoint=checkpoint, workflow=workflow, confirmation=confirmation)
+    app = found.open(interactive=options.asks, renamed=renamed)
+    as_planned = here.pop("as_planned")
+    here |= {
+        "answers": _answers(app, found, answers),
+        "update": _changed_inputs(app, found, pairs) or None,
+        "remap": _renamed(app, found, renamed) or None,
+        "rename_keys": renamed or None,
+    }
+    if plan:
+        _print_plan(session, app, found, here)
+        return 0
+    here["plan"] = as_planned
+    if found.file is not None and any(here.values()):
+        raise click.UsageError("a checkpoint file starts a new run, which takes none of these options")
+    return resume_target(found, app, options, here)
 
 
-def _detached(
-    target: str | None,
-    answers: tuple[str, ...],
-    store: str | None,
-    queue: str | None,
-    priority: int | None,
-    has_others: bool,
-    polite: Manners,
-    trust: bool,
-) -> int:
-    from holdfast.cli.detach import hand_over
-
-    display = polite.display
-    watched = polite.interactive or polite.auto_continue or polite.fail_on_state or display.events
-    if has_others or watched or display.heartbeat:
-        raise click.UsageError(
-            "--detach takes --answer, --queue, --priority and --trust; other options are for a resume here"
-        )
-    return hand_over(target, answers, store, queue, priority, display, gate(trust, polite.asks))
+_HERE = (
+    "checkpoint_id",
+    "workflow",
+    "as_planned",
+    "if_interrupted",
+    "on_change",
+    "takeover",
+    "rerun_changed",
+)
+"""The options that are only for a resume in this process."""
 
 
-def resume_run(found: Target, app: App, polite: Any, options: dict[str, Any]) -> int:
-    """Go on with what was found, and tell how it went; answer the exit code."""
-    from holdfast.cli.execution import Driving
-    from holdfast.cli.targets import kept_at, kept_of
-
-    before = kept_of(app, found.run_id) if found.run_id else None
-    options = {**options, "trust": found.trust or False}
-    if found.config is not None:
-        options["config"] = found.config
-    if (
-        options.get("rerun_changed")
-        and (back := app.plan_changes(found.run_id, options.get("remap"))) is not None
-    ):
-        before = kept_at(app, back.base, back.seq)
-    return Driving(found.flow, app, found.url, polite, before).drive(
-        lambda observer: app.resume(found.what, observer=observer, **options), found.run_id
+def _watching(options: ExecutionOptions) -> tuple[Any, ...]:
+    return (
+        options.interactive,
+        options.auto_continue,
+        options.fail_on_state,
+        options.events,
+        options.heartbeat,
     )
 
 
 def _answers(app: App, found: Target, texts: tuple[str, ...]) -> dict[str, Any] | None:
-    from holdfast.cli.values import question_names
-
     if not texts or not found.run_id:
         return None
-    return read_answers(texts, app.pauses(found.run_id), lambda: question_names(found.flow.definition))
+    return read_answers(texts, app.pauses(found.run_id), lambda: question_names(found.workflow.definition))
 
 
 def _renamed(app: App, found: Target, names: dict[str, str]) -> dict[str, str]:
-    """The nodes of renamed steps."""
-    return found.flow.renamed_nodes(app, found.run_id, names) if names and found.run_id else names
+    """Return the nodes of renamed steps."""
+    return found.workflow.renamed_nodes(app, found.run_id, names) if names and found.run_id else names
 
 
 def _changed_inputs(app: App, found: Target, pairs: tuple[str, ...]) -> dict[str, Any]:
@@ -285,69 +310,243 @@ def _changed_inputs(app: App, found: Target, pairs: tuple[str, ...]) -> dict[str
     if not found.run_id:
         raise click.UsageError("the inputs of a checkpoint file cannot be changed")
     typed, text = read_inputs(None, pairs)
-    saved = {
-        name: value
-        for name, value in app.get_state(found.run_id).get("inputs", {}).items()
-        if name not in text
-    }
-    return {"inputs": found.flow.read_inputs({**saved, **typed}, text)}
+    stored = app.get_state(found.run_id).get("inputs", {})
+    saved = {name: value for name, value in stored.items() if name not in text}
+    return {"inputs": found.workflow.read_inputs({**saved, **typed}, text)}
 
 
-def _show_plan(app: App, found: Target, options: dict[str, Any], json: bool) -> None:
-    from holdfast.cli.display.plans import plan_as_json, plan_lines
-    from holdfast.cli.targets import counts_of
+def _print_plan(session: Session, app: App, found: Target, given: dict[str, Any]) -> None:
+    from holdfast.cli.display.plans import resume_plan
 
     if found.file is not None:
         raise click.UsageError("a checkpoint file starts a new run; there is nothing to plan")
-    plan = app.plan_resume(str(found.what), **options)
-    shown = (plan, counts_of(app, found.run_id), app._settings.graph.nodes, options["if_interrupted"])
-    click.echo(as_json(plan_as_json(*shown)) if json else "\n".join(plan_lines(*shown)))
+    plan = app.plan_resume(str(found.what), **given)
+    shown = resume_plan(app, found.run_id, plan, given["if_interrupted"])
+    click.echo(json_text(shown) if session.as_json else "\n".join(shown.lines()))
 
 
-# `holdfast demo`: the demonstration, told in words or as JSON.
+# Runs for workers: `holdfast submit` and `holdfast resume --detach`.
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print what happened as JSON.")
-@click.option(
-    "--store",
-    metavar="URL",
-    help="Keep the run there (sqlite:///PATH, file:///DIR) instead of in a temporary folder.",
+@dataclass(frozen=True, slots=True)
+class QueuedRun(View):
+    """A run that waits for a worker."""
+
+    JSON: ClassVar[str] = "run_id=info.run status=info.status queue=info.queue priority=info.priority due_at"
+
+    info: RunInfo
+
+    @property
+    def due_at(self) -> Any:
+        """The time before which it does not start, if there is one."""
+        return None if self.info.due_at is None else when(self.info.due_at)
+
+
+@command(
+    NEW_RUN,
+    click.option(
+        "--key",
+        metavar="TEXT",
+        help="Submit once: the same workflow and key are the same run, however often this is called.",
+    ),
+    QUEUE,
+    PRIORITY,
+    DELAY,
+    AT,
+    RUN_OPTIONS,
+    STORE,
+    JSON,
 )
-def demo(store: str | None, as_json: bool) -> None:
+def submit(
+    session: Session,
+    workflow: Path,
+    pairs: tuple[str, ...],
+    inputs_file: str | None,
+    run_id: str | None,
+    reuse: str | None,
+    key: str | None,
+    queue: str | None,
+    priority: int | None,
+    delay: str | None,
+    at: str | None,
+    **stored: Any,
+) -> None:
+    """Store a run for workers to execute, and print its id at once.
+
+    The file and the inputs are checked as `run` checks them. `holdfast worker` on the same store, here or on another
+    machine, executes the run; `runs status`, `show`, `answer`, `pause` and `cancel` work meanwhile.
+
+    \b
+    Example:
+      holdfast submit report.yaml -i topic=tides --store postgresql://localhost/jobs
+      holdfast submit report.yaml --queue night --delay 2h --priority 5
+      holdfast runs status $(holdfast submit report.yaml --key order-7) --wait
+    """
+    with loading():
+        from holdfast.workflows.workflow import load_workflow
+
+    if run_id is not None and key is not None:
+        raise click.UsageError("give either --run-id or --key")
+    due = read_when(delay, at)
+    loaded = load_workflow(workflow)
+    url = lasting_url(session.url(loaded.store_url()))
+    source = Reused.find(session, reuse, loaded)
+    inputs = source.inputs(*read_inputs(inputs_file, pairs))
+    options = RunOptions(**stored)
+    app = options.open(loaded, url)
+    session.callback(close_store, app.store)
+    known = app.store.runs(run=id_of_key(loaded.name, key)) if key is not None else []
+    name = app.submit(
+        loaded.begin(inputs),
+        run_id=run_id,
+        key=key,
+        queue=queue or DEFAULT_QUEUE,
+        priority=priority or 0,
+        when=due,
+        config=options.config(loaded),
+        reuse=source.name,
+    )
+    [info] = app.store.runs(run=name)
+    session.print({**QueuedRun(info).as_json(), "created": not known, "store": url}, name)
+
+
+def _detach(
+    session: Session,
+    target: str | None,
+    answers: Sequence[str],
+    place: tuple[str | None, int | None],
+    options: ExecutionOptions,
+    confirmation: Confirmation,
+) -> int:
+    """Record the answers, and let workers resume the run."""
+    info = _detached_run(session, target)
+    journal = session.journal
+    trust = _confirmed(journal, info, confirmation) if info.origin else ""
+    if answers:
+        given = read_answers(answers, control.waiting(journal, info.run))
+        receipt = control.answer(journal, info.run, answers=given, by=me())
+        if receipt.status == "refused":
+            raise AnswerRejected(f"run {info.run!r}: {receipt.reason}")
+    elif held_back(journal.store, info.run) is None:
+        _refuse_waiting(journal, info)
+    if answers and info.queue and place == (None, None) and _resumes_itself(journal, info):
+        info = journal.info(info.run)  # The answer queued it: nothing more is confirmed.
+    else:
+        info = _requeued(journal, info, place, trust, answered=bool(answers))
+    if not options.quiet:
+        text = f"run {info.run} is {info.status}; a worker of queue {info.queue} resumes it"
+        session.print(QueuedRun(info), text)
+    return 0
+
+
+def _detached_run(session: Session, target: str | None) -> RunInfo:
+    from holdfast.cli.targets import latest_unfinished
+
+    if target is None:
+        return latest_unfinished(session.store)
+    if is_workflow_file(target):
+        return session.unfinished_run(target)
+    [name] = session.names(target)
+    info, seq = find_run(session.store, name)
+    if seq is not None:
+        raise click.UsageError(
+            f"{target} is a checkpoint; workers resume whole runs: give the run {info.run}"
+        )
+    return info
+
+
+def _resumes_itself(journal: Journal, info: RunInfo) -> bool:
+    """Return True if workers resume a run by themselves, or did already."""
+    stopped = (RunStatus.INTERRUPTED, RunStatus.FAILED, RunStatus.CANCELLED)
+    return journal.info(info.run).status not in stopped
+
+
+def _refuse_waiting(journal: Journal, info: RunInfo) -> None:
+    """Refuse a run that can do nothing before it is answered."""
+    run = journal.load(info, Codec()).run
+    missing = {pause.id for pause in open_questions(run, time.time())}
+    if not missing:
+        return
+    pauses = [pause for pause in run_pauses(journal, info) if pause.id in missing]
+    questions = [
+        f"  {one_line(pause.name or readable_step(pause.step))}: {one_line(pause.prompt)}\n"
+        f"    answer with: {answer_line(pause, journal.store.url)}"
+        for pause in pauses
+    ]
+    first = f"run {info.run} waits for {count(len(pauses), 'answer')}; there is nothing to do before:"
+    raise click.ClickException("\n".join([first, *questions]))
+
+
+def _confirmed(journal: Journal, info: RunInfo, confirmation: Confirmation) -> str:
+    found = disclose(journal, info, journal.load(info, Codec()).run)
+    confirming = f"{resume_line(info.run, journal.store.url, 'queue')} --trust"
+    return "" if found is None else confirmation.digest(found, confirming)
+
+
+def _requeued(
+    journal: Journal, info: RunInfo, place: tuple[str | None, int | None], trust: str, *, answered: bool
+) -> RunInfo:
+    queue, priority = place
+    wanted = Place.of(
+        queue or info.queue or DEFAULT_QUEUE, info.priority if priority is None else priority, None
+    )
+    try:
+        return requeue(journal, info.run, wanted, trust=trust or False)
+    except RunConflict:
+        if not (answered and info.queue):
+            raise
+        return journal.info(info.run)  # A worker resumed it as soon as it was answered.
+
+
+# `holdfast demo`.
+
+
+@command(
+    click.option(
+        "--store",
+        metavar="URL",
+        help="Keep the run there (sqlite:///PATH, file:///DIR) instead of in a temporary folder.",
+    ),
+    JSON,
+)
+def demo(session: Session) -> None:
     """Run ten steps into a rate limit, stop, and resume; needs no key and no network.
 
     \b
+    Example:
       holdfast demo
       holdfast demo --store sqlite:///demo.db
     """
-    if store is None:
+    if session.given is not None:
+        story = play(session.given)
+    else:
         with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
             story = play(f"sqlite:///{Path(folder) / 'runs.db'}")
+    if session.as_json:
+        session.print(asdict(story))
     else:
-        story = play(store)
-    click.echo(json.dumps(story.to_dict(), indent=2) if as_json else _told(story, kept=store is not None))
+        click.echo("\n".join(_story_lines(story, kept=session.given is not None)))
 
 
-def _told(story: Story, kept: bool) -> str:
+def _story_lines(story: Story, kept: bool) -> list[str]:
     first, second = story.first, story.second
     lines = [
         "Holdfast demo: ten steps, a rate limit at step 9, and a resume.",
         f"The run is {story.run_id!r} in {story.store}",
         "",
-        "First drive:",
-        *_steps(first.ran, "done"),
-        *_steps((first.failed,), "FAILED, the service answered 429"),
+        "First execution:",
+        *_step_lines(first.ran, "done"),
+        *_step_lines((first.failed,), "FAILED, the service answered 429"),
         "",
-        "The run stopped; everything finished is saved. The error says how to go on:",
+        "The run stopped; everything finished is saved. The error says how to resume:",
         f"  {first.error}",
         "",
-        "Later the limit is lifted. The store is opened anew and the run resumed:",
+        "Later the limit is lifted. The store is opened again and the run resumed:",
         f"  {story.resume}",
         "",
-        "Second drive:",
+        "Second execution:",
         f"   1-{second.kept}  kept, not run again",
-        *_steps(second.ran, "done"),
+        *_step_lines(second.ran, "done"),
         "",
         f"The run is {second.status}: {second.kept} steps kept, {len(second.ran)} run after the resume, "
         f"{len(story.parts)} parts written, {story.checkpoints} checkpoints.",
@@ -356,8 +555,8 @@ def _told(story: Story, kept: bool) -> str:
     ]
     if not kept:
         lines.append("The store was in a temporary folder and is gone; --store sqlite:///demo.db keeps it.")
-    return "\n".join(lines)
+    return lines
 
 
-def _steps(names: Sequence[str], how: str) -> list[str]:
+def _step_lines(names: Sequence[str], how: str) -> list[str]:
     return [f"  {STEPS.index(name) + 1:2}  {name:<9} {how}" for name in names]

@@ -1,82 +1,96 @@
-"""`holdfast runs`, `show` and `status`: how runs stand."""
+"""`holdfast runs`, `show`, `events`, `runs status` and `runs cost`: what is known of runs."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.display.tables import json_text, print_json, print_table, terminal_width
-from holdfast.cli.display.text import moment, one_line
-from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, PAUSED
+from holdfast.cli.command_lines import answerable, resume_line, resume_line_of
+from holdfast.cli.display.run_text import print_run, print_step, status_text, values_of
+from holdfast.cli.ending import status_code
+from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED
 from holdfast.cli.main import SpreadGroup
-from holdfast.cli.reading import (
-    held_reason,
-    how_to_resume,
-    json_option,
-    line_of,
-    pauses_as_json,
-    reading,
-    reading_moments,
-    reading_run,
-    resume_command,
-    standing,
-    viewing,
+from holdfast.cli.options import JSON, STORE, WORKFLOW_NAME, every, limit, read_duration, repeated
+from holdfast.cli.render import (
+    count,
+    duration,
+    json_text,
+    local_time,
+    money,
+    one_line,
+    print_facts,
+    print_json,
+    print_table,
+    spent_text,
+    terminal_width,
 )
-from holdfast.cli.store_option import chosen_url, store_option
+from holdfast.cli.session import Session, command
+from holdfast.engine.owner import liveness
+from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.errors import RunNotFound
+from holdfast.fleet.queues import held_back
+from holdfast.journal.checkpoint_ids import is_checkpoint_id
 from holdfast.values import RunStatus, readable_step
+from holdfast.views import usage
+from holdfast.views.charges import row_of, rows
+from holdfast.views.family import relatives
+from holdfast.views.plain import CODEC, plain
+from holdfast.views.run_view import Driver
+from holdfast.views.runs import find_run_info, run_list, run_pauses, run_view
+from holdfast.views.timeline import Timeline
 
 if TYPE_CHECKING:
-    from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo
-    from holdfast.views.run_view import PauseView, RunLine
-    from holdfast.views.timeline import Timeline
-
+    from holdfast.views.charges import Portion, Row
+    from holdfast.views.run_view import PauseView, RunLine, RunView
+    from holdfast.views.usage import RunLedger
 
 GONE = ("dead", "orphaned")
-"""Words for runs that count as running, and whose process is gone."""
+"""Words for runs with the status running whose process is gone."""
 
 STATUSES = (*(str(status) for status in RunStatus), *GONE)
-
-EXIT_CODES = {
-    RunStatus.COMPLETED: COMPLETED,
-    RunStatus.RUNNING: COMPLETED,
-    RunStatus.QUEUED: COMPLETED,
-    RunStatus.FAILED: FAILED,
-    RunStatus.CANCELLED: FAILED,
-    RunStatus.PAUSED: PAUSED,
-    RunStatus.INTERRUPTED: INTERRUPTED,
-}
+AT = click.argument("run", metavar="RUN[@PLACE]")
+RUN = click.argument("run", metavar="RUN")
 
 
-@click.group(cls=SpreadGroup, invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
-@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
-@click.option(
-    "--status",
-    type=click.Choice(STATUSES),
-    multiple=True,
-    help="Only runs that stand like this; may be given several times. `dead` and `orphaned` count as running, but "
-    "their process is gone; workers go on with orphaned ones.",
+def held_reason(session: Session, line: RunLine) -> str | None:
+    """Return why workers do not resume a run of theirs; `None` if they do."""
+    is_executed = line.status == RunStatus.RUNNING and not line.is_dead
+    is_theirs = line.goes_on and bool(line.queue) and not is_executed
+    return held_back(session.store, line.run_id) if is_theirs else None
+
+
+@command(
+    WORKFLOW_NAME,
+    click.option(
+        "--status",
+        type=click.Choice(STATUSES),
+        multiple=True,
+        help="Only runs with this status; may be repeated. The process of a `dead` or `orphaned` run is gone; workers "
+        "resume orphaned ones.",
+    ),
+    click.option("--queue", metavar="NAME", help="Only runs of this queue."),
+    click.option("--tag", metavar="TAG", help="Only runs with this tag."),
+    limit(),
+    STORE,
+    JSON,
+    cls=SpreadGroup,
+    invoke_without_command=True,
+    subcommand_metavar="[COMMAND] [ARGS]...",
 )
-@click.option("--queue", metavar="NAME", help="Only runs of this queue.")
-@click.option("--tag", metavar="TAG", help="Only runs that are tagged with it.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
-@store_option
-@json_option
-@click.pass_context
 def runs(
-    ctx: click.Context,
+    session: Session,
     workflow: str | None,
     status: tuple[str, ...],
     queue: str | None,
     tag: str | None,
     limit: int,
-    store: str | None,
-    as_json: bool,
-) -> int:
-    """List the runs of a store, the one that was touched last first; or do something with one of them.
+) -> None:
+    """List the runs of a store, the last updated one first; or do something with one of them.
 
     \b
     Example:
@@ -84,22 +98,19 @@ def runs(
       holdfast runs status 3f2a --wait
       holdfast runs rollback research@2
     """
-    if ctx.invoked_subcommand is not None:
-        return _refuse_options(ctx)
-    url = chosen_url(store)
+    if _is_subcommand():
+        return
+    url = session.url()
     try:
-        found = _found(store, workflow, status, queue, tag, limit)
+        found = _found(session, workflow, status, queue, tag, limit)
     except RunNotFound:
         found = []
-    if as_json:
-        print_json({"store": url, "runs": [line.as_json() for line in found]})
-    elif found:
+    if found and not session.as_json:
         print_table(*_fitting(found))
-    else:
-        filtered = workflow or status or queue or tag
-        matching = " that match" if filtered else " yet; start one with: holdfast run WORKFLOW.yaml"
-        click.echo(one_line(f"no runs in {url}{matching}", 2_000))
-    return 0
+        return
+    filtered = workflow or status or queue or tag
+    empty = " that match" if filtered else " yet; start one with: holdfast run WORKFLOW.yaml"
+    session.print({"store": url, "runs": found}, f"no runs in {url}{empty}")
 
 
 runs.elsewhere = {
@@ -107,42 +118,40 @@ runs.elsewhere = {
     "compare": "history",
     "rollback": "fork",
     "promote": "fork",
-    "tag": "notes",
-    "note": "notes",
+    "tag": "checkpoints",
+    "note": "checkpoints",
 }
 
 
-def _refuse_options(ctx: click.Context) -> int:
-    """Refuse options of the list in front of another command, which they do not reach."""
-    for name in ctx.params:
-        if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+def _is_subcommand() -> bool:
+    """Return True if another command of the group follows; refuse options in front of it."""
+    context = click.get_current_context()
+    if context.invoked_subcommand is None:
+        return False
+    for name in context.params:
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             option = name.removeprefix("as_")
-            raise click.UsageError(f"write --{option} after `runs {ctx.invoked_subcommand}`")
-    return COMPLETED
+            raise click.UsageError(f"write --{option} after `runs {context.invoked_subcommand}`")
+    return True
 
 
 def _found(
-    store: str | None,
+    session: Session,
     workflow: str | None,
     status: tuple[str, ...],
     queue: str | None,
     tag: str | None,
     limit: int,
 ) -> list[RunLine]:
-    from holdfast.engine.owner import liveness
-    from holdfast.views.runs import run_list
-
     wanted = ["running" if name in GONE else name for name in status] or None
-    some = limit if not {"running", *GONE} & {*status} else None
-    journal = reading(store)
     found = run_list(
-        journal,
+        session.journal,
         workflow=workflow,
         status=wanted,
         queue=queue,
         tag=tag,
-        limit=some,
-        is_alive=liveness(journal.store),
+        limit=limit if not {"running", *GONE} & {*status} else None,
+        is_alive=liveness(session.store),
     )
     return [line for line in found if not status or _word(line) in status][:limit]
 
@@ -154,7 +163,7 @@ def _word(line: RunLine) -> str:
 
 
 def _fitting(lines: list[RunLine]) -> tuple[tuple[str, ...], list[list[str]]]:
-    """The columns and rows of the list: whole if there is room, else with short times, then with fewer columns."""
+    """Return columns and rows of the list: whole if there is room, else with short times, then fewer columns."""
     short, whole = "%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"
     due = ("due",) if any(line.due_at is not None for line in lines) else ()
     facts = ("run", "workflow", "status", *due)
@@ -163,57 +172,46 @@ def _fitting(lines: list[RunLine]) -> tuple[tuple[str, ...], list[list[str]]]:
     ways += [((*facts, "updated"), short), (every[:3], short), (("run", "status"), short)]
     for columns, times in ways:
         rows = [[_cell(line, column, times) for column in columns] for line in lines]
-        if _width(columns, rows) <= terminal_width() or columns == ("run", "status"):
+        widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+        if sum(widths) + 2 * (len(widths) - 1) <= terminal_width():
             break
     return columns, rows
 
 
 def _cell(line: RunLine, column: str, times: str) -> str:
     if column in ("started", "updated", "due"):
-        at = {"started": line.started_at, "updated": line.updated_at, "due": line.due_at}[column]
+        at = getattr(line, f"{column}_at")
         return at.astimezone().strftime(times) if at is not None else ""
-    return {
+    cells = {
         "run": line.run_id,
         "workflow": line.workflow,
         "status": _word(line),
         "next": ", ".join(line.next),
-    }[column]
+    }
+    return cells[column]
 
 
-def _width(columns: tuple[str, ...], rows: list[list[str]]) -> int:
-    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
-    return sum(widths) + 2 * (len(widths) - 1)
+# `holdfast show`.
 
 
-@click.command()
-@click.argument("run", metavar="RUN|WORKFLOW")
-@click.option("--state", is_flag=True, help="Print the whole state as JSON.")
-@click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    metavar="KEY",
-    help="Print this key of the state as JSON; may be repeated.",
+@command(
+    AT,
+    click.option("--state", is_flag=True, help="Print the whole state as JSON."),
+    repeated("--key", "keys", "KEY", "Print this key of the state as JSON."),
+    click.option("--step", "step_name", metavar="NAME", help="Print all about one step."),
+    click.option(
+        "--output", "only_output", is_flag=True, help="Print nothing but the run's output, as JSON."
+    ),
+    STORE,
+    JSON,
 )
-@click.option("--step", "step_name", metavar="NAME", help="Print all about one step.")
-@click.option("--output", "only_output", is_flag=True, help="Print nothing but the run's output, as JSON.")
-@store_option
-@json_option
 def show(
-    run: str,
-    state: bool,
-    keys: tuple[str, ...],
-    step_name: str | None,
-    only_output: bool,
-    store: str | None,
-    as_json: bool,
-) -> int:
-    """Show all about a run: its steps, what it waits for, what came of it.
+    session: Session, run: str, state: bool, keys: tuple[str, ...], step_name: str | None, only_output: bool
+) -> None:
+    """Show all about a run: its steps, what it waits for, its output.
 
-    RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its
-    latest run. RUN@3 is the run as it stood after wave 3, RUN@-1 one checkpoint before the newest, RUN@STEP
-    after the last time that a step finished. Values of a state that is too large to be read as a whole are left out,
-    which is said in their place; --key reads each for itself.
+    Values of a state that is too large to be read as a whole are left out, and replaced by a note; --key reads each by
+    itself.
 
     \b
     Example:
@@ -223,199 +221,195 @@ def show(
       holdfast show research --step search
       holdfast show research --output | jq .title
     """
-    from holdfast.cli.display import show as show_text
-    from holdfast.views.plain import plain
-
     if sum((state, bool(keys), step_name is not None, only_output)) > 1:
         raise click.UsageError("give only one of --state, --key, --step and --output")
-    journal, view, past = viewing(store, run)
+    view, past = view_of(session, run)
+    url = session.store.url
     if keys:
-        print_json(show_text.values_of(view, keys))
+        print_json(values_of(view, keys))
     elif only_output:
         view.codec.renew()
         print_json(plain(view.output))
     elif step_name is not None:
         view.codec.renew()
-        show_text.print_named_step(view, step_name, as_json)
-    elif as_json:
+        print_step(view, step_name, session.as_json)
+    elif session.as_json:
+        pauses = answerable(view.pauses, url, view.line.queue)
+        held = None if past else held_reason(session, view.line)
         facts = view.as_json(state=state)
-        pauses = pauses_as_json(view.pauses, journal.store.url, view.line.queue)
-        held = None if past else held_reason(journal, view.line)
-        print_json(
-            {**facts, "pauses": pauses, "held": held, "store": journal.store.url, "as_of": past or None}
-        )
+        print_json({**facts, "pauses": pauses, "held": held, "store": url, "as_of": past or None})
     elif state:
         print_json(plain(view.visible_state))
     else:
         if past:
-            click.echo(f"as it stood {past}\n")
-        show_text.print_run(view, journal.store.url, None if past else held_reason(journal, view.line))
-    return 0
+            click.echo(f"as of {past}\n")
+        print_run(view, url, None if past else held_reason(session, view.line))
 
 
-@runs.command()
-@click.argument("run", metavar="RUN|WORKFLOW")
-@click.option("--wait", is_flag=True, help="Wait until the run stops: while it is driven, or a worker will.")
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.05),
-    default=1.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often --wait looks.",
+def view_of(session: Session, text: str) -> tuple[RunView, str]:
+    """Return a run, and, if an earlier checkpoint of it is named, the words for that."""
+    [name] = session.names(text)
+    journal, store = session.journal, session.store
+    if ("@" not in name or store.runs(run=name)) and not is_checkpoint_id(name):
+        return run_view(journal, find_run_info(journal, name).run, is_alive=liveness(store)), ""
+    found = find_position(store, name)
+    view = run_view(journal, found.info.run, upto=found.seq)
+    status = RunStatus(journal.load(found.info, CODEC, found.seq).run.status)
+    point = checkpoint_at(store, found)
+    past = f"entry {found.seq}" if point is None else f"wave {point.wave}, checkpoint {point.id}"
+    return replace(view, line=replace(view.line, status=status, driver=Driver())), past
+
+
+# `holdfast runs status`.
+
+
+@command(
+    RUN,
+    click.option(
+        "--wait",
+        is_flag=True,
+        help="Wait until the run stops: while a process executes it, or a worker will.",
+    ),
+    every(1.0),
+    STORE,
+    JSON,
+    group=runs,
 )
-@store_option
-@json_option
-def status(run: str, wait: bool, every: float, store: str | None, as_json: bool) -> int:
-    """Say how a run stands, in a word and with the exit code.
+def status(session: Session, run: str, wait: bool, every: float) -> int:
+    """Print the status of a run in a word, and return it as the exit code.
 
-    RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its
-    latest run. The exit code is 0 for completed and while it is running or queued, 1 for failed, cancelled and held
-    back, 4 for paused, 130 for interrupted or if its process is gone. A run that lost its worker counts as
-    running, for another takes it up; one that is held back was taken up three times and nothing came of it.
+    The exit code is 0 for completed, running and queued, 1 for failed, cancelled and held, 4 for paused, 130 for
+    interrupted or if its process is gone. A run that lost its worker counts as running, for another resumes it; a held
+    run made no progress in three attempts.
 
     \b
     Example:
       holdfast runs status research --wait && echo finished
     """
-    from holdfast.views.runs import run_pauses
-
-    journal, run = reading_run(store, run)
-    url = journal.store.url
-    line = line_of(journal, run)
-    held = held_reason(journal, line)
+    line = session.line(run)
+    held = held_reason(session, line)
     while wait and line.goes_on and held is None:
         time.sleep(every)
-        line = line_of(journal, line.run_id)
-        held = held_reason(journal, line)
-    pauses = run_pauses(journal, journal.info(line.run_id)) if line.status == RunStatus.PAUSED else ()
+        line = session.line(line.run_id)
+        held = held_reason(session, line)
+    info, url = session.journal.info(line.run_id), session.store.url
+    pauses = run_pauses(session.journal, info) if line.status == RunStatus.PAUSED else ()
     code = _code(line, held)
-    if as_json:
-        waiting = pauses_as_json(pauses, url, line.queue)
-        print_json({**line.as_json(), "pauses": waiting, "held": held, "exit_code": code})
-    elif held is not None:
-        again = resume_command(line.run_id, url, line.queue)
-        why = one_line(held, 500)
-        click.echo(f"{one_line(line.run_id)} {line.status}, held back: {why}; let workers try again: {again}")
+    if held is not None:
+        again = resume_line(line.run_id, url, line.queue)
+        text = f"{line.status}, held: {one_line(held, 500)}; let workers try again: {again}"
     else:
-        click.echo(f"{one_line(line.run_id)} {standing(line)}{_what(journal, line, pauses)}")
+        text = f"{status_text(line)}{_details(session, line, pauses)}"
+    waiting = answerable(pauses, url, line.queue)
+    data = {**line.as_json(), "pauses": waiting, "held": held, "exit_code": code}
+    session.print(data, f"{one_line(line.run_id)} {text}")
     return code
 
 
 def _code(line: RunLine, held: str | None) -> int:
     if held is not None:
         return FAILED
-    return INTERRUPTED if line.is_dead and not line.is_orphaned else EXIT_CODES[line.status]
+    return INTERRUPTED if line.is_dead and not line.is_orphaned else status_code(line.status)
+
+
+def _details(session: Session, line: RunLine, pauses: Sequence[PauseView]) -> str:
+    if pauses:
+        return ": " + "; ".join(one_line(_waits_for(pause)) for pause in pauses)
+    if line.status == RunStatus.PAUSED:
+        resume = resume_line_of(session.journal, session.journal.info(line.run_id))
+        return f", nothing is open; resume with: {resume}"
+    return f", next: {one_line(', '.join(line.next))}" if line.next else ""
 
 
 def _waits_for(pause: PauseView) -> str:
     if pause.is_wait and pause.until is not None:
-        return f"{readable_step(pause.step)}: asleep until {moment(pause.until)}"
+        return f"{readable_step(pause.step)}: asleep until {local_time(pause.until)}"
     return f"{pause.name or readable_step(pause.step)}: {pause.prompt}"
 
 
-def _what(journal: Journal, line: RunLine, pauses: tuple[PauseView, ...]) -> str:
-    if pauses:
-        return ": " + "; ".join(one_line(_waits_for(pause)) for pause in pauses)
-    if line.status == RunStatus.PAUSED:
-        resume = how_to_resume(journal, journal.info(line.run_id), journal.store.url)
-        return f", nothing is open; go on with: {resume}"
-    return f", next: {one_line(', '.join(line.next))}" if line.next else ""
+# `holdfast events`.
 
 
-# `holdfast events`: what happened in a run, from its journal, and what is happening now.
-
-
-OPEN = (RunStatus.RUNNING, RunStatus.PAUSED)
-"""How a run stands that may go on by itself or once it is answered."""
-
-
-@click.command()
-@click.argument("run", metavar="RUN|WORKFLOW")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends; a paused run has not ended.")
-@click.option(
-    "--since",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    metavar="SEQ",
-    help="Only what was stored after this entry of the journal.",
+@command(
+    RUN,
+    click.option(
+        "-f", "--follow", is_flag=True, help="Continue until the run ends; a paused run has not ended."
+    ),
+    click.option(
+        "--since",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        metavar="SEQ",
+        help="Only what was stored after this entry of the journal.",
+    ),
+    every(0.3),
+    STORE,
+    JSON,
 )
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.02),
-    default=0.3,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often --follow looks.",
-)
-@store_option
-@json_option
-def events(run: str, follow: bool, since: int, every: float, store: str | None, as_json: bool) -> int:
-    """Tell what happened in a run, one line a moment, oldest first.
+def events(session: Session, run: str, follow: bool, since: int, every: float) -> int:
+    """Print what happened in a run, one line an event, oldest first.
 
-    RUN is a run's id or its beginning, or a workflow's name or file, which means its latest run. With --json
-    every line is one JSON object with the keys seq, at, type, step, text and data.
+    With --json every line is one JSON object with the keys seq, at, type, step, text and data.
 
     \b
     Example:
       holdfast events research --follow
       holdfast events research --json | jq -r 'select(.type == "node.error") | .text'
     """
-    from holdfast.views.timeline import Timeline
-
-    journal, run = reading_run(store, run)
-    run_id = line_of(journal, run).run_id
-    told = Timeline(journal, run_id, since)
+    run_id = session.run(run).run
+    timeline = Timeline(session.journal, run_id, since)
     try:
-        _print(told, as_json)
-        while follow and _goes_on(journal, run_id, told):
+        _print_events(session, timeline)
+        while follow and _continues(session, run_id, timeline):
             time.sleep(every)
-            _print(told, as_json)
+            _print_events(session, timeline)
     except KeyboardInterrupt:
         return INTERRUPTED
-    return 0
+    return COMPLETED
 
 
-def _print(told: Timeline, as_json: bool) -> None:
-    for each in told.read():
-        text = f"{moment(each.at)}  {each.seq:>5}  {one_line(each.text, 500)}"
-        click.echo(json_text(each.as_json(), indent=None) if as_json else text)
+def _print_events(session: Session, timeline: Timeline) -> None:
+    for each in timeline.read():
+        text = f"{local_time(each.at)}  {each.seq:>5}  {one_line(each.text, 500)}"
+        click.echo(json_text(each, indent=None) if session.as_json else text)
 
 
-def _goes_on(journal: Journal, run_id: str, told: Timeline) -> bool:
-    if told.status not in OPEN:
+def _continues(session: Session, run_id: str, timeline: Timeline) -> bool:
+    if timeline.status not in (RunStatus.RUNNING, RunStatus.PAUSED):
         return False
-    line = line_of(journal, run_id)
-    is_lost = line.is_dead and (not line.is_orphaned or held_reason(journal, line) is not None)
-    if is_lost and told.status == RunStatus.RUNNING:
+    line = session.line(run_id)
+    is_lost = line.is_dead and (not line.is_orphaned or held_reason(session, line) is not None)
+    if is_lost and timeline.status == RunStatus.RUNNING:
         click.echo(f"the process of run {run_id!r} is gone; nothing follows until it is resumed", err=True)
         return False
     return True
 
 
-# `holdfast runs cost`: what runs have used up, and what they saved.
+# `holdfast runs cost`.
 
 
-BY = ("step", "model", "run", "workflow", "day")
-_LONGEST = 1000
+BY = {"step": "step", "model": "model", "run": "run", "workflow": "workflow", "day": "day (UTC)"}
 
 
-@runs.command()
-@click.argument("runs", metavar="[RUN...]", nargs=-1)
-@click.option("--workflow", metavar="NAME", help="All runs of this workflow.")
-@click.option("--since", metavar="TIME", help="Only what was used up in the last 7d, 12h, 30m.")
-@click.option(
-    "--by",
-    type=click.Choice(BY),
-    help="What to tell apart; the steps of one run, or several runs, unless it is given. Days are in UTC.",
+@command(
+    click.argument("runs", metavar="[RUN[@PLACE]...]", nargs=-1),
+    WORKFLOW_NAME,
+    click.option("--since", metavar="TIME", help="Only what was used in the last 7d, 12h, 30m."),
+    click.option(
+        "--by",
+        type=click.Choice([*BY]),
+        help="A row for each of these; by default the steps of one run, or runs.",
+    ),
+    click.option("--family", is_flag=True, help="The RUN, what it was forked from, and all forks of these."),
+    click.option("--ids", is_flag=True, help="A row for each visit and each item of a step."),
+    limit(),
+    STORE,
+    JSON,
+    group=runs,
 )
-@click.option("--family", is_flag=True, help="The RUN, what it was forked from, and all forks of these.")
-@click.option("--ids", is_flag=True, help="Tell each visit and each item of a step apart.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many lines.")
-@store_option
-@json_option
 def cost(
+    session: Session,
     runs: tuple[str, ...],
     workflow: str | None,
     since: str | None,
@@ -423,14 +417,11 @@ def cost(
     family: bool,
     ids: bool,
     limit: int,
-    store: str | None,
-    as_json: bool,
-) -> int:
-    """Tell what runs have used up: tokens, money, time; what of it was in vain, and what resumes saved.
+) -> None:
+    """Print what runs have used: tokens, money, time; what of it was wasted, and what resumes saved.
 
-    RUN is a run's id or its beginning (4 characters or more), a workflow's name or file, which means its latest
-    run, or a moment such as RUN@3, which means by then. Without one all runs count. What a fork inherited was used
-    up by the run that it was forked from, so over several runs nothing is counted twice.
+    RUN@3 means up to then. Without a RUN all runs count. What a fork inherited was used by the run that it was forked
+    from, so over several runs nothing is counted twice.
 
     \b
     Example:
@@ -443,107 +434,119 @@ def cost(
     if family and len(runs) != 1:
         raise click.UsageError("--family takes one RUN")
     if ids and by not in (None, "step"):
-        raise click.UsageError("--ids tells steps apart; give it with --by step, or without --by")
-    begin = None if since is None else time.time() - _seconds(since)
+        raise click.UsageError("--ids makes rows of steps; give it with --by step, or without --by")
+    begin = None if since is None else time.time() - read_duration("--since", since)
     if len(runs) == 1 and by is None and not family and begin is None:
-        return _of_one(runs[0], ids, limit, store, as_json)
-    return _of_many(
-        runs, workflow, begin, by or ("step" if ids else "run"), family, ids, limit, store, as_json
-    )
+        found = session.checkpoint(runs[0])
+        ledger = usage.ledger(session.journal, found.info.run, upto=found.seq)
+        if session.as_json:
+            print_json({**ledger.as_json(ids=ids), "store": session.store.url})
+        else:
+            _print_ledger(ledger, ids, limit)
+        return
+    chosen = _chosen(session, runs, workflow, begin, family)
+    _print_costs(session, chosen, begin, by or ("step" if ids else "run"), ids, limit)
 
 
-def _seconds(text: str) -> float:
-    from holdfast.workflows.model import seconds
-
-    try:
-        return seconds(text)
-    except ValueError as error:
-        raise click.BadParameter(f"--since: {error}") from None
-
-
-def _of_one(target: str, ids: bool, limit: int, store: str | None, as_json: bool) -> int:
-    from holdfast.cli.display.tables import print_ledger
-    from holdfast.engine.time_travel.checkpoints import find_position
-    from holdfast.views.usage import ledger
-
-    journal, (meant,) = reading_moments(store, target)
-    moment = find_position(journal.store, meant)
-    found = ledger(journal, moment.info.run, upto=moment.seq)
-    if as_json:
-        print_json({**found.as_json(ids=ids), "store": journal.store.url})
-    else:
-        print_ledger(found, ids, limit)
-    return 0
+def _chosen(
+    session: Session, runs: tuple[str, ...], workflow: str | None, since: float | None, family: bool
+) -> list[RunInfo]:
+    """Return the runs that are named, each once."""
+    if not runs:
+        found = session.store.runs(workflow=workflow)
+        # The facts of a run whose process died are as old as its start.
+        return [
+            info
+            for info in found
+            if since is None or info.updated_at >= since or info.status == RunStatus.RUNNING
+        ]
+    named = {text: find_position(session.store, text) for text in session.names(*runs)}
+    for text, found_at in named.items():
+        if found_at.seq is not None:
+            raise click.UsageError(f"{text} is a checkpoint; give it alone, without --by and --since")
+    infos = [found_at.info for found_at in named.values()]
+    if family:
+        return [info for info, _ in relatives(session.store, infos[0])]
+    return list({info.run: info for info in infos}.values())
 
 
-def _of_many(
-    runs: tuple[str, ...],
-    workflow: str | None,
-    since: float | None,
-    by: str,
-    family: bool,
-    ids: bool,
-    limit: int,
-    store: str | None,
-    as_json: bool,
-) -> int:
-    from holdfast.cli.display.tables import print_rows
-    from holdfast.views.charges import row_of, rows
-    from holdfast.views.usage import charges_of
-
-    journal, meant = reading_moments(store, *runs) if runs else (reading(store), [])
-    found = _runs(journal, meant, workflow, since, family)
+def _print_costs(
+    session: Session, found: list[RunInfo], since: float | None, by: str, ids: bool, limit: int
+) -> None:
     unread: dict[str, str] = {}
     charges = list(
-        charges_of(
-            journal,
+        usage.charges_of(
+            session.journal,
             [info.run for info in found],
             since=since,
             unreadable=lambda run, error: unread.update({run: str(error)}),
         )
     )
     whole, parts = row_of("total", charges), rows(charges, by, ids=ids)
-    if as_json:
-        print_json(
-            {
-                "store": journal.store.url,
-                "by": by,
-                "runs": len(found),
-                "total": whole.as_json(),
-                "rows": [row.as_json() for row in parts[:limit]],
-                "more": max(0, len(parts) - limit),
-                "unreadable": [{"run_id": run, "error": error} for run, error in unread.items()],
-            }
-        )
-    elif found:
-        print_rows(by, whole, parts, limit, len(found))
+    data: dict[str, Any] = {
+        "store": session.store.url,
+        "by": by,
+        "runs": len(found),
+        "total": whole,
+        "rows": parts[:limit],
+        "more": max(0, len(parts) - limit),
+        "unreadable": [{"run_id": run, "error": error} for run, error in unread.items()],
+    }
+    if session.as_json or not found:
+        session.print(data, f"no runs in {session.store.url} that match")
     else:
-        click.echo(f"no runs in {journal.store.url} that match")
+        facts = [("spent", spent_text(whole.spent) or "nothing"), ("wasted", _wasted(whole))]
+        print_facts([("runs", str(len(found))), *facts, ("time", f"{duration(whole.seconds)} in steps")])
+        _print_rows(by, parts, limit)
     for error in unread.values():
-        click.echo(f"left out, since it cannot be read: {one_line(error, _LONGEST)}", err=True)
-    return 0
+        click.echo(f"left out, since it cannot be read: {one_line(error, 1000)}", err=True)
 
 
-def _runs(
-    journal: Journal, meant: list[str], workflow: str | None, since: float | None, family: bool
-) -> list[RunInfo]:
-    """The runs that are meant, each once."""
-    from holdfast.engine.time_travel.checkpoints import find_position
-    from holdfast.values import RunStatus
-    from holdfast.views.family import relatives
-
-    if not meant:
-        every = journal.store.runs(workflow=workflow)
-        # The facts of a run whose process died are as old as its start.
-        return [
-            info
-            for info in every
-            if since is None or info.updated_at >= since or info.status == RunStatus.RUNNING
+def _print_ledger(ledger: RunLedger, ids: bool, limit: int) -> None:
+    own = ledger.own
+    saved = f"{_portion(ledger.saved)}, by {count(ledger.resumes, 'resume')}" if ledger.resumes else ""
+    print_facts(
+        [
+            ("run", ledger.run_id),
+            ("workflow", ledger.workflow),
+            ("status", str(ledger.status)),
+            ("spent", spent_text(ledger.total) or "nothing"),
+            ("before the fork", spent_text(ledger.inherited)),
+            ("wasted", _wasted(own)),
+            ("time", f"{duration(own.seconds)} in steps, executed for {duration(ledger.executed_seconds)}"),
+            ("saved", saved),
+            ("reused", f"{_portion(ledger.reused)}, from other runs" if ledger.reused.steps else ""),
         ]
-    moments = [find_position(journal.store, text) for text in meant]
-    for text, named in zip(meant, moments, strict=True):
-        if named.seq is not None:
-            raise click.UsageError(f"{text} is a moment of a run; give it alone, without --by and --since")
-    if family:
-        return [info for info, _ in relatives(journal.store, moments[0].info)]
-    return list({moment.info.run: moment.info for moment in moments}.values())
+    )
+    _print_rows("step", ledger.by_step(ids=ids), limit)
+    _print_rows("model", ledger.by_model(), limit)
+
+
+def _wasted(row: Row) -> str:
+    parts = [money(row.wasted.cost) if row.wasted.cost else ""]
+    parts.append(duration(row.wasted_seconds) if row.wasted_seconds else "")
+    return ", ".join(part for part in parts if part)
+
+
+def _portion(portion: Portion) -> str:
+    cost = f", {money(portion.cost)}" if portion.cost else ""
+    return f"{count(portion.steps, 'step')}, {duration(portion.seconds)}{cost}"
+
+
+def _print_rows(by: str, rows: Sequence[Row], limit: int) -> None:
+    if not rows:
+        return
+    timed = ("done", "time") if by != "model" else ()
+    click.echo()
+    columns = (BY[by], *timed, "calls", "in", "out", "cost", "wasted")
+    print_table(columns, [_cells(row, bool(timed)) for row in rows[:limit]])
+    if len(rows) > limit:
+        click.echo(f"… {len(rows) - limit} more; see them with --limit {len(rows)}")
+
+
+def _cells(row: Row, timed: bool) -> list[str]:
+    spent = row.spent
+    cost = money(spent.cost) + ("+" if spent.unpriced else "")
+    numbers = [str(spent.calls), str(spent.input_tokens), str(spent.output_tokens), cost]
+    times = [str(row.steps or ""), duration(row.seconds)] if timed else []
+    return [row.name or "(unnamed)", *times, *(numbers if spent.calls else [""] * 4), _wasted(row)]

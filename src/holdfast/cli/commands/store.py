@@ -1,9 +1,10 @@
-"""`holdfast store`: copying runs between stores, and looking after a store as a whole."""
+"""`holdfast store`: checking and repairing a store, copying runs, measuring and migrating."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -16,87 +17,119 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli import errors
-from holdfast.cli.display.show import place_of_store
-from holdfast.cli.display.tables import print_json, print_label
-from holdfast.cli.display.text import count, moment, one_line
+from holdfast.cli.command_lines import store_words
+from holdfast.cli.options import JSON, STORE, WORKFLOW_NAME, YES, number
 from holdfast.cli.output import CLEAR_LINE, PLAIN, RED, control
-from holdfast.cli.reading import confirm, json_option, yes_option
-from holdfast.cli.store_option import (
-    chosen_url,
-    exists,
-    meant_run,
-    open_existing,
-    same_store,
-    store_option,
-    store_place,
+from holdfast.cli.render import (
+    count,
+    local_time,
+    one_line,
+    print_facts,
+    print_json,
+    print_label,
+    print_table,
+    size,
 )
-from holdfast.engine.transfer import CopiedRun, CopyOutcome, CopyReport
+from holdfast.cli.session import Session, command
+from holdfast.cli.store_option import chosen_url, exists, meant_run, open_existing, same_store, store_place
+from holdfast.engine.owner import describe, has_owner
+from holdfast.engine.transfer import CopyOutcome, CopyReport, copy_runs
 from holdfast.errors import StoreError
+from holdfast.integrity.check import check_store
+from holdfast.integrity.repair import repair_store
+from holdfast.integrity.report import StoreReport
+from holdfast.state.encryption import Seal
+from holdfast.stores import open_store
+from holdfast.stores.base import SCHEMA_VERSION
+from holdfast.stores.maintenance import schema_version, usage_of
 from holdfast.values import RunStatus
+from holdfast.views.plain import iso, when
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from holdfast.integrity.report import RunReport, StoreRepair, StoreReport
+    from holdfast.integrity.report import RunReport, StoreRepair
     from holdfast.stores.base import Store
+    from holdfast.stores.maintenance import Usage
+
+_LONGEST = 1000
 
 
 @click.group()
 def store() -> None:
-    """Check and repair a store, copy runs between stores, measure a store, bring its schema up to date.
+    """Check and repair a store, copy runs between stores, measure a store, migrate its schema.
 
     \b
     Example:
+      holdfast store fsck
       holdfast store copy .holdfast/runs.db postgresql://localhost/holdfast
       holdfast store stats
     """
 
 
-@store.command()
-@click.argument("source", metavar="FROM")
-@click.argument("target", metavar="TO")
-@click.argument("runs", metavar="[RUN]...", nargs=-1)
-@click.option("--workflow", metavar="NAME", help="Only the runs of this workflow.")
-@click.option(
-    "--status",
-    "statuses",
-    type=click.Choice([status.value for status in RunStatus]),
-    multiple=True,
-    help="Only runs that stand like this. May be repeated.",
+class ProgressLine:
+    """A line on stderr that says how far a command is, if a terminal shows it."""
+
+    EVERY = 0.1
+    """How many seconds pass at least between two updates."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self._began, self._updated = time.monotonic(), 0.0
+
+    def show(self, done: int, total: int, text: Callable[[float], str]) -> None:
+        """Update the line, with a text that gets the seconds since the beginning."""
+        now = time.monotonic()
+        if self._shown and (now - self._updated >= self.EVERY or done == total):
+            self._updated = now
+            _clear_line()
+            click.echo(f"{done} of {total} runs{text(now - self._began)}", nl=False, err=True)
+
+    def close(self) -> None:
+        """Remove the line."""
+        if self._shown and self._updated:
+            _clear_line()
+
+
+def _clear_line() -> None:
+    if sys.stderr.isatty():
+        control(CLEAR_LINE, err=True)
+
+
+# `holdfast store copy`.
+
+
+@command(
+    click.argument("source", metavar="FROM"),
+    click.argument("target", metavar="TO"),
+    click.argument("runs", metavar="[RUN]...", nargs=-1),
+    WORKFLOW_NAME,
+    click.option(
+        "--status",
+        "statuses",
+        type=click.Choice([status.value for status in RunStatus]),
+        multiple=True,
+        help="Only runs with this status. May be repeated.",
+    ),
+    click.option("--move", is_flag=True, help="Delete each run from FROM once its copy has been read back."),
+    number("--wait", 0.0, "SECONDS", "With --move: how long a run under way may take to pause.", 30.0),
+    click.option(
+        "--foreign",
+        is_flag=True,
+        help="FROM is untrusted: each copy has to be confirmed before it is resumed; commands in its inbox stay.",
+    ),
+    JSON,
+    group=store,
 )
-@click.option("--move", is_flag=True, help="Delete each run from FROM once its copy has been read back.")
-@click.option(
-    "--wait",
-    type=click.FloatRange(0),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --move: how long a run under way may take to pause.",
-)
-@click.option(
-    "--foreign",
-    is_flag=True,
-    help="FROM is a stranger's: each copy has to be confirmed before it is resumed; commands in its inbox stay.",
-)
-@json_option
 def copy(
-    source: str,
-    target: str,
-    runs: tuple[str, ...],
-    workflow: str | None,
-    statuses: tuple[str, ...],
-    move: bool,
-    wait: float,
-    foreign: bool,
-    as_json: bool,
+    session: Session, source: str, target: str, runs: tuple[str, ...], move: bool, foreign: bool, **which: Any
 ) -> int:
     """Copy runs from one store to another, or move them: all, or those that are named.
 
-    FROM and TO are URLs of stores, RUN is a run's id or its beginning. Every checksum is verified on the way; a
-    damaged run, or one that TO has with another history, is left out, and then the exit code is 1. Copying again
-    brings what is new. A run under way is copied as far as it is, and can be resumed there; with --move it is
-    asked to pause first. A store that somebody gave you is a stranger's file: copy it with --foreign before you
-    resume any of its runs.
+    FROM and TO are URLs of stores. Every checksum is verified on the way; a damaged run, or one that TO has with
+    another history, is left out, and then the exit code is 1. Copying again copies what is new. A run under way is
+    copied as far as it is, and can be resumed there; with --move it is asked to pause first. A store that somebody gave
+    you is untrusted: copy it with --foreign before you resume any of its runs.
 
     \b
     Example:
@@ -104,42 +137,32 @@ def copy(
       holdfast store copy given.db .holdfast/runs.db --foreign
       holdfast store copy .holdfast/runs.db postgresql://localhost/holdfast --move
     """
-    from holdfast.engine.transfer import copy_runs
-    from holdfast.stores import open_store
-
     if foreign and move:
-        raise click.UsageError("runs of a stranger's store are copied, not moved; give --foreign or --move")
+        raise click.UsageError("runs of an untrusted store are copied, not moved; give --foreign or --move")
     here_url, there_url = (_on_disk(url) for url in (source, target))
     if same_store(here_url, there_url):
         raise click.UsageError(f"FROM and TO are the same store, {here_url}")
-    here = open_existing(here_url)
-    try:
-        wanted = [meant_run(here, run) for run in runs] or None
-        there = open_store(there_url)
-        try:
-            progress = CopyProgress()
-            with stoppable() as stopped:
-                report = copy_runs(
-                    here,
-                    there,
-                    runs=wanted,
-                    workflow=workflow,
-                    status=statuses or None,
-                    move=move,
-                    wait=wait,
-                    foreign=foreign,
-                    progress=progress,
-                    stopped=stopped,
-                )
-            progress.close()
-        finally:
-            there.close()
-    finally:
-        here.close()
-    if as_json:
-        print_json(report_as_json(report, here_url, there_url))
-    else:
-        tell(report, here_url, there_url)
+    here = session.enter_context(contextlib.closing(open_existing(here_url)))
+    wanted = [meant_run(here, run) for run in runs] or None
+    there = session.enter_context(contextlib.closing(open_store(there_url)))
+    line = ProgressLine()
+    with _interruptible() as stopped:
+        report = copy_runs(
+            here,
+            there,
+            runs=wanted,
+            workflow=which["workflow"],
+            status=which["statuses"] or None,
+            move=move,
+            wait=which["wait"],
+            foreign=foreign,
+            progress=lambda _, done, total: line.show(
+                done, total, lambda seconds: f", {done / max(seconds, 0.001):,.0f} runs/s"
+            ),
+            stopped=stopped,
+        )
+    line.close()
+    _print_copies(session, report, here_url, there_url)
     if report.stopped:
         return errors.INTERRUPTED
     return errors.FAILED if report.problems else errors.COMPLETED
@@ -152,307 +175,16 @@ def _on_disk(text: str) -> str:
     return url
 
 
-@store.command()
-@store_option
-@json_option
-def stats(store: str | None, as_json: bool) -> int:
-    """Tell what a store holds: runs by status, checkpoints, sizes, who drives, the largest runs.
-
-    \b
-    Example:
-      holdfast store stats
-      holdfast store stats --store postgresql://localhost/holdfast --json
-    """
-    from holdfast.cli.display.tables import print_usage, usage_as_json
-    from holdfast.stores.maintenance import usage_of
-
-    url = chosen_url(store)
-    opened = open_existing(url)
-    try:
-        usage, drivers = usage_of(opened), _drivers(opened)
-    finally:
-        opened.close()
-    if as_json:
-        print_json(usage_as_json(usage, url, drivers))
-    else:
-        print_usage(usage, url, drivers)
-    return errors.COMPLETED
-
-
-def _drivers(store: Store) -> dict[str, int]:
-    """The live processes that drive runs, each with how many."""
-    from holdfast.engine.owner import describe, has_owner
-
-    running = [info for info in store.runs(status=[RunStatus.RUNNING.value]) if has_owner(store, info)]
-    return dict(Counter(describe(info.driver) for info in running).most_common())
-
-
-@store.command()
-@click.option("--check", is_flag=True, help="Only tell; exit code 1 if something is to be done.")
-@store_option
-@json_option
-def migrate(check: bool, store: str | None, as_json: bool) -> int:
-    """Create the schema of a store, or verify its version.
-
-    A store is created by the first process that opens it. On PostgreSQL, roles that may not create the
-    schema need its owner to do this before they use it.
-
-    \b
-    Example:
-      holdfast store migrate --check
-      holdfast store migrate --store postgresql://owner@localhost/holdfast
-    """
-    from holdfast.cli.display.tables import schema_as_json, schema_text
-    from holdfast.stores import open_store
-    from holdfast.stores.maintenance import schema_version
-
-    url = chosen_url(store)
-    place = store_place(url)
-    if check and place is not None and not place.exists():
-        raise StoreError(f"there is no store at {url} yet; the first run, or this without --check, makes it")
-    before = after = schema_version(url, place)
-    if not check:
-        open_store(url).close()
-        after = schema_version(url, place)
-    if as_json:
-        print_json(schema_as_json(url, before, after))
-    else:
-        click.echo(schema_text(url, before, after))
-    return errors.COMPLETED if after else errors.FAILED
-
-
-# `holdfast store fsck`: verifying every run of a store, and repairing what is damaged.
-
-
-_EVERY = 0.1
-_LONGEST = 1000
-
-
-@store.command()
-@click.argument("runs", metavar="[RUN]...", nargs=-1)
-@click.option("--repair", is_flag=True, help="Repair what is damaged; what is replaced is put aside.")
-@click.option(
-    "--aside",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="With --repair: the folder for what is replaced. By default STORE.lost+found beside the store, or "
-    "lost+found where the store is on a server.",
-)
-@yes_option
-@store_option
-@json_option
-def fsck(
-    runs: tuple[str, ...], repair: bool, aside: Path | None, yes: bool, store: str | None, as_json: bool
-) -> int:
-    """Verify every run of a store, or those that are named: all checksums, snapshots, checkpoints and facts.
-
-    Tells what is damaged, what is intact, and the last good checkpoint; the exit code is 1 if something is damaged.
-    With --repair a run whose journal is damaged stays as it is, and a new run, RUN-repaired, has everything up to
-    the damage and can be resumed; snapshots, facts and indexes are written anew.
-
-    \b
-    Example:
-      holdfast store fsck
-      holdfast store fsck research-7 --repair
-    """
-    from holdfast.integrity.check import check_store
-    from holdfast.integrity.repair import repair_store
-    from holdfast.state.encryption import Seal
-
-    if (aside is not None or yes) and not repair:
-        raise click.UsageError("--aside and --yes belong to --repair")
-    url = chosen_url(store)
-    opened = _opened(url)
-    if isinstance(opened, str):
-        return _told_unopened(url, opened, as_json)
-    seal = Seal.from_environment(os.environ)
-    try:
-        wanted = [_meant(opened, run) for run in runs] or None
-        progress = CheckProgress()
-        report = check_store(opened, wanted, seal=seal, progress=progress)
-        progress.close()
-        done = None
-        if repair and not report.is_fine:
-            _confirm(report, yes)
-            done = repair_store(opened, wanted, seal=seal, aside=aside, progress=progress)
-            report = check_store(opened, wanted, seal=seal, progress=progress)
-            progress.close()
-    finally:
-        opened.close()
-    if as_json:
-        data = report.as_json()
-        print_json({**data, "store": url, "repair": done.as_json() if done else None})
-    else:
-        _tell(report, done, url)
-    return errors.COMPLETED if report.is_fine else errors.FAILED
-
-
-def _opened(url: str) -> Store | str:
-    """The store, or why it cannot even be opened."""
-    try:
-        return open_existing(url)
-    except StoreError as error:
-        if not exists(url):
-            raise
-        return str(error)
-
-
-def _told_unopened(url: str, problem: str, as_json: bool) -> int:
-    from holdfast.integrity.report import StoreReport
-
-    report = StoreReport(url, medium=(problem,))
-    if as_json:
-        print_json({**report.as_json(), "repair": None})
-    else:
-        _tell(report, None, url)
-    return errors.FAILED
-
-
-def _meant(store: Store, run: str) -> str:
-    """A run's id by its beginning; what is damaged may stand in the way of looking for it."""
-    try:
-        return meant_run(store, run)
-    except StoreError:
-        return run
-
-
-def _confirm(report: StoreReport, yes: bool) -> None:
-    what = f"{count(len(report.damaged), 'run')} of {report.store}" if report.damaged else report.store
-    confirm(f"repair {what}", yes)
-
-
-class CheckProgress:
-    """A line on stderr that says how far a check is, if a terminal shows it."""
-
-    def __init__(self) -> None:
-        self._shown, self._told = sys.stderr.isatty(), 0.0
-
-    def __call__(self, done: int, total: int, run: str) -> None:
-        """Tell which run is next."""
-        now = time.monotonic()
-        if self._shown and now - self._told >= _EVERY:
-            self._told = now
-            control(CLEAR_LINE, err=True)
-            click.echo(f"{done} of {total} runs: {one_line(run)}", nl=False, err=True)
-
-    def close(self) -> None:
-        """Take the line away."""
-        if self._shown and self._told:
-            control(CLEAR_LINE, err=True)
-
-
-def _tell(report: StoreReport, done: StoreRepair | None, url: str) -> None:
-    for problem in report.medium:
-        print_label("damaged", RED)
-        click.echo(f" store: {one_line(problem, _LONGEST)}")
-    for run in report.runs:
-        if not run.is_fine:
-            _tell_run(run)
-    for leftover in report.leftovers:
-        click.echo(f"left over, harmless: {one_line(leftover, _LONGEST)}")
-    if done is not None:
-        _tell_done(done)
-    sealed = sum(run.sealed for run in report.runs)
-    if sealed:
-        text = f"{count(sealed, 'run')} are encrypted: without HOLDFAST_KEY only checksums were verified"
-        click.echo(text, err=True)
-    if any(run.is_repairable for run in report.runs):
-        click.echo(f"repair with: holdfast store fsck --repair{place_of_store(url)}")
-    damaged = len(report.damaged)
-    fine = count(len(report.runs) - damaged, "run")
-    ends = (
-        f"{count(damaged, 'run')} damaged"
-        if damaged
-        else ("nothing damaged" if report.is_fine else "damaged")
-    )
-    click.echo(f"{url}: {fine} fine, {ends}")
-
-
-def _tell_run(run: RunReport) -> None:
-    print_label(*(("repaired", PLAIN) if run.repaired_as else ("damaged", RED)))
-    click.echo(f" run {one_line(run.run)} (workflow {one_line(run.workflow)}, {one_line(run.status)})")
-    for damage in run.damages:
-        click.echo(f"  {one_line(str(damage), _LONGEST)}")
-    facts: list[tuple[str, Any]] = [("intact", _intact(run)), ("last good checkpoint", _last_good(run))]
-    for name, text in [*facts, ("remedy", run.remedy)]:
-        if text:
-            click.echo(f"  {name}: {text}")
-
-
-def _intact(run: RunReport) -> str:
-    if run.intact is None:
-        return "nothing"
-    first = max(run.intact.start, 1)
-    return f"entries {first} to {run.intact.end} of {max(run.head, run.intact.end)}"
-
-
-def _last_good(run: RunReport) -> str:
-    good = run.last_good
-    if good is None:
-        return "none"
-    place = f"wave {good.wave}" + (f" of {one_line(good.frame)}" if good.frame else "")
-    after = f" after {one_line(', '.join(good.nodes))}" if good.nodes else ""
-    return f"{good.id}, {place}{after}, {moment(good.created_at)}"
-
-
-def _tell_done(done: StoreRepair) -> None:
-    for text in done.medium:
-        click.echo(f"done: {one_line(text, _LONGEST)}")
-    for repair in done.runs:
-        for text in repair.done:
-            click.echo(f"done: run {one_line(repair.run)}: {one_line(text, _LONGEST)}")
-        if repair.refused:
-            click.echo(
-                f"not repaired: run {one_line(repair.run)}: {one_line(repair.refused, _LONGEST)}", err=True
-            )
-    for path in done.aside:
-        click.echo(f"put aside: {path}")
-
-
-# Copying runs from the command line: how it goes on, stopping it between runs, and what is told of it.
-
-
-"""How many seconds pass at least between two lines that tell how it goes on."""
-
-
-class CopyProgress:
-    """A line on stderr that says how far a copy is, if a terminal shows it."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-        self._began, self._told = time.monotonic(), 0.0
-
-    def __call__(self, copied: CopiedRun, done: int, total: int) -> None:
-        """Tell of one more run."""
-        now = time.monotonic()
-        if self._shown and (now - self._told >= _EVERY or done == total):
-            self._told = now
-            speed = done / max(now - self._began, 0.001)
-            _clear()
-            click.echo(f"{done} of {total} runs, {speed:,.0f} runs/s", nl=False, err=True)
-
-    def close(self) -> None:
-        """Take the line away."""
-        if self._shown and self._told:
-            _clear()
-
-
-def _clear() -> None:
-    """Take a line away again, on a terminal."""
-    if sys.stderr.isatty():
-        control(CLEAR_LINE, err=True)
-
-
 @contextlib.contextmanager
-def stoppable() -> Iterator[Callable[[], bool]]:
-    """Let Ctrl+C only be remembered, the first time; whether it came."""
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Remember the first Ctrl+C instead of raising it; yield a function that returns True after it."""
     came: list[int] = []
 
     def remember(number: int, frame: FrameType | None) -> None:
         if came:
             raise KeyboardInterrupt
         came.append(number)
-        _clear()
+        _clear_line()
         click.echo("stopping after this run; press Ctrl+C again to stop at once", err=True)
 
     if threading.current_thread() is not threading.main_thread():
@@ -465,39 +197,280 @@ def stoppable() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def report_as_json(report: CopyReport, source: str, target: str) -> dict[str, Any]:
-    """Keys: from, to, stopped, counts, runs."""
+COPY_KEYS = "from, to, stopped, counts, runs"
+COPIED_KEYS = "run_id, workflow, outcome, entries, bytes, note"
+
+
+def _print_copies(session: Session, report: CopyReport, source: str, target: str) -> None:
+    """Print what became of the runs: in one line, and on stderr the notes to single runs."""
     counts = {str(outcome): report.count(outcome) for outcome in CopyOutcome}
-    runs = [run_as_json(run) for run in report.runs]
-    return {"from": source, "to": target, "stopped": report.stopped, "counts": counts, "runs": runs}
-
-
-def run_as_json(copied: CopiedRun) -> dict[str, Any]:
-    """Keys: run_id, workflow, outcome, entries, bytes, note."""
-    return {
-        "run_id": copied.run,
-        "workflow": copied.workflow,
-        "outcome": str(copied.outcome),
-        "entries": copied.entries,
-        "bytes": copied.size,
-        "note": copied.note or None,
-    }
-
-
-def tell(report: CopyReport, source: str, target: str) -> None:
-    """Tell people what became of the runs: in one line, and what they should know of single ones on stderr."""
-    from holdfast.views.plain import size_text
-
-    for run in report.runs:
-        if run.note:
-            label = f"left out ({run.outcome})" if run.is_problem else "note"
-            click.echo(f"{label}: run {one_line(run.run)}: {one_line(run.note, 500)}", err=True)
-    entries = sum(run.entries for run in report.runs)
-    size = sum(run.size for run in report.runs)
-    became = [
-        f"{count(report.count(outcome), 'run')} {outcome}" for outcome in CopyOutcome if report.count(outcome)
-    ]
-    stopped = "stopped: " if report.stopped else ""
+    if session.as_json:
+        runs = [
+            {
+                "run_id": copied.run,
+                "workflow": copied.workflow,
+                "outcome": str(copied.outcome),
+                "entries": copied.entries,
+                "bytes": copied.size,
+                "note": copied.note or None,
+            }
+            for copied in report.runs
+        ]
+        stopped = report.stopped
+        print_json({"from": source, "to": target, "stopped": stopped, "counts": counts, "runs": runs})
+        return
+    for copied in report.runs:
+        if copied.note:
+            label = f"left out ({copied.outcome})" if copied.is_problem else "note"
+            click.echo(f"{label}: run {one_line(copied.run)}: {one_line(copied.note, 500)}", err=True)
+    entries = sum(copied.entries for copied in report.runs)
     noun = "entry" if entries == 1 else "entries"
-    brought = f" ({entries:,} new {noun}, {size_text(size)})" if entries else ""
-    click.echo(f"{stopped}{', '.join(became) or 'no runs to copy'}{brought}, from {source} to {target}")
+    new = f" ({entries:,} new {noun}, {size(sum(copied.size for copied in report.runs))})" if entries else ""
+    became = ", ".join(f"{count(number, 'run')} {outcome}" for outcome, number in counts.items() if number)
+    click.echo(
+        f"{'stopped: ' if report.stopped else ''}{became or 'no runs to copy'}{new}, from {source} to {target}"
+    )
+
+
+# `holdfast store stats`.
+
+
+_COUNTED = ("entries", "snapshots", "messages")
+_STATS = ("kind", "place", "namespace", "schema", "disk_bytes", "runs", "statuses", "entries", "checkpoints")
+_STATS_TOO = ("snapshots", "messages", "entry_bytes", "snapshot_bytes", "message_bytes")
+STATS_KEYS = f"store, {', '.join((*_STATS, *_STATS_TOO))}, oldest, newest, owners, largest"
+
+
+@command(STORE, JSON, group=store)
+def stats(session: Session) -> None:
+    """Print what a store holds: runs by status, checkpoints, sizes, owners, the largest runs.
+
+    \b
+    Example:
+      holdfast store stats
+      holdfast store stats --store postgresql://localhost/holdfast --json
+    """
+    url, usage, owners = session.url(), usage_of(session.store), _owners(session.store)
+    if session.as_json:
+        times = {name: getattr(usage, name) for name in ("oldest", "newest")}
+        large = [
+            {"run_id": run.run, "workflow": run.workflow, "status": run.status}
+            | {"entries": run.entries, "bytes": run.size}
+            for run in usage.largest
+        ]
+        print_json(
+            {"store": url}
+            | {name: getattr(usage, name) for name in (*_STATS, *_STATS_TOO)}
+            | {name: None if at is None else iso(when(at)) for name, at in times.items()}
+            | {"owners": [{"owner": owner, "runs": runs} for owner, runs in owners.items()], "largest": large}
+        )
+        return
+    print_facts(_stats_facts(usage, url, owners))
+    if usage.largest:
+        click.echo()
+        columns = ("largest runs", "workflow", "status", "entries", "size")
+        rows = [
+            [run.run, run.workflow, run.status, str(run.entries), size(run.size)] for run in usage.largest
+        ]
+        print_table(columns, rows)
+
+
+def _owners(store: Store) -> dict[str, int]:
+    """Return the live processes that execute runs, each with how many."""
+    running = [info for info in store.runs(status=[RunStatus.RUNNING.value]) if has_owner(store, info)]
+    return dict(Counter(describe(info.driver) for info in running).most_common())
+
+
+def _stats_facts(usage: Usage, url: str, owners: dict[str, int]) -> list[tuple[str, str]]:
+    by_status = ", ".join(f"{number} {status}" for status, number in usage.statuses.items())
+    amounts = [
+        (name, _amount(getattr(usage, name), getattr(usage, f"{noun}_bytes")))
+        for name, noun in zip(_COUNTED, ("entry", "snapshot", "message"), strict=True)
+    ]
+    return [
+        ("store", url),
+        ("kind", usage.kind),
+        ("place", usage.place if usage.place != url else ""),
+        ("namespace", usage.namespace),
+        ("schema", "" if usage.schema is None else str(usage.schema)),
+        ("on disk", size(usage.disk_bytes)),
+        ("runs", f"{usage.runs:,}" + (f" ({by_status})" if by_status else "")),
+        ("checkpoints", "" if usage.checkpoints is None else f"{usage.checkpoints:,}"),
+        *amounts,
+        ("oldest run", "" if usage.oldest is None else local_time(when(usage.oldest))),
+        ("last change", "" if usage.newest is None else local_time(when(usage.newest))),
+        ("owners", ", ".join(f"{owner} ({count(runs, 'run')})" for owner, runs in owners.items())),
+    ]
+
+
+def _amount(number: int | None, bytes_: int | None) -> str:
+    return "" if number is None else f"{number:,}, {size(bytes_)}"
+
+
+# `holdfast store migrate`.
+
+
+MIGRATE_KEYS = "store, from, to, newest"
+
+
+@command(
+    click.option("--check", is_flag=True, help="Only report; exit code 1 if something is to be done."),
+    STORE,
+    JSON,
+    group=store,
+)
+def migrate(session: Session, check: bool) -> int:
+    """Create the schema of a store, or verify its version.
+
+    A store is created by the first process that opens it. On PostgreSQL, roles that may not create the schema need its
+    owner to do this before they use it.
+
+    \b
+    Example:
+      holdfast store migrate --check
+      holdfast store migrate --store postgresql://owner@localhost/holdfast
+    """
+    url = session.url()
+    place = store_place(url)
+    if check and place is not None and not place.exists():
+        raise StoreError(f"there is no store at {url} yet; the first run, or this without --check, makes it")
+    before = after = schema_version(url, place)
+    if not check:
+        open_store(url).close()
+        after = schema_version(url, place)
+    missing = f"there is no schema yet; run `holdfast store migrate --store {shlex.quote(url)}`"
+    text = f"schema {after} {'is up to date' if before else 'was created'}" if after else missing
+    data = {"store": url, "from": before, "to": after, "newest": SCHEMA_VERSION}
+    session.print(data, f"{url}: {text}")
+    return errors.COMPLETED if after else errors.FAILED
+
+
+# `holdfast store fsck`.
+
+
+@command(
+    click.argument("runs", metavar="[RUN]...", nargs=-1),
+    click.option("--repair", is_flag=True, help="Repair what is damaged; what is replaced is put aside."),
+    click.option(
+        "--aside",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="With --repair: the folder for what is replaced. By default STORE.lost+found beside the store, or "
+        "lost+found where the store is on a server.",
+    ),
+    YES,
+    STORE,
+    JSON,
+    group=store,
+)
+def fsck(session: Session, runs: tuple[str, ...], repair: bool, aside: Path | None, yes: bool) -> int:
+    """Verify every run of a store, or those that are named: all checksums, snapshots, checkpoints and facts.
+
+    Prints what is damaged, what is intact, and the last good checkpoint; the exit code is 1 if something is damaged.
+    With --repair a run whose journal is damaged stays as it is, and a new run, RUN-repaired, has everything up to the
+    damage and can be resumed; snapshots, facts and indexes are written again.
+
+    \b
+    Example:
+      holdfast store fsck
+      holdfast store fsck research-7 --repair
+    """
+    if (aside is not None or yes) and not repair:
+        raise click.UsageError("--aside and --yes belong to --repair")
+    url, done = session.url(), None
+    try:
+        opened = session.store
+    except StoreError as error:
+        if not exists(url):
+            raise
+        _print_report(session, StoreReport(url, medium=(str(error),)), None, url)
+        return errors.FAILED
+    seal, line = Seal.from_environment(os.environ), ProgressLine()
+
+    def progress(checked: int, total: int, run: str) -> None:
+        line.show(checked, total, lambda seconds: f": {one_line(run)}")
+
+    wanted = [_meant(opened, run) for run in runs] or None
+    report = check_store(opened, wanted, seal=seal, progress=progress)
+    line.close()
+    if repair and not report.is_fine:
+        damaged = f"{count(len(report.damaged), 'run')} of " if report.damaged else ""
+        session.confirm(f"repair {damaged}{report.store}", yes)
+        done = repair_store(opened, wanted, seal=seal, aside=aside, progress=progress)
+        report = check_store(opened, wanted, seal=seal, progress=progress)
+        line.close()
+    _print_report(session, report, done, url)
+    return errors.COMPLETED if report.is_fine else errors.FAILED
+
+
+def _meant(store: Store, run: str) -> str:
+    """Return a run's id by its beginning, unless damage prevents the search."""
+    try:
+        return meant_run(store, run)
+    except StoreError:
+        return run
+
+
+def _print_report(session: Session, report: StoreReport, done: StoreRepair | None, url: str) -> None:
+    if session.as_json:
+        print_json({**report.as_json(), "store": url, "repair": done})
+        return
+    for problem in report.medium:
+        print_label("damaged", RED)
+        click.echo(f" store: {one_line(problem, _LONGEST)}")
+    for run in report.runs:
+        if not run.is_fine:
+            _print_damaged(run)
+    for leftover in report.leftovers:
+        click.echo(f"left over, harmless: {one_line(leftover, _LONGEST)}")
+    if done is not None:
+        _print_repair(done)
+    sealed = sum(run.sealed for run in report.runs)
+    if sealed:
+        text = f"{count(sealed, 'run')} are encrypted: without HOLDFAST_KEY only checksums were verified"
+        click.echo(text, err=True)
+    if any(run.is_repairable for run in report.runs):
+        click.echo(f"repair with: holdfast store fsck --repair{store_words(url)}")
+    damaged = len(report.damaged)
+    sound = "nothing damaged" if report.is_fine else "damaged"
+    ends = f"{count(damaged, 'run')} damaged" if damaged else sound
+    click.echo(f"{url}: {count(len(report.runs) - damaged, 'run')} fine, {ends}")
+
+
+def _print_damaged(run: RunReport) -> None:
+    print_label(*(("repaired", PLAIN) if run.repaired_as else ("damaged", RED)))
+    click.echo(f" run {one_line(run.run)} (workflow {one_line(run.workflow)}, {one_line(run.status)})")
+    for damage in run.damages:
+        click.echo(f"  {one_line(str(damage), _LONGEST)}")
+    facts = [("intact", _intact(run)), ("last good checkpoint", _last_good(run)), ("remedy", run.remedy)]
+    for name, text in facts:
+        if text:
+            click.echo(f"  {name}: {text}")
+
+
+def _intact(run: RunReport) -> str:
+    if run.intact is None:
+        return "nothing"
+    return f"entries {max(run.intact.start, 1)} to {run.intact.end} of {max(run.head, run.intact.end)}"
+
+
+def _last_good(run: RunReport) -> str:
+    good = run.last_good
+    if good is None:
+        return "none"
+    place = f"wave {good.wave}" + (f" of {one_line(good.frame)}" if good.frame else "")
+    after = f" after {one_line(', '.join(good.nodes))}" if good.nodes else ""
+    return f"{good.id}, {place}{after}, {local_time(good.created_at)}"
+
+
+def _print_repair(done: StoreRepair) -> None:
+    for text in done.medium:
+        click.echo(f"done: {one_line(text, _LONGEST)}")
+    for repair in done.runs:
+        name = one_line(repair.run)
+        for text in repair.done:
+            click.echo(f"done: run {name}: {one_line(text, _LONGEST)}")
+        if repair.refused:
+            click.echo(f"not repaired: run {name}: {one_line(repair.refused, _LONGEST)}", err=True)
+    for path in done.aside:
+        click.echo(f"put aside: {path}")

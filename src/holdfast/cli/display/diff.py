@@ -1,17 +1,16 @@
-"""How a difference looks in a terminal: a tree of lines, each with its sign, as many as there is room for."""
+"""A difference as text: a tree of lines, each with its sign, as many as there is room for."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 import click
 
-from holdfast.cli.display.tables import is_terminal, print_facts
-from holdfast.cli.display.text import count, moment
+from holdfast.cli.render import count, local_time, print_facts, print_styled
 from holdfast.views.diff.alignment import NEARBY, common_start
 from holdfast.views.diff.changes import (
     Change,
@@ -60,12 +59,17 @@ def print_difference(found: StateDifference, url: str, width: int, most: int | N
     print_facts([("from", _side(found.one)), ("to", _side(found.other)), *_facts(found), ("store", url)])
     click.echo()
     print_not_compared(found)
+    print_state_changes(found, width, most)
+
+
+def print_state_changes(found: StateDifference, width: int, most: int | None) -> None:
+    """Print the tree of a state's changes in at most `most` lines, or that there are none."""
     change = found.state.change
     if change is None:
-        click.echo("the states are the same" if not found.not_compared else "the other keys are the same")
+        click.echo("the other keys are the same" if found.not_compared else "the states are the same")
         return
     click.echo(f"state: {count(change.count, 'change')}")
-    _print_lines(lines_of(change, width), change.count, width, most)
+    print_changes(change, width, most)
 
 
 def print_not_compared(found: StateDifference) -> None:
@@ -76,32 +80,15 @@ def print_not_compared(found: StateDifference) -> None:
 
 def print_changes(change: Change, width: int, most: int | None) -> None:
     """Print the tree of a change in at most `most` lines."""
-    _print_lines(lines_of(change, width), change.count, width, most)
-
-
-def _print_lines(lines: Iterator[Line], total: int, width: int, most: int | None) -> None:
+    lines = lines_of(change, width)
     shown = list(itertools.islice(lines, most))
-    left = total - sum(line.changes for line in shown)
+    left = change.count - sum(line.changes for line in shown)
     is_cut = next(lines, None) is not None
-    _print([(line.sign, _fitted(line, width)) for line in shown])
+    print_styled([(_fitted(line, width), STYLES.get(line.sign, ""))] for line in shown)
     if left and is_cut:
         click.echo(f"… {count(left, 'more change')}; --all shows {'it' if left == 1 else 'them'}")
     elif is_cut:
         click.echo("… the rest of the last change is left out; --all shows it")
-
-
-def _print(lines: Iterable[tuple[str, str]]) -> None:
-    if not is_terminal():
-        for _, text in lines:
-            click.echo(text)
-        return
-    from rich.text import Text
-
-    from holdfast.cli.display.console import GatedConsole
-
-    console = GatedConsole(soft_wrap=True)
-    for sign, text in lines:
-        console.print(Text(text, STYLES.get(sign, "")))
 
 
 def _fitted(line: Line, width: int) -> str:
@@ -113,7 +100,7 @@ def _fitted(line: Line, width: int) -> str:
 
 def _side(side: Side) -> str:
     after = f"wave {side.wave} after {side.node}" if side.node else f"wave {side.wave}"
-    return escaped(f"{side.run_id} ({side.workflow}), {after}, {side.status}, {moment(side.at)}")
+    return escaped(f"{side.run_id} ({side.workflow}), {after}, {side.status}, {local_time(side.at)}")
 
 
 def _facts(found: StateDifference) -> list[tuple[str, str]]:
@@ -130,12 +117,12 @@ def _fact(value: Any) -> str:
 
 
 def lines_of(change: Change, width: int) -> Iterator[Line]:
-    """The lines of a state's difference, made as they are taken."""
+    """Yield the lines of a state's difference, made as they are taken."""
     return _inside(change, 0, width)
 
 
 def _inside(change: Change, depth: int, width: int) -> Iterator[Line]:
-    """The lines of what differs within a container or a text."""
+    """Yield the lines of what differs within a container or a text."""
     match change:
         case MapEdited(added, removed, changed):
             for key, inner in changed.items():
@@ -164,7 +151,7 @@ def _inside(change: Change, depth: int, width: int) -> Iterator[Line]:
 
 
 def _labelled(label: str, change: Change, depth: int, width: int) -> Iterator[Line]:
-    """The line that names what changed, and the lines of what differs in it."""
+    """Yield the line that names what changed, and the lines of what differs in it."""
     if isinstance(change, ObjectEdited):
         label, change = f"{label} ({escaped(change.type_name)})", change.change
     if isinstance(change, Replaced):
@@ -251,7 +238,7 @@ def _hunk_lines(hunk: Hunk, depth: int, room: int) -> Iterator[Line]:
 
 
 def _focused(lines: Sequence[str], others: Sequence[str], room: int) -> Iterator[str]:
-    """Lines as far as there is room; of long ones the part where they begin to differ from their counterparts."""
+    """Yield lines as far as there is room; of long ones the part where they differ from their counterparts."""
     for index, line in enumerate(lines):
         start = common_start(line, others[index]) if len(lines) == len(others) and len(line) > room else 0
         skipped = max(0, start - room // 3)
@@ -277,7 +264,7 @@ def _middle_cut(text: str, room: int) -> str:
 
 
 def value_text(value: Any, room: int) -> str:
-    """A value on one harmless line; texts and keys in quotes, so that they are not taken for something else."""
+    """Return a value on one harmless line; texts are quoted, so that they are not mistaken for other values."""
     if isinstance(value, str):
         return escaped(_beginning(json.dumps(value[: room + 1], ensure_ascii=False), room))
     if isinstance(value, (bytes, bytearray)):
@@ -296,7 +283,7 @@ def _label(key: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text in which everything that a terminal would obey, or not show, is written out as `\\x1b`."""
+    """Return text with control and invisible characters escaped as `\\x1b`."""
     return _ODD.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 

@@ -1,4 +1,4 @@
-"""A run told in plain lines, one per fact: for pipes, logs and terminals that can do no more."""
+"""A run as plain lines, one per event: for pipes, logs and simple terminals; and its events as NDJSON."""
 
 from __future__ import annotations
 
@@ -11,42 +11,39 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
-import click
-
+from holdfast.cli.command_lines import store_words
 from holdfast.cli.display.progress import ITEM, Place, Progress, place_of, step_of_pause
-from holdfast.cli.display.show import place_of_store
-from holdfast.cli.display.tables import json_text
-from holdfast.cli.display.text import clock, duration, moment, one_line, plain, visible
-from holdfast.cli.errors import told as explained
+from holdfast.cli.errors import told
+from holdfast.cli.options import STDOUT, ExecutionOptions
+from holdfast.cli.output import visible
+from holdfast.cli.render import clock, duration, json_text, local_time, one_line
 from holdfast.errors import StoreError
 from holdfast.events import Event, MultiObserver, Observer
 from holdfast.threads import started
 from holdfast.values import moment as time_of
+from holdfast.views.plain import plain
 
 if TYPE_CHECKING:
     from holdfast.fleet.worker import WorkerEvent
 
-
 DONE = "done"
-"""The helper node that gathers what became of items or members."""
+"""The helper node that gathers the results of items or members."""
 
-
+Answer = TypeVar("Answer")
+Scrub = Callable[[Any], Any]
 _LONGEST = 2_000
-_WHO_AND_WHY = ((" by ", "by"), (": ", "reason"))
 
 
 class Lines:
-    """An observer that writes a line for every fact, at once. A reader who leaves is no error."""
+    """An observer that writes a line for every event at once. A reader who leaves is no error."""
 
     def __init__(
         self,
         out: IO[str],
-        scrub: Callable[[Any], Any] | None = None,
+        scrub: Scrub | None = None,
         heartbeat: float | None = None,
         questions: Collection[str] = (),
     ) -> None:
@@ -64,13 +61,13 @@ class Lines:
             "graph.changed": self._changed,
             "node.start": self._started,
             "node.complete": self._completed,
-            "node.error": self._erred,
+            "node.error": self._failed,
             "node.retry": self._retried,
             "node.warning": self._passed_over,
-            "node.message": self._said,
+            "node.message": self._message,
             "checkpoint.fail": self._not_saved,
             "pause": self._paused,
-            "command": self._asked_for,
+            "command": self._command,
         }
 
     @property
@@ -79,12 +76,12 @@ class Lines:
         return self._handlers
 
     def start(self) -> None:
-        """Begin to tell which steps take long, if that is wanted."""
+        """Start the heartbeat, if one is wanted."""
         if self._beat is not None:
             self._beat.start()
 
     def stop(self) -> None:
-        """Tell nothing more of time."""
+        """Stop the heartbeat."""
         if self._beat is not None:
             self._beat.stop()
 
@@ -92,12 +89,12 @@ class Lines:
         """Write the line of an event, if it has one."""
         handler = self._handlers.get(event.type)
         if handler is not None and (text := handler(event)):
-            self._write(f"{clock(event.timestamp)} {one_line(text, _LONGEST)}\n")
+            self._write(event.timestamp, text)
 
-    def _write(self, line: str) -> None:
+    def _write(self, at: float, text: str) -> None:
         with self._lock:
             try:
-                self._out.write(line)
+                self._out.write(f"{clock(at)} {one_line(text, _LONGEST)}\n")
                 self._out.flush()
             except (OSError, ValueError):
                 self._handlers = {}
@@ -121,8 +118,8 @@ class Lines:
             return f"{place.label} failed{passed_over}" + (f": {error}" if error else "")
         if place.role not in ("", ITEM, DONE):
             return ""
-        said: Any = (data.get("update") or {}).get(place.path[-1])
-        status = said.get("status") if isinstance(said, Mapping) else None
+        record: Any = (data.get("update") or {}).get(place.path[-1])
+        status = record.get("status") if isinstance(record, Mapping) else None
         if status == "running":
             return ""
         if place.role == DONE:
@@ -131,18 +128,18 @@ class Lines:
         if status == "skipped":
             return f"{place.label} skipped"
         if status == "failed":
-            return f"{place.label} failed and is passed over: {self._text(said.get('error'))}"
+            return f"{place.label} failed and is passed over: {self._text(record.get('error'))}"
         if place.role == DONE and status is None:
             return ""
         return f"{place.label} done in {duration(seconds)}"
 
     def _whole(self, place: Place, step: str) -> tuple[str, float]:
-        """The step that a gathering node ends, and how long that has taken."""
+        """Return the step that a gathering node ends, and how long it has taken."""
         whole = step.replace(f":{DONE}#", "#")
         since = self._running.get(whole, (place.label, time.monotonic()))[1]
         return whole, time.monotonic() - since
 
-    def _erred(self, event: Event) -> str:
+    def _failed(self, event: Event) -> str:
         self._errors[event.data.get("step", "")] = self._text(event.data.get("error"))
         return ""
 
@@ -153,21 +150,21 @@ class Lines:
         return f"{_place(event).label} retry {event.data.get('attempt', 1) + 1} in {delay}: {error}"
 
     def _passed_over(self, event: Event) -> str:
-        """The step's own end tells it; an item that fails is told of as a failure of its step."""
+        """Remember the error for the line of the step's end; a failed item is a failure of its step."""
         place, step = _place(event), event.data.get("step", "")
         self._errors[step] = self._text(event.data.get("error"))
         if place.key is None:
             self._passed.add(step)
         return ""
 
-    def _said(self, event: Event) -> str:
+    def _message(self, event: Event) -> str:
         message = event.data.get("message")
         return f"{_place(event).label}: {self._text(message)}" if message is not None else ""
 
     def _resumed(self, event: Event) -> str:
         names = (name.partition(":")[0] for name in event.data.get("resume_node", "").split(", "))
         upcoming = ", ".join(dict.fromkeys(names))
-        return f"run {event.run_id} goes on" + (f" with {upcoming}" if upcoming else "")
+        return f"run {event.run_id} resumed" + (f" with {upcoming}" if upcoming else "")
 
     def _changed(self, event: Event) -> str:
         changes = dict.fromkeys(self._text(change) for change in event.data.get("changes", ()))
@@ -179,14 +176,16 @@ class Lines:
     def _paused(self, event: Event) -> str:
         step = step_of_pause(event)
         self._running.pop(step, None)
-        self._questions.add(place_of(step, event.node).path[-1])
-        return f"{place_of(step, event.node).label} waits: {self._text(event.data.get('prompt'))}"
+        place = place_of(step, event.node)
+        self._questions.add(place.path[-1])
+        return f"{place.label} waits: {self._text(event.data.get('prompt'))}"
 
-    def _asked_for(self, event: Event) -> str:
+    def _command(self, event: Event) -> str:
         data = event.data
-        by, why = (f"{mark}{data[name]}" if data.get(name) else "" for mark, name in _WHO_AND_WHY)
-        told = f" is refused: {data['refused']}" if data.get("refused") else f", as asked for{why}"
-        return self._text(f"{data.get('command')}{by}{told}")
+        by = f" by {data['by']}" if data.get("by") else ""
+        reason = f": {data['reason']}" if data.get("reason") else ""
+        result = f" is refused: {data['refused']}" if data.get("refused") else f", as asked for{reason}"
+        return self._text(f"{data.get('command')}{by}{result}")
 
     def _text(self, value: Any) -> str:
         return one_line(str(self._scrub(value)))
@@ -194,8 +193,7 @@ class Lines:
     def _still_running(self) -> None:
         now = time.monotonic()
         for label, since in list(self._running.values()):
-            text = f"{label} still running ({duration(now - since)})"
-            self._write(f"{clock(time.time())} {one_line(text, _LONGEST)}\n")
+            self._write(time.time(), f"{label} still running ({duration(now - since)})")
 
 
 def _place(event: Event) -> Place:
@@ -203,7 +201,7 @@ def _place(event: Event) -> Place:
 
 
 class Heartbeat:
-    """Calls a function every so many seconds, in a thread of its own, until it is stopped."""
+    """A thread that calls a function every so many seconds until it is stopped."""
 
     def __init__(self, seconds: float, beat: Callable[[], None]) -> None:
         self._seconds, self._beat = seconds, beat
@@ -211,15 +209,15 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._stopped.clear()
         thread = threading.Thread(target=self._run, name="holdfast-heartbeat", daemon=True)
-        with suppress(RuntimeError, MemoryError):  # Without a thread there is no heartbeat, and all else.
+        with contextlib.suppress(RuntimeError, MemoryError):  # Without a thread there is no heartbeat.
             started(thread)
             self._thread = thread
 
     def stop(self) -> None:
-        """End, and wait for a beat under way."""
+        """Stop the thread, and wait for it."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -229,10 +227,7 @@ class Heartbeat:
             self._beat()
 
 
-# A run's events as NDJSON: one JSON object a line, appended to a file or written to stdout.
-
-
-STDOUT = "-"
+# Events as NDJSON.
 
 
 _ACCOMPANYING = frozenset(
@@ -246,7 +241,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain).e
 class EventFile:
     """An observer that writes every event, without secrets, in whole lines."""
 
-    def __init__(self, descriptor: int, scrub: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, descriptor: int, scrub: Scrub | None = None) -> None:
         self._descriptor, self._scrub = descriptor, scrub or (lambda value: value)
         self._lock = threading.Lock()
         self._waiting = b""
@@ -260,12 +255,12 @@ class EventFile:
         with self._lock:
             self._waiting += line
             if event.type not in _ACCOMPANYING:
-                self._write_waiting()
+                self._flush()
 
     def close(self) -> None:
-        """Write what still waits."""
+        """Write the lines that still wait."""
         with self._lock:
-            self._write_waiting()
+            self._flush()
 
     def _text(self, event: Event) -> str:
         content = {
@@ -283,7 +278,7 @@ class EventFile:
             text = json.dumps(self._scrub(plain(content)), ensure_ascii=False)
         return visible(text)
 
-    def _write_waiting(self) -> None:
+    def _flush(self) -> None:
         lines, self._waiting = self._waiting, b""
         try:
             while lines:
@@ -293,93 +288,55 @@ class EventFile:
 
 
 @contextlib.contextmanager
-def event_file(target: str, scrub: Callable[[Any], Any] | None = None) -> Iterator[EventFile]:
-    """An `EventFile` that appends to a file, whose folders are made, or that writes to stdout for `-`."""
-    if target == STDOUT:
-        sys.stdout.flush()
-        file = EventFile(sys.stdout.fileno(), scrub)
-        try:
-            yield file
-        finally:
-            file.close()
-        return
-    path = Path(target)
+def event_file(target: str, scrub: Scrub | None = None) -> Iterator[EventFile]:
+    """Open an `EventFile` that appends to a file, whose folders are created, or that writes to stdout for `-`."""
+    with contextlib.ExitStack() as stack:
+        if target == STDOUT:
+            sys.stdout.flush()
+            descriptor = sys.stdout.fileno()
+        else:
+            descriptor = _appended(Path(target))
+            stack.callback(os.close, descriptor)
+        file = EventFile(descriptor, scrub)
+        stack.callback(file.close)
+        yield file
+
+
+def _appended(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError as error:
         raise StoreError(
             f"events cannot be written to {path}: {error.strerror}; choose another file"
         ) from None
-    file = EventFile(descriptor, scrub)
-    try:
-        yield file
-    finally:
-        file.close()
-        os.close(descriptor)
 
 
-# Which observers a drive is watched by: the live view or plain lines, and the file of events.
+# The observers of an execution.
 
 
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class Display:
-    """How a drive is shown."""
-
-    quiet: bool = False
-    as_json: bool = False
-    events: str | None = None
-    heartbeat: float | None = None
-
-    @property
-    def is_talkative(self) -> bool:
-        """Whether people are told how it goes, on stdout."""
-        return not (self.quiet or self.as_json)
-
-    @property
-    def is_live(self) -> bool:
-        """Whether there is a terminal that can be drawn on."""
-        drawable = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-        return self.is_talkative and drawable and self.events != STDOUT
-
-    def check(self) -> Display:
-        """Itself, unless two things want stdout."""
-        if self.as_json and self.events == STDOUT:
-            raise click.UsageError("--json and --events - both want stdout; write the events to a file")
-        return self
-
-    @property
-    def out(self) -> IO[str]:
-        """Where people are talked to."""
-        return sys.stderr if self.events == STDOUT or self.as_json else sys.stdout
-
-
-class View(Protocol):
-    """Shows a drive from its events."""
+class ExecutionView(Protocol):
+    """A view that shows an execution from its events."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
 
 
 class Watch:
-    """Runs drives while their views are shown."""
+    """Runs functions while the views of an execution are shown."""
 
-    def __init__(self, views: Iterable[View], observers: Iterable[Observer], progress: Progress) -> None:
-        self._views, self.progress = tuple(views), progress
-        observers = tuple(observers)
+    def __init__(self, views: Iterable[ExecutionView], observers: Iterable[Observer]) -> None:
+        self._views, observers = tuple(views), tuple(observers)
         self.observer: Observer | None = observers[0] if len(observers) == 1 else None
         if len(observers) > 1:
             self.observer = MultiObserver(*observers)
 
-    def during(self, drive: Callable[[Observer | None], Answer]) -> Answer:
-        """What a drive answers, shown while it goes on."""
+    def during(self, execute: Callable[[Observer | None], Answer]) -> Answer:
+        """Return what a function returns, and show the views while it runs."""
         for view in self._views:
             view.start()
         try:
-            return drive(self.observer)
+            return execute(self.observer)
         finally:
             for view in self._views:
                 view.stop()
@@ -387,31 +344,31 @@ class Watch:
 
 @contextlib.contextmanager
 def watching(
-    display: Display, progress: Progress, title: str, run_id: str, store: str, scrub: Callable[[Any], Any]
+    options: ExecutionOptions, progress: Progress, title: str, run_id: str, store: str, scrub: Scrub
 ) -> Iterator[Watch]:
-    """The watch that a display asks for. With nothing to show, nobody listens, and nothing is paid for it."""
+    """Set up the views that the options ask for: the live view or plain lines, and the file of events."""
     views: list[Any] = []
     with contextlib.ExitStack() as stack:
-        if display.is_live:
-            from holdfast.cli.display.live import LiveView, terminal_console
+        if options.is_live:
+            from holdfast.cli.display.live import LiveView  # It loads rich.
 
-            views.append(LiveView(progress, title, run_id, store, terminal_console()))
-        elif display.is_talkative:
+            views.append(LiveView(progress, title, run_id, store))
+        elif options.is_verbose:
             questions = [row.name for row in progress.rows.values() if row.kind == "ask"]
-            views.append(Lines(display.out, scrub, display.heartbeat, questions))
+            views.append(Lines(options.out, scrub, options.heartbeat, questions))
         observers = list(views)
-        if display.events is not None:
-            observers.append(stack.enter_context(event_file(display.events, scrub)))
-        told = bool(views) and not display.is_live
+        if options.events is not None:
+            observers.append(stack.enter_context(event_file(options.events, scrub)))
+        has_lines = bool(views) and not options.is_live
         stack.enter_context(scrubbed_records(scrub))
-        stack.enter_context(told_warnings(scrub, logging.ERROR if told else logging.WARNING))
-        yield Watch(views, observers, progress)
+        stack.enter_context(logged_warnings(scrub, logging.ERROR if has_lines else logging.WARNING))
+        yield Watch(views, observers)
 
 
 @contextlib.contextmanager
-def told_warnings(scrub: Callable[[Any], Any], level: int = logging.WARNING) -> Iterator[None]:
-    """Tell what is logged on stderr, without secrets; plain lines have told the warnings already."""
-    handler = _Teller(scrub, level)
+def logged_warnings(scrub: Scrub, level: int = logging.WARNING) -> Iterator[None]:
+    """Print log records on stderr, without secrets; plain lines show the warnings already."""
+    handler = _StderrHandler(scrub, level)
     log = logging.getLogger("holdfast")
     log.addHandler(handler)
     try:
@@ -421,8 +378,8 @@ def told_warnings(scrub: Callable[[Any], Any], level: int = logging.WARNING) -> 
 
 
 @contextlib.contextmanager
-def scrubbed_records(scrub: Callable[[Any], Any]) -> Iterator[None]:
-    """Keep secrets out of whatever is logged meanwhile, by the workflow's own functions too."""
+def scrubbed_records(scrub: Scrub) -> Iterator[None]:
+    """Keep secrets out of all log records, those of the workflow's own functions included."""
     before = logging.getLogRecordFactory()
 
     def make(*args: Any, **facts: Any) -> logging.LogRecord:
@@ -443,8 +400,8 @@ def scrubbed_records(scrub: Callable[[Any], Any]) -> Iterator[None]:
         logging.setLogRecordFactory(before)
 
 
-class _Teller(logging.Handler):
-    def __init__(self, scrub: Callable[[Any], Any], level: int) -> None:
+class _StderrHandler(logging.Handler):
+    def __init__(self, scrub: Scrub, level: int) -> None:
         super().__init__(level)
         self._scrub = scrub
 
@@ -453,68 +410,66 @@ class _Teller(logging.Handler):
             sys.stderr.write(f"holdfast: {one_line(str(self._scrub(record.getMessage())), 1000)}\n")
 
 
-# What a worker does, told as lines on stderr or as NDJSON on stdout.
+# What a worker does.
 
 
 class WorkerLines:
-    """Tells what a worker does; may be called from any thread."""
+    """Lines on stderr, or NDJSON on stdout, of what a worker does; may be called from any thread."""
 
-    def __init__(self, name: str, as_json: bool, scrub: Callable[[Any], Any], url: str) -> None:
+    def __init__(self, name: str, as_json: bool, scrub: Scrub, url: str) -> None:
         self._name, self._as_json, self._scrub = name, as_json, scrub
-        self._place = place_of_store(url)
+        self._where = store_words(url)
         self._lock = threading.Lock()
 
     def begin(self, store: str, queues: tuple[str, ...], concurrency: int) -> None:
-        """The worker is at work."""
+        """Write that the worker has started."""
         of = f"the queues {', '.join(queues)}" if queues else "every queue"
         self._write(
-            f"worker {self._name} takes up runs of {of} in {store}, {concurrency} at once; Ctrl+C stops it",
+            f"worker {self._name} executes runs of {of} in {store}, {concurrency} at once; Ctrl+C stops it",
             {"kind": "started", "store": store, "queues": list(queues), "concurrency": concurrency},
         )
 
     def end(self) -> None:
-        """The worker is done."""
+        """Write that the worker has stopped."""
         self._write(f"worker {self._name} has stopped", {"kind": "stopped"})
 
     def tell(self, event: WorkerEvent) -> None:
-        """Something became of a run."""
-        text = explained(str(self._scrub(event.text)), event.remedies, self._place, detach=True)
+        """Write what became of a run."""
+        text = told(str(self._scrub(event.text)), event.remedies, self._where, detach=True)
         due = None if event.due_at is None else time_of(event.due_at)
-        facts = {"run_id": event.run, "workflow": event.workflow, "queue": event.queue}
-        when = None if due is None else due.isoformat(timespec="milliseconds")
+        facts = {"run_id": event.run, "workflow": event.workflow, "queue": event.queue, "text": text}
         self._write(
-            f"{event.run} {event.workflow}: {_what(event.kind, text, due)}",
-            {"kind": event.kind, **facts, "text": text, "due_at": when},
+            f"{event.run} {event.workflow}: {_result(event.kind, text, due)}",
+            {"kind": event.kind, **facts, "due_at": due},
         )
 
     def _write(self, line: str, facts: dict[str, Any]) -> None:
         at = time.time()
         with self._lock:
             if self._as_json:
-                when = dt.datetime.fromtimestamp(at, dt.UTC).isoformat(timespec="milliseconds")
-                print_to = sys.stdout
-                text = json_text({"at": when, "worker": self._name, **facts}, indent=None)
+                when = dt.datetime.fromtimestamp(at, dt.UTC)
+                out, text = sys.stdout, json_text({"at": when, "worker": self._name, **facts}, indent=None)
             else:
-                print_to, text = sys.stderr, f"{clock(at)} {one_line(line, 1000)}"
-            print_to.write(text + "\n")
-            print_to.flush()
+                out, text = sys.stderr, f"{clock(at)} {one_line(line, 1000)}"
+            out.write(text + "\n")
+            out.flush()
 
 
-def _what(kind: str, text: str, due: dt.datetime | None) -> str:
-    """What became of a run, in a few words."""
-    told = f": {text}" if text else ""
+def _result(kind: str, text: str, due: dt.datetime | None) -> str:
+    """Return what became of a run in a few words."""
+    details = f": {text}" if text else ""
     match kind:
         case "taken":
-            return f"taken up ({text})"
+            return f"started ({text})"
         case "conflict":
-            return f"left to another{told}"
+            return f"left to another worker{details}"
         case "refused":
-            return f"cannot be taken up{told}"
+            return f"cannot be executed{details}"
         case "queued" | "paused" if due is not None:
-            return f"left until {moment(due)}"
+            return f"released until {local_time(due)}"
         case "queued":
-            return "handed over"
+            return "released"
         case "paused":
             return f"paused, waits for {text}" if text else "paused"
         case _:
-            return f"{kind}{told}"
+            return f"{kind}{details}"

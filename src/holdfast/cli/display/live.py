@@ -1,4 +1,4 @@
-"""A run as it goes, drawn on a terminal: the steps, what they are doing, and what they have cost."""
+"""The live view of a run on a terminal: the steps, what they are doing, and what they have cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rich.console import Console, ConsoleRenderable, Group
 from rich.live import Live
 from rich.text import Text
 
-from holdfast.cli.display.console import GatedConsole
 from holdfast.cli.display.progress import (
     DONE,
     FAILED,
@@ -25,7 +24,8 @@ from holdfast.cli.display.progress import (
     Progress,
     Row,
 )
-from holdfast.cli.display.text import count, duration, money, one_line
+from holdfast.cli.output import gated_console
+from holdfast.cli.render import count, duration, money, one_line
 from holdfast.events import Event
 
 FRAMES_PER_SECOND = 10
@@ -46,18 +46,20 @@ _OVER = (DONE, KEPT, SKIPPED)
 
 
 class LiveView:
-    """Draws a `Progress` ten times a second in a thread of its own; events cost it next to nothing."""
+    """A view that draws a `Progress` ten times a second in a thread of its own."""
 
-    def __init__(self, progress: Progress, title: str, run_id: str, store: str, console: Console) -> None:
-        self.progress, self._console = progress, console
+    def __init__(
+        self, progress: Progress, title: str, run_id: str, store: str, console: Console | None = None
+    ) -> None:
+        self.progress, self._console = progress, console or gated_console()
         self._title, self._run_id, self._store = title, run_id, store
-        self._plain = not (console.encoding or "").lower().startswith("utf")
+        self._plain = not (self._console.encoding or "").lower().startswith("utf")
         self._earlier: set[tuple[str, ...]] = set()
         self._live: Live | None = None
         self._began = time.time()
 
     def start(self) -> None:
-        """Begin to draw. What is finished already was drawn before and is only counted."""
+        """Start to draw. What is finished already was drawn before and is only counted."""
         self._earlier = {
             path
             for path, row in self.progress.rows.items()
@@ -79,17 +81,17 @@ class LiveView:
 
     @property
     def wants(self) -> Collection[str]:
-        """The events that are seen."""
+        """The events that change the view."""
         return self.progress.wants
 
     def on_event(self, event: Event) -> None:
-        """Take an event in; it is seen with the next drawing."""
+        """Add an event; the next drawing shows it."""
         if event.run_id:
             self._run_id = event.run_id
         self.progress.on_event(event)
 
     def render(self) -> ConsoleRenderable:
-        """The view as it is now."""
+        """Return the view as it is now."""
         now = time.time()
         with self.progress.lock:
             rows = [row for path, row in self.progress.rows.items() if path not in self._earlier]
@@ -104,7 +106,7 @@ class LiveView:
         return Group(*parts)
 
     def _chosen(self, rows: list[Row]) -> list[Row]:
-        """As many rows as there is room for while it goes on: those that are over give way first."""
+        """Return as many rows as there is room for; finished ones are left out first."""
         room = max(3, self._console.size.height - 5)
         if len(rows) <= room or self._live is None or not self._live.is_started:
             return rows
@@ -124,7 +126,7 @@ class LiveView:
         return text
 
     def _steps(self, rows: list[Row], now: float) -> list[ConsoleRenderable]:
-        """A line per step. Lines are put together here: laying out a table ten times a second costs too much."""
+        """Return a line per step. Laying out a table ten times a second would cost too much."""
         room = max(10, min(40, self._console.width // 3))
         names = [f"{'  ' * row.depth}{{}} {one_line(row.name, room)}" for row in rows]
         width = max((cell_len(name) for name in names), default=0) - 1
@@ -151,7 +153,7 @@ class LiveView:
         text = Text(f"  {duration(now - self._began)}", style="dim")
         if left and self._live is not None and self._live.is_started:
             names = ", ".join(one_line(name) for name in left[:3]) + (" …" if len(left) > 3 else "")
-            text.append(f"  stopped and saved; waits until {names} can be left", style="yellow not dim")
+            text.append(f"  stopped and saved; waits until {names} ends", style="yellow not dim")
         if cost:
             text.append(f"  {money(cost)}")
         return text
@@ -164,7 +166,7 @@ def _time(row: Row, now: float) -> str:
 
 
 def _append_about(text: Text, row: Row, now: float, bar: int = BAR) -> None:
-    """Add what there is to say of a step beside its name."""
+    """Add the details of a step beside its name."""
     if row.total and row.status in (RUNNING, RETRYING, DONE, FAILED, STOPPED):
         text.append(_bar(row, bar), style="cyan")
     if row.visits > 1:
@@ -184,7 +186,7 @@ def _append_about(text: Text, row: Row, now: float, bar: int = BAR) -> None:
     elif row.status == SKIPPED:
         text.append("skipped", style="dim")
     elif row.status == STOPPED:
-        text.append("stopped; a resume goes on with it", style="yellow")
+        text.append("stopped; a resume continues it", style="yellow")
 
 
 def _bar(row: Row, width: int = BAR) -> str:
@@ -193,8 +195,3 @@ def _bar(row: Row, width: int = BAR) -> str:
     failed = f", {row.failed} failed" if row.failed else ""
     drawn = f"[{'=' * filled}{' ' * (width - filled)}] " if width else ""
     return f"{drawn}{over}/{row.total}{failed}  "
-
-
-def terminal_console() -> Console:
-    """The terminal that stdout is."""
-    return GatedConsole()

@@ -1,4 +1,4 @@
-"""A graph's outline made readable: helper nodes folded into their steps, steps put into layers."""
+"""A graph's outline for people: helper nodes folded into their steps, steps in layers, as text and as DOT."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.cli.display.text import one_line
+from holdfast.cli.render import one_line
 from holdfast.graph.graph import base_name
 from holdfast.values import END, START
 from holdfast.views.run_view import groups_of
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way on from a step. `when` says on which condition; a `choice` is one of several ways."""
+class Route:
+    """A route from a step to the next. `when` is its condition; a `choice` is one of several routes."""
 
     to: str
     when: str = ""
@@ -26,20 +26,20 @@ class Way:
 
 
 @dataclass(slots=True)
-class Place:
-    """A step in an outline: where it stands and where it leads to."""
+class OutlineStep:
+    """A step in an outline: its layer and its routes."""
 
     name: str
-    ways: list[Way] = field(default_factory=list)
+    routes: list[Route] = field(default_factory=list)
     waits_for: list[str] = field(default_factory=list)
-    """The steps of which all have to finish before it starts."""
+    """The steps that all have to finish before it starts."""
     inner: Mapping[str, Any] | None = None
     layer: int = 0
-    """The longest way to it, in steps. A run's waves are counted otherwise: a loop or a for-each takes several."""
+    """The length of the longest path to it. A run's waves are counted otherwise: a loop takes several."""
 
 
 def folded(outline: Mapping[str, Any], *, is_flow: bool) -> dict[str, Any]:
-    """An outline of steps only: helpers become the step they belong to.
+    """Return an outline of steps only: helpers become the step they belong to.
 
     Of a workflow file the members of a group become a graph inside it, and the last node, which only makes the
     output, is left out.
@@ -65,7 +65,7 @@ def folded(outline: Mapping[str, Any], *, is_flow: bool) -> dict[str, Any]:
 
 
 class _Steps:
-    """Tells which step a node belongs to, as seen from outside of groups."""
+    """The step that each node belongs to, as seen from outside of groups."""
 
     def __init__(self, groups: Mapping[str, tuple[str, ...]], final: str | None) -> None:
         self._group_of = {member: name for name, members in groups.items() for member in members}
@@ -77,7 +77,7 @@ class _Steps:
 
 
 def _group(outline: Mapping[str, Any], name: str, members: tuple[str, ...]) -> dict[str, Any]:
-    """The members of a group as a graph of its own: all side by side."""
+    """Return the members of a group as a graph of its own: all side by side."""
     nodes: dict[str, Any] = {}
     for member in members:
         inner = [outline["nodes"].get(node, {}) for node in (f"{member}:flow", f"{member}:item", member)]
@@ -89,7 +89,7 @@ def _group(outline: Mapping[str, Any], name: str, members: tuple[str, ...]) -> d
 
 
 def _folded_edges(outline: Mapping[str, Any], step: _Steps) -> dict[tuple[str, str, str, bool], None]:
-    """The edges between steps, in order; those inside one step are left out."""
+    """Return the edges between steps, in order; those inside one step are left out."""
     found: dict[tuple[str, str, str, bool], None] = {}
     for source, target, label, conditional in outline["edges"]:
         inside = step(source) == step(target) and source != target
@@ -108,13 +108,13 @@ def _folded_routes(outline: Mapping[str, Any], step: _Steps) -> dict[str, list[s
 
 
 def with_conditions(outline: dict[str, Any], routes: Mapping[str, list[tuple[str, str]]]) -> dict[str, Any]:
-    """A folded outline whose steps' routes say on which condition they are taken, in their order."""
+    """Return a folded outline with the conditions of the steps' routes, in their order."""
     chosen = [
         [source, END if to == "$end" else to, when, bool(when)]
-        for source, ways in routes.items()
-        for to, when in ways
+        for source, chosen in routes.items()
+        for to, when in chosen
     ]
-    known = {source: {END if to == "$end" else to for to, _ in ways} for source, ways in routes.items()}
+    known = {source: {END if to == "$end" else to for to, _ in chosen} for source, chosen in routes.items()}
     rest = [
         [source, [target for target in targets if target not in known.get(source, ())]]
         for source, targets in outline["routes"]
@@ -123,80 +123,80 @@ def with_conditions(outline: dict[str, Any], routes: Mapping[str, list[tuple[str
     return {**outline, "edges": [*outline["edges"], *chosen], "routes": left}
 
 
-def places(outline: Mapping[str, Any]) -> list[Place]:
-    """The steps of a folded outline, by layers and then in the order they were written."""
-    found = {name: Place(name, inner=node.get("graph")) for name, node in outline["nodes"].items()}
+def steps_of(outline: Mapping[str, Any]) -> list[OutlineStep]:
+    """Return the steps of a folded outline, by layers and then in the order they were written."""
+    found = {name: OutlineStep(name, inner=node.get("graph")) for name, node in outline["nodes"].items()}
     first: list[str] = []
     for source, target, label, conditional in outline["edges"]:
         if source == START:
             first.append(target)
         elif source in found:
-            found[source].ways.append(Way(target, label, conditional))
+            found[source].routes.append(Route(target, label, conditional))
     for source, targets in outline["routes"]:
         if source == START:
             first += targets
         elif source in found:
-            found[source].ways += [Way(target, choice=True) for target in targets]
+            found[source].routes += [Route(target, choice=True) for target in targets]
     for sources, target in outline["joins"]:
         if target in found:
             found[target].waits_for += sources
         for source in sources:
             if source in found:
-                found[source].ways.append(Way(target))
+                found[source].routes.append(Route(target))
     for name in dict.fromkeys(outline["exits"]):
-        if name in found and not any(way.to == END for way in found[name].ways):
-            found[name].ways.append(Way(END))
+        if name in found and not any(route.to == END for route in found[name].routes):
+            found[name].routes.append(Route(END))
     _put_into_layers(found, first)
-    return sorted(found.values(), key=lambda place: place.layer or len(found) + 1)
+    return sorted(found.values(), key=lambda step: step.layer or len(found) + 1)
 
 
-def _put_into_layers(found: dict[str, Place], first: list[str]) -> None:
-    """Number each step by the longest way to it that goes nowhere twice; what cannot be reached stays 0."""
+def _put_into_layers(found: dict[str, OutlineStep], first: list[str]) -> None:
+    """Set each step's layer to the length of the longest path to it without loops; unreachable steps keep 0."""
     left: list[str] = []
     loops: set[tuple[str, str]] = set()
     seen: set[str] = set()
     for name in first:
-        for step, loop in _walk(found, name, seen):
-            left += [step] if step is not None else []
+        for done, loop in _walk(found, name, seen):
+            left += [done] if done is not None else []
             loops |= {loop} if loop is not None else set()
     for name in reversed(left):
-        place = found[name]
-        place.layer = place.layer or 1
-        for way in place.ways:
-            target = found.get(way.to)
-            if target is not None and (name, way.to) not in loops:
-                target.layer = max(target.layer, place.layer + 1)
+        step = found[name]
+        step.layer = step.layer or 1
+        for route in step.routes:
+            target = found.get(route.to)
+            if target is not None and (name, route.to) not in loops:
+                target.layer = max(target.layer, step.layer + 1)
 
 
 def _walk(
-    found: dict[str, Place], start: str, seen: set[str]
+    found: dict[str, OutlineStep], start: str, seen: set[str]
 ) -> Iterator[tuple[str | None, tuple[str, str] | None]]:
-    """Walk every way once: tell each step when it is left for good, and each way that leads back."""
+    """Walk every route once: yield each step when it is left for good, and each route that leads back."""
     if start not in found or start in seen:
         return
     seen.add(start)
-    stack = [(start, iter(found[start].ways))]
+    stack = [(start, iter(found[start].routes))]
     open_now = {start}
     while stack:
-        name, ways = stack[-1]
-        way = next(ways, None)
-        if way is None:
+        name, routes = stack[-1]
+        route = next(routes, None)
+        if route is None:
             stack.pop()
             open_now.discard(name)
             yield name, None
-        elif way.to in open_now:
-            yield None, (name, way.to)
-        elif way.to in found and way.to not in seen:
-            seen.add(way.to)
-            open_now.add(way.to)
-            stack.append((way.to, iter(found[way.to].ways)))
+        elif route.to in open_now:
+            yield None, (name, route.to)
+        elif route.to in found and route.to not in seen:
+            seen.add(route.to)
+            open_now.add(route.to)
+            stack.append((route.to, iter(found[route.to].routes)))
 
 
-# Outlines as text for people and as DOT for Graphviz.
+# Outlines as text and as DOT.
 
 
 def outline_text(outline: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
-    """A folded outline by layers: what runs together, what follows what, and on which condition."""
+    """Return a folded outline by layers: what runs together, what follows what, and on which condition."""
     return "\n".join(_lines(outline, kinds, ""))
 
 
@@ -204,33 +204,33 @@ def _lines(outline: Mapping[str, Any], kinds: Mapping[str, str], indent: str) ->
     layer = -1
     width = max((len(name) for name in outline["nodes"]), default=0) + 2
     kind_width = max((len(kind) for kind in kinds.values()), default=0) + 2 if kinds else 0
-    for place in places(outline):
-        if place.layer != layer:
-            layer = place.layer
-            yield f"{indent}layer {layer}" if layer else f"{indent}reached by no way that is known"
-        kind = kinds.get(place.name, "").ljust(kind_width)
-        yield f"{indent}  {one_line(place.name, 300).ljust(width)}{kind}{one_line(_ways(place), 2_000)}".rstrip()
-        if place.inner is not None:
-            yield from _lines(place.inner, kinds, indent + "      ")
+    for step in steps_of(outline):
+        if step.layer != layer:
+            layer = step.layer
+            yield f"{indent}layer {layer}" if layer else f"{indent}not reached by any known route"
+        kind = kinds.get(step.name, "").ljust(kind_width)
+        yield f"{indent}  {one_line(step.name, 300).ljust(width)}{kind}{one_line(_routes(step), 2_000)}".rstrip()
+        if step.inner is not None:
+            yield from _lines(step.inner, kinds, indent + "      ")
 
 
-def _ways(place: Place) -> str:
-    ways = "; ".join(_way(way) for way in place.ways) or "-> end"
-    waits = f"after all of {', '.join(place.waits_for)}; " if place.waits_for else ""
-    return waits + ways
+def _routes(step: OutlineStep) -> str:
+    routes = "; ".join(_route(route) for route in step.routes) or "-> end"
+    waits = f"after all of {', '.join(step.waits_for)}; " if step.waits_for else ""
+    return waits + routes
 
 
-def _way(way: Way) -> str:
-    target = "end" if way.to == END else way.to
-    if way.when == "otherwise":
+def _route(route: Route) -> str:
+    target = "end" if route.to == END else route.to
+    if route.when == "otherwise":
         return f"-> {target} otherwise"
-    if way.when:
-        return f"-> {target} if {' '.join(way.when.split())}"
-    return f"-> {target} (one of)" if way.choice else f"-> {target}"
+    if route.when:
+        return f"-> {target} if {' '.join(route.when.split())}"
+    return f"-> {target} (one of)" if route.choice else f"-> {target}"
 
 
 def dot(outline: Mapping[str, Any]) -> str:
-    """A folded outline in the DOT language; every name is quoted."""
+    """Return a folded outline in the DOT language; every name is quoted."""
     lines = [f"digraph {_quoted(str(outline['name']))} {{", "  node [shape=box];"]
     lines += _graph(outline, "", "  ")
     return "\n".join([*lines, "}"]) + "\n"
@@ -262,19 +262,19 @@ def _edges(outline: Mapping[str, Any], entry: dict[str, str], leaving: dict[str,
     for source, targets in outline["routes"]:
         for target in targets if source == START else ():
             yield f'"{leaving[START]}" -> "{entry[target]}" [style=dashed];'
-    for place in places(outline):
-        for way in place.ways or [Way(END)]:
-            yield f'"{leaving[place.name]}" -> "{entry[way.to]}"{_attributes(way)};'
+    for step in steps_of(outline):
+        for route in step.routes or [Route(END)]:
+            yield f'"{leaving[step.name]}" -> "{entry[route.to]}"{_attributes(route)};'
 
 
-def _attributes(way: Way) -> str:
-    parts = ["style=dashed"] if way.choice else []
-    if way.when:
-        parts.append(f"label={_quoted(way.when)}")
+def _attributes(route: Route) -> str:
+    parts = ["style=dashed"] if route.choice else []
+    if route.when:
+        parts.append(f"label={_quoted(route.when)}")
     return f" [{', '.join(parts)}]" if parts else ""
 
 
 def _quoted(text: str) -> str:
-    """Text as a DOT string."""
+    """Return text as a DOT string."""
     clean = text.replace("\\", "\\\\").replace('"', '\\"').replace("\r", " ").replace("\n", "\\n")
     return f'"{"".join(letter for letter in clean if letter.isprintable())}"'

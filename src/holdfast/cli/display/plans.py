@@ -1,20 +1,22 @@
-"""The plan of a resume as people see it: a row per step, the items of a for-each counted, no helper nodes."""
+"""Plans of resumes and reruns as people see them: a row per step, the items of a for-each counted."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from holdfast.cli.display.progress import HELPERS, ITEM, Place, place_of
-from holdfast.cli.display.text import count, money, one_line
-from holdfast.cli.errors import told as explained
+from holdfast.cli.errors import told
+from holdfast.cli.render import count, money, one_line
 from holdfast.graph.graph import base_name
-from holdfast.views.run_view import Counts
+from holdfast.views.plain import View
+from holdfast.views.run_view import Counts, counted
 
 if TYPE_CHECKING:
+    from holdfast.engine.app import App
     from holdfast.engine.resume_plan import PlannedStep, ResumePlan
     from holdfast.engine.time_travel.rerun import Rerun, RerunStep
-
 
 _WORDS = {
     "kept": "kept",
@@ -24,14 +26,15 @@ _WORDS = {
     "next": "runs next",
     "orphaned": "ORPHANED",
     "new": "new",
+    "undone": "undone",
 }
 _DOUBT = "it was interrupted and may or may not have taken effect"
-_FATES = {
+_DECIDED = {
     "rerun": ("rerun", f"{_DOUBT}; it runs again"),
     "skip": ("in_doubt", f"{_DOUBT}; it is skipped"),
     "ask": ("asked", f"{_DOUBT}; somebody is asked what to do with it"),
 }
-_UNSETTLED = ("in_doubt", f"{_DOUBT}; say --if-interrupted rerun or skip, or the run fails again")
+_UNDECIDED = ("in_doubt", f"{_DOUBT}; say --if-interrupted rerun or skip, or the run fails again")
 
 Found = tuple[Place, "PlannedStep"]
 
@@ -45,89 +48,104 @@ class Row(NamedTuple):
     items: int = 0
     """How many items of the step are meant; 0 for the step itself."""
     seconds: float = 0.0
-    """How long what is finished took."""
+    """How long the finished ones took."""
     cost: float = 0.0
 
 
-def plan_lines(
-    plan: ResumePlan, finished: Counts, nodes: Collection[str] = (), wish: str | None = None
-) -> list[str]:
-    """The plan for people: a line per step, with the reason."""
-    rows = [(row.step, _WORDS.get(row.what, row.what), row.reason) for row in plan_rows(plan, nodes, wish)]
-    kept = finished if plan.back_to is None else _kept_steps(plan)
-    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-    return [
-        f"run {plan.run_id} of {plan.workflow!r} is {plan.status}; a resume would do this:",
-        *(f"  {name:<{widths[0]}}  {what:<{widths[1]}}  {reason}" for name, what, reason in rows),
-        *(f"changed: {change}" for change in _changes(plan)),
-        *(f"migrated: {migration}" for migration in plan.migrations),
-        *([f"the run goes back to its entry {plan.back_to}"] if plan.back_to is not None else []),
-        f"{kept} kept, {_saved(plan)} saved; to come: {_to_come(plan)}",
-        *([f"REFUSED: {one_line(explained(plan.refused, plan.remedies), 300)}"] if plan.refused else []),
-        f"plan {plan.id}; nothing was touched",
-    ]
+@dataclass(frozen=True, slots=True)
+class PlanView(View):
+    """The plan of a resume."""
+
+    JSON: ClassVar[str] = (
+        "id=plan.id run_id=plan.run_id workflow=plan.workflow status=plan.status refused steps changes "
+        "migrations=plan.migrations back_to=plan.back_to steps_kept=finished.steps items_kept=finished.items "
+        "seconds_saved=plan.seconds_saved cost_saved=plan.cost_saved seconds_to_come=plan.seconds_to_come "
+        "cost_to_come=plan.cost_to_come"
+    )
+
+    plan: ResumePlan
+    finished: Counts
+    rows: tuple[Row, ...]
+
+    @property
+    def steps(self) -> list[dict[str, object]]:
+        """The rows as plain data."""
+        return [row._asdict() for row in self.rows]
+
+    @property
+    def refused(self) -> str:
+        """Why the resume would be refused; empty if it would not."""
+        return told(self.plan.refused, self.plan.remedies)
+
+    @property
+    def changes(self) -> list[str]:
+        """The changes of the workflow since the run was saved."""
+        return list(dict.fromkeys(one_line(change) for change in self.plan.changes))
+
+    def lines(self) -> list[str]:
+        """Return the plan for people: a line per step, with the reason."""
+        plan = self.plan
+        return [
+            f"run {plan.run_id} of {plan.workflow!r} is {plan.status}; a resume would do this:",
+            *_aligned([(row.step, row.what, row.reason) for row in self.rows]),
+            *(f"changed: {change}" for change in self.changes),
+            *(f"migrated: {migration}" for migration in plan.migrations),
+            *([f"the run goes back to its entry {plan.back_to}"] if plan.back_to is not None else []),
+            f"{self._kept()} kept, {_amount(plan.seconds_saved, plan.cost_saved)} saved; to come: {self._to_come()}",
+            *([f"REFUSED: {one_line(self.refused, 300)}"] if plan.refused else []),
+            f"plan {plan.id}; nothing was touched",
+        ]
+
+    def _kept(self) -> str:
+        if self.plan.back_to is None:
+            return str(self.finished)
+        kept = {place_of(step.step, step.node).path for step in self.plan.of("kept")}
+        return count(len(kept), "step")
+
+    def _to_come(self) -> str:
+        """Return an estimate for the steps that are about to run; what comes after them is not known."""
+        if self.plan.seconds_to_come is None:
+            return "unknown"
+        return f"about {_amount(self.plan.seconds_to_come, self.plan.cost_to_come)}"
 
 
-def _kept_steps(plan: ResumePlan) -> str:
-    return count(len({place_of(step.step, step.node).path for step in plan.of("kept")}), "step")
+def _amount(seconds: float, cost: float | None) -> str:
+    return f"{seconds:.1f} s" + (f" and ${cost:.4f}" if cost else "")
 
 
-def _saved(plan: ResumePlan) -> str:
-    return f"{plan.seconds_saved:.1f} s" + (f" and ${plan.cost_saved:.4f}" if plan.cost_saved else "")
+def _aligned(rows: Sequence[tuple[str, str, str]]) -> list[str]:
+    told = [(name, _WORDS.get(what, what), reason) for name, what, reason in rows]
+    widths = [max((len(row[column]) for row in told), default=0) for column in (0, 1)]
+    return [f"  {name:<{widths[0]}}  {what:<{widths[1]}}  {reason}" for name, what, reason in told]
 
 
-def _to_come(plan: ResumePlan) -> str:
-    """What the steps that are about to run may take, by those before; what comes after them is not known."""
-    if plan.seconds_to_come is None:
-        return "unknown"
-    cost = f" and ${plan.cost_to_come:.4f}" if plan.cost_to_come else ""
-    return f"about {plan.seconds_to_come:.1f} s{cost}"
+def resume_plan(app: App, run_id: str, plan: ResumePlan, if_interrupted: str | None) -> PlanView:
+    """Return the plan of a resume of a run, with what `--if-interrupted` decides."""
+    settings = app._settings
+    finished = counted(settings.journal.load(settings.journal.info(run_id), settings.codec).run)
+    return PlanView(plan, finished, tuple(plan_rows(plan, settings.graph.nodes, if_interrupted)))
 
 
-def plan_as_json(
-    plan: ResumePlan, finished: Counts, nodes: Collection[str] = (), wish: str | None = None
-) -> dict[str, Any]:
-    """Keys: id, run_id, workflow, status, refused, steps, changes, migrations, back_to, steps_kept, items_kept,
-    seconds_saved, cost_saved, seconds_to_come, cost_to_come.
-    """
-    return {
-        "id": plan.id,
-        "run_id": plan.run_id,
-        "workflow": plan.workflow,
-        "status": plan.status,
-        "refused": explained(plan.refused, plan.remedies),
-        "steps": [row._asdict() for row in plan_rows(plan, nodes, wish)],
-        "changes": _changes(plan),
-        "migrations": list(plan.migrations),
-        "back_to": plan.back_to,
-        "steps_kept": finished.steps,
-        "items_kept": finished.items,
-        "seconds_saved": plan.seconds_saved,
-        "cost_saved": plan.cost_saved,
-        "seconds_to_come": plan.seconds_to_come,
-        "cost_to_come": plan.cost_to_come,
-    }
-
-
-def _changes(plan: ResumePlan) -> list[str]:
-    return list(dict.fromkeys(one_line(change) for change in plan.changes))
-
-
-def plan_rows(plan: ResumePlan, nodes: Collection[str] = (), wish: str | None = None) -> list[Row]:
-    """What becomes of every step. `nodes` are the nodes of the graph, `wish` is what `--if-interrupted` says."""
+def plan_rows(
+    plan: ResumePlan, nodes: Collection[str] = (), if_interrupted: str | None = None
+) -> Iterator[Row]:
+    """Yield what becomes of every step. `nodes` are the nodes of the graph."""
     groups: dict[tuple[str, ...], list[Found]] = {}
     for step in plan.steps:
         place = place_of(step.step, step.node)
         if place.role not in HELPERS.values():
             groups.setdefault(place.path, []).append((place, step))
-    return [row for path, found in groups.items() for row in _rows("/".join(path), found, nodes, wish)]
+    for path, found in groups.items():
+        yield from _rows("/".join(path), found, nodes, if_interrupted)
 
 
-def _rows(name: str, found: Sequence[Found], nodes: Collection[str], wish: str | None) -> Iterator[Row]:
+def _rows(
+    name: str, found: Sequence[Found], nodes: Collection[str], if_interrupted: str | None
+) -> Iterator[Row]:
     items = {place.key: step for place, step in found if place.key is not None}
     done = [step for place, step in found if place.role == "done"]
     if items:
-        yield from _item_rows(name, items, done, wish)
+        yield from _item_rows(name, items, done, if_interrupted)
         return
     unfinished = f"{name}:done" in nodes and not any(step.what == "kept" for step in done)
     for place, step in found:
@@ -135,18 +153,18 @@ def _rows(name: str, found: Sequence[Found], nodes: Collection[str], wish: str |
         if (whole and not (unfinished and step.what == "kept")) or (
             not whole and step.what not in ("kept", "new")
         ):
-            what, reason = _fate(step, wish)
+            what, reason = _decision(step, if_interrupted)
             yield Row(place.label, what, reason, 0, step.seconds, step.cost)
 
 
 def _item_rows(
-    name: str, items: dict[str, PlannedStep], done: Sequence[PlannedStep], wish: str | None
+    name: str, items: dict[str, PlannedStep], done: Sequence[PlannedStep], if_interrupted: str | None
 ) -> Iterator[Row]:
-    """Items by what becomes of them. Of a step that takes all or nothing, those that failed are tried again."""
+    """Yield items by what becomes of them; of a step that takes all or nothing, failed ones are tried again."""
     again = any(step.what == "rerun" for step in done)
     kinds: dict[tuple[str, str], int] = {}
     for step in items.values():
-        what, reason = _fate(step, wish)
+        what, reason = _decision(step, if_interrupted)
         if again and reason.startswith("passed over"):
             what, reason = "rerun", reason.removeprefix("passed over: ")
         key = (what, "" if what == "kept" else reason)
@@ -157,35 +175,30 @@ def _item_rows(
         yield Row(name, what, one_line(text.get(what, f"{of_all}: {reason}"), 120), number)
 
 
-def _fate(step: PlannedStep, wish: str | None) -> tuple[str, str]:
+def _decision(step: PlannedStep, if_interrupted: str | None) -> tuple[str, str]:
     if step.what == "rerun" and "StepInterrupted" in step.reason:
-        return _FATES.get(wish or "", _UNSETTLED)
+        return _DECIDED.get(if_interrupted or "", _UNDECIDED)
     return step.what, one_line(step.reason, 120)
 
 
-# What is kept and what runs again, as people see it: a row per step, the items of a for-each counted.
-
-
-_RERUN_WORDS = {"kept": "kept", "rerun": "runs again", "undone": "undone"}
+# The plan of a rerun.
 
 
 def rerun_lines(back: Rerun) -> list[str]:
-    """The plan for people."""
-    rows = list(_rerun_rows(back))
-    width = max((len(name) for name, *_ in rows), default=0)
+    """Return the plan of a rerun for people."""
     where = (
         f"entry {back.seq} of run {back.base.run}" if back.seq else f"the beginning of run {back.base.run}"
     )
     cost = f", {money(back.cost_saved)}" if back.cost_saved else ""
     return [
         f"from {where}, this would be done:",
-        *(f"  {name:<{width}}  {_RERUN_WORDS[what]:<10}  {reason}" for name, what, reason in rows),
+        *_aligned(list(_rerun_rows(back))),
         f"{back.seconds_saved:.1f} s{cost} saved after that entry, and all before it; nothing was touched",
     ]
 
 
 def _rerun_rows(back: Rerun) -> Iterator[tuple[str, str, str]]:
-    """Each step once; one of several nodes runs again if any of them does."""
+    """Yield each step once; a step of several nodes runs again if any of them does."""
     groups: dict[tuple[str, ...], list[RerunStep]] = {}
     for step in back.steps:
         place = place_of(step.step, step.node)
@@ -203,7 +216,7 @@ def _rerun_rows(back: Rerun) -> Iterator[tuple[str, str, str]]:
 
 
 def _by_step(reason: str) -> str:
-    """A reason that names a node with the step that this belongs to."""
+    """Return a reason with the name of a step instead of its node's."""
     head, quote, rest = reason.partition("'")
     name, end, tail = rest.partition("'")
     return f"{head}{quote}{base_name(name)}{end}{tail}" if quote else reason

@@ -1,4 +1,4 @@
-"""How a run is going, put together from its events: one row per step. What the live view draws."""
+"""The progress of a run, from its events: one row per step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELPERS = {"output": "output"}
 
 
 class Place(NamedTuple):
-    """Where a step stands: its name below those of the steps around it, and which time and item it is.
+    """The parts of a step id: the names of the steps around it and its own, the visit and the item.
 
     `role` is empty for the step itself, else what a helper node of it does.
     """
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The step for people: `publish[3]`, `outer/inner`, `review (2)`."""
+        """The name for people: `publish[3]`, `outer/inner`, `review (2)`."""
         item = "" if self.key is None else f"[{self.key}]"
         again = f" ({self.visit})" if self.visit > 1 else ""
         return f"{'/'.join(self.path)}{item}{again}"
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def place_of(step: str, node: str = "") -> Place:
-    """The place that a step id (`outer#1/publish:item#2[key]`) names."""
+    """Return the parts of a step id such as `outer#1/publish:item#2[key]`."""
     if not step:
         parts = node.split("/")
         role = parts[-1].partition(":")[2] or HELPERS.get(parts[-1], "")
@@ -87,28 +87,28 @@ class Row:
 
     @property
     def total(self) -> int:
-        """How many items a for-each has, as far as is known."""
+        """The number of items of a for-each, as far as it is known."""
         return max(self.expected, len(self.items))
 
     def count_item(self, step: str, status: str) -> None:
-        """Note what became of an item; each counts once, however often it is tried."""
+        """Set the status of an item; each counts once, however often it is tried."""
         before = self.items.get(step)
         self.done += (status == DONE) - (before == DONE)
         self.failed += (status == FAILED) - (before == FAILED)
         self.items[step] = status
 
     def begin_visit(self, visit: int) -> None:
-        """Count the items anew if the step is come to again."""
+        """Reset the counts of items if this is a new visit."""
         if visit > self.visits:
             self.visits, self.expected, self.done, self.failed, self.items = visit, 0, 0, 0, {}
 
     def elapsed(self, now: float) -> float:
-        """The time that the step has taken so far."""
+        """Return the time that the step has taken so far."""
         return self.seconds + (now - self.began if self.status in (RUNNING, RETRYING) and self.began else 0.0)
 
 
 class Progress:
-    """Takes events in constant time, from any thread; `rows` is what they add up to."""
+    """The rows that the events of a run add up to; events may come from any thread."""
 
     def __init__(self, steps: Iterable[tuple[str, int, str]] = (), scrub: Any = None) -> None:
         self.rows: dict[tuple[str, ...], Row] = {
@@ -134,18 +134,18 @@ class Progress:
 
     @property
     def wants(self) -> Collection[str]:
-        """The events that add to it."""
+        """The events that change it."""
         return self._handlers
 
     def on_event(self, event: Event) -> None:
-        """Take one event in."""
+        """Add one event."""
         handler = self._handlers.get(event.type)
         if handler is not None and event.node not in HELPERS:
             with self.lock:
                 handler(event)
 
     def keep(self, statuses: Mapping[str, str]) -> None:
-        """Mark the steps that an earlier drive has finished."""
+        """Mark the steps that an earlier execution has finished."""
         for name, status in statuses.items():
             row = self.rows.get((name,))
             if row is not None and row.status == PENDING:
@@ -160,7 +160,7 @@ class Progress:
             row.count_item(step, status)
 
     def row(self, place: Place) -> Row:
-        """The row of a place, made now if it is new."""
+        """Return the row of a step, added now if it is new."""
         found = self.rows.get(place.path)
         if found is None:
             found = self.rows[place.path] = Row(place.path[-1], len(place.path) - 1)
@@ -178,7 +178,7 @@ class Progress:
             self.rows = {known: self.rows[known] for known in paths}
 
     def _reused(self, event: Event) -> None:
-        """A part of a step did not run; it is kept if none of it does."""
+        """Mark a step as kept if none of its parts runs."""
         place = place_of(event.data.get("step", ""), event.node)
         row = self.row(place)
         status = _status_in(event.data.get("update") or {}, row.name)
@@ -234,7 +234,7 @@ class Progress:
             _stop(row)
 
     def _handed_out(self, event: Event) -> None:
-        """An edge from a step to its items is taken once for every item."""
+        """Count the edges from a step to its items, one for every item."""
         name, _, role = str(event.data.get("to", "")).partition(":")
         if role == ITEM and event.data.get("from") == name and (row := self.rows.get((name,))) is not None:
             row.expected += 1
@@ -245,7 +245,7 @@ class Progress:
             row.seconds, row.began, row.status = row.elapsed(time.time()), 0.0, WAITING
 
     def _stopped(self, event: Event) -> None:
-        """What was under way is left to itself: nothing of it is shown as if it went on."""
+        """Mark the steps under way as stopped."""
         self.is_stopped = True
         for row in self.rows.values():
             _stop(row)
@@ -260,7 +260,7 @@ def _stop(row: Row) -> None:
 
 
 def step_of_pause(event: Event) -> str:
-    """The step that a `pause` event is about: its pause's id begins with it."""
+    """Return the step of a `pause` event, with which the pause's id begins."""
     data = event.data
     step: str = data.get("step") or str(data.get("pause", "")).removesuffix(
         f":{data.get('name') or data.get('kind')}"
@@ -269,7 +269,7 @@ def step_of_pause(event: Event) -> str:
 
 
 def _status_in(update: Mapping[str, Any], name: str) -> str:
-    """What a workflow file's step says of itself in the state: skipped and failed are not done."""
+    """Return the status that a workflow file's step has in the state."""
     said = update.get(name)
     status = said.get("status") if isinstance(said, Mapping) else None
     return {"skipped": SKIPPED, "failed": FAILED, "running": RUNNING}.get(str(status), DONE)

@@ -1,4 +1,4 @@
-"""What people write on the command line for inputs, answers and updates, and the values they mean."""
+"""Inputs, answers and changes as people write them on the command line, and the values that they mean."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def read_inputs(file: str | None, pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The inputs of `--inputs FILE` and `-i`: typed ones, and those whose text is still to be read by type.
+    """Return the inputs of `--inputs FILE` and `-i`: typed ones, and texts that still have to be read by type.
 
     A pair is `name=text`, `name=@file` (the file's text) or `name:=json`. Pairs win over the file.
     """
@@ -64,7 +64,7 @@ def _json(text: str, where: str) -> Any:
 
 
 def value_of(text: str) -> Any:
-    """The value that a text means: JSON if it is JSON, else the text itself."""
+    """Return the value that a text means: JSON if it is JSON, else the text itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -72,7 +72,7 @@ def value_of(text: str) -> Any:
 
 
 def read_pairs(pairs: Iterable[str], what: str) -> dict[str, str]:
-    """`NAME=VALUE` texts as a mapping."""
+    """Return `NAME=VALUE` texts as a mapping."""
     found = {}
     for pair in pairs:
         name, mark, value = pair.partition("=")
@@ -83,7 +83,7 @@ def read_pairs(pairs: Iterable[str], what: str) -> dict[str, str]:
 
 
 def fitting(text: str, schema: Mapping[str, Any] | None) -> Any:
-    """The value that a text means where answers must fit a schema; one that fits no way is refused."""
+    """Return the value that a text means for a schema; raise `AnswerRejected` if no reading of it fits."""
     from holdfast.engine.answers import misfit
 
     value = value_of(text)
@@ -105,21 +105,21 @@ _WORDS = {
     **dict.fromkeys(("true", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "no", "n", "off", "0"), False),
 }
-"""What people write for true and false."""
+"""Words for true and false."""
 
 
 def _alike(text: str, choices: Iterable[Any]) -> list[Any]:
-    """The choices that differ from a text only in case."""
+    """Return the choices that differ from a text only in case."""
     folded = text.strip().casefold()
     return [choice for choice in choices if str(choice).casefold() == folded]
 
 
-# How a workflow file words its questions: labels of choices, defaults, and answers of many lines.
+# The questions of workflow files: labels of choices, defaults, and answers of many lines.
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What a question says beside its prompt."""
+    """What a question has beside its prompt."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     """A choice's value, as text, to its label."""
@@ -128,7 +128,7 @@ class Wording:
 
 
 def wording_of(definition: Definition | None, pause: Pause) -> Wording:
-    """The wording of a pause; plain if the workflow file says nothing of it."""
+    """Return the wording of a pause; a plain one if the workflow file has none."""
     steps = {step.name: step for step in all_steps(definition.steps)} if definition is not None else {}
     step = steps.get(pause.node.partition(":")[0])
     ask = step.ask if step is not None else None
@@ -141,14 +141,14 @@ def wording_of(definition: Definition | None, pause: Pause) -> Wording:
 
 
 def all_steps(steps: Iterable[Step]) -> Iterable[Step]:
-    """Every step of a list, those inside parallel groups included."""
+    """Yield every step of a list, those inside parallel groups included."""
     for step in steps:
         yield step
         yield from all_steps(step.members)
 
 
 def question_names(definition: Definition) -> set[str]:
-    """What the questions of a workflow file can be answered by, whether they are open or not."""
+    """Return the names of all questions of a workflow file, whether they are open or not."""
     names = set()
     for step in all_steps(definition.steps):
         if step.ask is None:
@@ -159,7 +159,7 @@ def question_names(definition: Definition) -> set[str]:
 
 
 def rows_of(steps: Iterable[Step], depth: int = 0) -> Iterable[tuple[str, int, str]]:
-    """Every step with its depth and its kind, members of a group below it."""
+    """Yield every step with its depth and its kind, members of a group below it."""
     for step in steps:
         yield step.name, depth, step.kind
         yield from rows_of(step.members, depth + 1)
@@ -173,11 +173,11 @@ def _plain(default: Any) -> Any:
     return None if isinstance(default, str) and "{{" in default else default
 
 
-# What `--fail-on-state` asks of the final state of a run.
+# The conditions of `--fail-on-state`.
 
 
 def check_conditions(conditions: Iterable[str], definition: Definition) -> None:
-    """Refuse a condition on a step that the workflow does not have: it would never hold."""
+    """Refuse a condition on a step that the workflow does not have, because it could never hold."""
     known = {*NO_STEPS, *(step.name for step in all_steps(definition.steps))}
     for condition in conditions:
         name = condition.partition("=")[0].removeprefix("steps.").partition(".")[0]
@@ -187,7 +187,7 @@ def check_conditions(conditions: Iterable[str], definition: Definition) -> None:
 
 
 def first_that_holds(conditions: Iterable[str], state: Any) -> str:
-    """The first condition that a state meets; empty if it meets none."""
+    """Return the first condition that a state meets; empty if it meets none."""
     for condition in conditions:
         path, _, wanted = condition.partition("=")
         if state_has(state, path, wanted):
@@ -196,7 +196,7 @@ def first_that_holds(conditions: Iterable[str], state: Any) -> str:
 
 
 def state_has(state: Any, path: str, wanted: str) -> bool:
-    """Whether a state holds a value, JSON or text, at a dotted path such as `review.output.ok`."""
+    """Return True if a state has a value, JSON or text, at a dotted path such as `review.output.ok`."""
     found: Any = state
     for part in path.removeprefix("steps.").split("."):
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -13,23 +14,34 @@ from typing import Any
 
 import click
 
-from holdfast.cli.display.tables import print_json
-from holdfast.cli.display.text import count, one_line, visible
+from holdfast.capsules.format import MAGIC
+from holdfast.cli.display.outlines import dot, folded, outline_text, steps_of, with_conditions
 from holdfast.cli.errors import COMPLETED, INVALID
-from holdfast.cli.reading import json_option, reading
-from holdfast.cli.store_option import store_option
-from holdfast.workflows.model import Agent, Definition, Step
+from holdfast.cli.options import FORCE, JSON, STORE, file_path
+from holdfast.cli.output import visible
+from holdfast.cli.render import count, one_line
+from holdfast.cli.session import Session, command
+from holdfast.engine.owner import liveness
+from holdfast.graph.drawing import mermaid
+from holdfast.views.runs import run_view
+from holdfast.workflows.model import Agent, Definition, Step, json_schema
+from holdfast.workflows.reading.problems import WorkflowInvalid
+from holdfast.workflows.scope import Layout
+from holdfast.workflows.workflow import load_workflow
 
-DRAWINGS = ("mermaid", "dot")
 TEMPLATES = ("chain", "loop", "dag", "for-each", "gate")
+TARGET = click.argument("target", metavar="WORKFLOW|RUN")
 
 
-@click.command()
-@click.argument("flows", metavar="WORKFLOW...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--strict", is_flag=True, help="Take warnings for problems.")
-@json_option
-def validate(flows: tuple[Path, ...], strict: bool, as_json: bool) -> int:
-    """Check workflow files and tell every problem of every file, with its place and the way out.
+@command(
+    click.argument(
+        "workflows", metavar="WORKFLOW...", nargs=-1, required=True, type=click.Path(path_type=Path)
+    ),
+    click.option("--strict", is_flag=True, help="Treat warnings as errors."),
+    JSON,
+)
+def validate(session: Session, workflows: tuple[Path, ...], strict: bool) -> int:
+    """Check workflow files and print every problem of every file, with its place and the remedy.
 
     The exit code is 2 if there is a problem. Nothing is run, but modules that python steps name are imported.
 
@@ -37,29 +49,24 @@ def validate(flows: tuple[Path, ...], strict: bool, as_json: bool) -> int:
     Example:
       holdfast validate flows/*.yaml --strict
     """
-    reports = [_checked(path) for path in flows]
+    reports = [_checked(path) for path in workflows]
     bad = [report for report in reports if report["problems"] or (strict and report["warnings"])]
-    if as_json:
-        print_json({"valid": not bad, "files": reports})
-    else:
-        for report in reports:
-            _print_report(report)
+    session.print({"valid": not bad, "files": reports})
+    for report in reports if not session.as_json else ():
+        _print_report(report)
     return INVALID if bad else COMPLETED
 
 
 def _checked(path: Path) -> dict[str, Any]:
-    from holdfast.workflows.reading.problems import WorkflowInvalid
-    from holdfast.workflows.workflow import load_workflow
-
     report: dict[str, Any] = {"file": str(path), "workflow": None, "steps": 0, "problems": [], "warnings": []}
     try:
-        flow = load_workflow(path)
-        report |= {"workflow": flow.name, "steps": len(flow.definition.steps)}
-        flow.open("memory://").store.close()
+        loaded = load_workflow(path)
+        report |= {"workflow": loaded.name, "steps": len(loaded.definition.steps)}
+        loaded.open("memory://").store.close()
     except WorkflowInvalid as error:
         report["problems"] = [_problem(problem) for problem in error.problems]
         return report
-    report["warnings"] = warnings_of(flow.definition, path.read_text("utf-8"))
+    report["warnings"] = warnings_of(loaded.definition, path.read_text("utf-8"))
     return report
 
 
@@ -70,14 +77,13 @@ def _problem(problem: Any) -> dict[str, Any]:
 
 
 def _print_report(report: dict[str, Any]) -> None:
+    file = one_line(report["file"], 2_000)
     for problem in report["problems"]:
-        click.echo(problem["text"].replace(report["file"], one_line(report["file"], 2_000)))
+        click.echo(problem["text"].replace(report["file"], file))
     for warning in report["warnings"]:
-        click.echo(one_line(f"{report['file']}: warning: {warning}", 2_000))
-    if report["problems"]:
-        click.echo(one_line(f"{report['file']}: {count(len(report['problems']), 'problem')}", 2_000))
-    else:
-        click.echo(one_line(f"{report['file']}: valid, {count(report['steps'], 'step')}", 2_000))
+        click.echo(one_line(f"{file}: warning: {warning}", 2_000))
+    problems, steps = count(len(report["problems"]), "problem"), count(report["steps"], "step")
+    click.echo(f"{file}: {problems if report['problems'] else f'valid, {steps}'}")
 
 
 @click.group()
@@ -91,47 +97,38 @@ def workflow() -> None:
     """
 
 
-_TARGET = click.argument("target", metavar="FILE|RUN")
-
-
-@workflow.command()
-@_TARGET
-@store_option
-@json_option
-def inspect(target: str, store: str | None, as_json: bool) -> int:
+@command(TARGET, STORE, JSON, group=workflow)
+def inspect(session: Session, target: str) -> None:
     """Describe the steps of a workflow file, or of the workflow of a stored run: layers, routes, what waits.
 
-    RUN is a run's id or a workflow's name. A run is described as its journal has it, so its file and its code need not
-    be there. Steps of one layer may run together. Layers are not waves, which `history` and RUN@N count: a loop or a
-    for-each takes several.
+    WORKFLOW is a file. A run is described as its journal has it, so its file and its code need not be there. Steps of
+    one layer may run together. Layers are not waves, which `history` and RUN@N count: a loop or a for-each takes
+    several.
 
     \b
     Example:
       holdfast workflow inspect flow.yaml
     """
-    from holdfast.cli.display.outlines import outline_text
-
-    outline, kinds = _outline(target, store)
-    if as_json:
-        print_json(_described(outline, kinds))
-    else:
-        click.echo(one_line(f"{outline['name']}: {count(len(outline['nodes']), 'step')}", 2_000))
+    outline, kinds = _outline(session, target)
+    session.print(_described(outline, kinds), f"{outline['name']}: {count(len(outline['nodes']), 'step')}")
+    if not session.as_json:
         click.echo(visible(outline_text(outline, kinds)))
-    return COMPLETED
 
 
-@workflow.command()
-@_TARGET
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(DRAWINGS),
-    default="mermaid",
-    show_default=True,
-    help="The language.",
+@command(
+    TARGET,
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(("mermaid", "dot")),
+        default="mermaid",
+        show_default=True,
+        help="The language of the drawing.",
+    ),
+    STORE,
+    group=workflow,
 )
-@store_option
-def draw(target: str, form: str, store: str | None) -> int:
+def draw(session: Session, target: str, form: str) -> None:
     """Draw a workflow file, or the workflow of a stored run, as Mermaid or for Graphviz.
 
     \b
@@ -139,45 +136,33 @@ def draw(target: str, form: str, store: str | None) -> int:
       holdfast workflow draw flow.yaml > flow.mmd
       holdfast workflow draw flow.yaml --format dot | dot -Tsvg > flow.svg
     """
-    from holdfast.cli.display.outlines import dot
-    from holdfast.graph.drawing import mermaid
-
-    outline, _ = _outline(target, store)
+    outline, _ = _outline(session, target)
     click.echo(dot(outline) if form == "dot" else mermaid(outline), nl=False)
-    return COMPLETED
 
 
-def _outline(target: str, store: str | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """The outline of a workflow's steps and, for a file, the kind of each."""
-    from holdfast.cli.display.outlines import folded
-    from holdfast.cli.reading import view_of
-
+def _outline(session: Session, target: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the outline of a workflow's steps and, for a file, the kind of each."""
     path = Path(target)
     if path.is_file() or path.suffix in (".yaml", ".yml"):
         return _outline_of_file(path)
-    view = view_of(reading(store), target)
+    view = run_view(session.journal, session.run(target).run, is_alive=liveness(session.store))
     if not view.outline:
         raise click.BadParameter(f"run {view.run_id!r} has no graph: its state was saved by hand")
     return folded(view.outline, is_flow=view.flow is not None), {}
 
 
 def _outline_of_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    from holdfast.cli.display.outlines import folded, with_conditions
-    from holdfast.workflows.scope import Layout
-    from holdfast.workflows.workflow import load_workflow
-
     _refuse_capsule(path)
-    flow = load_workflow(path)
-    app = flow.open("memory://")
+    loaded = load_workflow(path)
+    app = loaded.open("memory://")
     app.store.close()
-    steps = Layout(flow.definition).steps
+    steps = Layout(loaded.definition).steps
     outline = with_conditions(folded(app.outline(), is_flow=True), _routes(steps))
-    return outline, {name: _kind(step) for name, step in steps.items()}
+    kinds = {name: f"{step.kind} for each" if step.for_each else step.kind for name, step in steps.items()}
+    return outline, kinds
 
 
 def _refuse_capsule(path: Path) -> None:
-    from holdfast.capsules.format import MAGIC
-
     with contextlib.suppress(OSError), path.open("rb") as file:
         if file.read(len(MAGIC)) == MAGIC:
             raise click.UsageError(
@@ -195,63 +180,50 @@ def _routes(steps: Mapping[str, Step]) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-def _kind(step: Step) -> str:
-    return f"{step.kind} for each" if step.for_each else step.kind
-
-
 def _described(outline: Mapping[str, Any], kinds: dict[str, str]) -> dict[str, Any]:
-    from holdfast.cli.display.outlines import places
-
     steps = [
         {
-            "name": place.name,
-            "kind": kinds.get(place.name),
-            "layer": place.layer or None,
-            "next": [way.as_json() for way in place.ways],
-            "waits_for": place.waits_for,
-            "steps": None if place.inner is None else _described(place.inner, kinds)["steps"],
+            "name": step.name,
+            "kind": kinds.get(step.name),
+            "layer": step.layer or None,
+            "next": step.routes,
+            "waits_for": step.waits_for,
+            "steps": None if step.inner is None else _described(step.inner, kinds)["steps"],
         }
-        for place in places(outline)
+        for step in steps_of(outline)
     ]
     return {"name": outline["name"], "steps": steps}
 
 
-@workflow.command()
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file."
-)
-def schema(output: Path | None) -> int:
+@command(click.option("-o", "--output", type=file_path(), help="Write it to this file."), group=workflow)
+def schema(session: Session, output: Path | None) -> None:
     """Print the JSON Schema of workflow files, for editors that check while you type.
 
     \b
     Example:
       holdfast workflow schema -o .holdfast/workflow.schema.json
     """
-    import json
-
-    from holdfast.workflows.model import json_schema
-
     text = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
     if output is None:
         click.echo(text, nl=False)
-        return 0
+        return
     _write(output, text)
     click.echo(f"wrote {output}; for yaml-language-server put this first in a workflow file:")
     click.echo(f"# yaml-language-server: $schema={Path(os.path.relpath(output)).as_posix()}")
-    return 0
 
 
-@click.command()
-@click.argument("file", default="workflow.yaml", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
-@click.option(
-    "--template",
-    type=click.Choice(TEMPLATES),
-    default="chain",
-    show_default=True,
-    help="What it shows: steps one after the other, a loop, steps side by side, items of a list, a question.",
+@command(
+    click.argument("file", default="workflow.yaml", type=file_path()),
+    FORCE,
+    click.option(
+        "--template",
+        type=click.Choice(TEMPLATES),
+        default="chain",
+        show_default=True,
+        help="What it shows: steps one after the other, a loop, steps side by side, items of a list, a question.",
+    ),
 )
-def init(file: Path, force: bool, template: str) -> int:
+def init(session: Session, file: Path, force: bool, template: str) -> None:
     """Write a first workflow file, with comments, that runs with no key and no network.
 
     FILE is workflow.yaml if it is not given.
@@ -262,14 +234,20 @@ def init(file: Path, force: bool, template: str) -> int:
       holdfast init review.yaml --template gate
     """
     if file.exists() and not force:
-        raise click.UsageError(f"{file} is there already; --force writes over it")
+        raise click.UsageError(f"{file} exists; --force overwrites it")
     text = (resources.files("holdfast.cli") / "starter" / f"{template}.yaml").read_text("utf-8")
-    _write(file, text.replace("WORKFLOW_NAME", _name(file)))
+    own_name = re.sub(r"[^A-Za-z0-9_-]+", "-", file.stem).strip("-") or "workflow"
+    _write(file, text.replace("WORKFLOW_NAME", own_name))
     name = shlex.quote(str(file))
+    commands = {
+        f"holdfast validate {name}": "check it",
+        f"holdfast workflow inspect {name}": "see its steps",
+        f"holdfast run {name}{' -i name=Ada' if template == 'chain' else ''}": "run it; every finished step is saved",
+        "holdfast runs": "see its runs",
+    }
     click.echo(f"wrote {file}")
-    for command, what in _next_commands(template, name):
-        click.echo(f"  {command.ljust(44)}  {what}")
-    return 0
+    for line, what in commands.items():
+        click.echo(f"  {line.ljust(44)}  {what}")
 
 
 def _write(file: Path, text: str) -> None:
@@ -280,29 +258,14 @@ def _write(file: Path, text: str) -> None:
         raise click.FileError(str(file), f"{error.strerror}; choose another path") from None
 
 
-def _name(file: Path) -> str:
-    """A workflow's name made of its file's."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", file.stem).strip("-") or "workflow"
-
-
-def _next_commands(template: str, name: str) -> list[tuple[str, str]]:
-    run = f"holdfast run {name} -i name=Ada" if template == "chain" else f"holdfast run {name}"
-    return [
-        (f"holdfast validate {name}", "check it"),
-        (f"holdfast workflow inspect {name}", "see its steps"),
-        (run, "run it; every finished step is saved"),
-        ("holdfast runs", "see its runs"),
-    ]
-
-
-# What is allowed in a workflow file and yet is probably not meant: warnings of `holdfast validate`.
+# Warnings of `holdfast validate`.
 
 
 WRITING = ("POST", "PATCH")
 
 
 def warnings_of(definition: Definition, text: str) -> list[str]:
-    """Every warning about a workflow, in plain words with the way out; `text` is the file's."""
+    """Return every warning about a workflow, with the remedy; `text` is the file's."""
     found = [*_unused(definition, text)]
     for step in definition.steps:
         for each in (step, *step.members):
@@ -325,7 +288,7 @@ def _unused(definition: Definition, text: str) -> Iterator[str]:
 
 
 def _used(kind: str, text: str) -> set[str]:
-    """The names that are read of `inputs` or `vars`. After a dot, `a-b` may be one name, or one less another."""
+    """Return the names that are read of `inputs` or `vars`; after a dot, `a-b` may be a name, or a difference."""
     found: set[str] = set()
     for dotted, quoted in re.findall(
         rf"\b{kind}\s*+(?:\.\s*+([\w-]++)|\[\s*+['\"]([^'\"]{{0,200}}+)['\"])", text
@@ -337,7 +300,7 @@ def _used(kind: str, text: str) -> set[str]:
 
 
 def _calls_python(definition: Definition) -> bool:
-    """Whether a function may be given all inputs and constants."""
+    """Return True if a function may get all inputs and constants."""
     return any(each.python is not None for step in definition.steps for each in (step, *step.members))
 
 

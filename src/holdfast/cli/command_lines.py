@@ -1,0 +1,109 @@
+"""Command lines that messages show: each works when it is pasted into a shell in this folder."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.output import visible
+from holdfast.cli.store_option import absolute_url, default_url, same_store
+from holdfast.cli.targets import config_of
+from holdfast.views.run_view import resume_call
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal import Journal
+    from holdfast.stores.base import RunInfo
+    from holdfast.views.run_view import PauseView
+
+
+def command_line(name: str, run_id: str, *words: str, store: str) -> str:
+    """Return a command about a run of a store; the words of `answer` are values, those of others are options."""
+    values = list(words) if name == "answer" else []
+    options = [*_where(store), *(words if name != "answer" else ())]
+    if any(value.startswith("-") for value in (run_id, *values)):
+        return _pasteable([*program(), *name.split(), *options, "--", run_id, *values])
+    return _pasteable([*program(), *name.split(), run_id, *values, *options])
+
+
+def resume_line(run_id: str, url: str, queue: str = "", *, is_of_program: bool = False) -> str:
+    """Return the command that resumes a run, by workers if it is in a queue; for a Python program the call."""
+    if is_of_program:
+        return resume_call(run_id)
+    return command_line("resume", run_id, *(["--detach"] if queue else []), store=url)
+
+
+def resume_line_of(journal: Journal, info: RunInfo) -> str:
+    """Return the command or the call that resumes a stored run."""
+    is_of_program = not info.queue and "flow" not in config_of(journal, info)
+    return resume_line(info.run, journal.store.url, info.queue, is_of_program=is_of_program)
+
+
+def answer_line(pause: PauseView, url: str, queue: str = "") -> str:
+    """Return the command that answers a pause, or passes a gate."""
+    if pause.is_gate or pause.is_wait:
+        return resume_line(pause.run_id, url, queue, is_of_program=pause.is_of_program)
+    return command_line("answer", pause.run_id, f"{pause.handle}={pause.example}", store=url)
+
+
+def answerable(pauses: Sequence[PauseView], url: str, queue: str = "") -> list[dict[str, Any]]:
+    """Return pauses as plain data, each with the command that answers it."""
+    return [{**pause.as_json(), "command": answer_line(pause, url, queue)} for pause in pauses]
+
+
+def doubt_lines(run_id: str, store: str, *, in_program: bool = False) -> list[str]:
+    """Return the commands, or calls, that resume past an interrupted step that may not be repeated unasked."""
+    ways = (("rerun", "it did not happen: run it again"), ("skip", "it did happen: continue after it"))
+    if in_program:
+        return [f"  app.resume({run_id!r}, if_interrupted={way!r})  # {meaning}" for way, meaning in ways]
+    return [
+        f"  {command_line('resume', run_id, '--if-interrupted', way, store=store)}  # {meaning}"
+        for way, meaning in ways
+    ]
+
+
+def store_words(store: str) -> str:
+    """Return the options, as they are pasted after a command, that name a store; none for the default store."""
+    return "".join(f" {_pasteable([word])}" for word in _where(store))
+
+
+def _where(store: str) -> list[str]:
+    return [] if same_store(store, default_url()) else ["--store", absolute_url(store)]
+
+
+def _pasteable(words: Sequence[str]) -> str:
+    """Return words as one line for a shell; invisible characters are written as bash reads them, in `$'…'`."""
+    return " ".join(shlex.quote(word) if _is_shown(word) else _ansi_quoted(word) for word in words)
+
+
+def _is_shown(word: str) -> bool:
+    return visible(word) == word and not {"\n", "\t"} & set(word)
+
+
+def _ansi_quoted(word: str) -> str:
+    signs = (
+        _byte_codes(sign) if not _is_shown(sign) else {"'": "\\'", "\\": "\\\\"}.get(sign, sign)
+        for sign in word
+    )
+    return f"$'{''.join(signs)}'"
+
+
+def _byte_codes(sign: str) -> str:
+    try:
+        raw = sign.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raw = sign.encode("utf-8", "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def program(argv: Sequence[str] | None = None) -> list[str]:
+    """Return the words that start this program again."""
+    started = Path((argv or sys.argv)[0])
+    if started.name == "holdfast":
+        found = shutil.which("holdfast")
+        same = found is not None and Path(found).resolve() == started.resolve()
+        return ["holdfast"] if same else [str(started.absolute())]
+    return [sys.executable, "-m", "holdfast"]

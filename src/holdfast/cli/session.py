@@ -1,0 +1,157 @@
+"""One command's session: its store, the runs that its arguments name, and its output as text or JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.options import AT_HELP, RUN_HELP
+from holdfast.cli.render import one_line, print_json
+from holdfast.cli.store_option import chosen_url, close_store, meant_run, open_existing, open_journal
+from holdfast.engine.owner import liveness
+from holdfast.engine.resume import find_run
+from holdfast.engine.time_travel.checkpoints import Position, find_position, parted
+from holdfast.views.runs import find_run_info, run_line
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal import Journal
+    from holdfast.stores.base import RunInfo, Store
+    from holdfast.views.run_view import RunLine
+
+LONG = 2_000
+"""How many characters a line of a message has at most."""
+
+
+class Session(contextlib.ExitStack):
+    """The store and the output of one command. Stores that it opens are closed at its end."""
+
+    def __init__(
+        self, store: str | None = None, as_json: bool = False, journal: Journal | None = None
+    ) -> None:
+        super().__init__()
+        self.given, self.as_json = store, as_json
+        self._journal = journal
+
+    def url(self, of_file: str | None = None) -> str:
+        """Return the URL of the store: as given, else as the environment says, else as a workflow file says."""
+        return chosen_url(self.given, of_file)
+
+    @property
+    def journal(self) -> Journal:
+        """The journals of the store, which must exist."""
+        return self._journal or self.open()
+
+    @property
+    def store(self) -> Store:
+        """The store, which must exist."""
+        return self.journal.store
+
+    def open(self, of_file: str | None = None) -> Journal:
+        """Open the store, unless it is open; a workflow file may say where it is."""
+        if self._journal is None:
+            store = open_existing(self.url(of_file))
+            self.callback(close_store, store)
+            self._journal = open_journal(store)
+        return self._journal
+
+    def names(self, *texts: str) -> list[str]:
+        """Return each text with the whole id of its run; a workflow file as the first one says where the store is."""
+        run = _split(texts[0])[0]
+        if self._journal is None and is_workflow_file(run):
+            self.open(_load(run).store_url())
+        return [self._name(text) for text in texts]
+
+    def _name(self, text: str) -> str:
+        if self.store.runs(run=text):
+            return text
+        run, at, place = _split(text)
+        name = _load(run).name if is_workflow_file(run) else run
+        return f"{meant_run(self.store, name)}{at}{place}"
+
+    def run(self, text: str) -> RunInfo:
+        """Return the run that an argument names; of a workflow the latest run."""
+        return find_run_info(self.journal, *self.names(text))
+
+    def unfinished_run(self, text: str) -> RunInfo:
+        """Return the run that an argument names; of a workflow the latest unfinished run."""
+        [name] = self.names(text)
+        return find_run(self.store, name)[0]
+
+    def checkpoint(self, text: str) -> Position:
+        """Return the run and the checkpoint that an argument such as RUN@3 names."""
+        [name] = self.names(text)
+        return find_position(self.store, name)
+
+    def line(self, text: str) -> RunLine:
+        """Return the summary of the run that an argument names."""
+        return run_line(self.journal, self.run(text), liveness(self.store))
+
+    def print(self, data: Any, *lines: str, err: bool = False) -> None:
+        """Print the data if `--json` is given, else the lines, each cut if it is too long."""
+        if self.as_json:
+            print_json(data)
+            return
+        for line in lines:
+            click.echo(one_line(line, LONG), err=err)
+
+    def confirm(self, what: str, yes: bool) -> None:
+        """Ask before something that cannot be undone; without a terminal `--yes` is required."""
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise click.UsageError(f"this would {what}; --yes confirms it")
+        click.confirm(f"{what[:1].upper()}{what[1:]}?", abort=True, err=True)
+
+
+def is_workflow_file(text: str) -> bool:
+    """Return True if a text is the path of a workflow file that exists."""
+    return text.endswith((".yaml", ".yml")) and Path(text).is_file()
+
+
+def _load(path: str) -> Any:
+    from holdfast.workflows.workflow import load_workflow
+
+    return load_workflow(Path(path))
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    run, at, place = parted(text)
+    return (run, at, place) if at else (text, "", "")
+
+
+def command(
+    *params: Any, group: click.Group | None = None, name: str = "", **attributes: Any
+) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that makes a command of a function with these parameters; it gets a `Session` first.
+
+    `params` are decorators of click, or tuples of them, in the order of the help text. What RUN and RUN@3 mean is
+    added to the help text where the usage names them.
+    """
+
+    def made(function: Callable[..., Any]) -> click.Command:
+        @functools.wraps(function)
+        def run(store: str | None = None, as_json: bool = False, **given: Any) -> Any:
+            with Session(store, as_json) as session:
+                return function(session, **given)
+
+        decorated: Any = run
+        for param in reversed(params):
+            for each in reversed(param if isinstance(param, tuple) else (param,)):
+                decorated = each(decorated)
+        own = name or function.__name__.rstrip("_")
+        make: Any = click.command(own, **attributes)
+        found: click.Command = make(decorated)
+        metavars = " ".join(str(param.metavar) for param in found.params if isinstance(param, click.Argument))
+        if "RUN" in metavars:
+            found.epilog = f"{RUN_HELP} {AT_HELP}" if "@" in metavars else RUN_HELP
+        if group is not None:
+            group.add_command(found)
+        return found
+
+    return made
