@@ -1,8 +1,8 @@
 """Kills, and fails, a run at each system call that changes its store: `python -m tests.proof.syscalls --every`.
 
 For each workflow, store and durability a run is begun again and again, each time with a fault at the next of
-the calls that write, sync, create, rename, truncate or remove something in its store; house-keeping, migrations
-and repairs are treated the same way:
+the calls that write, sync, create, rename, truncate or remove something in its store; housekeeping and repairs are
+treated the same way:
 
 - `kill`, `kill-after`: SIGKILL right before the call, right after it;
 - `enospc`, `eio`: the call fails once, the process ends, another one resumes;

@@ -1,11 +1,8 @@
-"""What else changes a store, to be killed and failed at each call: house-keeping, migrations, repairs."""
+"""Housekeeping and repairs of a store, to be killed and failed at each system call."""
 
 from __future__ import annotations
 
-import shutil
-import tarfile
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import NamedTuple
 
 import apsw
@@ -17,8 +14,6 @@ from tests.crash.flips import fill
 from tests.proof.places import Site, url_in
 from tests.proof.power.opening import Expected, examine
 from tests.proof.power.scenes import keep_house
-
-_OLD_STORE = Path(__file__).parent / "old_store.tar.xz"
 
 
 class Upkeep(NamedTuple):
@@ -36,25 +31,6 @@ def _nothing(site: Site) -> None: ...
 def _kept_house(site: Site) -> list[str]:
     expected = Expected(site.ledger.lines())
     return [str(one) for one in examine(site.home, site.case.scheme, expected, check=True)]
-
-
-def _bring_old_store(site: Site) -> None:
-    """A store of the first format, and what the newest version reads in a copy of it."""
-    folder = site.home / "new" / "store"
-    folder.mkdir(parents=True)
-    with tarfile.open(_OLD_STORE) as archive:
-        archive.extractall(site.root / "old", filter="data")
-    (old,) = (site.root / "old").rglob("*.db")
-    shutil.copyfile(old, folder / "runs.db")
-    _note(site, f"sqlite:///{old}")
-
-
-def _migrate(site: Site) -> None:
-    open_store(site.url).close()
-
-
-def _migrated(site: Site) -> list[str]:
-    return _differing(site, set())
 
 
 def _bring_damaged_store(site: Site) -> None:
@@ -130,6 +106,5 @@ def _entries(store: Store, but: Collection[str] = ()) -> dict[str, str]:
 
 UPKEEP = {
     "housekeeping": Upkeep(("sqlite", "file"), _nothing, keep_house, _kept_house),
-    "migration": Upkeep(("sqlite",), _bring_old_store, _migrate, _migrated),
     "repair": Upkeep(("sqlite", "file"), _bring_damaged_store, _repair, _repaired),
 }
