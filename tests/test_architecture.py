@@ -163,8 +163,10 @@ def test_deciding_and_folding_touch_neither_clock_nor_disk_nor_loop() -> None:
     """Decisions are pure: no clock, no I/O, no await."""
     for where in ("engine/decide.py", "journal/fold.py", "journal/records.py", "graph/graph.py"):
         tree = ast.parse((SOURCE / where).read_text())
-        impure = {"time", "os", "asyncio", "random", "threading", "pathlib", "io", "socket", "datetime"}
+        impure = {"time", "os", "asyncio", "random", "threading", "pathlib", "io", "socket"}
         assert impure.isdisjoint(imported.split(".")[0] for _, imported in imports(tree)), where
+        asked = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert asked.isdisjoint({"now", "utcnow", "today"}), where
         assert not any(isinstance(node, (ast.Await, ast.AsyncFunctionDef)) for node in ast.walk(tree)), where
 
 

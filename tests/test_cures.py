@@ -267,7 +267,7 @@ class Pair(NamedTuple):
 
 
 @cures("state/codec.py", "holdfast.register_type")
-@cures("state/classes.py", "holdfast.register_type")
+@cures("state/types.py", "holdfast.register_type")
 def a_type_that_cannot_be_stored(bench: Bench) -> None:
     def app() -> App:
         graph = (

@@ -189,7 +189,7 @@ def test_of_two_writers_on_one_run_one_is_told_that_it_lost(tmp_path: Path) -> N
         writer.record(StateEdited("", ()))
     writers[0].flush()
 
-    with pytest.raises(RunConflict, match="advanced by another driver"):
+    with pytest.raises(RunConflict, match="advanced by another owner"):
         writers[1].flush()
 
     assert len(list(other.read("r"))) == writers[0].seq

@@ -48,8 +48,8 @@ from holdfast.errors import StoreError as StoreError
 from holdfast.events import Event as Event
 from holdfast.graph.builder import StateGraph as StateGraph
 from holdfast.graph.graph import Command as Command
+from holdfast.graph.graph import Retry as Retry
 from holdfast.graph.graph import Send as Send
-from holdfast.graph.retry import Retry as Retry
 from holdfast.journal.checkpoint_ids import Checkpoint as Checkpoint
 from holdfast.state.schema import add as add
 from holdfast.state.schema import append as append

@@ -82,7 +82,7 @@ def folded(store: Store, run: str) -> bytes:
     """Return everything in a run's journal except its owner."""
     journal, codec = Journal(store), TolerantCodec()
     state = journal.load(journal.info(run), codec).run
-    state.driver = ""
+    state.owner = ""
     return encode_run(state, Track(), codec)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from holdfast import Event, Outcome, Pause, RunNotFound, State, open_store
 from holdfast.events import CallbackObserver, Observer
 from holdfast.journal.encoding import Track, decode_records
-from holdfast.journal.records import MovedOn, Noted, StepFinished
+from holdfast.journal.records import Noted, StepAdvanced, StepFinished
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
 from holdfast.testing import CrashingStore, kill_process
@@ -151,7 +151,7 @@ def note_what_is_stored(place: Place) -> None:
     store, codec, track = place.store(), Codec(), Track()
     for entry in store.read(RUN):
         for record in decode_records(entry.body, track, codec):
-            if isinstance(record, (StepFinished, MovedOn)):
+            if isinstance(record, (StepFinished, StepAdvanced)):
                 place.ledger.write("finished", record.step)
             elif isinstance(record, Noted):
                 place.ledger.write("finished", f"{record.step}:{record.key}")

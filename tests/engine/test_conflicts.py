@@ -281,7 +281,7 @@ def test_a_driver_that_was_taken_over_stops_before_its_next_step(
     assert app.resume("r", takeover=True).status == RunStatus.COMPLETED
     holder.say("go on")
 
-    assert holder.hear().startswith("RunConflict run 'r' was advanced by another driver")
+    assert holder.hear().startswith("RunConflict run 'r' was advanced by another owner")
     assert ledger.read_text().splitlines() == ["r first", "r first", "r second"]
     intact(app.store, "r")
     app.store.close()

@@ -45,7 +45,7 @@ def history(app: App, run: str) -> list[Record]:
 def _timeless(record: Record) -> Record:
     if isinstance(record, StepFinished):
         return record._replace(seconds=0.0)
-    return record._replace(driver="") if isinstance(record, RunStarted) else record
+    return record._replace(owner="") if isinstance(record, RunStarted) else record
 
 
 def chain(*nodes: Any) -> StateGraph:

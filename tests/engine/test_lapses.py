@@ -73,7 +73,7 @@ def test_no_step_begins_when_another_has_taken_the_run_over(way: str, lapses: bo
     if not overtakes:
         assert drive().status == "completed" and sorted(ran) == sorted(names)
         return
-    with pytest.raises(RunConflict, match="was advanced by another driver"):
+    with pytest.raises(RunConflict, match="was advanced by another owner"):
         drive()
     assert ran == ["a"] if lapses else "b" in ran
 
@@ -102,7 +102,7 @@ def test_an_answer_that_was_long_on_its_way_is_asked_for_again() -> None:
     graph = StateGraph(dict, name="w").add_node("a", first).add_node("b", lambda state: ran.append("b"))
     app = graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile(store)
 
-    with pytest.raises(RunConflict, match="was advanced by another driver"):
+    with pytest.raises(RunConflict, match="was advanced by another owner"):
         app.invoke({}, run_id="r")
 
     assert ran == ["a"] and store.looks == 2
@@ -136,7 +136,7 @@ def test_a_step_that_is_overtaken_begins_no_further_effect(is_async: bool) -> No
     graph = StateGraph(dict, name="w").add_node("a", careful_async if is_async else careful)
     app = graph.add_edge(START, "a").add_edge("a", END).compile(store)
 
-    with pytest.raises(RunConflict, match="was advanced by another driver"):
+    with pytest.raises(RunConflict, match="was advanced by another owner"):
         asyncio.run(app.ainvoke({}, run_id="r"))
 
     assert ran == ["charge"]

@@ -35,7 +35,7 @@ from holdfast import (
     append,
 )
 from holdfast.journal.encoding import Track, decode_records
-from holdfast.journal.records import MovedOn, StepFinished
+from holdfast.journal.records import StepAdvanced, StepFinished
 from holdfast.state.codec import Codec
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, raise_crash
@@ -531,7 +531,7 @@ def finished(store: MemoryStore) -> set[str]:
     """The steps that the journal holds as finished."""
     codec, track = Codec(), Track()
     records = [record for entry in store.read("r") for record in decode_records(entry.body, track, codec)]
-    return {record.step for record in records if isinstance(record, (StepFinished, MovedOn))}
+    return {record.step for record in records if isinstance(record, (StepFinished, StepAdvanced))}
 
 
 def fan_out(straggler: Straggler) -> StateGraph:

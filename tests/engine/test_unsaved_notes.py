@@ -108,7 +108,7 @@ def test_a_driver_that_is_refused_within_a_step_is_told_so(memory: Store, carele
     """Also if the step takes no notice: nothing that follows is stored, and the reason stays the same."""
     app = charging([], careless=careless).compile(Faltering(memory, 2, overtaken))
 
-    with pytest.raises(RunConflict, match="advanced by another driver"):
+    with pytest.raises(RunConflict, match="advanced by another owner"):
         app.invoke({}, run_id="r")
 
     assert len(list(memory.read("r"))) == 1

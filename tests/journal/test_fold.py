@@ -18,7 +18,6 @@ from holdfast.journal.records import (
     Fault,
     FrameOpened,
     GraphChanged,
-    MovedOn,
     Noted,
     OnceFailed,
     OnceStarted,
@@ -29,6 +28,7 @@ from holdfast.journal.records import (
     RunStarted,
     StateEdited,
     Steered,
+    StepAdvanced,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -81,7 +81,7 @@ def test_a_started_run_has_its_first_steps_ready() -> None:
     run = folded(begun("a", "b", n=1))
 
     assert statuses(run) == {"a#1": "ready", "b#1": "ready"} and state(run) == {"n": 1}
-    assert (run.workflow, run.status, run.driver, run.started_at) == ("w", "running", "me", 1.0)
+    assert (run.workflow, run.status, run.owner, run.started_at) == ("w", "running", "me", 1.0)
 
 
 def test_changes_show_only_when_the_wave_ends_and_in_node_order() -> None:
@@ -104,8 +104,8 @@ def test_changes_show_only_when_the_wave_ends_and_in_node_order() -> None:
 def test_moving_on_is_finishing_a_step_and_a_wave_and_starting_the_next(visits: int) -> None:
     earlier = [*begun("a", n=1), StepStarted("a#1", 1)]
     for visit in range(1, visits + 1):
-        earlier += MovedOn(f"a#{visit}", (), f"a#{visit + 1}", 0.5).parts()
-    moved = MovedOn(f"a#{visits + 1}", (put("n", 5), put("log", ["x"], "append")), "b#1", 0.25)
+        earlier += StepAdvanced(f"a#{visit}", (), f"a#{visit + 1}", 0.5).parts()
+    moved = StepAdvanced(f"a#{visits + 1}", (put("n", 5), put("log", ["x"], "append")), "b#1", 0.25)
 
     short, long = folded([*earlier, moved]), folded([*earlier, *moved.parts()])
 
@@ -288,7 +288,7 @@ def test_an_edit_a_command_and_an_end_are_taken_in() -> None:
     )
 
     assert state(run) == {"n": 7} and run.inbox_seen == 3
-    assert (run.status, run.fault, run.fault_node, run.driver) == ("failed", FAULT, "a", "")
+    assert (run.status, run.fault, run.fault_node, run.owner) == ("failed", FAULT, "a", "")
 
 
 def test_an_edit_over_a_key_forgets_what_finished_steps_did_to_it() -> None:

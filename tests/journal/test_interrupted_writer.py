@@ -85,7 +85,7 @@ def test_a_writer_that_was_interrupted_refuses_and_says_what_to_do(memory: Store
         writer.record(StateEdited("nowhere#1", ()))
 
     for use in (lambda: writer.record(StepStarted("a#1", 1)), lambda: writer.build()):
-        with pytest.raises(RunConflict, match=r"load the run anew with app\.resume\('r'\)"):
+        with pytest.raises(RunConflict, match=r"resume with app\.resume\('r'\)"):
             use()
     assert writer.was_interrupted and len(list(memory.read("r"))) == 1
 
@@ -100,7 +100,7 @@ def test_records_that_belong_together_are_stored_together_or_not_at_all(memory: 
 
     with pytest.raises(KeyboardInterrupt):
         writer.together(half)
-    with pytest.raises(RunConflict, match="load the run anew"):
+    with pytest.raises(RunConflict, match="what was stored is intact"):
         writer.flush()
     assert len(list(memory.read("r"))) == 1
 

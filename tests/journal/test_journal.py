@@ -540,7 +540,7 @@ def test_a_stale_writer_is_refused_and_changes_nothing(store: Store) -> None:
 
     writers[0].flush()
     before = list(store.read("r"))
-    with pytest.raises(RunConflict, match="'r' was advanced by another driver"):
+    with pytest.raises(RunConflict, match="'r' was advanced by another owner"):
         writers[1].flush()
 
     assert list(store.read("r")) == before

@@ -34,7 +34,7 @@ from holdfast.journal.checkpoint_ids import moved_mark
 from holdfast.journal.copying import (
     COPIED,
     Brought,
-    Standing,
+    Relation,
     bring,
     bring_messages,
     change_facts,
@@ -262,27 +262,27 @@ class _Import:
     def bring(self) -> tuple[CopyOutcome, Brought | None]:
         """Bring what the store lacks; what became of it."""
         last = self._source.last
-        standing, theirs = self._compare(last)
-        if standing is Standing.OTHER:
+        relation, theirs = self._compare(last)
+        if relation is Relation.OTHER:
             raise self._other()
-        if theirs is not None and standing is not Standing.AHEAD and self._is_in_the_way(standing, theirs):
+        if theirs is not None and relation is not Relation.AHEAD and self._is_in_the_way(relation, theirs):
             self._refuse_driven()
             self._remove(theirs)
             brought = self._bring(None)
-            return CopyOutcome.COPIED if standing is Standing.MARKED else CopyOutcome.UPDATED, brought
-        if standing in (Standing.SAME, Standing.MARKED, Standing.AHEAD):
-            self._bring_messages(standing)
-            if theirs is not None and standing is not Standing.AHEAD:
+            return CopyOutcome.COPIED if relation is Relation.MARKED else CopyOutcome.UPDATED, brought
+        if relation in (Relation.SAME, Relation.MARKED, Relation.AHEAD):
+            self._bring_messages(relation)
+            if theirs is not None and relation is not Relation.AHEAD:
                 self._confirm(theirs)
             return CopyOutcome.UNCHANGED, None
         self._refuse_driven()
         brought = self._bring(theirs)
-        outcome = CopyOutcome.COPIED if standing is Standing.ABSENT else CopyOutcome.UPDATED
+        outcome = CopyOutcome.COPIED if relation is Relation.ABSENT else CopyOutcome.UPDATED
         return outcome, brought
 
-    def _is_in_the_way(self, standing: Standing, theirs: Entry) -> bool:
+    def _is_in_the_way(self, relation: Relation, theirs: Entry) -> bool:
         """Whether the copy that is there has to go: it ends in the middle, or has messages where others belong."""
-        has_less = standing is Standing.MARKED and theirs.seq - 1 != self._source.last.seq
+        has_less = relation is Relation.MARKED and theirs.seq - 1 != self._source.last.seq
         return has_less or own_messages(self._source, self._target, self._info.run)[1]
 
     def _bring(self, theirs: Entry | None) -> Brought:
@@ -304,11 +304,11 @@ class _Import:
         if known.origin and self._provenance.confirmation is not None:
             change_facts(self._target, dataclasses.replace(known, origin=self._provenance.text()), theirs)
 
-    def _bring_messages(self, standing: Standing) -> None:
-        if standing is not Standing.AHEAD:
+    def _bring_messages(self, relation: Relation) -> None:
+        if relation is not Relation.AHEAD:
             bring_messages(self._source, self._target, self._info, seal=self._seal)
 
-    def _compare(self, last: Entry) -> tuple[Standing, Entry | None]:
+    def _compare(self, last: Entry) -> tuple[Relation, Entry | None]:
         return compare(self._source, self._target, self._info, last, self._seal)
 
     def _remove(self, theirs: Entry) -> None:

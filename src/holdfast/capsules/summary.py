@@ -21,7 +21,7 @@ from holdfast.errors import CapsuleInvalid, CapsuleLocked, CodecError, problem_o
 from holdfast.journal.encoding import HEAD as WIRE_HEAD
 from holdfast.journal.encoding import Track, decode_run
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import Forked, MovedOn, Record
+from holdfast.journal.records import Forked, Record, StepAdvanced
 from holdfast.journal.run_state import RunState, Step
 from holdfast.journal.sealing import CHAIN_BYTES, is_sealed
 from holdfast.state.encryption import Seal
@@ -285,7 +285,7 @@ def _asked_for(body: bytes) -> int:
 
 
 def _parts(record: Record) -> tuple[Record, ...]:
-    return record.parts() if isinstance(record, MovedOn) else (record,)
+    return record.parts() if isinstance(record, StepAdvanced) else (record,)
 
 
 # Looking into a capsule without importing it: no code runs, and what a stranger wrote is bounded.

@@ -173,7 +173,7 @@ async def go_on(
     approve = options.approve and info.status == RunStatus.PAUSED
     encoded = runner.encoded_config(config) if options.config else b""
     unsaved = active_runs.take_unsaved(store, info.run)
-    if unsaved and run.status == RunStatus.RUNNING and run.driver == owner:
+    if unsaved and run.status == RunStatus.RUNNING and run.owner == owner:
         # This process did not die: its last save failed. Nothing of what was running then crashed.
         writer.record(records.RunEnded(RunStatus.INTERRUPTED))
     writer.record(records.Resumed(owner, approve, encoded))

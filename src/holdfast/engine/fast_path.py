@@ -13,7 +13,7 @@ from holdfast.engine.once import StopSignal
 from holdfast.engine.routing import certain_of
 from holdfast.engine.waves import Waves, closing
 from holdfast.graph.graph import Node
-from holdfast.journal.records import MovedOn, Target, WaveFinished
+from holdfast.journal.records import StepAdvanced, Target, WaveFinished
 from holdfast.journal.run_state import ONE_OFF, Frame, Step
 from holdfast.state.schema import EVERYWHERE
 
@@ -131,7 +131,7 @@ class FastPath:
         if saving.observer is not None:
             facts = {"step": step.id, "error": False, "seconds": result.seconds}
             saving.say("node.complete", step.node, **facts, update={op.key: op.value for op in ops})
-        saving.record(MovedOn(step.id, tuple(ops), name, result.seconds))
+        saving.record(StepAdvanced(step.id, tuple(ops), name, result.seconds))
         saving.save_move(step.node, node)
         if saving.observer is not None:
             saving.say("edge.transition", step.node, **{"from": step.node, "to": node})

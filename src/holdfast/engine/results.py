@@ -13,8 +13,7 @@ from holdfast.engine.once import PauseSignal, StepInterrupted, StopSignal
 from holdfast.engine.routing import Meaning, ParallelWrite, ParallelWrites, RouteFailed, meaning
 from holdfast.engine.saving import Saving
 from holdfast.errors import CodecError, ExecutorLost, StoreError, problem_of
-from holdfast.graph.graph import Graph, Node, base_name
-from holdfast.graph.retry import AFTER_A_LOSS
+from holdfast.graph.graph import AFTER_A_LOSS, Graph, Node, base_name
 from holdfast.journal.records import Noted, Paused, StepFailed, StepFinished
 from holdfast.journal.run_state import DONE, IN_DOUBT, INTERRUPTED, STILL_IN_DOUBT, Step
 from holdfast.state.ops import advance

@@ -90,7 +90,7 @@ def as_journalled(loaded: Loaded) -> Loaded:
 
     Its plain facts were read a moment earlier, and another process may have resumed the run in between.
     """
-    facts, status, driver = loaded.info, str(loaded.run.status), loaded.run.driver
+    facts, status, driver = loaded.info, str(loaded.run.status), loaded.run.owner
     if facts.status == status and facts.driver == driver:
         return loaded
     facts = dataclasses.replace(facts, status=status, driver=driver)

@@ -351,7 +351,7 @@ def _by(journal: Journal, codec: Codec, run: str, after: int) -> str:
     for entry, found in history:
         for record in found:
             if isinstance(record, (RunStarted, Resumed)) and (entry.seq > after or not driver):
-                driver = record.driver or driver
+                driver = record.owner or driver
     return f" (executed by {describe(driver)})" if driver else ""
 
 

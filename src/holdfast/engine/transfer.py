@@ -27,8 +27,8 @@ from holdfast.journal.copying import (
     COPIED,
     MOVED,
     Brought,
+    Relation,
     Resealed,
-    Standing,
     bodies_in,
     bring,
     bring_messages,
@@ -257,25 +257,25 @@ class _Transfer:
         is_closed = bodies_in(view, info, self.seal).says(last, MOVED)
         if is_closed and (finished := self._finish(info, last)) is not None:
             return finished
-        standing, theirs = self._compare(info, last)
-        if standing is Standing.OTHER:
+        relation, theirs = self._compare(info, last)
+        if relation is Relation.OTHER:
             return _told(info, CopyOutcome.DIFFERENT, note=self._difference(info, theirs))
-        if standing is Standing.AHEAD:
+        if relation is Relation.AHEAD:
             return self._left(info, last, "the copy has gone on")
         own, in_the_way = ([], False) if theirs is None else own_messages(view, self.target, info.run)
-        if theirs is not None and (standing is Standing.MARKED or in_the_way):
+        if theirs is not None and (relation is Relation.MARKED or in_the_way):
             if not self.move and last.seq == theirs.seq - 1 and not in_the_way:
                 return self._unchanged(info)
             check_whole(self.source, info)
             self._remove(self.target, self.target.runs(run=info.run)[0], theirs)
-            standing, theirs = Standing.ABSENT, None
+            relation, theirs = Relation.ABSENT, None
         else:
             own = []
-        if standing is Standing.SAME and not self.move and info.status != RunStatus.RUNNING:
+        if relation is Relation.SAME and not self.move and info.status != RunStatus.RUNNING:
             return self._unchanged(info)
-        return self._bring(info, standing, theirs, last_try, own)
+        return self._bring(info, relation, theirs, last_try, own)
 
-    def _compare(self, info: RunInfo, last: Entry) -> tuple[Standing, Entry | None]:
+    def _compare(self, info: RunInfo, last: Entry) -> tuple[Relation, Entry | None]:
         try:
             return compare(self.view(info), self.target, info, last, self.seal)
         except CorruptJournal as error:
@@ -289,7 +289,7 @@ class _Transfer:
         bring_messages(self.view(info), self.target, info, own, self.seal)
 
     def _bring(
-        self, info: RunInfo, standing: Standing, theirs: Entry | None, last_try: bool, own: Sequence[Message]
+        self, info: RunInfo, relation: Relation, theirs: Entry | None, last_try: bool, own: Sequence[Message]
     ) -> CopiedRun:
         facts, under_way = self._facts(info), info.status == RunStatus.RUNNING
         end = COPIED if under_way else None
@@ -300,7 +300,7 @@ class _Transfer:
                 beginning = view.moved_snapshot(beginning)
             brought = bring(view, self.target, info, theirs, facts, end, beginning, self.seal)
         except CorruptJournal:
-            if standing is Standing.ABSENT:
+            if relation is Relation.ABSENT:
                 self.target.delete(info.run)
             raise
         self._bring_messages(info, own)
@@ -309,7 +309,7 @@ class _Transfer:
         if self.move:
             self._give_up(info, facts, brought)
             return _told(info, CopyOutcome.MOVED, brought)
-        outcome = CopyOutcome.COPIED if standing is Standing.ABSENT else CopyOutcome.UPDATED
+        outcome = CopyOutcome.COPIED if relation is Relation.ABSENT else CopyOutcome.UPDATED
         note = ""
         if has_owner(self.source, info):
             note = f"{describe(info.driver)} goes on with it; if the copy is resumed too, steps run twice"
@@ -351,13 +351,13 @@ class _Transfer:
         before = next(iter(self.view(info).read(info.run, last.seq - 2, last.seq - 1)), None)
         if before is None:
             return None
-        standing, theirs = self._compare(info, before)
-        if theirs is None or standing not in (Standing.SAME, Standing.MARKED, Standing.AHEAD):
+        relation, theirs = self._compare(info, before)
+        if theirs is None or relation not in (Relation.SAME, Relation.MARKED, Relation.AHEAD):
             return None
         if not self.move:
             return _told(info, CopyOutcome.UNCHANGED, note="its move is not finished; copy it with --move")
         self._bring_messages(info)
-        if standing is not Standing.AHEAD:
+        if relation is not Relation.AHEAD:
             self._hand_over(info, self.target.runs(run=info.run)[0], theirs)
         delete_run(self.journal, info.run, going=None)
         return _told(info, CopyOutcome.MOVED)

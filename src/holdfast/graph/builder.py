@@ -29,8 +29,7 @@ from holdfast.errors import (
     problem_of,
 )
 from holdfast.events import Event, Observer, get_observer, resolve_observer
-from holdfast.graph.graph import Edge, Graph, Join, Migration, Node, Reconcile, Route
-from holdfast.graph.retry import Retry
+from holdfast.graph.graph import Edge, Graph, Join, Migration, Node, Reconcile, Retry, Route
 from holdfast.graph.validation import check
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import Codec
@@ -177,7 +176,7 @@ class StateGraph:
         return keys
 
     def migrate(self, since: str, until: str) -> Callable[[Migration], Migration]:
-        """A decorator: this function brings a state of version `since` to version `until`.
+        """Return a decorator: this function brings a state of version `since` to version `until`.
 
         It gets the state as a plain `dict` of its own, and returns the new state, or changes the one that it was
         given. A run that was saved under another `version` than the graph has now is brought to it, by as few
@@ -293,7 +292,7 @@ class StateGraph:
         return self
 
     def build(self) -> Graph:
-        """The frozen graph, not yet checked."""
+        """Return the frozen graph, not yet checked."""
         edges = list(self._edges)
         if self._is_dag:
             entered = {edge.target for edge in edges} | {join.target for join in self._joins}
@@ -405,7 +404,7 @@ class StateGraph:
         )
 
     def _wants(self, name: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Which of state, ctx and config a node's function takes, by position and by name."""
+        """Return which of state, ctx and config a node's function takes, by position and by name."""
         try:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
@@ -509,7 +508,7 @@ class ConfiguredGraph(StateGraph):
         return self
 
     def app(self) -> App:
-        """The graph, checked and compiled."""
+        """Return the graph, checked and compiled."""
         if self._app is None:
             policy = self.config.checkpoint.policy()
             self._app = self.compile(self._store, policy=policy, observer=self._observer)

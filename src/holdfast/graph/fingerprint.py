@@ -51,13 +51,13 @@ class Home(NamedTuple):
 
 
 def home_of(space: Mapping[str, Any]) -> Home:
-    """The home of a module, given the names that it holds."""
+    """Return the home of a module, given the names that it holds."""
     package = str(space.get("__package__") or "")
     return _home(str(space.get("__file__") or ""), package, package or str(space.get("__name__", "")))
 
 
 def space_of_class(kind: type) -> Mapping[str, Any]:
-    """What the module of a class holds; as its methods see it, since the module may be known under another name."""
+    """Return the names of the module of a class, as its methods see them: it may be known under another name."""
     for member in vars(kind).values():
         function = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
         if isinstance(function, types.FunctionType) and function.__module__ == kind.__module__:
@@ -67,7 +67,7 @@ def space_of_class(kind: type) -> Mapping[str, Any]:
 
 
 def home_of_class(kind: type) -> Home:
-    """The home of the module that a class is of."""
+    """Return the home of the module that a class is of."""
     return home_of(space_of_class(kind))
 
 
@@ -87,7 +87,7 @@ def _home(file: str, package: str, name: str) -> Home:
 
 
 def files_of_import(home: Home, package: str, level: int, module: str, names: list[str]) -> Iterator[Path]:
-    """The files of this home that an import statement in one of its modules reads."""
+    """Yield the files of this home that an import statement in one of its modules reads."""
     try:
         full = importlib.util.resolve_name("." * level + module, package or None) if level else module
     except ImportError:
@@ -165,7 +165,7 @@ class Description:
             self._open.discard(id(value))
 
     def _held(self, value: Any, depth: int) -> str:
-        """A function, or something that holds one; nothing if it is neither."""
+        """Return a function, or something that holds one; nothing if it is neither."""
         if isinstance(value, types.FunctionType):
             home = home_of(value.__globals__)
             if not home.is_library:
@@ -186,7 +186,7 @@ class Description:
         return ""
 
     def _plain(self, value: Any, depth: int) -> str:
-        """A container or one of the simple kinds of objects; nothing if it is neither."""
+        """Return a container or one of the simple kinds of objects; nothing if it is neither."""
         kind = type(value)
         if isinstance(value, (list, tuple, collections.deque)):
             return f"{self._name(kind)}({', '.join(self._describe(item, depth + 1) for item in value)})"
@@ -226,7 +226,7 @@ class Description:
         return f"{called}a {self._kind(kind)}({described})"
 
     def _kind(self, kind: type) -> str:
-        """A class: one of the node's own is described as a whole, others are named."""
+        """Return a class: one of the node's own is described as a whole, others are named."""
         return self._numbered(kind) if self._is_own(home_of_class(kind)) else self._name(kind)
 
     def _is_own(self, home: Home) -> bool:
@@ -235,7 +235,7 @@ class Description:
     # Functions and classes.
 
     def _numbered(self, piece: Piece) -> str:
-        """A function or a class by its number; it is described once."""
+        """Return a function or a class by its number; it is described once."""
         number = self._numbers.get(id(piece))
         if number is None:
             number = self._numbers[id(piece)] = len(self._numbers)
@@ -260,7 +260,7 @@ class Description:
         )
 
     def _given(self, function: types.FunctionType) -> list[str]:
-        """What a function has beside its code."""
+        """Return what a function has beside its code."""
         given = [
             self._describe(function.__defaults__ or (), 1),
             self._describe(dict(sorted((function.__kwdefaults__ or {}).items())), 1),
@@ -295,7 +295,7 @@ class Description:
         return f"{written.text} with {given} using {used + list(self._imported(written.imports, space))}"
 
     def _made(self, members: Iterable[tuple[str, Any]]) -> Iterator[str]:
-        """The members of a class that has no source at hand."""
+        """Yield the members of a class that has no source at hand."""
         for name, item in members:
             functions = [each for each in _functions(item) if self._is_own(home_of(each.__globals__))]
             if functions:
@@ -305,7 +305,7 @@ class Description:
                 yield f"{name} is {self._describe(item, 1)}"
 
     def _name(self, value: Any) -> str:
-        """The name of a function, a class or a module; the node's own package may be called differently elsewhere."""
+        """Return the name of a function, class or module; the node's own package may have another name elsewhere."""
         module = str(getattr(value, "__module__", ""))
         known = sys.modules.get(module)
         own = module in ("__main__", "builtins", "") or (
@@ -319,7 +319,7 @@ class Description:
     def _used(
         self, names: Collection[str], attributes: Collection[str], space: Mapping[str, Any]
     ) -> Iterator[str]:
-        """The functions, classes and constants of a module, and of other modules of its own, that code names."""
+        """Yield the functions, classes and constants of a module, and of other modules of its own, that code names."""
         for name in sorted(names):
             if name in space:
                 yield from self._use(name, space[name], attributes, ())
@@ -344,7 +344,7 @@ class Description:
             yield f"{name} is a {self._kind(type(value))}"
 
     def _imported(self, imports: Iterable[Import], space: Mapping[str, Any]) -> Iterator[str]:
-        """The modules of its own that code imports only when it runs: each counts as a whole, with what it imports."""
+        """Yield the own modules that code imports only when it runs: each counts as a whole, with its imports."""
         home, waiting = home_of(space), [(each, str(space.get("__package__") or "")) for each in imports]
         while waiting:
             (level, module, names), package = waiting.pop(0)
@@ -369,7 +369,7 @@ def _called(value: Any) -> str:
 
 
 def _functions(member: Any) -> Iterator[types.FunctionType]:
-    """The functions that a member of a class consists of."""
+    """Yield the functions that a member of a class consists of."""
     parts = (member.fget, member.fset, member.fdel) if isinstance(member, property) else (member,)
     for part in parts:
         inner = getattr(part, "__func__", None) or getattr(part, "func", None) or part
@@ -378,13 +378,13 @@ def _functions(member: Any) -> Iterator[types.FunctionType]:
 
 
 def _is_record(kind: type) -> bool:
-    """Whether the attributes of a class's instances are what they are, whoever wrote the class."""
+    """Return whether the attributes of a class's instances are what they are, even if the class is not its own."""
     marks = ("__dataclass_fields__", "__pydantic_fields__", "model_fields")
     return issubclass(kind, types.SimpleNamespace) or any(mark in vars(kind) for mark in marks)
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """What an object holds, in its slots and else."""
+    """Return what an object holds, in its slots and else."""
     found: dict[str, Any] = {}
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())

@@ -52,7 +52,7 @@ class Written(NamedTuple):
 
 @functools.lru_cache(maxsize=2048)
 def source_of(code: types.CodeType) -> str | None:
-    """What a function does by its source, in a form that all versions of Python agree on.
+    """Return what a function does by its source, in a form that all versions of Python agree on.
 
     `None` where there is no source, or where it is not what the function was made of: it may have been edited
     since.
@@ -66,7 +66,7 @@ def source_of(code: types.CodeType) -> str | None:
 
 @functools.lru_cache(maxsize=2048)
 def imports_of(code: types.CodeType) -> tuple[Import, ...]:
-    """The imports within a function, as far as its source tells."""
+    """Return the imports within a function, as far as its source tells."""
     if not _imports(code):
         return ()
     try:
@@ -77,7 +77,7 @@ def imports_of(code: types.CodeType) -> tuple[Import, ...]:
 
 
 def _imports(code: types.CodeType) -> bool:
-    """Whether code imports anything, or code within it does."""
+    """Return whether code imports anything, or code within it does."""
     if _IMPORT in code.co_code[::2]:
         return True
     return any(_imports(each) for each in code.co_consts if isinstance(each, types.CodeType))
@@ -93,7 +93,7 @@ def _node_of(code: types.CodeType) -> Defined | None:
 
 @functools.lru_cache(maxsize=512)
 def class_written(kind: type, file: str) -> Written | None:
-    """What a class is by its source in a file; `None` where that is not known, as for functions."""
+    """Return what a class is by its source in a file; `None` where that is not known, as for functions."""
     methods = [each.__code__ for each in vars(kind).values() if isinstance(each, types.FunctionType)]
     codes = [code for code in methods if code.co_filename == file]
     try:
@@ -114,7 +114,7 @@ def class_written(kind: type, file: str) -> Written | None:
 
 
 def module_written(file: str) -> Written | None:
-    """What a module is by its source."""
+    """Return what a module is by its source."""
     try:
         module = _module(file)
         return None if module is None else _whole(module.tree)
@@ -134,7 +134,7 @@ def _whole(node: ast.Module) -> Written:
 
 
 def _members(body: list[ast.stmt]) -> str:
-    """The body of a class: what its fields are annotated with counts, texts that stand alone do not."""
+    """Return the body of a class: what its fields are annotated with counts, texts that stand alone do not."""
     parts = []
     for part in body:
         if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
@@ -213,7 +213,7 @@ def _first(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
 
 
 def _classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
-    """The classes in a piece of source, by their full names."""
+    """Yield the classes in a piece of source, by their full names."""
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.ClassDef):
             yield f"{prefix}{each.name}", each
@@ -232,7 +232,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _meant(code: types.CodeType, found: list[Defined]) -> Defined | None:
-    """Of several lambdas in one line the one that this is the code of: where it returns, its body is."""
+    """Return of several lambdas in one line the one that this is the code of: where it returns, its body is."""
     places = [place for place in code.co_positions() if None not in place]
     for node in found:
         if isinstance(node, ast.Lambda):
@@ -248,7 +248,7 @@ def _meant(code: types.CodeType, found: list[Defined]) -> Defined | None:
 
 
 def _own(node: Defined) -> str:
-    """A function without its name, decorators and defaults: these count as the values that they are."""
+    """Return a function without its name, decorators and defaults: these count as the values that they are."""
     given = node.args
     kinds = (given.posonlyargs, given.args, [given.vararg], given.kwonlyargs, [given.kwarg])
     names = [[argument.arg for argument in kind if argument is not None] for kind in kinds]
@@ -268,7 +268,7 @@ def _undocumented(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _dump(node: object) -> str:
-    """A syntax tree as text, without what is empty: that differs between versions of Python."""
+    """Return a syntax tree as text, without what is empty: that differs between versions of Python."""
     if isinstance(node, list):
         return f"[{','.join(map(_dump, node))}]"
     if not isinstance(node, ast.AST):
@@ -287,7 +287,7 @@ def _dump(node: object) -> str:
 
 
 def _pieces(text: ast.JoinedStr) -> Iterator[str]:
-    """The pieces of a formatted text; some versions of Python cut the plain ones more often, or leave empty ones."""
+    """Yield the pieces of a formatted text; versions of Python differ in how they cut the plain ones."""
     plain = ""
     for piece in text.values:
         if isinstance(piece, ast.Constant):
@@ -311,12 +311,12 @@ _A_FUNCTION = 0x1
 
 
 def digest(text: str) -> str:
-    """A short text that differs for different texts."""
+    """Return a short text that differs for different texts."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def byte_code(code: types.CodeType) -> tuple[Any, ...]:
-    """What a piece of code does, without its docstrings; only comparable within one version of Python."""
+    """Return what a piece of code does, without its docstrings; only comparable within one version of Python."""
     constants = list(code.co_consts)
     documented = code.co_flags & _A_FUNCTION and not code.co_name.startswith("<")
     if documented and constants and isinstance(constants[0], str):
@@ -327,7 +327,7 @@ def byte_code(code: types.CodeType) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=2048)
 def globals_of(code: types.CodeType) -> frozenset[str]:
-    """The names of its module that a piece of code reads, but does not set itself."""
+    """Return the names of its module that a piece of code reads, but does not set itself."""
     read: set[str] = set()
     set_here: set[str] = set()
     raw, names, extended = code.co_code, code.co_names, 0
@@ -346,7 +346,7 @@ def globals_of(code: types.CodeType) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=2048)
 def names_of(code: types.CodeType) -> frozenset[str]:
-    """All names that a piece of code uses, those of attributes too."""
+    """Return all names that a piece of code uses, those of attributes too."""
     inner = (names_of(each) for each in code.co_consts if isinstance(each, types.CodeType))
     return frozenset(code.co_names).union(*inner)
 

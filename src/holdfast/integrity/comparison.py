@@ -106,7 +106,7 @@ def corrected(
         info,
         workflow=run.workflow,
         status=info.status if waits else str(run.status),
-        driver=run.driver if run.status == RunStatus.RUNNING else "",
+        driver=run.owner if run.status == RunStatus.RUNNING else "",
         parent=info.parent if parent is None else parent,
     )
     if not seen.problem:

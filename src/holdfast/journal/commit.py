@@ -21,11 +21,11 @@ logger = logging.getLogger("holdfast")
 
 
 class Appender(Protocol):
-    """Whoever has something to append: a run's `Writer`."""
+    """Something with entries to append: a run's `Writer`."""
 
     def build(self) -> Append: ...
     def settle(self, append: Append, conflict: Conflict | None) -> None: ...
-    def adopt(self, conflict: Conflict) -> bool: ...
+    def recognise(self, conflict: Conflict) -> bool: ...
 
 
 class Pool(Protocol):
@@ -55,7 +55,7 @@ class Committer:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: a forked child has neither its parent's threads nor what they hold."""
+        """Begin again: a forked child has neither its parent's threads nor what they hold."""
         self._queue: list[_Job] = []
         self._leader = threading.Lock()
         self._alone: Appender | None = None
@@ -78,7 +78,7 @@ class Committer:
             raise job.error
 
     def is_storing(self, writer: Appender) -> bool:
-        """Whether a commit of a writer's records is, or may be, under way."""
+        """Return whether a commit of a writer's records is, or may be, under way."""
         return self._alone is writer or any(job.writer is writer for job in list(self._queue))
 
     def wait(self) -> None:
@@ -103,7 +103,7 @@ class Committer:
         self, writer: Appender, append: Append, conflict: Conflict
     ) -> tuple[Append, Conflict | None]:
         """If the conflict is with the writer's own earlier commit, commit what that one lacked."""
-        if not writer.adopt(conflict):
+        if not writer.recognise(conflict):
             return append, conflict
         rest = writer.build()
         return rest, self._open_store().commit((rest,))[0] if rest.entries or rest.info else None
@@ -127,7 +127,7 @@ class Committer:
             await asyncio.wait((job.future,))
         except asyncio.CancelledError:
             if not job.done:
-                loop.call_soon(self._send, loop)  # Whoever was to send it may have been interrupted.
+                loop.call_soon(self._send, loop)  # The one that was to send it may have been interrupted.
                 await settled(job.future)
             raise
         job.future.result()
@@ -169,7 +169,7 @@ class Committer:
             raise
 
     def waiting(self) -> list[_Job]:
-        """The jobs that wait in event loops."""
+        """Return the jobs that wait in event loops."""
         return [job for job in list(self._queue) if job.future is not None]
 
     def _run(self, batch: Sequence[_Job]) -> None:
@@ -213,7 +213,7 @@ class Committer:
 
 
 class _Errand:
-    """What a committing thread is to do. If it is gone and not done, the thread was ended: those who wait are told."""
+    """The work of a committing thread. If the thread is ended before it is done, those who wait get an error."""
 
     def __init__(self, committer: Committer) -> None:
         self._committer, self._jobs = committer, committer.waiting()
@@ -221,7 +221,7 @@ class _Errand:
     def __call__(self) -> None:
         with suppress(
             BaseException
-        ):  # Those who wait are told, here or at the latest when this errand is gone.
+        ):  # Those who wait get the error, here or at the latest when this errand is gone.
             self._committer.lead()
             self._jobs = []
 
@@ -298,7 +298,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def committer_of(store: Store) -> Committer:
-    """The one committer of a store, shared by every journal on it."""
+    """Return the one committer of a store, shared by every journal on it."""
     return locked(_committers_lock, _found_or_made, store)
 
 
@@ -323,7 +323,7 @@ class Inboxes:
         self._asked: dict[asyncio.AbstractEventLoop, _Asked] = {}
 
     async def look(self, run: str, after: int) -> list[Message]:
-        """The messages of a run after number `after`; maybe some more, if others have asked for those."""
+        """Return the messages of a run after number `after`; maybe some more, if others have asked for those."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Message]] = loop.create_future()
         asked = self._asked.get(loop)

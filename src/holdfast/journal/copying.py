@@ -1,6 +1,6 @@
 """Copying a run's journal to another store: byte for byte, every checksum verified, only what is missing.
 
-Into another namespace, what is sealed is sealed anew: `seen_from` is the source that is then copied byte for byte.
+Into another namespace, what is sealed is resealed: `seen_from` is the source that is then copied byte for byte.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from holdfast.stores.base import (
 )
 from holdfast.values import RunStatus
 
-# A run as it is in another namespace: what is sealed is sealed anew for that one.
+# A run as it is in another namespace: what is sealed is resealed for that one.
 
 
 _REMEMBERED = 1000
-"""After so many entries each the chains are remembered, so that reading on does not begin anew."""
+"""After so many entries each the chains are remembered, so that reading on does not start at the beginning."""
 
 
 class _Chains(NamedTuple):
@@ -51,7 +51,7 @@ class _Chains(NamedTuple):
 
 
 class Resealed:
-    """Reads one run of a store as another namespace has it. Sealing anew gives the same bytes every time.
+    """Reads one run of a store as another namespace has it. Resealing gives the same bytes every time.
 
     That takes the key; a run that is not sealed is the same everywhere.
     """
@@ -64,15 +64,15 @@ class Resealed:
         self._known: dict[int, _Chains] = {}
 
     def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
-        """As the store."""
+        """Do as the store does."""
         return self._inner.runs(**wanted)
 
     def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
-        """As the store."""
+        """Do as the store does."""
         return self._inner.marks(run, before, limit)
 
     def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
-        """The entries of the run, each checked against its predecessor."""
+        """Yield the entries of the run, each checked against its predecessor."""
         start = max(0, after) // _REMEMBERED * _REMEMBERED
         chains = self._known.get(start)
         for entry in self._inner.read(run, start if chains else 0, upto):
@@ -84,12 +84,12 @@ class Resealed:
                 yield own
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
-        """The newest snapshot with `seq <= upto`."""
+        """Return the newest snapshot with `seq <= upto`."""
         found = self._inner.snapshot(run, upto)
         return None if found is None else self.moved_snapshot(found)
 
     def moved_snapshot(self, snapshot: Snapshot) -> Snapshot:
-        """A snapshot of the run, as it is there."""
+        """Return a snapshot of the run, as it is there."""
         run, seq = self._info.run, snapshot.seq
         own = next(iter(self.read(run, seq - 1, seq)), None)
         if own is None:
@@ -98,14 +98,14 @@ class Resealed:
         return dataclasses.replace(snapshot, chain=own.chain, body=body)
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
-        """The messages with `number > after`, in order."""
+        """Return the messages with `number > after`, in order."""
         return [
             dataclasses.replace(each, body=self._here.reseal_message(each, self._there, each.number))
             for each in self._inner.inbox(run, after)
         ]
 
     def _moved(self, entry: Entry, before: _Chains | None) -> Entry:
-        """An entry that follows one with these chains; the first of a pruned run follows none that is there."""
+        """Return an entry that follows one with these chains; the first of a pruned run follows none that is there."""
         seq, at, _, body, mark = entry
         if before is None:
             if seq > 1 and not is_sealed(body):
@@ -123,13 +123,13 @@ class Resealed:
 COPIED = encode_records(
     [RunEnded(RunStatus.INTERRUPTED, Fault("Copied", "this is a copy of a run that was under way"))], Track()
 )
-"""What a copy of a run that was under way ends in, so that it can be taken up."""
+"""What a copy of a run that was under way ends in, so that it can be resumed."""
 
 MOVED = encode_records([RunEnded(RunStatus.CANCELLED, Fault("Moved", "it is now in another store"))], Track())
 """What a run ends in that is complete in another store and about to be deleted here."""
 
 
-class Standing(Enum):
+class Relation(Enum):
     """How a run in another store compares with the same run here."""
 
     ABSENT = "there is no such run"
@@ -153,18 +153,18 @@ class Brought(NamedTuple):
 
 
 def bodies_in(store: Readable, info: RunInfo, seal: Seal | None) -> Bodies:
-    """What seals and opens the bodies of a run in a store."""
+    """Return what seals and opens the bodies of a run in a store."""
     return Bodies(seal, namespace_of(store), info.run, info.key)
 
 
 def seen_from(source: Store, target: Store, info: RunInfo, seal: Seal | None) -> Store | Resealed:
-    """A run of the source as the target would have it."""
+    """Return a run of the source as the target would have it."""
     there = namespace_of(target)
     return source if namespace_of(source) == there else Resealed(source, info, there, seal)
 
 
 def last_entry(store: Readable, run: str) -> Entry | None:
-    """The newest entry of a run."""
+    """Return the newest entry of a run."""
     newest = store.marks(run, limit=1)
     last = None
     for entry in store.read(run, newest[0].seq - 1 if newest else 0):
@@ -173,7 +173,7 @@ def last_entry(store: Readable, run: str) -> Entry | None:
 
 
 def ending(before: Entry, body: bytes, bodies: Bodies) -> Entry:
-    """An entry that follows another and ends a run; it is sealed if that is, which takes the key."""
+    """Return an entry that follows another and ends a run; it is sealed if that is, which takes the key."""
     at, seq = clock.time(), before.seq + 1
     body = bodies.seal_like(before, at, body)
     return Entry(seq, at, link(before.chain, seq, at, None, body), body)
@@ -181,26 +181,26 @@ def ending(before: Entry, body: bytes, bodies: Bodies) -> Entry:
 
 def compare(
     here: Readable, there: Store, info: RunInfo, last: Entry, seal: Seal | None
-) -> tuple[Standing, Entry | None]:
-    """How a run stands in another store, and its last entry there; `last` is the last one here.
+) -> tuple[Relation, Entry | None]:
+    """Return how a run stands in another store, and its last entry there; `last` is the last one here.
 
     A chain is a checksum of all that came before, so one that both have is a history that both have.
     """
     run, found = info.run, there.runs(run=info.run)
     if not found:
-        return (Standing.OTHER if there.runs(key=info.key) else Standing.ABSENT), None
+        return (Relation.OTHER if there.runs(key=info.key) else Relation.ABSENT), None
     theirs = last_entry(there, run)
     if theirs is None or found[0].key != info.key:
-        return Standing.OTHER, theirs
+        return Relation.OTHER, theirs
     if theirs.chain == last.chain:
-        return Standing.SAME, theirs
+        return Relation.SAME, theirs
     if _chain_at(here, run, theirs.seq) == theirs.chain:
-        return Standing.BEHIND, theirs
+        return Relation.BEHIND, theirs
     if bodies_in(there, info, seal).says(theirs, COPIED) and _agree(here, there, run, theirs.seq - 1):
-        return Standing.MARKED, theirs
+        return Relation.MARKED, theirs
     if theirs.seq > last.seq and _chain_at(there, run, last.seq) == last.chain:
-        return Standing.AHEAD, theirs
-    return Standing.OTHER, theirs
+        return Relation.AHEAD, theirs
+    return Relation.OTHER, theirs
 
 
 def _agree(here: Readable, there: Readable, run: str, seq: int) -> bool:
@@ -285,7 +285,7 @@ def bring_messages(
 ) -> int:
     """Copy the messages that the target's inbox lacks, and then its `own`; answer how many. They keep their numbers.
 
-    Those of its own get new ones, for which they are sealed anew.
+    Those of its own get new ones, for which they are resealed.
     """
     run, bodies = info.run, bodies_in(target, info, seal)
     there = target.inbox(run)
@@ -300,9 +300,9 @@ def bring_messages(
 
 
 def own_messages(source: Readable, target: Store, run: str) -> tuple[list[Message], bool]:
-    """The messages that only the target has, and whether they are where others of the source belong.
+    """Return the messages that only the target has, and whether they are where others of the source belong.
 
-    Journals tell messages by their numbers, so that then the copy has to be made anew, and its own messages come last.
+    Journals tell messages by their numbers, so that then the copy has to be made again, and its own messages come last.
     """
     theirs = target.inbox(run)
     numbered = {message.number: message.body for message in source.inbox(run)} if theirs else {}
@@ -311,7 +311,7 @@ def own_messages(source: Readable, target: Store, run: str) -> tuple[list[Messag
 
 
 def _whole(store: Readable, info: RunInfo) -> Iterator[Entry]:
-    """All entries of a run, from its beginning or, if it was pruned, its horizon on."""
+    """Yield all entries of a run, from its beginning or, if it was pruned, its horizon on."""
     first = next(iter(store.read(info.run, 0)), None)
     if first is None or first.seq == 1:
         yield from verified(store, info.run, 0, genesis(info.run, info.key), sealed=False)
@@ -325,7 +325,7 @@ def _following(store: Readable, run: str, entry: Entry) -> Iterator[Entry]:
 
 
 def _pages(entries: Iterable[Entry]) -> Iterator[tuple[list[Entry], bool]]:
-    """The entries page by page, each with whether it is the last; an empty page if there are none."""
+    """Yield the entries page by page, each with whether it is the last; an empty page if there are none."""
     page: list[Entry] = []
     size = 0
     for entry in entries:
@@ -338,7 +338,7 @@ def _pages(entries: Iterable[Entry]) -> Iterator[tuple[list[Entry], bool]]:
 
 
 def _snapshots(source: Readable, run: str, page: list[Entry]) -> list[Snapshot]:
-    """The snapshots that belong to a page. A damaged one is left out: it is only a cache."""
+    """Return the snapshots that belong to a page. A damaged one is left out: it is only a cache."""
     entries = {entry.seq: entry for entry in page}
     found: list[Snapshot] = []
     upto = page[-1].seq if page else 0
@@ -402,7 +402,7 @@ def prune_run(journal: Journal, info: RunInfo, horizon: int) -> int:
 
 
 def held_back(journal: Journal, info: RunInfo, horizon: int) -> int:
-    """The checkpoint, `horizon` or an earlier one, up to which nothing of a run is needed; 0 if there is none."""
+    """Return the checkpoint, at most `horizon`, before which nothing of a run is needed; 0 if there is none."""
     needed = min(_needs(journal, info).values(), default=horizon)
     if needed >= horizon:
         return horizon
@@ -411,12 +411,12 @@ def held_back(journal: Journal, info: RunInfo, horizon: int) -> int:
 
 
 def needed_by(journal: Journal, info: RunInfo) -> list[str]:
-    """The other runs, not finished, that are to be given steps that this one has finished."""
+    """Return the other runs, not finished, that are to be given steps that this one has finished."""
     return [run for run in _needs(journal, info) if run != info.run]
 
 
 def _needs(journal: Journal, info: RunInfo) -> dict[str, int]:
-    """By unfinished run that goes on with what this one, or it itself, has finished: the entry after which that is."""
+    """Return, by unfinished run that reuses results of this one, the entry after which these are."""
     found, codec = dict[str, int](), TolerantCodec()
     for other in _family(journal.store, info):
         if other.status == RunStatus.COMPLETED:
@@ -432,7 +432,7 @@ def _needs(journal: Journal, info: RunInfo) -> dict[str, int]:
 
 
 def _family(store: Store, info: RunInfo) -> Iterator[RunInfo]:
-    """A run, those that it was forked from, directly or not, and all that were forked from these."""
+    """Yield a run, those that it was forked from, directly or not, and all that were forked from these."""
     first, climbed = info.key, {info.key}
     above = info
     while above.parent and above.parent not in climbed:
@@ -460,7 +460,7 @@ def delete_run(journal: Journal, run: str, *, going: Collection[str] | None = ()
     those that are `going`, too. Without these it goes whatever needs it.
     """
     store = journal.store
-    for _ in range(_PATIENCE):
+    for _ in range(_TRIES):
         found = store.runs(run=run)
         if not found:
             return False
@@ -497,7 +497,7 @@ def free_forks(journal: Journal, parent: RunInfo, below: int | None = None) -> s
 
 
 def _is_bound(journal: Journal, info: RunInfo, parent: RunInfo, below: int | None) -> bool:
-    """Whether a run is read through what goes of its parent: it has no snapshot, and refers to an entry below."""
+    """Return whether a fork is read through entries of its parent that go: it has no snapshot of its own."""
     first = next(iter(journal.store.read(info.run, 0, 1)), None)
     if first is None or journal.store.snapshot(info.run, 1) is not None:
         return False
@@ -515,7 +515,7 @@ def _is_bound(journal: Journal, info: RunInfo, parent: RunInfo, below: int | Non
 def add_snapshot(journal: Journal, run: str, snapshot: Snapshot) -> None:
     """Store a snapshot beside a journal that others may be appending to."""
     head = snapshot.seq
-    for _ in range(_PATIENCE):
+    for _ in range(_TRIES):
         (conflict,) = journal.store.commit([Append(run, head, (), snapshots=(snapshot,))])
         if conflict is None or conflict.head is None:
             return
@@ -523,4 +523,4 @@ def add_snapshot(journal: Journal, run: str, snapshot: Snapshot) -> None:
     raise HoldfastError(f"run {run!r} is written to so fast that it cannot be made independent; try again")
 
 
-_PATIENCE = 10_000
+_TRIES = 10_000

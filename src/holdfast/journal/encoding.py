@@ -29,10 +29,10 @@ from holdfast.journal.records import (
     Forked,
     Item,
     Keyed,
-    MovedOn,
     Record,
     Reset,
     Steered,
+    StepAdvanced,
     StepFinished,
     Target,
 )
@@ -551,7 +551,7 @@ def _end_step(record: StepFinished, track: Track) -> StepFinished:
     return record
 
 
-def _move_on(record: MovedOn, track: Track) -> MovedOn:
+def _advance_step(record: StepAdvanced, track: Track) -> StepAdvanced:
     track.count_items(_ONE)
     return record
 
@@ -569,7 +569,7 @@ def _reset(record: Reset, track: Track) -> Reset:
 _ONE = (Target(""),)
 _EFFECTS: dict[type, Callable[[Any, Track], Any]] = {
     StepFinished: _end_step,
-    MovedOn: _move_on,
+    StepAdvanced: _advance_step,
     Steered: _steer,
     Reset: _reset,
 }

@@ -135,7 +135,7 @@ def _remark(run: RunState, record: records.Remarked, at: float) -> None:
 
 @folds(records.Migrated)
 def _migrate(run: RunState, record: records.Migrated, at: float) -> None:
-    """What finished steps of an unfinished wave did to the keys that are brought over is a part of that already."""
+    """Replace the migrated keys; what finished steps of an unfinished wave did to them is a part of that already."""
     frame, changed = run.frames[record.frame], {op.key for op in record.ops}
     frame.cells = advance(frame.cells, record.ops)
     for step in frame.active.values():
@@ -178,7 +178,7 @@ def _command(run: RunState, record: records.Commanded, at: float) -> None:
 @folds(records.RunStarted)
 def _start(run: RunState, record: records.RunStarted, at: float) -> None:
     run.workflow, run.config, run.outline = record.workflow, record.config, record.outline
-    run.driver, run.parent, run.started_at = record.driver, record.parent, at
+    run.owner, run.parent, run.started_at = record.owner, record.parent, at
     run.frames[""] = Frame("", advance({}, record.ops))
     activate(run.root, record.next)
 
@@ -188,9 +188,9 @@ def _fork(run: RunState, record: records.Forked, at: float) -> None:
     copy = copy_run(record.run)
     for name in RunState.__dataclass_fields__:
         setattr(run, name, getattr(copy, name))
-    run.parent, run.driver, run.started_at, run.updated_at = (
+    run.parent, run.owner, run.started_at, run.updated_at = (
         (record.parent, record.seq),
-        record.driver,
+        record.owner,
         at,
         at,
     )
@@ -242,7 +242,7 @@ def _steer(run: RunState, record: records.Steered, at: float) -> None:
     frame = run.frames[record.frame]
     for name in record.drop:
         dropped = frame.active.pop(name)
-        if record.anew and all(step.node != dropped.node for step in frame.active.values()):
+        if record.uncounted and all(step.node != dropped.node for step in frame.active.values()):
             frame.visits.pop(dropped.node, None)
         _drop_pauses(run, name)
         if name in run.frames:
@@ -261,7 +261,7 @@ def _steer(run: RunState, record: records.Steered, at: float) -> None:
 
 
 def _added(frame: Frame, targets: Iterable[Target]) -> list[Step]:
-    """Steps of targets from outside: each is a visit of its own, but items join those that are under way."""
+    """Return steps of targets from outside: each is a visit of its own, but items join those that are under way."""
     under_way = {step.node: step.visit for step in frame.active.values() if step.key is not None}
     steps = []
     for node, key, item in targets:
@@ -348,8 +348,8 @@ def _remember_writes(frame: Frame, finished: Iterable[Step], begun: Iterable[Tar
         frame.active[step_id(frame.path, node, frame.visits[node], key)].begun = frame.waves
 
 
-@folds(records.MovedOn)
-def _move_on(run: RunState, record: records.MovedOn, at: float) -> None:
+@folds(records.StepAdvanced)
+def _advance_step(run: RunState, record: records.StepAdvanced, at: float) -> None:
     ident, ops, name, seconds = record
     frame = run.frames[""]
     left = frame.active[ident].node
@@ -370,7 +370,7 @@ def _move_on(run: RunState, record: records.MovedOn, at: float) -> None:
 
 
 def keep_ops(log: dict[str, list[Op]], ops: Iterable[Op]) -> None:
-    """Add changes to a log by key; what is set anew makes the earlier changes of its key pointless."""
+    """Add changes to a log by key; what is set again makes the earlier changes of its key pointless."""
     for op in ops:
         if op.kind in WHOLE:
             log[op.key] = [op]
@@ -379,7 +379,7 @@ def keep_ops(log: dict[str, list[Op]], ops: Iterable[Op]) -> None:
 
 
 def _handed_up(frame: Frame, steps: Iterable[Step], record: records.WaveFinished) -> Iterable[Op]:
-    """What a wave of a sub-graph changes for its parent."""
+    """Return what a wave of a sub-graph changes for its parent."""
     reduced = frame.reduced
     ops = [op for step in steps for op in step.ops if op.kind != "reduce" or op.key in reduced]
     ops += [op for op in record.ops if op.key not in reduced]
@@ -445,7 +445,7 @@ def _drop_frames(run: RunState, step: str) -> None:
 @folds(records.Resumed)
 def _resume(run: RunState, record: records.Resumed, at: float) -> None:
     crashed = run.status == RunStatus.RUNNING
-    run.status, run.driver, run.fault, run.fault_node = RunStatus.RUNNING, record.driver, None, ""
+    run.status, run.owner, run.fault, run.fault_node = RunStatus.RUNNING, record.owner, None, ""
     if record.config:
         run.config = record.config
     for step in run.active():
@@ -456,9 +456,9 @@ def _resume(run: RunState, record: records.Resumed, at: float) -> None:
             step.crashes += crashed
         elif step.status == FAILED:
             in_doubt = step.notes.pop(STILL_IN_DOUBT, None) is not None
-            anew = [name for name, value in step.answers.items() if value == EXPIRED or _is_of_once(name)]
-            for name in anew:
-                del step.answers[name]  # It is asked anew.
+            asked = [name for name, value in step.answers.items() if value == EXPIRED or _is_of_once(name)]
+            for name in asked:
+                del step.answers[name]  # It is asked again.
             step.status, step.tried = IN_DOUBT if in_doubt else READY, 0
         elif step.status == GATED and record.approve:
             step.status, step.passed = READY, True
@@ -524,4 +524,4 @@ def _confirm(run: RunState, record: records.Confirmed, at: float) -> None:
 
 @folds(records.RunEnded)
 def _end(run: RunState, record: records.RunEnded, at: float) -> None:
-    run.status, run.fault, run.fault_node, run.driver = record.status, record.fault, record.node, ""
+    run.status, run.fault, run.fault_node, run.owner = record.status, record.fault, record.node, ""

@@ -17,14 +17,14 @@ from holdfast.errors import CodecError, CorruptJournal, RunNotFound
 from holdfast.journal.commit import Committer, Inboxes, committer_of
 from holdfast.journal.encoding import Track, decode_records, decode_run, encode_run
 from holdfast.journal.fold import apply
-from holdfast.journal.records import Forked, MovedOn, Record
+from holdfast.journal.records import Forked, Record, StepAdvanced
 from holdfast.journal.run_state import RunState, at_checkpoint
 from holdfast.journal.sealing import CHAIN_BYTES, SEALED, Bodies, has_sealed, is_sealed, snapshot_digest
 from holdfast.state.codec import Codec
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Conflict, Entry, Readable, RunInfo, Snapshot, Store, namespace_of
 
-# Durable deadlines as a process that lives on waits for them: by wall time, bounded by the monotonic clock.
+# Durable deadlines as a process waits for them: by wall time, bounded by the monotonic clock.
 
 
 _RUNS_KEPT, _DEADLINES_KEPT = 10_000, 1000
@@ -86,12 +86,12 @@ _PLACE = struct.Struct(">Qdi")
 
 
 def genesis(run: str, key: bytes) -> bytes:
-    """What the first entry's checksum is chained to."""
+    """Return what the first entry's checksum is chained to."""
     return hashlib.blake2b(run.encode("utf-8", "surrogatepass") + key, digest_size=16).digest()
 
 
 def link(previous: bytes, seq: int, at: float, mark: bytes | None, body: bytes) -> bytes:
-    """The checksum of an entry, chained to its predecessor's."""
+    """Return the checksum of an entry, chained to its predecessor's."""
     return hashlib.blake2b(
         b"".join((previous, _PLACE.pack(seq, at, -1 if mark is None else len(mark)), mark or b"", body)),
         digest_size=16,
@@ -99,7 +99,7 @@ def link(previous: bytes, seq: int, at: float, mark: bytes | None, body: bytes) 
 
 
 def break_at(previous: bytes, sealed: bool, entry: Entry) -> str:
-    """Why an entry cannot follow one whose chain is `previous`, and that is `sealed` or not; empty if it can.
+    """Return why an entry cannot follow one whose chain is `previous`, and that is `sealed` or not; empty if it can.
 
     Once an entry is sealed, all that follow are: nobody without the key can go on with a sealed run.
     """
@@ -114,21 +114,21 @@ def break_at(previous: bytes, sealed: bool, entry: Entry) -> str:
 
 
 def follows(previous: bytes, sealed: bool, entry: Entry) -> bool:
-    """Whether an entry can follow one whose chain is `previous`, and that is `sealed` or not."""
+    """Return whether an entry can follow one whose chain is `previous`, and that is `sealed` or not."""
     return not break_at(previous, sealed, entry)
 
 
 def verified(
     store: Readable, run: str, seq: int, chain: bytes, sealed: bool, upto: int | None = None
 ) -> Iterator[Entry]:
-    """The entries of a run after `seq`, whose chain is given, each checked against its predecessor."""
+    """Return the entries of a run after `seq`, whose chain is given, each checked against its predecessor."""
     return verified_entries(store.read(run, seq, upto), run, seq, chain, sealed)
 
 
 def verified_entries(
     entries: Iterable[Entry], run: str, seq: int, chain: bytes, sealed: bool
 ) -> Iterator[Entry]:
-    """Entries of a run that follow entry `seq`, whose chain is given, each checked against its predecessor.
+    """Yield entries of a run that follow entry `seq`, whose chain is given, each checked against its predecessor.
 
     `sealed` says whether that entry is.
     """
@@ -143,12 +143,12 @@ def verified_entries(
 
 
 def is_whole(snapshot: Snapshot) -> bool:
-    """Whether a snapshot is what was written, by its own checksum."""
+    """Return whether a snapshot is what was written, by its own checksum."""
     return snapshot_digest(snapshot.chain, snapshot.body[CHAIN_BYTES:]) == snapshot.body[:CHAIN_BYTES]
 
 
 def misplaced(snapshot: Snapshot, entry: Entry) -> str:
-    """Why a snapshot cannot be one of an entry; empty if it can. A snapshot is sealed if, and only if, its entry is."""
+    """Return why a snapshot cannot be of an entry; empty if it can. It is sealed if, and only if, its entry is."""
     if (entry.seq, entry.chain) != (snapshot.seq, snapshot.chain):
         return f"the snapshot at {snapshot.seq} does not belong there"
     if is_sealed(entry.body) == has_sealed(snapshot):
@@ -188,7 +188,7 @@ class Journal:
         self.deadlines = deadlines_of(store)
 
     def bodies(self, info: RunInfo) -> Bodies:
-        """What seals and opens the bodies of a run."""
+        """Return what seals and opens the bodies of a run."""
         return Bodies(self.seal, self.namespace, info.run, info.key)
 
     def post(self, run: str, body: bytes) -> int:
@@ -210,14 +210,14 @@ class Journal:
                 number = (conflict.head or 0) + 1
 
     def _is_sealed(self, run: str) -> bool:
-        """Whether the newest checkpoint of a run, or how it began, is sealed."""
+        """Return whether the newest checkpoint of a run, or how it began, is sealed."""
         newest = self.store.marks(run, limit=1)
         after = newest[0].seq - 1 if newest else 0
         entry = next(iter(self.store.read(run, after, after + 1)), None)
         return entry is not None and is_sealed(entry.body)
 
     def info(self, run: str) -> RunInfo:
-        """The plain facts of a run; an unknown run is refused."""
+        """Return the plain facts of a run; an unknown run is refused."""
         found = self.store.runs(run=run)
         if not found:
             raise RunNotFound(f"no run {run!r} in {self.store.url}; `runs` lists those that are there")
@@ -228,7 +228,7 @@ class Journal:
         return self._load_from(info, codec, upto, 1)
 
     def _load_from(self, info: RunInfo, codec: Codec, upto: int | None, begins: int) -> Loaded:
-        """As `load`, of a journal that is known to begin with entry `begins`, or later."""
+        """Do as `load`, for a journal that is known to begin with entry `begins`, or later."""
         try:
             snapshot = self._nearest(info.run, upto)
         except CorruptJournal as error:
@@ -246,7 +246,7 @@ class Journal:
             return self._load_without(error, info, codec, upto)
 
     def _nearest(self, run: str, upto: int | None) -> Snapshot | None:
-        """The newest snapshot up to an entry, if it may be used: in the clear only if nothing of the run is sealed."""
+        """Return the newest usable snapshot up to an entry: in the clear only if nothing of the run is sealed."""
         snapshot = self.store.snapshot(run, upto)
         if snapshot is None or self.seal is None or has_sealed(snapshot):
             return snapshot
@@ -257,7 +257,7 @@ class Journal:
         return snapshot
 
     def _check_origin(self, run: str, snapshot: Snapshot) -> None:
-        """Refuse a snapshot in the clear of a run of which anything is sealed: whoever has no key can write one."""
+        """Refuse a snapshot in the clear of a run of which anything is sealed: anybody can write one."""
         if not has_sealed(snapshot) and (sealed := self._first_sealed(run)) is not None:
             text = (
                 f"the snapshot at {snapshot.seq} is not encrypted, and entry {sealed.seq} is: nothing says that it was "
@@ -266,11 +266,11 @@ class Journal:
             raise CorruptJournal(f"run {run!r}: {text}", run=run, seq=snapshot.seq)
 
     def _first_sealed(self, run: str) -> Entry | None:
-        """The first entry of a run that says that it is encrypted."""
+        """Return the first entry of a run that says that it is encrypted."""
         return next((entry for entry in self.store.read(run) if is_sealed(entry.body)), None)
 
     def _begins_later(self, run: str, begun: int, upto: int | None) -> int:
-        """With which entry the journal of a run begins that was pruned while it was read, from `begun` on; else 0."""
+        """Return the first entry of a journal that was pruned while it was read from `begun` on; else 0."""
         with contextlib.suppress(CorruptJournal):
             first = next(iter(self.store.read(run)), None)
             if first is not None and begun < first.seq and (upto is None or first.seq <= upto):
@@ -279,12 +279,12 @@ class Journal:
         return 0
 
     def _became_whole(self, run: str) -> bool:
-        """Whether a fork, whose parent went while it was read, has a snapshot to begin with by now."""
+        """Return whether a fork, whose parent went while it was read, has a snapshot to begin with by now."""
         first = next(iter(self.store.read(run)), None)
         return first is not None and self.store.snapshot(run, first.seq) is not None
 
     def _load_without(self, error: CorruptJournal, info: RunInfo, codec: Codec, upto: int | None) -> Loaded:
-        """A run whose snapshot is damaged, if its journal is enough."""
+        """Return a run whose snapshot is damaged, if its journal is enough."""
         if not self._reaches_back(info.run):
             raise error
         logger.error("%s; the run is read from its journal instead", error)
@@ -332,7 +332,7 @@ class Journal:
                 return
 
     def _after(self, info: RunInfo, snapshot: Snapshot, upto: int | None) -> tuple[bool, Iterator[Entry]]:
-        """Whether the entry of a snapshot is sealed, and those that follow; it has to be the entry that it says."""
+        """Return whether the entry of a snapshot is sealed, and the entries after it; check that it is its entry."""
         run, before = info.run, list[Entry]()
         entries = iter(self.store.read(run, max(0, snapshot.seq - 2), upto))
         own = next(entries, None)
@@ -347,7 +347,7 @@ class Journal:
         return sealed, verified_entries(entries, run, snapshot.seq, snapshot.chain, sealed)
 
     def _changed(self, info: RunInfo, before: list[Entry], entry: Entry) -> str:
-        """Why the entry of a snapshot is not what was written; a plain one takes the one `before` it to tell.
+        """Return why the entry of a snapshot is not what was written; a plain one takes the one `before` it to tell.
 
         A sealed one says itself what it followed, and the chain that comes of it is what its snapshot is sealed for.
         """
@@ -358,7 +358,7 @@ class Journal:
         return break_at(before[0].chain, is_sealed(before[0].body), entry) if before else ""
 
     def base(self, info: RunInfo, fork: Forked, codec: Codec) -> Loaded:
-        """The run that a fork began as, where it began; `CorruptJournal` if its parent is not what it was."""
+        """Return the run that a fork began as, where it began; `CorruptJournal` if its parent is not what it was."""
         parent = self.store.runs(key=fork.key)
         lost = f"run {info.run!r} is a fork of {fork.parent!r} at entry {fork.seq}, and cannot be read without it"
         if not parent:
@@ -372,7 +372,7 @@ class Journal:
         return self._sealed_base(info, loaded, codec, lost) if loaded.rests_on_clear and self.seal else loaded
 
     def _sealed_base(self, info: RunInfo, loaded: Loaded, codec: Codec, lost: str) -> Loaded:
-        """What a sealed fork began as: folded from its parent's entries, whose chain the fork has, never from a
+        """Return what a sealed fork began as: folded from its parent's entries, whose chain the fork has, never from a
         snapshot in the clear."""
         first = next(iter(self.store.read(info.run, 0, 1)), None)
         if first is None or not is_sealed(first.body):
@@ -386,7 +386,7 @@ class Journal:
         return found
 
     def materialised(self, info: RunInfo, codec: Codec) -> Snapshot | None:
-        """The snapshot without which a run cannot be read alone: at the horizon it was pruned to, or of a fork at
+        """Return the snapshot without which a run cannot be read alone: where it was pruned, or of a fork at
         its first entry; `None` if its journal is enough."""
         first = next(iter(self.store.read(info.run)), None)
         if first is None or (first.seq == 1 and not info.parent):
@@ -400,7 +400,7 @@ class Journal:
         return self.make_snapshot(self._load(info, codec, 1, None), codec)
 
     def fork_of(self, info: RunInfo, first: Entry, codec: Codec) -> Forked | None:
-        """How a run, by its first entry, refers to the journal of another, if it does."""
+        """Return how a run, by its first entry, refers to the journal of another, if it does."""
         if first.seq != 1 or not info.parent:
             return None
         body = self.bodies(info).open_entry(first)
@@ -417,7 +417,7 @@ class Journal:
     def history(
         self, info: RunInfo, codec: Codec, upto: int | None = None
     ) -> tuple[RunState, Iterator[tuple[Entry, list[Record]]]]:
-        """A run as its stored journal begins, and every entry with its records, for whoever folds them.
+        """Return a run as its stored journal begins, and every entry with its records, for folding.
 
         Where the journal was pruned, the run already has its first entry's records, so these are left out.
         """
@@ -446,7 +446,7 @@ class Journal:
         return run, itertools.chain([(first, list[Record]())], later)
 
     def _sealed_beginning(self, run: str, first: Entry, snapshot: Snapshot) -> tuple[Entry, Snapshot]:
-        """Where a run begins that was pruned in the clear: with its first sealed snapshot, if anything is sealed."""
+        """Return where a run pruned in the clear begins: its first sealed snapshot, if anything is sealed."""
         for entry in self.store.read(run):
             found = self.store.snapshot(run, entry.seq) if is_sealed(entry.body) else None
             if found is not None and found.seq == entry.seq and has_sealed(found):
@@ -455,7 +455,7 @@ class Journal:
         return first, snapshot
 
     def _needs_snapshot(self, info: RunInfo, first: Entry, codec: Codec) -> bool:
-        """Whether a fork's beginning can no longer be read through its parent's journal."""
+        """Return whether a fork's beginning can no longer be read through its parent's journal."""
         fork = self.fork_of(info, first, codec)
         if fork is None:
             return False
@@ -478,11 +478,11 @@ class Journal:
             yield entry, [part for record in records for part in _parts(record)]
 
     def records(self, info: RunInfo, entry: Entry, track: Track, codec: Codec) -> list[Record]:
-        """The records of an entry, those of a fork's first entry included."""
+        """Return the records of an entry, those of a fork's first entry included."""
         return decode_records(self.bodies(info).open_entry(entry), track, codec, _Base(self, info, codec))
 
     def skimmed(self, info: RunInfo, entry: Entry, codec: Codec) -> list[Record]:
-        """The records of an entry, read without those before: large values are not put together, forks not followed."""
+        """Return the records of an entry, read without those before: large values stay packed, forks unread."""
         return decode_records(self.bodies(info).open_entry(entry), Track(skims=True), codec)
 
     def _take(
@@ -510,7 +510,7 @@ class Journal:
         return decode_run(bodies.open_snapshot(snapshot), track, codec)
 
     def make_snapshot(self, loaded: Loaded, codec: Codec) -> Snapshot:
-        """A snapshot of a run as loaded."""
+        """Return a snapshot of a run as loaded."""
         body, at = encode_run(loaded.run, loaded.track, codec), loaded.run.updated_at
         bodies, chain, seq = self.bodies(loaded.info), loaded.chain, loaded.seq
         return Snapshot(seq, at, chain, bodies.seal_snapshot(chain, seq, at, body, sealed=loaded.sealed))
@@ -530,4 +530,4 @@ class _Base:
 
 
 def _parts(record: Record) -> tuple[Record, ...]:
-    return record.parts() if isinstance(record, MovedOn) else (record,)
+    return record.parts() if isinstance(record, StepAdvanced) else (record,)

@@ -108,7 +108,7 @@ def definition_digest(run: RunState, messages: Iterable[bytes], config: bytes | 
 
 
 def me() -> str:
-    """Return whoever runs this process, and where."""
+    """Return the user and the host of this process."""
     import getpass
     import socket
 

@@ -2,7 +2,7 @@
 
 A record is a named tuple under `record(code)`. The code and the fields, in their order, are what is stored, and the
 type of a field says how (`journal/encoding.py`). Codes are never reused and fields never reordered; a new field goes
-at the end and has a default. What a record does to a run is told in `journal/fold.py`.
+at the end and has a default. What a record does to a run is written in `journal/fold.py`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class RunStarted(NamedTuple):
     next: Next
     config: bytes
     outline: dict[str, Any]
-    driver: str
+    owner: str
     parent: tuple[str, int] | None = None
 
 
@@ -105,7 +105,7 @@ class Forked(NamedTuple):
     seq: int
     run: Base
     """The state of that run at the checkpoint; fold takes a copy."""
-    driver: str
+    owner: str
     config: bytes
     key: bytes = b""
     chain: bytes = b""
@@ -224,7 +224,7 @@ class WaveFinished(NamedTuple):
 
 
 @record(15)
-class MovedOn(NamedTuple):
+class StepAdvanced(NamedTuple):
     """A lone step of the root graph ended well, and the step of the only node after it, `next`, is about to run.
 
     The commonest thing that happens, so it has a record of its own; `parts` says what it stands for.
@@ -236,7 +236,7 @@ class MovedOn(NamedTuple):
     seconds: float
 
     def parts(self) -> tuple[StepFinished, WaveFinished, StepStarted]:
-        """The three records that this one stands for, if no join is waited for."""
+        """Return the three records that this one stands for, if no join is waited for."""
         finished = StepFinished(self.step, self.ops, None, self.seconds)
         node = self.next.rpartition("#")[0]
         return finished, WaveFinished("", (), (Target(node),)), StepStarted(self.next, 1)
@@ -367,7 +367,7 @@ class Steered(NamedTuple):
     replan: bool = False
     by: Text = ""
     why: Text = ""
-    anew: bool = False
+    uncounted: bool = False
     """Whether visits of dropped nodes are not counted either."""
 
 
@@ -396,7 +396,7 @@ class Commanded(NamedTuple):
 class Resumed(NamedTuple):
     """An execution of the run began. `approve` passes the gates that it was paused at."""
 
-    driver: str
+    owner: str
     approve: bool = False
     config: bytes = b""
 
@@ -430,7 +430,7 @@ Record = (
     | StepFinished
     | StepFailed
     | WaveFinished
-    | MovedOn
+    | StepAdvanced
     | Paused
     | Answered
     | Noted

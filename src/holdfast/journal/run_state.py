@@ -187,7 +187,7 @@ class RunState:
     config: bytes = b""
     outline: dict[str, Any] = field(default_factory=dict)
     path: list[str] = field(default_factory=list)
-    driver: str = ""
+    owner: str = ""
     parent: tuple[str, int] | None = None
     fault: Fault | None = None
     fault_node: str = ""
@@ -211,41 +211,41 @@ class RunState:
     inherited_seconds: float = 0.0
     """How many of its seconds the steps took that were finished before the fork."""
     facts: bytes = b""
-    """Where the run was last driven."""
+    """The environment of the last execution, encoded."""
     remarks: dict[int, Remark] = field(default_factory=dict)
     """By the entry of the checkpoint, 0 for the run as a whole."""
     reuse: Reusing | None = None
     generation: int = 0
     """How often it was set to another place to do other work from there on."""
     resets: int = 0
-    """How often the run was set to where it, or another, stood before."""
+    """How often the run was set to an earlier checkpoint, or to one of another run."""
 
     @property
     def root(self) -> Frame:
         return self.frames[""]
 
     def step(self, name: str) -> Step:
-        """A step that is still active."""
+        """Return a step that is still active."""
         return self.frames[frame_of(name)].active[name]
 
     def active(self) -> Iterable[Step]:
-        """Every active step of every frame."""
+        """Yield every active step of every frame."""
         for frame in self.frames.values():
             yield from frame.active.values()
 
 
 def once_question(key: str) -> str:
-    """The name under which people answer what to do with an interrupted function given to `once`."""
+    """Return the name under which people answer what to do with an interrupted function given to `once`."""
     return f"{INTERRUPTED}:{key}"
 
 
 def begun_onces(step: Step) -> tuple[str, ...]:
-    """The keys of the functions given to `once` in a step that have begun and not ended."""
+    """Return the keys of the functions given to `once` in a step that have begun and not ended."""
     return tuple(key.removeprefix(BEGUN) for key in step.notes if key.startswith(BEGUN))
 
 
 def step_id(frame: str, node: str, visit: int, key: str | None) -> str:
-    """The name of a step. Item keys are quoted, so that a slash always parts two frames."""
+    """Return the name of a step. Item keys are quoted, so that a slash always parts two frames."""
     own = f"{node}#{visit}" if key is None else f"{node}#{visit}[{_quoted(key)}]"
     return f"{frame}/{own}" if frame else own
 
@@ -254,29 +254,30 @@ def _quoted(key: str) -> str:
     if key.isalnum():
         return key
     return "".join(
-        quote(letter, safe="") if letter in _QUOTED or not letter.isprintable() else letter for letter in key
+        quote(character, safe="") if character in _QUOTED or not character.isprintable() else character
+        for character in key
     )
 
 
 def frame_of(step: str) -> str:
-    """The path of the frame that a step belongs to: `outer#1` for `outer#1/inner#2[a]`."""
+    """Return the path of the frame that a step belongs to: `outer#1` for `outer#1/inner#2[a]`."""
     return step.rpartition("/")[0] if "/" in step else ""
 
 
 def node_of(step: str) -> str:
-    """The node of a step with the nodes that it is nested in: `outer/inner` for `outer#1/inner#2[a]`."""
+    """Return the node of a step with the nodes that it is nested in: `outer/inner` for `outer#1/inner#2[a]`."""
     return "/".join(part.rpartition("#")[0] for part in step.split("/"))
 
 
 def names_within(frame: str, remap: Mapping[str, str]) -> dict[str, str]:
-    """Of renamed nodes such as `outer/old` those of the (sub-)graph that a frame runs, without the outer names."""
+    """Return the renamed nodes of the (sub-)graph that a frame runs, without the names of outer nodes."""
     place = node_of(frame) if frame else ""
     found = ((old.rpartition("/"), new) for old, new in remap.items())
     return {name: new.rpartition("/")[2] for (where, _, name), new in found if where == place}
 
 
 def renamed_path(path: str, remap: Mapping[str, str]) -> str:
-    """The path that a frame, or a step in it, has after nodes were renamed."""
+    """Return the path that a frame, or a step in it, has after nodes were renamed."""
     place, parts = "", []
     for part in path.split("/"):
         node, mark, visit = part.rpartition("#")
@@ -286,7 +287,7 @@ def renamed_path(path: str, remap: Mapping[str, str]) -> str:
 
 
 def copy_run(run: RunState) -> RunState:
-    """A copy that can be folded on without changing `run`."""
+    """Return a copy that can be folded on without changing `run`."""
     frames = {}
     for path, frame in run.frames.items():
         steps = {
@@ -316,9 +317,9 @@ def copy_run(run: RunState) -> RunState:
 
 
 def at_checkpoint(run: RunState) -> RunState:
-    """The run as it stood at its checkpoint: nothing under way, no question open or answered, gates closed again."""
+    """Return the run as of its checkpoint: nothing under way, no question open or answered, gates closed."""
     run = copy_run(run)
-    run.status, run.pauses, run.driver, run.fault, run.fault_node = RunStatus.RUNNING, {}, "", None, ""
+    run.status, run.pauses, run.owner, run.fault, run.fault_node = RunStatus.RUNNING, {}, "", None, ""
     for step in run.active():
         if step.status == DONE or step.id in run.frames:
             continue

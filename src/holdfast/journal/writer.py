@@ -29,7 +29,7 @@ WORK_FLOOR = 64 * 1024 * 1024
 
 
 class Interrupted(RunConflict):
-    """An exception came while a change of a run was under way in memory; the run has to be loaded anew."""
+    """An exception came while a change of a run was under way in memory; the run has to be loaded again."""
 
 
 class Writer:
@@ -56,7 +56,7 @@ class Writer:
         """The snapshot that was owed, until it is stored."""
         self.commits = self.bytes_written = self.last_size = 0
         self.lock = threading.RLock()
-        # Whoever wrote what was loaded has looked before: the first new step need not wait for that.
+        # The last writer has checked this before: the first new step need not wait for it.
         self._looked_at = max(SNAPSHOT_FLOOR, self.weight * 9 // 8)
         """The weight below which another look whether a snapshot is worth it would be too early."""
         self._process = _process
@@ -69,7 +69,7 @@ class Writer:
         self._refusal: RunConflict | RunExists | None = None
         """Why nothing that follows can be stored either."""
         self._is_changing = False
-        """Whether a change is under way; whoever finds it so, with the lock held, knows that it was interrupted."""
+        """Whether a change is under way; if it is set while the lock is free, the change was interrupted."""
         self._is_together = False
         """Whether records that belong together are being folded; the same holds."""
 
@@ -77,7 +77,7 @@ class Writer:
     def create(
         cls, journal: Journal, info: RunInfo, codec: Codec, *, durable: bool, base: Loaded | None = None
     ) -> Writer:
-        """A writer for a run that is not stored yet; a fork goes on from where its `base` stands."""
+        """Return a writer for a run that is not stored yet; a fork goes on from where its `base` stands."""
         loaded = Loaded(info, RunState(), Track(), 0, genesis(info.run, info.key), 0)
         if base is not None:
             loaded.track.copy_from(base.track)
@@ -144,12 +144,12 @@ class Writer:
             self.journal.committer.commit(self)
 
     async def flush_async(self) -> None:
-        """As `flush`, in a worker thread, together with the flushes of other runs."""
+        """Do as `flush`, in a worker thread, together with the flushes of other runs."""
         if self.has_unsaved:
             await self.journal.committer.commit_async(self)
 
     def build(self) -> Append:
-        """What has to be stored, as one append."""
+        """Return what has to be stored, as one append."""
         if self._process is not _process:  # Before the lock, which a thread that the child has not may hold.
             raise RunConflict(
                 f"this process is a fork of the one that executes run {self.info.run!r}: it stores nothing of it, and "
@@ -187,13 +187,13 @@ class Writer:
         return True
 
     def _is_heavy(self) -> bool:
-        """Whether the journal since the last snapshot seems, or may well be, to outweigh what the run holds."""
+        """Return whether the journal since the last snapshot seems, or may well be, to outweigh what the run holds."""
         seems = self.weight > SNAPSHOT_FLOOR + 2 * max(self.track.live, self.snapshot_size)
         # Merged and trimmed keys hold less than was written to them: look again every so often.
         return seems or self.weight > 4 * (SNAPSHOT_FLOOR + self.snapshot_size)
 
     def _is_laborious(self) -> bool:
-        """Whether undoing the differences since the last snapshot has become more than a moment's work."""
+        """Return whether undoing the differences since the last snapshot takes too long."""
         return self.track.work > WORK_FLOOR + 8 * self.snapshot_size
 
     def _seal_entry(self, at: float) -> None:
@@ -226,7 +226,7 @@ class Writer:
             self._owed, self._owes_snapshot = self._snapshot(wanted=True), False
 
     def _snapshot(self, wanted: bool) -> tuple[Snapshot, ...]:
-        """A snapshot, unless the run turns out to hold too much for one to be worth its bytes yet."""
+        """Return a snapshot, unless the run turns out to hold too much for one to be worth its bytes yet."""
         loaded = Loaded(
             self.info, self.run, self.track, self.seq, self.chain, self.weight, sealed=self.sealed
         )
@@ -282,7 +282,7 @@ class Writer:
             self.journal.committer.wait()
 
     async def close_async(self) -> None:
-        """As `close`, without blocking the event loop."""
+        """Do as `close`, without blocking the event loop."""
         if self._is_left():
             await in_background(self.journal.committer.wait)
 
@@ -305,26 +305,26 @@ class Writer:
             raise self._conflict(newer.seq)
 
     def _conflict(self, head: int | None) -> RunConflict:
-        what = f"was advanced by another driver (it is at {head}, this one was at {self.stored})"
+        what = f"was advanced by another owner (it is at {head}, this one was at {self.stored})"
         if head is None:
             what = "was deleted, or its store was restored to a time before it began"
         elif head <= self.stored:
             what = (
-                f"is not as this driver left it: its store was restored to an earlier time (it is at {head}, "
+                f"is not as this owner left it: its store was restored to an earlier time (it is at {head}, "
             )
-            what += f"this driver was at {self.stored})"
+            what += f"this owner was at {self.stored})"
         return RunConflict(
-            f"run {self.info.run!r} {what}; this driver stopped before its next step and changed nothing"
+            f"run {self.info.run!r} {what}; this owner stopped before its next step and changed nothing"
         )
 
-    def adopt(self, conflict: Conflict) -> bool:
-        """Whether the store has the first of what is unsent: it was stored, but the acknowledgement got lost.
+    def recognise(self, conflict: Conflict) -> bool:
+        """Return whether the store has the first of what is unsent: it was stored, but the acknowledgement got lost.
 
         Then only the rest is still to be sent.
         """
-        return locked(self.lock, self._adopt, conflict)
+        return locked(self.lock, self._recognise, conflict)
 
-    def _adopt(self, conflict: Conflict) -> bool:
+    def _recognise(self, conflict: Conflict) -> bool:
         ours = [entry for entry in self._unsent if entry.seq == conflict.head]
         if not ours:
             return False

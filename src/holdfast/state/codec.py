@@ -18,9 +18,8 @@ from typing import Any
 import ormsgpack
 
 from holdfast.errors import CodecError
-from holdfast.state.classes import has_shape
 from holdfast.state.standard_types import BY_CODE, BY_NAME, SETS, UNMEASURED, check_memory, standard_of
-from holdfast.state.types import BUILTIN, Types
+from holdfast.state.types import BUILTIN, Types, has_shape
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -64,7 +63,7 @@ def alias(cls: type, plain: type) -> None:
 
 
 def stored_class(value: Any) -> type:
-    """The class a value is stored as."""
+    """Return the class a value is stored as."""
     return ALIASES.get(type(value)) or type(value)
 
 
@@ -83,7 +82,7 @@ _MIXED_DEPTH = 8
 
 
 def _mixed(data: Any, depth: int) -> int:
-    """A hash of data that may have none itself: equal data has equal hashes, different data hardly ever."""
+    """Return a hash of data that may have none itself: equal data has equal hashes, different data hardly ever."""
     if not depth:
         return 0
     if isinstance(data, dict):
@@ -265,7 +264,7 @@ def _leaf(value: Any) -> Any:
 
 
 def _path(part: Part) -> str:
-    """Where in the original the part is: `value['meta'][3].sock`."""
+    """Return where in the original the part is: `value['meta'][3].sock`."""
     segments: list[str] = []
     here: Part | None = part
     while here is not None and here.parent is not None:
@@ -300,8 +299,6 @@ def _segment(part: Part, parent: Part) -> str:
     return ".tzinfo" if hasattr(parent.value, "tzinfo") else ""
 
 
-__all__ = ["ALIASES", "Codec", "TolerantCodec", "Unknown", "alias"]
-
 VERSION = 1
 MAX_NESTED = 2 * MAX_DEPTH // CUT
 PREFIX = bytes([VERSION])
@@ -321,7 +318,7 @@ class Codec:
         self.types = types
 
     def encode(self, value: Any, *, plain: bool = False) -> bytes:
-        """The bytes of `value`; raise `CodecError` naming the part that cannot be stored.
+        """Return the bytes of `value`; raise `CodecError` naming the part that cannot be stored.
 
         With `plain` the caller promises None, bool, int, float, str and bytes in lists and in dicts
         with str keys, which is faster. Equal sets of equal types have equal bytes.
@@ -341,7 +338,7 @@ class Codec:
             raise CodecError(f"cannot store the value: {error}") from error
 
     def decode(self, raw: bytes, *, lenient: bool = False) -> Any:
-        """The value of `raw`, of the same types as it was stored; raise `CodecError` for anything else.
+        """Return the value of `raw`, of the same types as it was stored; raise `CodecError` for anything else.
 
         A type that is not allowed, or no longer fits its data, is an error; if `lenient`, an `Unknown`.
         """
@@ -360,7 +357,7 @@ class Codec:
 
 
 def _readable(raw: bytes) -> bytes:
-    """Bytes that can be read again; refuses what would be too much to read."""
+    """Return bytes that can be read again; refuses what would be too much to read."""
     if len(raw) > UNMEASURED:
         try:
             check_memory(raw)
@@ -459,7 +456,7 @@ class _Decoding:
 
 
 def _marked_lists(root: list[Any]) -> list[tuple[Any, Any, list[Any]]]:
-    """Every list that begins with a mark and where it sits, outer ones before inner ones."""
+    """Return every list that begins with a mark and where it sits, outer ones before inner ones."""
     found: list[tuple[Any, Any, list[Any]]] = []
     containers: list[Any] = [root]
     for container in containers:
@@ -494,7 +491,7 @@ ALONE: dict[int, int] = {LEVEL: 3}
 
 
 def pack(raw: bytes, base: bytes | None = None) -> tuple[int, bytes]:
-    """How `raw` is stored, and the bytes to store; never more than `raw` itself.
+    """Return how `raw` is stored, and the bytes to store; never more than `raw` itself.
 
     0: as it is (small, or not worth it); 1: zstd; 2: zstd, and `unpack` needs the same `base` again.
     """
@@ -509,7 +506,7 @@ def pack(raw: bytes, base: bytes | None = None) -> tuple[int, bytes]:
 
 
 def unpack(how: int, data: bytes, base: bytes | None = None) -> bytes:
-    """The bytes that `pack` was given; raise `CodecError` for a damaged body, another base, or a bomb."""
+    """Return the bytes that `pack` was given; raise `CodecError` for a damaged body, another base, or a bomb."""
     if how == STORED:
         return data
     if how == ZSTD:
@@ -535,7 +532,7 @@ def _unpacked(data: bytes, window_log: int, prefix: Any) -> bytes:
 
 
 def _declared(data: bytes) -> int:
-    """The length that the frame says it has once unpacked."""
+    """Return the length that the frame says it has once unpacked."""
     try:
         size = zstd.get_frame_info(data).decompressed_size
     except zstd.ZstdError as error:
@@ -556,7 +553,7 @@ def _window_log(size: int) -> int:
 
 
 def _against(base: bytes, size: int) -> dict[int, int]:
-    """The window covers both; the checksum tells a wrong base; long matches are searched when it pays."""
+    """Return the window covers both; the checksum tells a wrong base; long matches are searched when it pays."""
     whole = len(base) + size
     parameter = zstd.CompressionParameter
     options: dict[int, int] = {

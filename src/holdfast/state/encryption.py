@@ -35,8 +35,8 @@ class BrokenSeal(CodecError):
 class Seal:
     """Seals with the first of `keys`, opens with any of them: put a new key in front to rotate.
 
-    Nonces are random, so one key is good for some 4 billion sealed bodies. Where encryption is `required`, whoever
-    reads with this seal refuses what is not sealed.
+    Nonces are random, so one key is good for some 4 billion sealed bodies. Where encryption is `required`,
+    reading with this seal refuses what is not sealed.
     """
 
     def __init__(self, keys: Sequence[bytes], *, required: bool = False) -> None:
@@ -54,13 +54,13 @@ class Seal:
 
     @classmethod
     def from_text(cls, text: str, *, required: bool = False) -> Seal:
-        """Keys from comma-separated base64 (either alphabet) or hexadecimal text."""
+        """Return keys from comma-separated base64 (either alphabet) or hexadecimal text."""
         keys = [_key(part.strip(), place) for place, part in enumerate(text.split(","), 1)]
         return cls(keys, required=required)
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Seal | None:
-        """The seal of `HOLDFAST_KEY`, or `None` where that is unset or empty.
+        """Return the seal of `HOLDFAST_KEY`, or `None` where that is unset or empty.
 
         With `HOLDFAST_ENCRYPTION=require` a key has to be there.
         """
@@ -68,7 +68,7 @@ class Seal:
 
     @classmethod
     def chosen(cls, key: str | bytes | None, mode: str | None, env: Mapping[str, str]) -> Seal | None:
-        """The seal of a key, or else of `HOLDFAST_KEY`, that is required if `mode` or `HOLDFAST_ENCRYPTION` says so."""
+        """Return the seal of a key, or else of `HOLDFAST_KEY`; `mode` or `HOLDFAST_ENCRYPTION` may require one."""
         required = is_required(mode, env)
         if isinstance(key, bytes):
             return cls([key], required=required)
@@ -89,7 +89,7 @@ class Seal:
         return key_id + nonce + cipher.encrypt(nonce, plain, key_id + aad)
 
     def reseal(self, sealed: bytes, aad: bytes, new_aad: bytes) -> bytes:
-        """What was sealed for `aad`, sealed for `new_aad` with the same key: the same bytes every time.
+        """Return what was sealed for `aad`, sealed for `new_aad` with the same key: the same bytes every time.
 
         The new nonce is a keyed hash of the old one and of `new_aad`, since a nonce must never serve two places.
         """
@@ -100,15 +100,15 @@ class Seal:
         return key_id + nonce + cipher.encrypt(nonce, plain, key_id + new_aad)
 
     def has_key_of(self, sealed: bytes) -> bool:
-        """Whether the key that a body says it was sealed with is here."""
+        """Return whether the key that a body says it was sealed with is here."""
         return any(known == sealed[:ID_BYTES] for known, _ in self._ciphers)
 
     def open(self, sealed: bytes, aad: bytes) -> bytes:
-        """What was sealed; raise `BrokenSeal` if body or `aad` were changed, `CodecError` if the key is not here."""
+        """Return what was sealed; raise `BrokenSeal` if body or `aad` were changed, `CodecError` without its key."""
         return self._opened(sealed, aad)[1]
 
     def _opened(self, sealed: bytes, aad: bytes) -> tuple[int, bytes]:
-        """The number of the key that a body was sealed with, and what was sealed."""
+        """Return the number of the key that a body was sealed with, and what was sealed."""
         from cryptography.exceptions import InvalidTag
 
         if len(sealed) < LEAST_BYTES:
@@ -134,7 +134,7 @@ class Seal:
 
 
 def is_required(mode: str | None, env: Mapping[str, str]) -> bool:
-    """Whether encryption is required, by a caller's word or by `HOLDFAST_ENCRYPTION`; another word is refused."""
+    """Return whether encryption is required, by `mode` or by `HOLDFAST_ENCRYPTION`; refuse any other mode."""
     said = {"encryption": mode or "", MODE_VARIABLE: env.get(MODE_VARIABLE, "").strip()}
     for name, word in said.items():
         if word not in ("", REQUIRE):

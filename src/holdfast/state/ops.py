@@ -121,7 +121,7 @@ _IMMUTABLE = frozenset(
 
 
 def freeze(value: Any) -> tuple[Any, int]:
-    """A read-only copy of `value` and the care it needs.
+    """Return a read-only copy of `value` and the care it needs.
 
     Containers are copied, so later changes to the original do not show. Objects that cannot be made
     read-only (mutable dataclasses, deques, …) are kept as they are and reported as `GUARDED`.
@@ -170,14 +170,14 @@ def _freeze_list(value: list[Any]) -> tuple[ReadOnlyList, int]:
 
 
 def frozen_list(items: list[Any], care: int) -> ReadOnlyList:
-    """A read-only list of items that are frozen already and need at most that care."""
+    """Return a read-only list of items that are frozen already and need at most that care."""
     result = ReadOnlyList(items)
     result.care = care
     return result
 
 
 def frozen_dict(items: dict[Any, Any], care: int) -> ReadOnlyDict:
-    """A read-only dict of values that are frozen already and need at most that care."""
+    """Return a read-only dict of values that are frozen already and need at most that care."""
     result = ReadOnlyDict(items)
     result.care = care
     return result
@@ -211,7 +211,7 @@ def _freeze_dataclass(value: Any) -> tuple[Any, int]:
 
 
 def thaw(value: Any) -> Any:
-    """A plain copy of a frozen value: ordinary lists, dicts and sets all the way down."""
+    """Return a plain copy of a frozen value: ordinary lists, dicts and sets all the way down."""
     if isinstance(value, ReadOnlyList):
         return [thaw(item) for item in value]
     if isinstance(value, ReadOnlyDict):
@@ -269,7 +269,7 @@ class Op:
 
 
 def make_op(codec: Codec, kind: str, key: str, value: Any, limit: int = 0) -> Op:
-    """A change made of a live value: frozen, and encoded at once, so a bad value fails here."""
+    """Return a change made of a live value: frozen, and encoded at once, so a bad value fails here."""
     try:
         frozen, care = (value, PLAIN) if type(value) in SCALARS else freeze(value)
         raw = codec.encode(frozen, plain=care == PLAIN)
@@ -291,20 +291,20 @@ class Slot:
         self._op, self._prev, self._value, self.care = op, prev, value, care
 
     def get(self) -> Any:
-        """The frozen value."""
+        """Return the frozen value."""
         if self._op is not None:
             self._settle()
         return self._value
 
     def encoded(self, codec: Codec) -> bytes:
-        """The value as bytes; what was read but never looked at is not decoded for it."""
+        """Return the value as bytes; what was read but never looked at is not decoded for it."""
         op = self._op
         if op is not None and op.kind == "set":
             return op.raw
         return codec.encode(self.get(), plain=self.care == PLAIN)
 
     def written(self) -> list[tuple[str, bytes, int]] | None:
-        """The changes that make up the value, as stored, the first one first; `None` once it was put together."""
+        """Return the changes that make up the value, as stored, in order; `None` once it was put together."""
         changes: list[tuple[str, bytes, int]] = []
         slot: Slot | None = self
         while slot is not None:
@@ -379,7 +379,7 @@ Cells = dict[str, Slot]
 
 
 def advance(cells: Mapping[str, Slot], ops: Iterable[Op]) -> Cells:
-    """The cells after `ops`; the given ones stay as they are."""
+    """Return the cells after `ops`; the given ones stay as they are."""
     result = dict(cells)
     for op in ops:
         kind = op.kind
@@ -393,7 +393,7 @@ def advance(cells: Mapping[str, Slot], ops: Iterable[Op]) -> Cells:
 
 
 def growth(old: Any, new: Any) -> list[Any] | None:
-    """The items by which list `new` merely grew out of list `old`, or `None` if it did something else.
+    """Return the items by which list `new` merely grew out of list `old`, or `None` if it did something else.
 
     Items are compared by identity, so this is cheap and never takes a changed item for the same.
     """

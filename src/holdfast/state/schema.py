@@ -67,7 +67,7 @@ class Reducer:
 
 
 def combine(kind: str, old: Any, new: Any, limit: int = 0) -> Any:
-    """The value that a built-in reducer makes of an old value and an update."""
+    """Return the value that a built-in reducer makes of an old value and an update."""
     match kind:
         case "append":
             return [*old, *new]
@@ -112,7 +112,7 @@ REDUCERS = ("append", "merge", "union", "add", "keep_last")
 
 
 def reducer_problem(reducer: object) -> str | None:
-    """Why `reducer` cannot be one, or `None` if it can."""
+    """Return why `reducer` cannot be one, or `None` if it can."""
     if isinstance(reducer, Reducer):
         return None
     if isinstance(reducer, type):
@@ -142,7 +142,7 @@ class Channel:
     validate: Callable[[Any], Any] | None = None
 
     def empty(self) -> Any:
-        """What a custom reducer of this key meets first: an empty value of the declared type, else `None`."""
+        """Return what a custom reducer of this key meets first: an empty value of the declared type, else `None`."""
         kind = get_origin(self.annotation) or self.annotation
         return kind() if kind in _EMPTY else None
 
@@ -202,7 +202,7 @@ class Schema:
 
     @classmethod
     def of(cls, source: Any) -> Schema:
-        """A schema from a TypedDict, a dataclass, a pydantic model, a mapping of annotations, or `dict`."""
+        """Return a schema from a TypedDict, a dataclass, a pydantic model, a mapping of annotations, or `dict`."""
         if isinstance(source, Schema):
             return source
         if source is None or source is dict or get_origin(source) is dict:
@@ -230,7 +230,7 @@ class Schema:
         return cls(source.__name__, channels)
 
     def problems(self) -> list[str]:
-        """What is wrong with this schema; empty if nothing is."""
+        """Return what is wrong with this schema; empty if nothing is."""
         return [
             f"state key {channel.name!r} has a bad reducer: {why}"
             for channel in self.channels.values()
@@ -238,21 +238,21 @@ class Schema:
         ]
 
     def types(self, base: Types) -> Types:
-        """The storable types: those of `base` and those that this schema declares."""
+        """Return the storable types: those of `base` and those that this schema declares."""
         declared: list[type] = []
         for channel in self.channels.values():
             declared.extend(declared_types(channel.annotation))
         return base.including(declared) if declared else base
 
     def reduces(self, key: str) -> bool:
-        """Whether a key has a reducer of the user's own."""
+        """Return whether a key has a reducer of the user's own."""
         channel = self.channels.get(key)
         return (
             channel is not None and channel.reducer is not None and not isinstance(channel.reducer, Reducer)
         )
 
     def channel(self, key: object) -> Channel:
-        """The channel of a key; an undeclared key is refused."""
+        """Return the channel of a key; an undeclared key is refused."""
         channel = self.channels.get(key)  # type: ignore[call-overload]
         if channel is not None:
             return channel  # type: ignore[no-any-return]
@@ -261,7 +261,7 @@ class Schema:
         raise StateInvalid(_unknown_key(key, self))
 
     def initial(self, codec: Codec, values: Mapping[str, Any]) -> list[Op]:
-        """The changes that make a first state of the input and the schema's defaults."""
+        """Return the changes that make a first state of the input and the schema's defaults."""
         ops = []
         for key, channel in self.channels.items():
             if key in values:
@@ -286,7 +286,7 @@ class Schema:
     def resolve(
         self, codec: Codec, cells: Cells, update: Mapping[str, Any], certain: Certain = EVERYWHERE
     ) -> list[Op]:
-        """The changes that an update asks for, in its order. A value that did not change costs nothing.
+        """Return the changes that an update asks for, in its order. A value that did not change costs nothing.
 
         The update of a custom reducer becomes a `reduce` change, to be settled with its wave. Where the
         cells that the changes will meet are not `certain`, values are set as they are.
@@ -311,7 +311,7 @@ class Schema:
         return ops
 
     def replace(self, codec: Codec, cells: Cells, values: Mapping[str, Any]) -> list[Op]:
-        """The changes that make the state hold these values, whatever the reducers."""
+        """Return the changes that make the state hold these values, whatever the reducers."""
         ops = []
         for key, value in values.items():
             channel = self.channel(key)
@@ -324,7 +324,7 @@ class Schema:
         return ops
 
     def reduce(self, codec: Codec, cells: Cells, ops: Iterable[Op]) -> list[Op]:
-        """The changes that the custom reducers among these changes result in, in order."""
+        """Return the changes that the custom reducers among these changes result in, in order."""
         result: list[Op] = []
         for op in ops:
             if op.kind != "reduce":
@@ -347,7 +347,7 @@ def _is_weighty(value: Any) -> bool:
 
 
 def _set_op(codec: Codec, key: str, slot: Slot | None, value: Any, certain: Certain) -> Op | None:
-    """The cheapest change that makes `value` of what is there: none, an append, or a set."""
+    """Return the cheapest change that makes `value` of what is there: none, an append, or a set."""
     if slot is None:
         return make_op(codec, "set", key, value)
     old = slot.get() if slot._op is not None else slot._value
@@ -506,7 +506,7 @@ def _validator(source: Any, name: str, field: Any) -> Callable[[Any], Any]:
 
 
 def as_mapping(value: Any, what: str) -> Mapping[str, Any]:
-    """The keys and values of a dict, a `State`, a dataclass instance or a pydantic model instance."""
+    """Return the keys and values of a dict, a `State`, a dataclass instance or a pydantic model instance."""
     if type(value) is dict:
         return value
     if value is None:

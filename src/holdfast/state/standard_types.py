@@ -152,7 +152,7 @@ def _measure(raw: bytes, most: int, most_parts: int) -> tuple[int, int]:
 
 
 def distinct(keys: Iterable[Any]) -> list[Any]:
-    """The keys of a mapping or the members of a set, as they are; refused if too many have the same hash."""
+    """Return the keys of a mapping or the members of a set, as they are; refused if too many have the same hash."""
     found = list(keys)
     if len(found) > MOST_ALIKE:
         hashes = Counter(map(hash, found))
@@ -173,13 +173,13 @@ _MOST_SIZES = 64
 
 
 def is_array(cls: type) -> bool:
-    """Whether `cls` is numpy's array class itself."""
+    """Return whether `cls` is numpy's array class itself."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and cls is getattr(numpy, "ndarray", None)
 
 
 def is_scalar(cls: type) -> bool:
-    """Whether `cls` is one of numpy's own scalar classes."""
+    """Return whether `cls` is one of numpy's own scalar classes."""
     generic = getattr(sys.modules.get("numpy"), "generic", None)
     return generic is not None and issubclass(cls, generic) and cls.__module__ == "numpy"
 
@@ -195,7 +195,7 @@ def _dtype(text: Any) -> Any:
 
 
 def array_items(array: Any) -> list[Any]:
-    """The dtype, the shape and the bytes in C order. Object, structured and void dtypes are refused."""
+    """Return the dtype, the shape and the bytes in C order. Object, structured and void dtypes are refused."""
     _dtype(array.dtype.str)
     if not array.nbytes and rows(array.shape) > MOST_ROWS:
         raise CodecError(
@@ -205,12 +205,12 @@ def array_items(array: Any) -> list[Any]:
 
 
 def rows(shape: Iterable[int]) -> int:
-    """How many lists, or items, an array without data would be as lists: its sizes up to the first 0."""
+    """Return how many lists, or items, an array without data would be as lists: its sizes up to the first 0."""
     return math.prod(itertools.takewhile(bool, shape))
 
 
 def array_build(items: list[Any]) -> Any:
-    """A new, writable array; refuses a shape that its bytes do not fill."""
+    """Return a new, writable array; refuses a shape that its bytes do not fill."""
     text, shape, raw = items
     dtype = _dtype(text)
     sizes = [size for size in shape if type(size) is int and size >= 0]
@@ -227,7 +227,7 @@ def array_build(items: list[Any]) -> Any:
 
 
 def scalar_items(scalar: Any) -> list[Any]:
-    """The dtype and the bytes; text and bytes whole, since `str` and arrays drop trailing NULs."""
+    """Return the dtype and the bytes; text and bytes whole, since `str` and arrays drop trailing NULs."""
     kind = scalar.dtype.kind
     if kind in TEXT_KINDS:
         return [kind, "".join((scalar,)) if kind == "U" else bytes(scalar)]
@@ -236,7 +236,7 @@ def scalar_items(scalar: Any) -> list[Any]:
 
 
 def scalar_build(items: list[Any]) -> Any:
-    """The scalar of the stored dtype."""
+    """Return the scalar of the stored dtype."""
     text, raw = items
     if text in TEXT_KINDS:
         _dtype(f"|{text}1")
@@ -279,7 +279,7 @@ class Standard:
 
 
 def pairs(mapping: Any) -> list[Any]:
-    """Keys and values in turn, in the order of the mapping."""
+    """Return keys and values in turn, in the order of the mapping."""
     distinct(mapping)
     return [part for pair in mapping.items() for part in pair]
 
@@ -408,7 +408,7 @@ BY_NAME = {known.name: known for known in BY_CODE.values()}
 
 
 def standard_of(cls: type) -> Standard | None:
-    """How to store instances of exactly `cls`, if every codec knows it."""
+    """Return how to store instances of exactly `cls`, if every codec knows it."""
     known = STANDARD.get(cls)
     if known is not None:
         return known

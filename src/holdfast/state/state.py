@@ -72,8 +72,8 @@ class State(_Core, Mapping[str, Any]):
     `set`, `merge` and `clone` give new states and keep the run, the node and the time. Keys can be
     read as attributes: `state.n` is `state["n"]`. A key with the name of a fact about the state (`run_id`,
     `checkpoint_id`, `checkpoint_node`, `timestamp`) comes before the fact. A key with the name of a method
-    (`items`, `keys`, `get` …) is read as `state["items"]`: `state.items()` stays the method, and whoever uses
-    `state.items` as a value gets an error that says so.
+    (`items`, `keys`, `get` …) is read as `state["items"]`: `state.items()` stays the method, and using
+    `state.items` as a value raises an error that says so.
     """
 
     __slots__ = ()

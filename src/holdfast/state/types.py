@@ -1,24 +1,203 @@
-"""The allow-list: which of the user's types may be stored, under which tags."""
+"""The allow-list: which of the user's types may be stored, under which tags, and how they become plain data."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
 import sys
 import threading
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ForwardRef, TypeVar, overload
 
 from holdfast.errors import CodecError
-from holdfast.state.classes import Handler, handler_for, has_shape, is_model
+
+# How a user's class becomes plain data and back: dataclasses, pydantic models, enums, named tuples.
+
+
+Missing = Callable[[str, dict[str, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """Turns instances of exactly `cls` into storable data and back, under the tag `name`."""
+
+    name: str
+    cls: type
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+def is_model(cls: type) -> bool:
+    """Return whether `cls` is a pydantic model; never imports pydantic."""
+    model = getattr(sys.modules.get("pydantic.main"), "BaseModel", None)
+    return isinstance(model, type) and issubclass(cls, model) and cls is not model
+
+
+def is_enum(cls: type) -> bool:
+    """Return whether `cls` is an enum with members."""
+    return issubclass(cls, enum.Enum) and bool(cls.__members__)
+
+
+def is_named_tuple(cls: type) -> bool:
+    """Return whether `cls` is a named tuple, written either way."""
+    return issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
+
+
+def has_shape(cls: Any) -> bool:
+    """Return whether instances of `cls` can be stored without `encode` and `decode` functions of the user."""
+    if not isinstance(cls, type):
+        return False
+    return dataclasses.is_dataclass(cls) or is_model(cls) or is_enum(cls) or is_named_tuple(cls)
+
+
+def handler_for(cls: type, name: str) -> Handler:
+    """Return a handler that runs no code of `cls`: no `__init__`, no validation. Other classes are refused."""
+    if is_enum(cls):
+        return _enum(cls, name)
+    if is_model(cls):
+        return _model(cls, name)
+    if is_named_tuple(cls):
+        return _named_tuple(cls, name)
+    if dataclasses.is_dataclass(cls):
+        return _dataclass(cls, name)
+    raise CodecError(
+        f"cannot store instances of {cls.__qualname__!r}: it is no dataclass, pydantic model, Enum or named "
+        f"tuple; call holdfast.register_type({cls.__name__}, encode=..., decode=...)"
+    )
+
+
+def _filled(name: str, data: Any, fields: tuple[str, ...], missing: Missing) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise CodecError(f"the stored {name!r} is no mapping of fields")
+    values: dict[str, Any] = {}
+    for field in fields:
+        values[field] = data[field] if field in data else missing(field, values)
+    return values
+
+
+def _absent(name: str, field: str) -> CodecError:
+    return CodecError(
+        f"the stored {name!r} has no field {field!r}, and the class gives no default for it; "
+        "add a default to the field"
+    )
+
+
+def _dataclass(cls: Any, name: str) -> Handler:
+    if not inspect.isabstract(cls):
+        try:
+            object.__new__(cls)
+        except TypeError:
+            raise CodecError(
+                f"cannot store dataclass {cls.__qualname__!r}: it extends a built-in type; "
+                f"call holdfast.register_type({cls.__name__}, encode=..., decode=...)"
+            ) from None
+    declared = {field.name: field for field in dataclasses.fields(cls)}
+    fields = tuple(declared)
+
+    def missing(field: str, _: dict[str, Any]) -> Any:
+        known = declared[field]
+        if known.default is not dataclasses.MISSING:
+            return known.default
+        if known.default_factory is not dataclasses.MISSING:
+            return known.default_factory()
+        raise _absent(name, field)
+
+    def encode(value: Any) -> dict[str, Any]:
+        return {field: getattr(value, field) for field in fields}
+
+    def decode(data: Any) -> Any:
+        made = object.__new__(cls)
+        for field, value in _filled(name, data, fields, missing).items():
+            object.__setattr__(made, field, value)
+        return made
+
+    return Handler(name, cls, encode, decode)
+
+
+def _named_tuple(cls: Any, name: str) -> Handler:
+    fields: tuple[str, ...] = cls._fields
+    defaults: Mapping[str, Any] = getattr(cls, "_field_defaults", {})
+
+    def missing(field: str, _: dict[str, Any]) -> Any:
+        if field in defaults:
+            return defaults[field]
+        raise _absent(name, field)
+
+    def encode(value: Any) -> dict[str, Any]:
+        return dict(zip(fields, tuple(value), strict=True))
+
+    def decode(data: Any) -> Any:
+        return tuple.__new__(cls, _filled(name, data, fields, missing).values())
+
+    return Handler(name, cls, encode, decode)
+
+
+def _enum(cls: Any, name: str) -> Handler:
+    def decode(data: Any) -> Any:
+        if data not in cls.__members__:
+            raise CodecError(
+                f"enum {name!r} has no member {data!r} any more; add it back, as an alias if renamed"
+            )
+        return cls.__members__[data]
+
+    if issubclass(cls, enum.Flag):
+        return Handler(name, cls, lambda member: member._value_, cls)
+    return Handler(name, cls, lambda member: member._name_, decode)
+
+
+def _model(cls: Any, name: str) -> Handler:
+    """Return a model whose fields are all set and that holds nothing else is a dict, any other a list of four."""
+
+    def missing(field: str, values: dict[str, Any]) -> Any:
+        known = cls.__pydantic_fields__[field]
+        if known.is_required():
+            raise _absent(name, field)
+        return known.get_default(call_default_factory=True, validated_data=values)
+
+    def encode(value: Any) -> Any:
+        fields = {field: getattr(value, field) for field in cls.__pydantic_fields__}
+        were_set, extra, private = (
+            value.__pydantic_fields_set__,
+            value.__pydantic_extra__,
+            value.__pydantic_private__,
+        )
+        if not extra and not private and were_set == fields.keys():
+            return fields
+        return [fields, sorted(were_set), extra, private]
+
+    def decode(data: Any) -> Any:
+        bare_extra: dict[str, Any] | None = {} if cls.model_config.get("extra") == "allow" else None
+        simple = isinstance(data, dict)
+        stored, were_set, extra, private = (data, data, bare_extra, None) if simple else data
+        made = object.__new__(cls)
+        fields = _filled(name, stored, tuple(cls.__pydantic_fields__), missing)
+        object.__setattr__(made, "__dict__", fields)
+        object.__setattr__(made, "__pydantic_fields_set__", {field for field in were_set if field in fields})
+        object.__setattr__(made, "__pydantic_extra__", bare_extra if extra is None else extra)
+        object.__setattr__(made, "__pydantic_private__", _private(cls, private))
+        return made
+
+    return Handler(name, cls, encode, decode)
+
+
+def _private(cls: Any, stored: dict[str, Any] | None) -> dict[str, Any] | None:
+    if not cls.__private_attributes__:
+        return None
+    undefined = sys.modules["pydantic_core"].PydanticUndefined
+    defaults = {field: known.get_default() for field, known in cls.__private_attributes__.items()}
+    merged = {**defaults, **(stored or {})}
+    return {field: value for field, value in merged.items() if value is not undefined and field in defaults}
+
 
 # Which storable classes a type annotation mentions, at any depth.
 
 
 def declared_types(annotation: Any) -> list[type]:
-    """Every dataclass, pydantic model, Enum and named tuple in `annotation`, in order of appearance.
+    """Return every dataclass, pydantic model, Enum and named tuple in `annotation`, in order of appearance.
 
     Looks into unions, generics, `Annotated`, `NewType`, and the fields of dataclasses, TypedDicts,
     models and named tuples. What cannot be resolved is left out.
@@ -78,7 +257,7 @@ def _hints(cls: type) -> Iterator[Any]:
 
 
 def _resolved(hint: Any, scope: dict[str, Any]) -> Iterator[Any]:
-    """One hint of a class of which another hint names something out of reach."""
+    """Yield one hint of a class of which another hint names something out of reach."""
     holder = type("Holder", (), {"__annotations__": {"hint": hint}})
     try:
         yield from typing.get_type_hints(holder, globalns=scope, include_extras=True).values()
@@ -87,13 +266,11 @@ def _resolved(hint: Any, scope: dict[str, Any]) -> Iterator[Any]:
             yield hint
 
 
-__all__ = ["BUILTIN", "Types", "declared_types", "register_type"]
-
 T = TypeVar("T")
 
 
 def _origin(cls: type) -> tuple[str, str]:
-    """What stays the same when a module is reloaded, or is both `__main__` and imported."""
+    """Return what stays the same when a module is reloaded, or is both `__main__` and imported."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return (str(Path(file).resolve()) if file else cls.__module__, cls.__qualname__)
 
@@ -180,18 +357,18 @@ def register_type(
 
 
 class Types:
-    """The types one codec may store: its own, and whatever `register_type` was told at any time."""
+    """The types one codec may store: its own, and whatever was registered with `register_type` at any time."""
 
     def __init__(self) -> None:
         self._own = _Registry()
 
     @classmethod
     def of(cls, *classes: type) -> Types:
-        """The registered types and `classes`."""
+        """Return the registered types and `classes`."""
         return cls().including(classes)
 
     def including(self, classes: Iterable[type]) -> Types:
-        """New types that also know `classes`; this one stays as it is."""
+        """Return new types that also know `classes`; this one stays as it is."""
         wider = Types()
         wider._own = self._own.copy()
         for added in classes:
@@ -202,7 +379,7 @@ class Types:
 
     @classmethod
     def of_handlers(cls, handlers: Iterable[Handler]) -> Types:
-        """The registered types and those of `handlers` whose tags are free."""
+        """Return the registered types and those of `handlers` whose tags are free."""
         types = cls()
         for handler in handlers:
             if types.named(handler.name) is None:
@@ -210,19 +387,19 @@ class Types:
         return types
 
     def handlers(self) -> list[Handler]:
-        """What is known of every user type on the list."""
+        """Return what is known of every user type on the list."""
         return [*_registered.by_class.values(), *self._own.by_class.values()]
 
     def find(self, cls: type) -> Handler | None:
-        """The handler of exactly this class; a registration wins over what a schema declared."""
+        """Return the handler of exactly this class; a registration wins over what a schema declared."""
         return _registered.by_class.get(cls) or self._own.by_class.get(cls)
 
     def named(self, name: str) -> Handler | None:
-        """The handler of a stored tag. Looks only in the allow-list; never imports."""
+        """Return the handler of a stored tag. Looks only in the allow-list; never imports."""
         return self._own.by_name.get(name) or _registered.by_name.get(name)
 
     def classes(self) -> list[type]:
-        """Every user type on the list."""
+        """Return every user type on the list."""
         return [*_registered.by_class, *self._own.by_class]
 
     def __contains__(self, cls: type) -> bool:

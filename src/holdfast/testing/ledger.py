@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from holdfast.errors import HoldfastError
 from holdfast.journal.encoding import Track, decode_records
 from holdfast.journal.journal import genesis, verified
-from holdfast.journal.records import MovedOn, Record, StepStarted
+from holdfast.journal.records import Record, StepAdvanced, StepStarted
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
 
@@ -110,5 +110,5 @@ def _unknown_to(journal: Journalled, lines: Sequence[Line], run: str) -> Iterato
 def plain_records(journal: Journalled) -> Iterator[tuple[int, Any]]:
     """Yield the records of a journal, those that stand for several taken apart."""
     for seq, record in journal.records:
-        parts = record.parts() if isinstance(record, MovedOn) else (record,)
+        parts = record.parts() if isinstance(record, StepAdvanced) else (record,)
         yield from ((seq, part) for part in parts)

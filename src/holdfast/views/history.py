@@ -21,7 +21,6 @@ from holdfast.journal.records import (
     FrameOpened,
     GraphChanged,
     Migrated,
-    MovedOn,
     Paused,
     Record,
     Remarked,
@@ -33,6 +32,7 @@ from holdfast.journal.records import (
     Spent,
     StateEdited,
     Steered,
+    StepAdvanced,
     StepFailed,
     StepFinished,
     WaveFinished,
@@ -147,7 +147,7 @@ class _Stretch:
     def take(self, record: Record) -> None:
         """Add one more record."""
         match record:
-            case MovedOn(ops=ops):
+            case StepAdvanced(ops=ops):
                 self.seconds += record.seconds
                 self._count("wave", "", ops)
             case StepFinished(step=step):

@@ -314,7 +314,7 @@ class _Reader:
         self._accounts.begin_with(run, at)
         self._inherited = total(*run.inherited.values())
         self._base = Portion(run.steps_done, run.seconds, total(*run.spending.values()).cost)
-        self._execution = at if run.driver else None
+        self._execution = at if run.owner else None
 
     def _take(self, record: Record, seq: int, at: float) -> None:
         """Learn from a record that is about to be applied to the run."""
@@ -352,7 +352,7 @@ class _Reader:
             self._edit = record
         elif isinstance(record, Steered):
             steps = self._run.frames[record.frame].active
-            new = list(steps)[len(steps) - len(record.add) :] if not record.anew else ()
+            new = list(steps)[len(steps) - len(record.add) :] if not record.uncounted else ()
             self._added |= dict.fromkeys(new, seq)
         else:
             self._edit = None

@@ -22,7 +22,6 @@ from holdfast.journal.records import (
     FrameOpened,
     GraphChanged,
     Migrated,
-    MovedOn,
     Noted,
     OnceFailed,
     OnceStarted,
@@ -37,6 +36,7 @@ from holdfast.journal.records import (
     Spent,
     StateEdited,
     Steered,
+    StepAdvanced,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -201,7 +201,7 @@ class Timeline:
             raise CorruptJournal(f"run {run!r}: {broken}", run=run, seq=entry.seq)
         events, codec = list[TimelineEvent](), ViewCodec()
         for record in self._journal.records(self._info, entry, self._track, CODEC):
-            for part in record.parts() if isinstance(record, MovedOn) else (record,):
+            for part in record.parts() if isinstance(record, StepAdvanced) else (record,):
                 told = tell(part, codec, run, self._run)
                 events += [TimelineEvent(entry.seq, when(entry.at), *told)] if told is not None else []
             apply(self._run, record, entry.at)
@@ -251,7 +251,7 @@ def tell(record: Record, codec: Codec, run_id: str, run: RunState | None = None)
             text = f"once {record.key!r} of {record.step} was in doubt, and runs again"
             data = {**_fields(record, "step", "key"), "decision": "rerun"}
             return "once.in_doubt", record.step, text, data
-        case WaveFinished() | Noted() | OnceStarted() | OnceFailed() | MovedOn():
+        case WaveFinished() | Noted() | OnceStarted() | OnceFailed() | StepAdvanced():
             return None
     return _tell_intervention(record, codec, run_id)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.engine.context import Context
 from holdfast.errors import HoldfastError, StepTimeout
-from holdfast.graph.retry import Retry
+from holdfast.graph.graph import Retry
 from holdfast.state.ops import thaw
 from holdfast.state.state import State
 from holdfast.workflows.errors import BudgetExceeded, StepFailed, StepTimedOut

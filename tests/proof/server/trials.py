@@ -28,7 +28,7 @@ from holdfast import (
     StoreError,
 )
 from holdfast.events import CallbackObserver
-from holdfast.journal.records import Answered, MovedOn, Noted, StepFinished
+from holdfast.journal.records import Answered, Noted, StepAdvanced, StepFinished
 from holdfast.stores.base import Append, Conflict
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import Crash
@@ -245,7 +245,7 @@ class Trial:
     def _note_what_is_stored(self) -> None:
         """What the journal holds as finished, acknowledged or not, may not run again."""
         for _, record in read_journal(self.direct, self.run).records:
-            if isinstance(record, (StepFinished, MovedOn)):
+            if isinstance(record, (StepFinished, StepAdvanced)):
                 self.ledger.write(FINISHED, record.step)
             elif isinstance(record, Noted):
                 self.ledger.write(FINISHED, f"{record.step}:{record.key}")

@@ -12,13 +12,13 @@ from holdfast.journal.fold import fold
 from holdfast.journal.records import (
     Answered,
     Commanded,
-    MovedOn,
     Noted,
     OnceStarted,
     Paused,
     Record,
     Resumed,
     RunStarted,
+    StepAdvanced,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -108,8 +108,8 @@ class Reading:
     def _see_driver(self, record: RunStarted | Resumed, stored: Stored) -> None:
         if stored.time > self._calm_at:
             self._taken_up += 1
-        self._driver = stored.process if record.driver else None
-        if record.driver and stored.process.lease not in record.driver:
+        self._driver = stored.process if record.owner else None
+        if record.owner and stored.process.lease not in record.owner:
             self.wrong(FENCE, f"{stored.process.name} took the run up for another")
 
     def _check_driver(self, what: str, stored: Stored) -> None:
@@ -193,7 +193,7 @@ def _looks(body: bytes, codec: Codec) -> tuple[tuple[Any, Any], ...]:
     """What is to be looked at in an entry, and how. Most entries of many schedules are the same."""
     found = list[Any]()
     for record in _records(body, codec):
-        found += record.parts() if type(record) is MovedOn else (record,)
+        found += record.parts() if type(record) is StepAdvanced else (record,)
     return tuple((_LOOKS[type(record)], record) for record in found if type(record) in _LOOKS)
 
 

@@ -25,11 +25,10 @@ from holdfast.engine.context import Context, ledger_line, logger
 from holdfast.errors import ExecutorLost, HoldfastError
 from holdfast.graph.graph import Command
 from holdfast.graph.validation import ExecutorChoice
-from holdfast.state.classes import Handler, handler_for
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op, ReadOnlyDict, ReadOnlyList, ReadOnlySet, Slot, frozen_dict, frozen_list
 from holdfast.state.state import State, changed_since, check_untouched, origin_of, state_view
-from holdfast.state.types import Types
+from holdfast.state.types import Handler, Types, handler_for
 from holdfast.threads import GUARD, Escaped, MainLoading
 
 MOST_LINES = 1000

@@ -109,7 +109,7 @@ def begin_fork(
         access.journal, info, access.codec, durable=access.durable, base=base if base.seq else None
     )
     if base.seq == 0:
-        writer.record(_started(access, parent)._replace(driver=owner, parent=(parent.run, 0)))
+        writer.record(_started(access, parent)._replace(owner=owner, parent=(parent.run, 0)))
         return Fork(writer, base)
     start = at_checkpoint(base.run)
     forget = EVERY_STEP if updated else plan.forgotten(start) if plan is not None else ()
@@ -355,7 +355,7 @@ async def restarted_graphs(
         drop = tuple(name for place, name in known.items() if place not in wanted)
         add = tuple(target for target in targets if (target.node, target.key) not in known)
         if drop or add:
-            found.append(Steered(path, drop, (), add, why="the graph begins otherwise now", anew=True))
+            found.append(Steered(path, drop, (), add, why="the graph begins otherwise now", uncounted=True))
     return found
 
 

@@ -16,7 +16,6 @@ from holdfast.errors import HoldfastError
 from holdfast.journal.encoding import Track, decode_records
 from holdfast.journal.records import (
     Answered,
-    MovedOn,
     Noted,
     OnceStarted,
     Paused,
@@ -24,6 +23,7 @@ from holdfast.journal.records import (
     Resumed,
     RunEnded,
     RunStarted,
+    StepAdvanced,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -117,7 +117,7 @@ def _words(records: Iterable[Record]) -> Iterator[str]:
                 yield f"step {step!r} is {'passed over' if skipped else 'finished'}"
             case StepFailed(step=step):
                 yield f"step {step!r} failed"
-            case MovedOn(step=step, next=following):
+            case StepAdvanced(step=step, next=following):
                 yield f"step {step!r} is finished"
                 yield f"step {following!r} begins"
             case Paused(step=step, kind=kind, name=name):

@@ -27,7 +27,7 @@ from holdfast.errors import CodecError, ExecutionError, HoldfastError, RunConfli
 from holdfast.graph.builder import StateGraph
 from holdfast.graph.graph import Graph
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import MovedOn, StepFinished
+from holdfast.journal.records import StepAdvanced, StepFinished
 from holdfast.journal.run_state import ABOUT_DOUBTS
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
@@ -346,7 +346,7 @@ class Execution:
         if not self._readable:
             return
         for _, record in read_journal(self._store.inner, RUN, self._codec).records:
-            if isinstance(record, (StepFinished, MovedOn)):
+            if isinstance(record, (StepFinished, StepAdvanced)):
                 self._ledger.write(FINISHED, record.step)
 
     def _in_time(self, status: str) -> Mapping[str, Any] | None:

@@ -12,10 +12,9 @@ from holdfast.graph.graph import base_name
 from holdfast.journal.checkpoint_ids import checkpoint_id
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.run_state import DONE, RunState
-from holdfast.state.classes import Handler
 from holdfast.state.ops import Slot
 from holdfast.state.standard_types import Allowance
-from holdfast.state.types import Types
+from holdfast.state.types import Handler, Types
 from holdfast.stores.base import RunInfo
 from holdfast.views.diff.changes import Change, Difference, MapEdited
 from holdfast.views.diff.difference import difference
