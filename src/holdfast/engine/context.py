@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast import clock
-from holdfast.engine.answers import answer_schema
 from holdfast.engine.once import Onces, PauseSignal, Policy, StopSignal, Terminated, check_policy
 from holdfast.errors import AnswerTimeout, CodecError, StateInvalid
 from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Paused, Spent
@@ -22,7 +21,7 @@ from holdfast.journal.run_state import EXPIRED, INTERRUPTED, SLEEP, Step, once_q
 from holdfast.values import step_label
 
 if TYPE_CHECKING:
-    from holdfast.engine.host import StepHost
+    from holdfast.engine.saving import StepHost
 
 logger = logging.getLogger("holdfast.nodes")
 
@@ -221,7 +220,11 @@ class Context:
         if raw is not None:
             return True, self._host.codec.decode(raw)
         seconds = timeout.total_seconds() if isinstance(timeout, dt.timedelta) else timeout
-        described = answer_schema(schema, choices)
+        described = None
+        if schema is not None or choices is not None:
+            from holdfast.engine.answers import answer_schema
+
+            described = answer_schema(schema, choices)
         return False, Paused(
             pause=f"{self._step.id}:{name}",
             kind="ask",

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 from holdfast import clock
-from holdfast.engine.attempt import Result, attempt_async, attempt_here
+from holdfast.engine.attempt import Gates, Result, Results, attempt_async, attempt_here
 from holdfast.engine.commands.inbox import PAUSE, POLL, Inbox, RunCommand
 from holdfast.engine.context import Context
 from holdfast.engine.decide import (
@@ -34,10 +34,9 @@ from holdfast.engine.decide import (
     elapsed,
 )
 from holdfast.engine.fast_path import FastPath
-from holdfast.engine.host import StepHost
 from holdfast.engine.once import StopSignal
-from holdfast.engine.results import Gates, Results, graph_of, state_for
-from holdfast.engine.routing import ParallelWrites, RouteFailed
+from holdfast.engine.routing import ParallelWrites, RouteFailed, graph_of
+from holdfast.engine.saving import StepHost, state_for
 from holdfast.engine.settings import Settings
 from holdfast.engine.waves import Ending, Waves
 from holdfast.errors import ExecutionError, Remedy, ResourceExhausted, RunConflict, StoreError, problem_of

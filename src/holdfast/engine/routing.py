@@ -28,6 +28,11 @@ class RouteFailed(Exception):
         super().__init__(message)
 
 
+def graph_of(graph: Graph, step: Step) -> Graph:
+    """Return the (sub-)graph that a step belongs to."""
+    return graph.at(step.frame) if step.frame else graph
+
+
 async def choose(graph: Graph, node: str, state: State, emit: Emit | None) -> list[str | Send]:
     """Return the nodes and items that follow `node`, by its routing function or its edges; joins excepted."""
     if node in graph.exits:

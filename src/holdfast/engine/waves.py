@@ -8,11 +8,10 @@ import logging
 from collections.abc import Collection
 
 from holdfast import clock
-from holdfast.engine.attempt import fault_of
+from holdfast.engine.attempt import Gates, Results, fault_of
 from holdfast.engine.commands.inbox import Inbox
 from holdfast.engine.decide import qualified
 from holdfast.engine.once import StepInterrupted
-from holdfast.engine.results import Gates, Results
 from holdfast.engine.routing import (
     ParallelWrite,
     RouteFailed,

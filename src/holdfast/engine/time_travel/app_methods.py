@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.blocking import Blocking
-from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.runner import AppBase, ObserverLike, state_of
 from holdfast.engine.settings import Outcome
 from holdfast.state.state import State
@@ -215,6 +214,7 @@ class TimeTravel(AppBase):
 
     def plan_changes(self, run: str, remap: Mapping[str, str] | None = None) -> Rerun | None:
         """Return what `resume(run, rerun_changed=True)` would take the run back for, if it would; change nothing."""
+        from holdfast.engine.resume import ResumeOptions
         from holdfast.engine.time_travel.rerun import plan_changes
 
         options, journal = ResumeOptions(remap=remap, rerun_changed=True), self._settings.journal
