@@ -103,7 +103,7 @@ def test_looking_into_a_capsule_shows_what_it_would_do_and_writes_nothing(
     assert "one (shell): runs a shell command" in done.out and "on_complete (hook): runs" in done.out
     assert "on_complete: echo finished" in done.out
     assert "it would read of your environment: ${NOBODY_SET_THIS}" in done.out
-    kinds = {deed["name"]: deed["kind"] for deed in data["deeds"]}
+    kinds = {effect["name"]: effect["kind"] for effect in data["effects"]}
     assert kinds == {
         "one": "shell", "both": "parallel", "left": "set", "right": "set", "approve": "ask", "two": "python",
         "on_complete": "hook",
@@ -269,17 +269,17 @@ def test_what_a_stranger_wrote_does_nothing_to_a_terminal(call: Call, tmp_path: 
 def test_deeds_are_read_without_files_and_without_the_environment(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.workflows.foreign import deeds_of, reads_of, source_lines
+    from holdfast.workflows.foreign import effects_of, reads_of, source_lines
 
     monkeypatch.setenv("NOBODY_SET_THIS", "a local secret")
     (tmp_path / "local.txt").write_text("local text")
     flow = {"path": str(tmp_path / "x.yaml"), "source": FLOW, "files": {"sub.yaml": {"source": FLOW}}}
 
-    deeds = deeds_of(flow)
+    effects = effects_of(flow)
 
     shown = "\n".join(source_lines({"flow": flow}))
-    assert len(deeds) == 14 and "local secret" not in str(deeds) + shown
-    assert "https://localhost/{{ secrets.TOKEN }}" in shown and deeds[-1].name == "sub.yaml: on_complete"
+    assert len(effects) == 14 and "local secret" not in str(effects) + shown
+    assert "https://localhost/{{ secrets.TOKEN }}" in shown and effects[-1].name == "sub.yaml: on_complete"
     assert reads_of(flow) == ["${NOBODY_SET_THIS}", "secrets.TOKEN"]
     assert reads_of({"source": "{{ secrets[ inputs.x ] }} $${ESCAPED}"}) == ["secrets[ inputs.x "]
     for source in (
@@ -291,10 +291,12 @@ def test_deeds_are_read_without_files_and_without_the_environment(
         7,
     ):
         flow = {"path": str(tmp_path / "x.yaml"), "source": source}
-        assert [deed.kind for deed in deeds_of(flow)] == ["unreadable"], source
+        assert [effect.kind for effect in effects_of(flow)] == ["unreadable"], source
         assert str(source) in "\n".join(source_lines({"flow": flow})), "it is shown as it is"
-    found = deeds_of({"source": "steps: [1, {name: x}, {shell: {run: ls}}]\nworkflow: 1"})
-    assert [deed.kind for deed in found] == ["unknown", "unknown", "shell"] and all(d.reach for d in found)
+    found = effects_of({"source": "steps: [1, {name: x}, {shell: {run: ls}}]\nworkflow: 1"})
+    assert [effect.kind for effect in found] == ["unknown", "unknown", "shell"] and all(
+        d.reach for d in found
+    )
 
 
 def test_a_run_of_a_python_graph_brings_no_code(call: Call, tmp_path: Path) -> None:
@@ -307,4 +309,4 @@ def test_a_run_of_a_python_graph_brings_no_code(call: Call, tmp_path: Path) -> N
 
     assert "no code is in it" in call("import", "--inspect", "r").out
     done = call("import", "r", "--json")
-    assert done.json["deeds"] == [] and done.json["outcome"] == "copied"
+    assert done.json["effects"] == [] and done.json["outcome"] == "copied"

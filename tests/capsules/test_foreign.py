@@ -137,7 +137,7 @@ def test_a_file_that_cannot_be_read_is_shown_as_it_is_and_hides_nothing(call: Ca
 
     assert "cannot be resumed" not in shown and "none of which" not in shown
     assert "act (shell): runs a shell command" in shown and "shell: touch sprung" in shown
-    assert "a: [1" in shown and "x.yaml:  (unreadable): cannot be told" in shown
+    assert "a: [1" in shown and "x.yaml:  (unreadable): unknown" in shown
 
 
 def with_config(store: Store, folder: Path, change: Any, run: str = "r") -> Path:
@@ -236,7 +236,7 @@ steps:
 
 
 def test_nothing_of_a_workflow_is_left_out_of_what_is_shown(call: Call, tmp_path: Path) -> None:
-    from holdfast.workflows.foreign import deeds_of
+    from holdfast.workflows.foreign import effects_of
 
     flow = {"path": "/w.yaml", "digest": "", "source": COMPLETE, "included": {}, "files": {}}
     shown = "\n".join(source_lines({"flow": flow, "run": {"skip_gates": True}}))
@@ -247,7 +247,7 @@ def test_nothing_of_a_workflow_is_left_out_of_what_is_shown(call: Call, tmp_path
         "skip_gates: true", "max_age_days: 3",
     ):  # fmt: skip
         assert text in shown, text
-    reach = {(deed.name, deed.kind) for deed in deeds_of(flow) if deed.reach}
+    reach = {(effect.name, effect.kind) for effect in effects_of(flow) if effect.reach}
     assert {("py", "executor"), ("checkpoint", "retention"), ("on_start", "hook"), ("llm", "agent")} <= reach
 
 

@@ -38,7 +38,7 @@ from holdfast.workflows import secrets
 from holdfast.workflows import shell as script
 from holdfast.workflows.language import functions
 from holdfast.workflows.language import functions as operators
-from holdfast.workflows.reading.yaml import _Document
+from holdfast.workflows.reading.documents import _Document
 from holdfast.workflows.shell import _Variables
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS, times, workflow_files

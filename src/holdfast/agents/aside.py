@@ -95,7 +95,7 @@ class Aside(Generic[_Result]):
             job()
 
     def _leave(self, thread: threading.Thread) -> None:
-        """Have the coroutine cancelled, and wait a moment so that it can close its connections."""
+        """Have the coroutine cancelled, and wait a second so that it can close its connections."""
         self._left = True
         if self._loop is not None and self._task is not None:
             try:

@@ -1,4 +1,4 @@
-"""What a workflow asks of a language model and what it gets back, whoever answers."""
+"""What a workflow asks of a language model and what it gets back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Tool:
     name: str
     function: Callable[..., Any]
     description: str = ""
-    """What the model is told the tool does; the function's docstring if empty."""
+    """What the tool does, for the model; the function's docstring if empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def _tool(tool: Tool, aside: Aside[Any]) -> pydantic_ai.Tool[Any]:
 
 
 def _attempt(name: str, call: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """What a tool returns, or what it wants the model to be told; any other error ends the call."""
+    """What a tool returns, or what the model should read; any other error ends the call."""
     import pydantic_ai
 
     try:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
     from holdfast.journal.run_state import RunState
     from holdfast.stores.base import RunInfo, Store
-    from holdfast.workflows.foreign import Deed
+    from holdfast.workflows.foreign import Effect
     from holdfast.workflows.workflow import Workflow
 
 REPLANNED = "replanned"
@@ -102,20 +102,20 @@ class Confirmation:
 
 
 def _show(found: Disclosure) -> None:
-    from holdfast.workflows.foreign import deeds_of, reads_of, warning_of
+    from holdfast.workflows.foreign import effects_of, reads_of, warning_of
 
     flow, origin = found.config.get("flow"), found.provenance
     click.echo(f"{_name(found)} came from outside: {escaped(origin.source)}, {origin.signer}", err=True)
-    deeds, reads = (deeds_of(flow), reads_of(flow)) if isinstance(flow, Mapping) else ([], [])
-    if deeds:
-        click.echo(warning_of(deeds), err=True)
-    print_source(found.config, found.inbox, deeds, reads, err=True)
+    effects, reads = (effects_of(flow), reads_of(flow)) if isinstance(flow, Mapping) else ([], [])
+    if effects:
+        click.echo(warning_of(effects), err=True)
+    print_source(found.config, found.inbox, effects, reads, err=True)
 
 
 def print_source(
     config: Mapping[str, Any],
     inbox: Sequence[Mapping[str, Any]],
-    deeds: Sequence[Deed],
+    effects: Sequence[Effect],
     reads: Sequence[str],
     *,
     err: bool = False,
@@ -123,9 +123,9 @@ def print_source(
     """Print the complete definition and options of a run from outside, with control characters escaped."""
     from holdfast.workflows.foreign import source_lines
 
-    for deed in deeds:
-        if deed.reach:
-            click.echo(f"  {escaped(deed.name)} ({deed.kind}): {escaped(deed.reach)}", err=err)
+    for effect in effects:
+        if effect.reach:
+            click.echo(f"  {escaped(effect.name)} ({effect.kind}): {escaped(effect.reach)}", err=err)
     if reads:
         click.echo(f"it would read of your environment: {escaped(', '.join(reads))}", err=err)
     for line in source_lines(config, inbox):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,12 +32,11 @@ from holdfast.workflows.edges import (
     on_error_of,
 )
 from holdfast.workflows.errors import InputInvalid, StepFailed
-from holdfast.workflows.kinds.kind import Kind, Paths, Plain
-from holdfast.workflows.kinds.table import kind_of
+from holdfast.workflows.kinds.kind import Kind, Paths
 from holdfast.workflows.model import Definition, Input, Step, WorkflowSettings
 from holdfast.workflows.reading.checks import fits
 from holdfast.workflows.reading.problems import given
-from holdfast.workflows.scope import Layout, World, names_run, values_named
+from holdfast.workflows.scope import Layout, Resources, names_run, values_named
 from holdfast.workflows.step import Work, never_skipped, retry_of, work_of
 
 # What a workflow is given: checked against what it declares, with its defaults.
@@ -171,16 +171,37 @@ class Nested:
         return self.work.over(state)
 
 
-class Inputs(Plain):
-    """The work of handing inputs to another workflow, which is none in itself."""
+class Inputs(Kind):
+    """The inputs of another workflow; other nodes do its work."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.values = self.texts.tree("with", dict(values))
+    def __init__(self, step: Step, resources: Resources) -> None:
+        super().__init__(step, resources)
+        self.values = self.tree("with", dict(step.with_))
 
 
 MAX_DEPTH = 10
 """How deep sub-workflows may be nested."""
+
+_KINDS = {
+    "python": "python.CallPython",
+    "shell": "shell.RunCommand",
+    "http": "http.SendRequest",
+    "agent": "agent.CallAgent",
+    "ask": "ask.AskQuestions",
+    "set": "kind.SetValues",
+    "wait": "kind.Wait",
+    "checkpoint": "ask.UseCheckpointFile",
+    "end": "kind.End",
+}
+"""The modules and classes of kinds; each is imported when a file uses it."""
+
+
+def kind_of(step: Step, resources: Resources) -> Kind:
+    """Make what does the work of a step that is no group and no workflow."""
+    module, _, name = _KINDS[step.kind].partition(".")
+    made: Kind = getattr(importlib.import_module(f"holdfast.workflows.kinds.{module}"), name)(step, resources)
+    return made
+
 
 Load = Callable[[Path], Definition]
 """Reads another workflow file."""
@@ -214,9 +235,9 @@ class Compiled:
     after: list[str] = field(default_factory=list)
 
 
-def compile_workflow(definition: Definition, world: World, load: Load, path: Path) -> Compiled:
+def compile_workflow(definition: Definition, resources: Resources, load: Load, path: Path) -> Compiled:
     """The graph of the workflow that was read from `path`."""
-    compiler = _Compiler(definition, Layout(definition), world, load, (path.resolve(),))
+    compiler = _Compiler(definition, Layout(definition), resources, load, (path.resolve(),))
     if problems := compiler.make_kinds():
         raise StepsInvalid(problems)
     return compiler.compiled()
@@ -233,12 +254,12 @@ class _Compiler:
         self,
         definition: Definition,
         layout: Layout,
-        world: World,
+        resources: Resources,
         load: Load,
         files: tuple[Path, ...],
         ends_early: bool = False,
     ) -> None:
-        self.definition, self.layout, self.world = definition, layout, world
+        self.definition, self.layout, self.resources = definition, layout, resources
         self._load, self._files, self._ends_early = load, files, ends_early
         self._inner: dict[str, tuple[Nested, _Compiler]] = {}
         self._kinds: dict[str, Kind] = {}
@@ -259,7 +280,7 @@ class _Compiler:
                 problems += [StepInvalid(f"{name}/{error.step}", error.reason) for error in inner]
             elif step.parallel is None:
                 try:
-                    self._kinds[name] = kind_of(step, self.world)
+                    self._kinds[name] = kind_of(step, self.resources)
                 except HoldfastError as error:
                     problems.append(StepInvalid(name, str(error)))
         return problems
@@ -302,7 +323,9 @@ class _Compiler:
         elif step.workflow is not None:
             self._add_workflow(step, group)
         else:
-            work = work_of(step, self._kinds[step.name], self.layout, self.world, group.name if group else "")
+            work = work_of(
+                step, self._kinds[step.name], self.layout, self.resources, group.name if group else ""
+            )
             goes_on = self._goes_on(step, group)
             if step.for_each is None:
                 self._add_work(step.name, work, goes_on)
@@ -347,7 +370,7 @@ class _Compiler:
     def _if_interrupted(self, step: Step) -> str:
         if step.if_interrupted is not None:
             return step.if_interrupted
-        return "rerun" if step.idempotent else "ask" if self.world.interactive else "fail"
+        return "rerun" if step.idempotent else "ask" if self.resources.interactive else "fail"
 
     def _goes_on(self, step: Step, group: Step | None = None) -> bool:
         """Whether the run goes on after a failure of this step as a whole, if only to the end of its group."""
@@ -355,9 +378,9 @@ class _Compiler:
             return True
         if step.on_error == "continue" or self.definition.workflow.checkpoint.on_failure == "continue":
             return True
-        wish = on_error_of(group) if group is not None else "fail_fast"
+        on_error = on_error_of(group) if group is not None else "fail_fast"
         # A sub-workflow that fails unless all succeed fails where it is, so that a resume goes on from there.
-        return wish == "continue" or (wish == "all_or_nothing" and step.workflow is None)
+        return on_error == "continue" or (on_error == "all_or_nothing" and step.workflow is None)
 
     def _stand_in(self, work: Work, goes_on: bool = False) -> Callable[[Any, BaseException], Any] | None:
         """What stands in for a failed node: its failure as data, the end of the workflow, or nothing."""
@@ -392,7 +415,7 @@ class _Compiler:
         self._result.last[name] = items.done_node
 
     def _add_group(self, step: Step) -> None:
-        work = Work(step, Plain(), self.layout, self.world)
+        work = Work(step, Kind(step, self.resources), self.layout, self.resources)
         goes_on = self._goes_on(step)
         group, stand_in = Group(work, goes_on), self._stand_in(work, goes_on)
         self._graph.add_node(
@@ -427,20 +450,22 @@ class _Compiler:
         """Another workflow as a step of this one, and its own way to a graph."""
         assert step.workflow is not None
         file = step.workflow.file
-        path = (self.world.base / file).resolve()
+        path = (self.resources.base / file).resolve()
         if path in self._files:
             raise StepInvalid(step.name, f"{file} contains itself; use a route back to repeat something")
         if len(self._files) > MAX_DEPTH:
             raise StepInvalid(step.name, f"workflows are nested more than {MAX_DEPTH} deep")
-        work = Work(step, Inputs(step.with_), self.layout, self.world, group.name if group else "")
+        work = Work(
+            step, Inputs(step, self.resources), self.layout, self.resources, group.name if group else ""
+        )
         goes_on = self._goes_on(step, group)
         nested = Nested(work, self._load(path), file, goes_on)
         each = step.for_each
         ends_early = goes_on or self._ends_early or (each is not None and each.on_error == "continue")
-        world = dataclasses.replace(self.world, base=path.parent)
+        resources = dataclasses.replace(self.resources, base=path.parent)
         try:
             inner = _Compiler(
-                nested.definition, nested.layout(), world, self._load, (*self._files, path), ends_early
+                nested.definition, nested.layout(), resources, self._load, (*self._files, path), ends_early
             )
         except StepInvalid as error:
             raise StepInvalid(f"{step.name}/{error.step}", error.reason) from error
@@ -489,7 +514,7 @@ class _Compiler:
     # The whole.
 
     def _add_ending(self, by_order: bool) -> None:
-        ending = Ending(self.layout, self.world, by_order)
+        ending = Ending(self.layout, self.resources, by_order)
         text = json.dumps(self.definition.output, sort_keys=True, default=str)
         named = json.dumps(self._named(ending.paths), default=str)
         self._graph.add_node(

@@ -15,12 +15,12 @@ from holdfast.state.ops import thaw
 from holdfast.state.state import State, origin_of
 from holdfast.values import END, START
 from holdfast.workflows.errors import NoRoute, StepFailed
-from holdfast.workflows.kinds.kind import Texts
+from holdfast.workflows.kinds.kind import Tree
 from holdfast.workflows.language.templates import Expression, TemplateError, compile_expression
 from holdfast.workflows.language.values import describe_kind, kind
 from holdfast.workflows.model import END_ROUTE, OnError, Route, Step
-from holdfast.workflows.scope import Layout, Scope, World, steps_named, values_named
-from holdfast.workflows.step import Work, evaluated, never_skipped, told
+from holdfast.workflows.scope import Layout, Resources, Scope, steps_named, values_named
+from holdfast.workflows.step import Work, error_text, evaluated, never_skipped
 
 # Choosing what follows a step: the first of its routes that holds.
 
@@ -43,8 +43,8 @@ class Router:
             (route, [] if when is None else values_named(when.paths, workflow))
             for route, when in self._routes
         ]
-        told = [(_node(route), fingerprint(repr((route.when, values)))) for route, values in whens]
-        return (*told, *([] if self._following is None else [(self._following, fingerprint("else"))]))
+        choices = [(_node(route), fingerprint(repr((route.when, values)))) for route, values in whens]
+        return (*choices, *([] if self._following is None else [(self._following, fingerprint("else"))]))
 
     def targets(self) -> list[str]:
         """Every node that may follow."""
@@ -98,10 +98,10 @@ OUTPUT = "output"
 class Ending:
     """The last node of a workflow."""
 
-    def __init__(self, layout: Layout, world: World, by_order: bool) -> None:
-        self._layout, self._world = layout, world
-        self._output = Texts().tree("output", layout.definition.output)
-        self.paths = self._output.paths()
+    def __init__(self, layout: Layout, resources: Resources, by_order: bool) -> None:
+        self._layout, self._resources = layout, resources
+        self._output = Tree("output", layout.definition.output)
+        self.paths = self._output.paths
         """The places of the scope that the output reads."""
         self.expected = [] if by_order else _expected(layout.definition.steps)
 
@@ -118,7 +118,7 @@ class Ending:
         if self._layout.definition.output is None:
             return last_output(self._layout, state)
         try:
-            return self._world.hide(self._output.look(Scope(self._layout, state)))
+            return self._resources.hide(self._output.look(Scope(self._layout, state)))
         except StepFailed as error:
             raise HoldfastError(f"the workflow's {error}") from None
 
@@ -151,7 +151,7 @@ def ended_early(work: Work, state: State, error: BaseException) -> Command:
     layout = work.layout
     if layout.has_failed(state):
         return Command(work.failed(state, error), goto=[])
-    reason = work.world.hide(f"step {work.step.name!r}: {told(error)}")
+    reason = work.resources.hide(f"step {work.step.name!r}: {error_text(error)}")
     over = handed_over(layout, state, {"status": "failed", "error": reason})
     return Command({**work.failed(state, error), **over, layout.failure_key: {"error": reason}}, goto=[])
 
@@ -294,12 +294,12 @@ class Group:
         blamed = {member: found for member, found in failed.items() if member not in self._excused}
         if not blamed or on_error_of(self.step) == "continue":
             return self._end(state, "every member failed" if len(failed) == len(results) else "")
-        told = "; ".join(f"{member}: {found.get('error')}" for member, found in blamed.items())
-        told = f"{len(blamed)} of {len(results)} members failed ({told})"
+        message = "; ".join(f"{member}: {found.get('error')}" for member, found in blamed.items())
+        message = f"{len(blamed)} of {len(results)} members failed ({message})"
         if self._goes_on:
-            return self._end(state, told)
+            return self._end(state, message)
         if ctx.attempt == 1:
-            raise StepFailed(f"{told}; a resume tries those again")
+            raise StepFailed(f"{message}; a resume tries those again")
         return Command(goto=list(blamed))
 
     def _end(self, state: State, error: str) -> dict[str, Any] | None:
@@ -337,10 +337,9 @@ class Items:
         self._inputs, self._goes_on = inputs, goes_on
         assert self.step.for_each is not None
         self._each = self.step.for_each
-        texts = Texts()
-        self._in = texts.tree("for_each.in", self._each.in_)
+        self._in = Tree("for_each.in", self._each.in_)
         self._key = None if self._each.key is None else compile_expression(self._each.key)
-        paths = texts.paths() | (set() if self._key is None else self._key.paths)
+        paths = self._in.paths | (set() if self._key is None else self._key.paths)
         self._names = steps_named(paths) if inputs is None else None
         self.paths = paths | work.paths
         """The places of the scope that beginning reads, or handing out its items."""
@@ -382,11 +381,11 @@ class Items:
         if not failed or self._each.on_error == "continue":
             all_failed = bool(failed) and len(failed) == len(results)
             return self._end(state, len(results), "every item failed" if all_failed else "")
-        told = _told(len(results), failed)
+        message = _failures_text(len(results), failed)
         if self._goes_on:
-            return self._end(state, len(results), told)
+            return self._end(state, len(results), message)
         if ctx.attempt == 1:
-            raise StepFailed(f"{told}; a resume tries those again")
+            raise StepFailed(f"{message}; a resume tries those again")
         return Command(goto=list(self._again(failed)))
 
     def _end(self, state: State, count: int, error: str) -> dict[str, Any] | None:
@@ -464,6 +463,6 @@ def _refuse_twins(pairs: list[tuple[str, Any]]) -> None:
         seen[key] = index
 
 
-def _told(count: int, failed: Mapping[str, Mapping[str, Any]]) -> str:
+def _failures_text(count: int, failed: Mapping[str, Mapping[str, Any]]) -> str:
     first = "; ".join(f"{key}: {result['error']}" for key, result in list(failed.items())[:3])
     return f"{len(failed)} of {count} items failed ({first}{'; …' if len(failed) > 3 else ''})"

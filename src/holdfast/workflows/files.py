@@ -83,7 +83,7 @@ class WorkflowFiles:
                 self._read[name] = self._kept(path, saved)
             elif self._prefer == "saved":
                 message = f"the sub-workflow {name!r} is not stored with the run"
-                raise WorkflowInvalid([Problem(message, Position(str(path), 1, 1), "", "start the run anew")])
+                raise WorkflowInvalid([Problem(message, Position(str(path), 1, 1), "", "start a new run")])
             else:
                 self._read[name] = read_source(path, env=self._env, has_file=self.has)
             self._check_size(path)

@@ -16,7 +16,7 @@ from holdfast.workflows.reading.problems import WorkflowInvalid
 from holdfast.workflows.reading.source import read_source
 
 HARMLESS = ("set", "wait", "ask", "end", "parallel", "workflow")
-"""The kinds of steps that are known to do nothing outside of their run; members and sub-workflows are told of apart."""
+"""The kinds of steps that are known to do nothing outside of their run; members and sub-workflows are listed apart."""
 
 _REACH = {
     "python": "runs Python code",
@@ -33,7 +33,7 @@ _DEEPEST = 20
 _NOWHERE = Path(os.devnull) / "capsule"
 
 
-class Deed(NamedTuple):
+class Effect(NamedTuple):
     """A step, or something else of a workflow file that is done; `reach` says what it does outside of its run."""
 
     name: str
@@ -49,56 +49,58 @@ class SavedFile(NamedTuple):
     text: str
     problem: str = ""
     unused: Mapping[Any, Any] = MappingProxyType({})
-    """Texts that are saved with it as included by it, which are not, or not as far as can be told."""
+    """Texts that are saved with it as included by it, which are not, or not as far as is known."""
 
 
-def files_of(flow: Mapping[str, Any]) -> list[SavedFile]:
+def files_of(saved: Mapping[str, Any]) -> list[SavedFile]:
     """Return the workflow file of a run, and those of its sub-workflows, with what they include."""
-    others = flow.get("files")
+    others = saved.get("files")
     subs = others.items() if isinstance(others, Mapping) else ()
-    return [_file("", flow), *(_file(str(name) or '""', saved) for name, saved in subs)]
+    return [_file("", saved), *(_file(str(name) or '""', saved) for name, saved in subs)]
 
 
-def deeds_of(flow: Mapping[str, Any]) -> list[Deed]:
+def effects_of(saved: Mapping[str, Any]) -> list[Effect]:
     """Return what the workflow file of a run does, sub-workflows included; one that cannot be read may do anything."""
-    found: list[Deed] = []
-    for file in files_of(flow):
+    found: list[Effect] = []
+    for file in files_of(saved):
         if isinstance(file.data, Mapping):
-            deeds = list(_deeds(file.data))
+            effects = list(_effects(file.data))
         else:
-            deeds = [Deed("", "unreadable", f"cannot be told: {file.problem}")]
-        found += [deed._replace(name=f"{file.name}: {deed.name}") if file.name else deed for deed in deeds]
+            effects = [Effect("", "unreadable", f"unknown: {file.problem}")]
+        found += [
+            effect._replace(name=f"{file.name}: {effect.name}") if file.name else effect for effect in effects
+        ]
     return found
 
 
-def warning_of(deeds: Sequence[Deed]) -> str:
+def warning_of(effects: Sequence[Effect]) -> str:
     """Return in one line what resuming a run would do that brought its workflow file along."""
-    counts = Counter(deed.kind for deed in deeds if deed.reach)
+    counts = Counter(effect.kind for effect in effects if effect.reach)
     reaching = ", ".join(f"{number} {kind}" for kind, number in counts.items())
-    whole = f"resuming it runs the workflow file in it: {len(deeds)} steps, hooks and the like"
+    whole = f"resuming it runs the workflow file in it: {len(effects)} steps, hooks and the like"
     if not reaching:
         return f"{whole}, all of which only compute, ask or wait"
     return f"{whole}, of which {reaching} reach out of the run"
 
 
 def source_lines(config: Mapping[str, Any], inbox: Sequence[Mapping[str, Any]] = ()) -> list[str]:
-    """Return all that a run would run with, complete, as text that no terminal obeys.
+    """Return all that a run would run with, complete, as text without terminal control characters.
 
     Workflow files are shown as they are read, not as they look: without comments, with escapes and folded lines
     resolved, and with the texts of the files that they include.
     """
-    flow = config.get("flow")
+    saved = config.get("flow")
     rest = {key: value for key, value in config.items() if key != "flow" or not isinstance(value, Mapping)}
-    lines = list(_flow_lines(flow)) if isinstance(flow, Mapping) else []
+    lines = list(_file_lines(saved)) if isinstance(saved, Mapping) else []
     lines += tree_lines({"options": rest}) if rest else []
     lines += tree_lines({"commands that wait in its inbox": list(inbox)}) if inbox else []
     return lines
 
 
-def _flow_lines(flow: Mapping[str, Any]) -> Iterator[str]:
-    files = files_of(flow)
+def _file_lines(saved: Mapping[str, Any]) -> Iterator[str]:
+    files = files_of(saved)
     for file in files:
-        path = flow.get("path") if not file.name else file.name
+        path = saved.get("path") if not file.name else file.name
         what = "sub-workflow" if file.name else "workflow file"
         yield f"{what} {scalar(path)}:"
         if isinstance(file.data, (Mapping, list)):
@@ -109,14 +111,14 @@ def _flow_lines(flow: Mapping[str, Any]) -> Iterator[str]:
         if file.unused:
             yield from tree_lines({"saved with it, and not included by it": file.unused}, "  ")
     known = ("path", "digest", "source", "included", "files")
-    if rest := {key: value for key, value in flow.items() if key not in known}:
+    if rest := {key: value for key, value in saved.items() if key not in known}:
         yield from tree_lines({"beside the workflow file": rest})
 
 
-def reads_of(flow: Mapping[str, Any]) -> list[str]:
+def reads_of(saved: Mapping[str, Any]) -> list[str]:
     """The secrets and variables of the environment that such a file names, its sub-workflows and includes, too."""
     found: set[str] = set()
-    for text in _texts(flow, 0):
+    for text in _texts(saved, 0):
         for secret, looked_up, variable in _READS.findall(text):
             found.add(f"secrets.{secret}" if secret else f"${{{variable}}}" if variable else looked_up)
     return sorted(found)
@@ -158,27 +160,27 @@ def _file(name: str, saved: Any) -> SavedFile:
     return SavedFile(name, read.data, source, unused=unused)
 
 
-def _deeds(data: Mapping[str, Any]) -> Iterator[Deed]:
+def _effects(data: Mapping[str, Any]) -> Iterator[Effect]:
     yield from _steps(data.get("steps"), 0)
     workflow = data.get("workflow")
     if not isinstance(workflow, Mapping):
         return
     hooks, checkpoint = workflow.get("hooks"), workflow.get("checkpoint")
     for name in hooks if isinstance(hooks, Mapping) else ():
-        yield Deed(str(name), "hook", _REACH["hook"])
+        yield Effect(str(name), "hook", _REACH["hook"])
     if isinstance(checkpoint, Mapping) and checkpoint.get("retention") is not None:
-        yield Deed("checkpoint", "retention", _REACH["retention"])
+        yield Effect("checkpoint", "retention", _REACH["retention"])
 
 
-def _steps(steps: Any, depth: int) -> Iterator[Deed]:
+def _steps(steps: Any, depth: int) -> Iterator[Effect]:
     for step in steps if isinstance(steps, list) else ():
         if not isinstance(step, Mapping) or depth >= _DEEPEST:
-            yield Deed("", "unknown", "cannot be told")
+            yield Effect("", "unknown", "unknown")
             continue
         kind = next((kind for kind in KINDS if step.get(kind) is not None), "unknown")
         own, name = step.get(kind), str(step.get("name", ""))
-        yield Deed(name, kind, "" if kind in HARMLESS else _REACH.get(kind, "cannot be told"))
+        yield Effect(name, kind, "" if kind in HARMLESS else _REACH.get(kind, "unknown"))
         if step.get("executor") is not None:
-            yield Deed(name, "executor", _REACH["executor"])
+            yield Effect(name, "executor", _REACH["executor"])
         if kind == "parallel":
             yield from _steps(own.get("steps") if isinstance(own, Mapping) else own, depth + 1)

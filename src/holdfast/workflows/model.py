@@ -150,7 +150,7 @@ class Limits(Part):
         description="Waves of steps, over all resumes. By default 100, and ten for each step of a longer file.",
     )
     timeout: Timeout | None = Field(
-        default=None, description="Working time of one execution; a resume begins anew."
+        default=None, description="Working time of one execution; a resume starts at zero."
     )
     budget: float | None = Field(default=None, ge=0, description="US dollars for agents, over all resumes.")
     budget_mode: Literal["enforce", "audit"] = Field(
@@ -160,7 +160,7 @@ class Limits(Part):
 
 
 class Hooks(Part):
-    """Shell commands that are told how a run goes; they change nothing in it."""
+    """Shell commands that run when a run starts, completes or fails; they change nothing in it."""
 
     on_start: str | None = Field(default=None, description="Run when a run begins.")
     on_complete: str | None = Field(default=None, description="Run when a run has completed.")
@@ -185,7 +185,9 @@ class WorkflowSettings(Part):
     vars: dict[str, Any] = Field(default={}, description="Constants, seen as vars.NAME.")
     checkpoint: Checkpoint = Field(default=Checkpoint(), description="How its runs are saved.")
     limits: Limits = Field(default=Limits(), description="What its runs may use.")
-    hooks: Hooks = Field(default=Hooks(), description="Commands that are told how a run goes.")
+    hooks: Hooks = Field(
+        default=Hooks(), description="Commands that run when a run starts, completes or fails."
+    )
     interrupt_before: list[StepName] = Field(default=[], description="Steps before which a run pauses.")
     interrupt_after: list[StepName] = Field(default=[], description="Steps after which a run pauses.")
     on_change: Literal["warn", "fail", "use_saved"] = Field(

@@ -257,30 +257,30 @@ logger = logging.getLogger("holdfast")
 
 
 @dataclass
-class Purse:
-    """How much the runs of a workflow may spend. What they have spent is in their journals."""
+class Budget:
+    """The US dollars that a run of a workflow may spend. What it has spent is in its journal."""
 
-    budget: float | None = None
+    limit: float | None = None
     enforced: bool = True
-    _told: set[str] = field(default_factory=set)
+    _warned: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, limits: Limits) -> Purse:
+    def of(cls, limits: Limits) -> Budget:
         return cls(limits.budget, limits.budget_mode == "enforce")
 
     def refuse_if_empty(self, ctx: Context) -> None:
-        """Raise `BudgetExceeded` if no more may be spent, or tell, once, that it would be too much."""
-        if self.budget is None or (spent := ctx.spent) < self.budget:
+        """Raise `BudgetExceeded` if no more may be spent, or warn once."""
+        if self.limit is None or (spent := ctx.spent) < self.limit:
             return
-        told = f"the agents of this run have spent ${spent:.4f} of a budget of ${self.budget:.4f}"
+        message = f"the agents of this run have spent ${spent:.4f} of a budget of ${self.limit:.4f}"
         if self.enforced:
-            raise BudgetExceeded(f"{told}; raise limits.budget in the workflow file, then resume")
-        if ctx.run_id not in self._told:
-            self._told.add(ctx.run_id)
-            logger.warning("run %s: %s; going on, as limits.budget_mode is audit", ctx.run_id, told)
+            raise BudgetExceeded(f"{message}; raise limits.budget in the workflow file, then resume")
+        if ctx.run_id not in self._warned:
+            self._warned.add(ctx.run_id)
+            logger.warning("run %s: %s; going on, as limits.budget_mode is audit", ctx.run_id, message)
 
 
-# What the steps of a workflow are executed with, beside the state: files, secrets, money, manners.
+# What the steps of a workflow use beside the state: files, secrets, money, options.
 
 
 _OURS = re.compile("(?:HOLDFAST|WORKFLOW)_.*(?:KEY|PASS|SECRET|TOKEN)|PG(?:SSL)?PASSWORD", re.IGNORECASE)
@@ -291,15 +291,15 @@ _SHORTEST_PIECE = 4
 
 
 @dataclass
-class World:
-    """One loaded workflow's surroundings, shared with its sub-workflows."""
+class Resources:
+    """Everything beside the state that the steps of a workflow use, shared with its sub-workflows."""
 
     base: Path
     """The folder of the workflow file: relative paths and modules are looked for there."""
     env: Mapping[str, str]
     secrets: Secrets
     scrubber: Scrubber
-    purse: Purse
+    budget: Budget
     skip_gates: bool = False
     interactive: bool = False
     """Whether somebody can be asked what to do with an interrupted step that may not simply be repeated."""

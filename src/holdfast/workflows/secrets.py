@@ -22,7 +22,7 @@ from holdfast.workflows.language.values import Missing, Misuse
 
 
 SHORTEST = 6
-"""The fewest characters a secret, or a line of one, may have to be told from ordinary text."""
+"""The fewest characters a secret, or a line of one, needs to be distinct from ordinary text."""
 
 _BASE64 = r"[A-Za-z0-9+/_\-]?"
 _BREAK = r"(?:[ \t]*(?:\r?\n|(?:\\{1,4}r)?\\{1,4}n))+[ \t]*"

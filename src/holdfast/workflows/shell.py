@@ -396,7 +396,7 @@ def _check_files(files: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def check_script(template: Template, programs: Sequence[str]) -> None:
-    """Raise `UnsafePlace` for a script that could never be run, as far as that can be told without values."""
+    """Raise `UnsafePlace` for a script that could never be run, as far as that is known without values."""
     pieces = template.pieces
     if pieces is None or None not in pieces or MARK in template.text:
         return

@@ -16,7 +16,7 @@ from holdfast.workflows.kinds.kind import Kind, Paths
 from holdfast.workflows.language.templates import Expression, TemplateError, compile_expression
 from holdfast.workflows.model import Retry as RetryPolicy
 from holdfast.workflows.model import Step
-from holdfast.workflows.scope import Layout, Names, Scope, World, steps_named
+from holdfast.workflows.scope import Layout, Names, Resources, Scope, steps_named
 
 # When a failed step is tried again.
 
@@ -26,14 +26,14 @@ def retry_of(step: Step, kind: Kind) -> Retry | None:
 
     A step that is not idempotent is not repeated unless it says so itself.
     """
-    wish = step.retry
-    if wish is None:
+    policy = step.retry
+    if policy is None:
         if not kind.transient_only or not step.idempotent:
             return None
-        wish = RetryPolicy()
-    reasons = wish.on or ("transient" if kind.transient_only else "any")
+        policy = RetryPolicy()
+    reasons = policy.on or ("transient" if kind.transient_only else "any")
     tests = {"any": _any, "transient": is_transient, "timeout": is_timeout}
-    return Retry(wish.attempts, wish.delay, wish.backoff, wish.max_delay, tests[reasons])
+    return Retry(policy.attempts, policy.delay, policy.backoff, policy.max_delay, tests[reasons])
 
 
 def is_transient(error: BaseException) -> bool:
@@ -62,8 +62,8 @@ class Work:
     `group` is the parallel step that it is a member of; its results then say of which round of the group they are.
     """
 
-    def __init__(self, step: Step, kind: Kind, layout: Layout, world: World, group: str = "") -> None:
-        self.step, self.layout, self.world, self.group = step, layout, world, group
+    def __init__(self, step: Step, kind: Kind, layout: Layout, resources: Resources, group: str = "") -> None:
+        self.step, self.layout, self.resources, self.group = step, layout, resources, group
         self.kind, self._key = kind, layout.key(step.name)
         self._when = None if step.when is None else compile_expression(step.when)
         paths = kind.paths()
@@ -73,7 +73,7 @@ class Work:
         self._secrets = {path[1] for path in paths if path[0] == "secrets" and len(path) > 1}
         self._needed = required(step)
         self._may_skip = step.for_each is None and bool(self._needed or self._when)
-        world.recognise(self._secrets)
+        resources.recognise(self._secrets)
         self.reads = None if self._names is None or kind.takes_state else tuple(self._read(paths))
 
     def _read(self, paths: Paths) -> Iterator[str]:
@@ -101,7 +101,7 @@ class Work:
             result = self.kind.run(self._full_scope(state), state, ctx)
             return self.update(state, {"status": "completed", **result})
         except Exception as error:
-            failure = clean(error, self.world)
+            failure = clean(error, self.resources)
         # Outside the handler: the error that is raised must not carry the one that it replaces.
         raise failure
 
@@ -128,8 +128,8 @@ class Work:
 
     def _full_scope(self, state: State) -> Scope:
         for name in self._secrets:
-            self.world.secrets[name]  # One that is not set is told before anything is done.
-        return self.scope(state, secrets=self.world.secrets)
+            self.resources.secrets[name]  # Raise for one that is not set before anything is done.
+        return self.scope(state, secrets=self.resources.secrets)
 
     def each(self, state: State) -> Mapping[str, Any] | None:
         """The item that this is done for, if it is done for each."""
@@ -152,7 +152,7 @@ class Work:
 
     def update(self, state: State, record: dict[str, Any]) -> Update:
         """What the step leaves in the state, without secrets."""
-        record = self.world.hide(record)
+        record = self.resources.hide(record)
         each = self.each(state)
         if each is None:
             return self.begun(state, record)
@@ -189,7 +189,7 @@ class Work:
         """The failure as data, so that the run can go on; what was worked on is kept with it, to be tried again."""
         if isinstance(error, BudgetExceeded):
             raise error
-        record: dict[str, Any] = {"status": "failed", "error": told(error)}
+        record: dict[str, Any] = {"status": "failed", "error": error_text(error)}
         each = self.each(state)
         if each is not None:
             record |= {name: each[name] for name in ("item", "inputs") if name in each}
@@ -216,13 +216,13 @@ class AsyncWork(Work):
             result = await self.kind.run(self._full_scope(state), state, ctx)
             return self.update(state, {"status": "completed", **result})
         except Exception as error:
-            failure = clean(error, self.world)
+            failure = clean(error, self.resources)
         raise failure
 
 
-def work_of(step: Step, kind: Kind, layout: Layout, world: World, group: str = "") -> Work:
+def work_of(step: Step, kind: Kind, layout: Layout, resources: Resources, group: str = "") -> Work:
     """The node function of a step."""
-    return (AsyncWork if kind.is_async else Work)(step, kind, layout, world, group)
+    return (AsyncWork if kind.is_async else Work)(step, kind, layout, resources, group)
 
 
 def required(step: Step) -> tuple[str, ...]:
@@ -231,27 +231,27 @@ def required(step: Step) -> tuple[str, ...]:
 
 
 def evaluated(expression: Expression, scope: Scope, field: str) -> Any:
-    """What an expression comes to; what goes wrong with it is told with the field that it stands in."""
+    """Evaluate an expression; errors name the field that it stands in."""
     try:
         return expression.value(scope)
     except TemplateError as error:
         raise StepFailed(f"{field}: {error}") from None
 
 
-def told(error: BaseException) -> str:
-    """A failure in one line: errors of ours say what they are, of others the type is told."""
+def error_text(error: BaseException) -> str:
+    """Return a failure in one line, with its type unless it is an error of ours."""
     return str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
 
 
-def clean(error: Exception, world: World) -> Exception:
-    """The error itself, or, if there is a secret in it or in what led to it, what can be told of it."""
-    if not world.secrets.remembered():
+def clean(error: Exception, resources: Resources) -> Exception:
+    """Return the error, or one without its secrets if there are any in it or in what led to it."""
+    if not resources.secrets.remembered():
         return error
     shown = "".join(traceback.format_exception(error))
-    if world.scrubber.scrub(shown) == shown:
+    if resources.scrubber.scrub(shown) == shown:
         return error
     replaced = StepFailed(
-        world.hide_cut(told(error)),
+        resources.hide_cut(error_text(error)),
         transient=is_transient(error),
         retry_after=getattr(error, "retry_after", None),
     )

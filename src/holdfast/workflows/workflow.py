@@ -28,11 +28,11 @@ from holdfast.workflows.model import Definition, Hooks
 from holdfast.workflows.reading.problems import Problem, WorkflowInvalid, listed
 from holdfast.workflows.reading.source import Source
 from holdfast.workflows.reading.validation import parse
-from holdfast.workflows.scope import Layout, Purse, World
+from holdfast.workflows.scope import Budget, Layout, Resources
 from holdfast.workflows.secrets import Scrubber, Secrets
 from holdfast.workflows.step import Work
 
-# `hooks`: commands that are told how a run goes. They change nothing in it, and their failures are only lo.
+# `hooks`: commands that run when a run starts, completes or fails. Their failures are only logged.
 
 
 logger = logging.getLogger("holdfast")
@@ -43,16 +43,16 @@ TIMEOUT = 60.0
 class Announcer:
     """Runs the hooks of one workflow, with the facts as variables: HOLDFAST_RUN_ID, HOLDFAST_STATUS and so on."""
 
-    def __init__(self, hooks: Hooks, world: World, workflow: str) -> None:
-        self._hooks, self._world, self._workflow = hooks, world, workflow
+    def __init__(self, hooks: Hooks, resources: Resources, workflow: str) -> None:
+        self._hooks, self._resources, self._workflow = hooks, resources, workflow
 
     def started(self, run_id: str) -> None:
-        """A run began, or was taken up again."""
+        """Run the hook of a run that starts or resumes."""
         self._tell("on_start", self._hooks.on_start, run_id, {"HOLDFAST_STATUS": "running"})
 
     def ended(self, run_id: str, status: str, error: str = "") -> None:
-        """A run completed, or failed with an error; nobody is told of other endings."""
-        facts = {"HOLDFAST_STATUS": status, "HOLDFAST_ERROR": self._world.scrubber.scrub(error)}
+        """Run the hook of a run that completed or failed; there is none for other endings."""
+        facts = {"HOLDFAST_STATUS": status, "HOLDFAST_ERROR": self._resources.scrubber.scrub(error)}
         if status == "completed":
             self._tell("on_complete", self._hooks.on_complete, run_id, facts)
         elif status == "failed":
@@ -62,18 +62,18 @@ class Announcer:
         if script is None:
             return
         known = {"HOLDFAST_RUN_ID": run_id, "HOLDFAST_WORKFLOW": self._workflow, **facts}
-        world = self._world
+        resources = self._resources
         command = Command(
             script,
-            cwd=world.base,
-            env={**world.command_env(), **known},
+            cwd=resources.base,
+            env={**resources.command_env(), **known},
             timeout=TIMEOUT,
-            scrub=world.scrubber.scrub,
+            scrub=resources.scrubber.scrub,
         )
         try:
             done = command.run(lambda: False, lambda line: None)
         except HoldfastError as error:
-            logger.error("hook %s: %s", name, self._world.scrubber.scrub(str(error)))
+            logger.error("hook %s: %s", name, self._resources.scrubber.scrub(str(error)))
             return
         if done.code:
             logger.error("hook %s ended with code %d: %s", name, done.code, done.stderr.strip()[-500:])
@@ -88,7 +88,7 @@ def load_workflow(
     """Read a workflow file, or `text` as if it were one; `WorkflowInvalid` lists every problem at once."""
     environment = os.environ if env is None else env
     files = WorkflowFiles(Path(path), environment)
-    return _flow(files.root(text), environment, files)
+    return _workflow(files.root(text), environment, files)
 
 
 def workflow_of_run(
@@ -113,10 +113,10 @@ def workflow_of_run(
             "--workflow FILE"
         )
     files = WorkflowFiles(Path(str(saved["path"])), environment, saved, prefer)
-    return _flow(files.root(), environment, files)
+    return _workflow(files.root(), environment, files)
 
 
-def _flow(source: Source, env: Mapping[str, str], files: WorkflowFiles) -> Workflow:
+def _workflow(source: Source, env: Mapping[str, str], files: WorkflowFiles) -> Workflow:
     return Workflow(source, parse(source), env, files)
 
 
@@ -132,8 +132,8 @@ class Workflow:
         self.digest = source.digest
         secrets = Secrets(env)
         self._scrubber = Scrubber(secrets)
-        purse = Purse.of(definition.workflow.limits)
-        self._world = World(self.path.resolve().parent, env, secrets, self._scrubber, purse)
+        budget = Budget.of(definition.workflow.limits)
+        self._resources = Resources(self.path.resolve().parent, env, secrets, self._scrubber, budget)
 
     def read_inputs(self, given: Mapping[str, Any], text: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The inputs of a run: `given` values, and `text` that is read as the declared types say."""
@@ -174,7 +174,7 @@ class Workflow:
 
     def announcer(self) -> Announcer:
         """Tells the file's hooks how a run goes."""
-        return Announcer(self.definition.workflow.hooks, self._world, self.name)
+        return Announcer(self.definition.workflow.hooks, self._resources, self.name)
 
     def output(self, state: State) -> Any:
         """What a run resulted in: its `output`, or else the output of the step that ran last."""
@@ -207,11 +207,11 @@ class Workflow:
         `interactive` says that somebody can be asked about interrupted steps that may not simply be repeated.
         """
         workflow = self.definition.workflow
-        world = dataclasses.replace(
-            self._world, skip_gates=skip_gates, interactive=interactive, purse=Purse.of(workflow.limits)
+        resources = dataclasses.replace(
+            self._resources, skip_gates=skip_gates, interactive=interactive, budget=Budget.of(workflow.limits)
         )
         try:
-            compiled = compile_workflow(self.definition, world, self._files.definition, self.path)
+            compiled = compile_workflow(self.definition, resources, self._files.definition, self.path)
             app = compiled.graph.compile(
                 self.store_url() if store is None else store,
                 interrupt_before=self._nodes(compiled.first, [*compiled.before, *interrupt_before], "before"),
@@ -273,14 +273,14 @@ class Workflow:
         )
 
     def _retention(self) -> Retention | None:
-        wish = self.definition.workflow.checkpoint.retention
-        if wish is None:
+        retention = self.definition.workflow.checkpoint.retention
+        if retention is None:
             return None
         return Retention(
-            max_age=None if wish.max_age_days is None else dt.timedelta(days=wish.max_age_days),
-            max_checkpoints=wish.max_checkpoints,
-            keep_successful=wish.keep_successful,
-            pause_ttl=None if wish.pause_ttl is None else dt.timedelta(seconds=wish.pause_ttl),
+            max_age=None if retention.max_age_days is None else dt.timedelta(days=retention.max_age_days),
+            max_checkpoints=retention.max_checkpoints,
+            keep_successful=retention.keep_successful,
+            pause_ttl=None if retention.pause_ttl is None else dt.timedelta(seconds=retention.pause_ttl),
         )
 
 

@@ -28,14 +28,14 @@ from holdfast.stores import open_store
 from holdfast.values import RunStatus
 from holdfast.views.plain import size_text
 from holdfast.views.timeline import facts_told
-from holdfast.workflows.foreign import deeds_of, reads_of, warning_of
+from holdfast.workflows.foreign import effects_of, reads_of, warning_of
 
 if TYPE_CHECKING:
     from holdfast.capsules.exports import ExportedRun
     from holdfast.capsules.imports import ImportedRun
     from holdfast.capsules.signing import Trust
     from holdfast.capsules.summary import CapsuleInfo
-    from holdfast.workflows.foreign import Deed
+    from holdfast.workflows.foreign import Effect
 
 MEGABYTE = 1_000_000
 MOST_STEPS = 100
@@ -260,31 +260,31 @@ def _passphrase_to_open(file: Path, passphrase_file: Path | None, look: bool) ->
     return secret
 
 
-def _deeds_json(deeds: Sequence[Deed]) -> list[dict[str, str]]:
-    return [deed._asdict() for deed in deeds]
+def _effects_json(effects: Sequence[Effect]) -> list[dict[str, str]]:
+    return [effect._asdict() for effect in effects]
 
 
 def _print_import(session: Session, imported: ImportedRun, url: str) -> None:
-    deeds = [] if imported.flow is None else deeds_of(imported.flow)
+    effects = [] if imported.flow is None else effects_of(imported.flow)
     _print_notes(imported.notes)
     signed = f"signed by {imported.signed_by}" if imported.signed_by else "signed by nobody"
     text = f"run {imported.run} of {imported.workflow} ({imported.status}) {imported.outcome}: "
     session.print(
-        {**imported.as_json(), "deeds": _deeds_json(deeds), "store": url},
+        {**imported.as_json(), "effects": _effects_json(effects), "store": url},
         f"{text}{imported.entries} new entries, {signed}",
     )
     if not session.as_json and imported.flow is not None and imported.status != RunStatus.COMPLETED:
-        click.echo(warning_of(deeds))
+        click.echo(warning_of(effects))
         if not imported.is_confirmed:
             click.echo("its first resume shows its complete definition, and has to be confirmed")
         click.echo(f"resume with: {resume_line(imported.run, url)}")
 
 
 def _print_capsule(session: Session, info: CapsuleInfo, file: Path) -> None:
-    deeds = [] if info.flow is None else deeds_of(info.flow)
+    effects = [] if info.flow is None else effects_of(info.flow)
     reads = [] if info.flow is None else reads_of(info.flow)
     if session.as_json:
-        print_json({**info.as_json(), "deeds": _deeds_json(deeds), "reads": reads, "file": str(file)})
+        print_json({**info.as_json(), "effects": _effects_json(effects), "reads": reads, "file": str(file)})
         return
     if not info.is_open:
         click.echo(f"an encrypted capsule, {size_text(info.size)}; its passphrase shows more")
@@ -301,8 +301,8 @@ def _print_capsule(session: Session, info: CapsuleInfo, file: Path) -> None:
         click.echo(f"… and {len(info.steps) - MOST_STEPS} more")
     if info.is_read:
         no_code = "no code is in it: it can be resumed only by the Python program that has its workflow"
-        click.echo(f"\n{no_code if info.flow is None else warning_of(deeds)}")
-        print_source(info.config, info.inbox, deeds, reads)
+        click.echo(f"\n{no_code if info.flow is None else warning_of(effects)}")
+        print_source(info.config, info.inbox, effects, reads)
     for note in info.notes:
         click.echo(f"note: {one_line(note, 500)}")
 

@@ -21,29 +21,29 @@ from holdfast.agents.provider import (
 from holdfast.engine.context import Context
 from holdfast.state.state import State
 from holdfast.workflows.errors import StepFailed
-from holdfast.workflows.kinds.kind import Plain, Result
+from holdfast.workflows.kinds.kind import Kind, Result
 from holdfast.workflows.kinds.python import find_function
 from holdfast.workflows.model import Step
-from holdfast.workflows.scope import World
+from holdfast.workflows.scope import Resources
 
 logger = logging.getLogger("holdfast")
 
 
-class CallAgent(Plain):
+class CallAgent(Kind):
     """Asks a model. A reply is remembered as soon as it is there, so that no resume pays for it again."""
 
     transient_only: ClassVar[bool] = True
 
-    def __init__(self, step: Step, world: World) -> None:
-        super().__init__()
+    def __init__(self, step: Step, resources: Resources) -> None:
+        super().__init__(step, resources)
         assert step.agent is not None
-        self._agent, self._world, self._timeout, self._name = step.agent, world, step.timeout, step.name
-        agent, text = step.agent, self.texts.text
+        self._agent, self._timeout, self._name = step.agent, step.timeout, step.name
+        agent, text = step.agent, self.text
         self._prompt, self._system = text("agent.prompt", agent.prompt), text("agent.system", agent.system)
         self._model = text("agent.model", agent.model)
-        self._base_url = None if agent.base_url is None else text("agent.base_url", agent.base_url)
-        self._api_key = None if agent.api_key is None else text("agent.api_key", agent.api_key)
-        self._tools = tuple(_tool(target, world) for target in agent.tools)
+        self._base_url = self.optional_text("agent.base_url", agent.base_url)
+        self._api_key = self.optional_text("agent.api_key", agent.api_key)
+        self._tools = tuple(_tool(target, resources) for target in agent.tools)
         self._price = None if agent.price is None else agent.price.model_dump()
 
     def functions(self) -> Sequence[Callable[..., Any]]:
@@ -61,29 +61,29 @@ class CallAgent(Plain):
     def _paid(self, scope: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
         """A reply that is paid for now, if there is money left."""
         request = self._request(scope)
-        self._world.purse.refuse_if_empty(ctx)
+        self._resources.budget.refuse_if_empty(ctx)
         self._check_price(request.model)
         return ctx.once("reply", self._call, request, ctx)  # type: ignore[no-any-return]
 
     def _check_price(self, model: str) -> None:
         """A budget can only be kept if it is known what a call costs."""
-        purse = self._world.purse
-        if purse.budget is None or cost(model, Usage(1, 1, 1), self._price) is not None:
+        budget = self._resources.budget
+        if budget.limit is None or cost(model, Usage(1, 1, 1), self._price) is not None:
             return
-        told = f"what {model} costs is not known, so limits.budget cannot be kept; give agent.price"
-        if purse.enforced:
-            raise StepFailed(f"agent.price: {told}")
-        logger.warning("step %s: %s", self._name, told)
+        message = f"what {model} costs is not known, so limits.budget cannot be kept; give agent.price"
+        if budget.enforced:
+            raise StepFailed(f"agent.price: {message}")
+        logger.warning("step %s: %s", self._name, message)
 
     def _call(self, request: AgentRequest, ctx: Context) -> dict[str, Any]:
-        told = _Telling(self._world, ctx.emit)
-        reply = provider_for(request.model).complete(request, told.piece)
-        told.rest()
+        streamed = _Streaming(self._resources, ctx.emit)
+        reply = provider_for(request.model).complete(request, streamed.piece)
+        streamed.rest()
         usage = self._spend(ctx, request.model, reply.usage, reply)
-        return self._world.hide({"output": reply.output, "usage": usage})  # type: ignore[no-any-return]
+        return self._resources.hide({"output": reply.output, "usage": usage})  # type: ignore[no-any-return]
 
     def _failure(self, error: AgentError, scope: Mapping[str, Any], ctx: Context, begun: float) -> AgentError:
-        """The error with what is known of it: whether another attempt may help. What was spent in vain counts."""
+        """The error with what is known of it: whether another attempt may help. What was spent counts."""
         if error.usage.requests or error.usage.input_tokens:
             self._spend(ctx, self._model.render(scope), error.usage)
         facts = {
@@ -91,7 +91,7 @@ class CallAgent(Plain):
             "timed_out": self._timeout is not None and time.monotonic() - begun >= self._timeout,
         }
         error.__dict__.update(facts)
-        error.args = (self._world.hide_cut(str(error)),)
+        error.args = (self._resources.hide_cut(str(error)),)
         return error
 
     def _request(self, scope: Mapping[str, Any]) -> AgentRequest:
@@ -117,7 +117,7 @@ class CallAgent(Plain):
         price = cost(model, usage, self._price)
         if price is None and reply is not None:
             price = reply.cost
-        model = str(self._world.hide(model if reply is None else reply.model))
+        model = str(self._resources.hide(model if reply is None else reply.model))
         tokens = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
         ctx.spend(model, **tokens, cost=price, calls=max(1, usage.requests))
         return {"model": model, **tokens, "cost": price}
@@ -126,12 +126,12 @@ class CallAgent(Plain):
 _USAGE = ("model", "input_tokens", "output_tokens", "cost")
 
 
-class _Telling:
+class _Streaming:
     """Hands on what a model says as it comes. Where there are secrets it is whole lines, lest one comes in pieces."""
 
-    def __init__(self, world: World, emit: Callable[[str], None]) -> None:
-        self._world, self._emit = world, emit
-        self._waits = bool(world.secrets.remembered())
+    def __init__(self, resources: Resources, emit: Callable[[str], None]) -> None:
+        self._resources, self._emit = resources, emit
+        self._waits = bool(resources.secrets.remembered())
         self._line = ""
 
     def piece(self, text: str) -> None:
@@ -140,13 +140,13 @@ class _Telling:
             return
         *lines, self._line = f"{self._line}{text}".split("\n")
         for line in lines:
-            self._emit(f"{self._world.hide(line)}\n")
+            self._emit(f"{self._resources.hide(line)}\n")
 
     def rest(self) -> None:
         if self._line:
-            self._emit(self._world.hide(self._line))
+            self._emit(self._resources.hide(self._line))
 
 
-def _tool(target: str, world: World) -> Tool:
-    function = find_function(target, world.base)
+def _tool(target: str, resources: Resources) -> Tool:
+    function = find_function(target, resources.base)
     return Tool(target.rpartition(":")[2], function, inspect.getdoc(function) or "")

@@ -10,32 +10,32 @@ from holdfast.engine import checkpoint_files as files
 from holdfast.engine.context import Context
 from holdfast.state.state import State
 from holdfast.workflows.errors import StepFailed
-from holdfast.workflows.kinds.kind import Plain, Result, Text
+from holdfast.workflows.kinds.kind import Kind, Result, Text
 from holdfast.workflows.model import Ask, Choice, Question, Step
-from holdfast.workflows.scope import World
+from holdfast.workflows.scope import Resources
 
 
-class AskSomebody(Plain):
+class AskQuestions(Kind):
     """Asks all at once; the run pauses until everything is answered.
 
-    Whoever answers may have looked at anything, so that an answer holds only while all of the state is the same.
+    The person who answers may have looked at anything, so that an answer holds only while all of the state is the same.
     """
 
     takes_state = True
 
-    def __init__(self, step: Step, world: World) -> None:
-        super().__init__()
+    def __init__(self, step: Step, resources: Resources) -> None:
+        super().__init__(step, resources)
         ask = step.ask
         assert ask is not None
-        self._world, self._step, self._ask = world, step, ask
+        self._ask = ask
         self._prompts = [(question, self._text(question)) for question in _questions(ask)]
 
     def _text(self, question: Question) -> Text:
         field = f"the prompt of question {question.name!r}" if self._ask.questions else "ask.prompt"
-        return self.texts.text(field, question.prompt)
+        return self.text(field, question.prompt)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
-        if self._world.skip_gates:
+        if self._resources.skip_gates:
             answers = {question.name: self._assumed(question) for question, _ in self._prompts}
         else:
             found = ctx.ask_all(
@@ -102,17 +102,17 @@ def _described(choices: list[Choice] | None) -> list[str]:
 # `checkpoint`: saving the state into a checkpoint file, and reading one.
 
 
-class UseCheckpointFile(Plain):
+class UseCheckpointFile(Kind):
     """Writes or reads a checkpoint file; nothing that a file names is ever imported or run."""
 
     takes_state = True
 
-    def __init__(self, step: Step, world: World) -> None:
-        super().__init__()
+    def __init__(self, step: Step, resources: Resources) -> None:
+        super().__init__(step, resources)
         assert step.checkpoint is not None
-        self._saves, self._base = step.checkpoint.save is not None, world.base
+        self._saves, self._base = step.checkpoint.save is not None, resources.base
         field = f"checkpoint.{'save' if self._saves else 'load'}"
-        self._path = self.texts.text(field, step.checkpoint.save or step.checkpoint.load or "")
+        self._path = self.text(field, step.checkpoint.save or step.checkpoint.load or "")
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         path = self._base / Path(self._path.render(scope)).expanduser()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import codecs
+import contextvars
 import email.utils
 import ipaddress
 import json
+import logging
 import os
 import re
 import ssl
@@ -24,9 +26,9 @@ from holdfast import clock
 from holdfast.engine.context import Context
 from holdfast.state.state import State
 from holdfast.workflows.errors import StepFailed, StepTimedOut
-from holdfast.workflows.kinds.kind import Plain, Result, read_json, write_json
+from holdfast.workflows.kinds.kind import Kind, Result, read_json, write_json
 from holdfast.workflows.model import Step
-from holdfast.workflows.scope import World
+from holdfast.workflows.scope import Resources
 
 TIMEOUT = 60.0
 _MOST_REDIRECTS = 10
@@ -35,7 +37,7 @@ _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _LONGEST_HOST = _LONGEST_TYPE = 1000
 _PATH, _QUERY = "/%:@!$&'()*+,;=~-._", "/%:@!$&'()*+,;=~-._?[]"
 _HARMLESS = {"accept", "accept-encoding", "accept-language", "user-agent", "connection"}
-"""The headers that a redirect to another origin keeps: no other can be told from credentials."""
+"""The headers that a redirect to another origin keeps: any other may hold credentials."""
 _NOT_KEPT = {"set-cookie", "set-cookie2"}
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 CHARSETS = frozenset({
@@ -56,26 +58,27 @@ class Reply:
     body: bytes
 
 
-class SendRequest(Plain):
+class SendRequest(Kind):
     """A request. Rate limits, server errors, timeouts and broken connections are transient failures."""
 
     transient_only: ClassVar[bool] = True
     is_async = True
 
-    def __init__(self, step: Step, world: World) -> None:
-        super().__init__()
+    def __init__(self, step: Step, resources: Resources) -> None:
+        super().__init__(step, resources)
         request = step.http
         assert request is not None
-        self._http, self._world, self._timeout = request, world, step.timeout or TIMEOUT
-        self._url = self.texts.text("http.url", request.url)
-        self._headers = self.texts.texts("http.headers", request.headers)
-        self._query = self.texts.tree("http.query", request.query)
-        self._json = self.texts.tree("http.json", request.json_)
-        self._body = None if request.body is None else self.texts.text("http.body", request.body)
+        self._http, self._timeout = request, step.timeout or TIMEOUT
+        self._url = self.text("http.url", request.url)
+        self._headers = self.texts("http.headers", request.headers)
+        self._query = self.tree("http.query", request.query)
+        self._json = self.tree("http.json", request.json_)
+        self._body = self.optional_text("http.body", request.body)
 
     async def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         request = self._request(scope)
         title = f"{request.method} {shown(str(request.url))}"
+        token = _is_private.set(True)
         try:
             async with asyncio.timeout(self._timeout):
                 reply = await _reply(request, self._http.max_bytes, self._http.ok_status)
@@ -85,6 +88,8 @@ class SendRequest(Plain):
             raise _failure(title, error) from None
         except (httpx2.InvalidURL, ValueError) as error:
             raise StepFailed(f"the request cannot be made: {error}") from None
+        finally:
+            _is_private.reset(token)
         return self._result(reply, request.method)
 
     def _request(self, scope: Mapping[str, Any]) -> httpx2.Request:
@@ -125,7 +130,7 @@ class SendRequest(Plain):
     def _complaint(self, reply: Reply, text: str) -> str:
         target = reply.headers.get("location") if 300 <= reply.status < 400 else None
         leads = f" and redirects to {shown(target)}, where it is not followed" if target else ""
-        said = str(self._world.scrubber.scrub(text)).strip()[:500]
+        said = str(self._resources.scrubber.scrub(text)).strip()[:500]
         return f"the server answered {reply.status}{leads}{': ' + said if said else ''}"
 
     def _data(self, text: str, kind: str) -> Any:
@@ -137,7 +142,7 @@ class SendRequest(Plain):
         try:
             return read_json(text.removeprefix("\ufeff"))
         except ValueError as error:
-            said = str(self._world.scrubber.scrub(text))[:200]
+            said = str(self._resources.scrubber.scrub(text))[:200]
             raise StepFailed(f"the response is no JSON ({error}): {said!r}", transient=True) from None
 
 
@@ -153,6 +158,18 @@ async def _reply(request: httpx2.Request, max_bytes: int, wanted: Collection[int
             return reply
         request = following
     return reply
+
+
+_is_private: contextvars.ContextVar[bool] = contextvars.ContextVar("_is_private", default=False)
+
+
+def _is_public(record: logging.LogRecord) -> bool:
+    """Return False within an exchange: the transport logs headers and URLs, which may hold secrets."""
+    return not _is_private.get()
+
+
+for _part in ("connection", "http11", "http2", "proxy", "socks"):
+    logging.getLogger(f"httpcore2.{_part}").addFilter(_is_public)
 
 
 async def _exchange(request: httpx2.Request, max_bytes: int) -> Reply:
@@ -221,7 +238,7 @@ def _is_loopback(host: str) -> bool:
 def address(url: str, query: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """Return an address as it is sent, with `query` added, and the header for the credentials that were in it.
 
-    Letters that an address cannot have are encoded; what is encoded already stays as it is.
+    Characters that an address cannot have are encoded; what is encoded already stays as it is.
     """
     try:
         parts = urllib.parse.urlsplit(url.strip())
@@ -301,7 +318,7 @@ def _retry_after(value: str | None) -> float | None:
     if re.fullmatch(r"\s*[0-9]{1,9}\s*", value):
         return float(value)
     try:
-        moment = email.utils.parsedate_to_datetime(value)
-        return max(0.0, moment.timestamp() - clock.time())
+        time = email.utils.parsedate_to_datetime(value)
+        return max(0.0, time.timestamp() - clock.time())
     except (TypeError, ValueError, OverflowError):
         return None

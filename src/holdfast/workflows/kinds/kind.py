@@ -1,4 +1,4 @@
-"""What every kind of step has in common."""
+"""The base of all kinds of steps, and the kinds that need nothing but the state: set, wait, end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from holdfast import clock
 from holdfast.engine.context import Context
@@ -21,54 +21,21 @@ from holdfast.workflows.language.templates import (
     tree_paths,
 )
 from holdfast.workflows.model import Step
+from holdfast.workflows.scope import Resources
 
 Paths = set[tuple[str, ...]]
 Result = dict[str, Any]
 """What a step leaves in the state: its `output`, and whatever else its kind has to tell."""
 
 
-class Kind(Protocol):
-    """One step's work. It is made once, when its workflow is loaded, and run any number of times."""
-
-    transient_only: ClassVar[bool]
-    """Whether by default only transient failures are worth another attempt, and then are given one."""
-
-    @property
-    def is_async(self) -> bool:
-        """Whether `run` gives an awaitable."""
-        ...
-
-    @property
-    def asks_engine(self) -> bool:
-        """Whether `run` needs a context; what does without one costs less."""
-        ...
-
-    @property
-    def takes_state(self) -> bool:
-        """Whether `run` looks at the state itself, beside the scope."""
-        ...
-
-    def paths(self) -> Paths:
-        """The places of the scope that the work reads."""
-        ...
-
-    def functions(self) -> Sequence[Callable[..., Any]]:
-        """The functions that, beside the definition, make it other work when they change."""
-        ...
-
-    def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
-        """Do the work: a `Result`, or an awaitable of one."""
-        ...
-
-
 class Text:
-    """One text of a step. What goes wrong with it is told with the field that it stands in."""
+    """One text of a step. Errors name the field that it stands in."""
 
     def __init__(self, field: str, text: str) -> None:
         self.field, self.template = field, compile_template(text)
 
     def render(self, scope: Mapping[str, Any]) -> str:
-        """The text with the scope's values."""
+        """Return the text with the scope's values."""
         try:
             return self.template.render(scope)
         except TemplateError as error:
@@ -76,71 +43,24 @@ class Text:
 
 
 class Tree:
-    """A value of a step with texts anywhere in it."""
+    """A value of a step with texts anywhere in it; `paths` are those that it reads of the scope."""
 
     def __init__(self, field: str, value: Any) -> None:
         self.field, self._compiled = field, compile_tree(value)
+        self.paths = tree_paths(self._compiled)
         self._constant = None if _has_templates(self._compiled) else self.render({})
 
-    def paths(self) -> Paths:
-        return tree_paths(self._compiled)
-
     def look(self, scope: Mapping[str, Any]) -> Any:
-        """As `render`, for whoever does not change it: a value without templates is made once."""
+        """Return the value for a caller that does not change it: one without templates is made once."""
         return self.render(scope) if self._constant is None else self._constant
 
     def render(self, scope: Mapping[str, Any]) -> Any:
-        """The value with the scope's values in its texts."""
+        """Return the value with the scope's values in its texts."""
         try:
             return render_tree(self._compiled, scope)
         except TemplateError as error:
             place = ".".join(str(part) for part in (self.field, *error.path))
             raise StepFailed(f"{place}: {error}") from None
-
-
-class Texts:
-    """The templates of one step, compiled once."""
-
-    def __init__(self) -> None:
-        self._paths: Paths = set()
-
-    def text(self, field: str, text: str) -> Text:
-        found = Text(field, text)
-        self._paths |= found.template.paths
-        return found
-
-    def texts(self, field: str, texts: Mapping[str, str]) -> dict[str, Text]:
-        return {name: self.text(f"{field}.{name}", text) for name, text in texts.items()}
-
-    def tree(self, field: str, value: Any) -> Tree:
-        found = Tree(field, value)
-        self._paths |= found.paths()
-        return found
-
-    def paths(self) -> Paths:
-        """The places that the templates read."""
-        return self._paths
-
-
-class Plain:
-    """A kind whose work is told by its definition alone."""
-
-    transient_only: ClassVar[bool] = False
-    is_async = False
-    asks_engine = True
-    takes_state = False
-
-    def __init__(self) -> None:
-        self.texts = Texts()
-
-    def paths(self) -> Paths:
-        return self.texts.paths()
-
-    def functions(self) -> Sequence[Callable[..., Any]]:
-        return ()
-
-    def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
-        raise AssertionError("other nodes do the work")
 
 
 def _has_templates(compiled: Any) -> bool:
@@ -150,45 +70,94 @@ def _has_templates(compiled: Any) -> bool:
     return isinstance(compiled, (dict, list, tuple)) and any(map(_has_templates, inner))
 
 
+class Kind:
+    """The work of one step. It is made once, when its workflow is loaded, and run any number of times."""
+
+    transient_only: ClassVar[bool] = False
+    """Whether by default only transient failures are retried, and then are without being asked for."""
+    is_async = False
+    """Whether `run` returns an awaitable."""
+    asks_engine = True
+    """Whether `run` needs a context; work without one costs less."""
+    takes_state = False
+    """Whether `run` reads the state itself, beside the scope."""
+
+    def __init__(self, step: Step, resources: Resources) -> None:
+        self._step, self._resources = step, resources
+        self._paths: Paths = set()
+
+    def text(self, field: str, text: str) -> Text:
+        """Compile a text of the step."""
+        found = Text(field, text)
+        self._paths |= found.template.paths
+        return found
+
+    def optional_text(self, field: str, text: str | None) -> Text | None:
+        """Compile a text of the step, if it has one."""
+        return None if text is None else self.text(field, text)
+
+    def texts(self, field: str, texts: Mapping[str, str]) -> dict[str, Text]:
+        """Compile several texts of the step."""
+        return {name: self.text(f"{field}.{name}", text) for name, text in texts.items()}
+
+    def tree(self, field: str, value: Any) -> Tree:
+        """Compile a value of the step with texts in it."""
+        found = Tree(field, value)
+        self._paths |= found.paths
+        return found
+
+    def paths(self) -> Paths:
+        """Return the paths that the work reads of the scope."""
+        return self._paths
+
+    def functions(self) -> Sequence[Callable[..., Any]]:
+        """Return the functions that make it other work when they change, beside the definition."""
+        return ()
+
+    def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
+        """Do the work: return a `Result`, or an awaitable of one."""
+        raise AssertionError("other nodes do the work")
+
+
 # The kinds that need nothing but the state: set, wait, end.
 
 
-class SetValues(Plain):
+class SetValues(Kind):
     """`set`: values made of values."""
 
     asks_engine = False
 
-    def __init__(self, step: Step) -> None:
-        super().__init__()
-        self._values = self.texts.tree("set", step.set)
+    def __init__(self, step: Step, resources: Resources) -> None:
+        super().__init__(step, resources)
+        self._values = self.tree("set", step.set)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         return {"output": self._values.look(scope)}
 
 
-class WaitAWhile(Plain):
+class Wait(Kind):
     """`wait`: time passes, also while nobody runs."""
 
-    def __init__(self, step: Step) -> None:
-        super().__init__()
+    def __init__(self, step: Step, resources: Resources) -> None:
+        super().__init__(step, resources)
         wait = step.wait
         assert wait is not None
         self._seconds = wait.seconds
-        self._until = None if wait.until is None else self.texts.text("wait.until", wait.until)
+        self._until = self.optional_text("wait.until", wait.until)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         seconds = self._seconds
         if self._until is not None:
-            seconds = max(0.0, _moment(self._until.render(scope)).timestamp() - clock.time())
+            seconds = max(0.0, _parse_time(self._until.render(scope)).timestamp() - clock.time())
         assert seconds is not None
         ctx.sleep(seconds, name="wait")
         return {"output": None}
 
 
-def _moment(text: str) -> dt.datetime:
+def _parse_time(text: str) -> dt.datetime:
     try:
-        moment = dt.datetime.fromisoformat(text.strip())
-        return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
+        time = dt.datetime.fromisoformat(text.strip())
+        return time if time.tzinfo is not None else time.replace(tzinfo=dt.UTC)
     except ValueError:
         raise StepFailed(
             f"wait.until: {text!r:.80} is no date and time; write it as 2026-01-31T09:00:00+01:00, "
@@ -196,15 +165,15 @@ def _moment(text: str) -> dt.datetime:
         ) from None
 
 
-class EndHere(Plain):
+class End(Kind):
     """`end`: the run is over, well or not."""
 
-    def __init__(self, step: Step) -> None:
-        super().__init__()
+    def __init__(self, step: Step, resources: Resources) -> None:
+        super().__init__(step, resources)
         end = step.end
         assert end is not None
         self._fails = end.status == "failure"
-        self._reason = self.texts.text("end.reason", end.reason)
+        self._reason = self.text("end.reason", end.reason)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         reason = self._reason.render(scope)

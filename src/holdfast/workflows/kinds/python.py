@@ -24,9 +24,9 @@ from holdfast.journal.records import Noted
 from holdfast.state.ops import ReadOnly
 from holdfast.state.state import State
 from holdfast.workflows.errors import StepFailed
-from holdfast.workflows.kinds.kind import Paths, Plain, Result
+from holdfast.workflows.kinds.kind import Kind, Paths, Result
 from holdfast.workflows.model import Step
-from holdfast.workflows.scope import World
+from holdfast.workflows.scope import Resources
 
 # Finding the Python function that a workflow names: in a file beside it, or in a module.
 
@@ -37,7 +37,7 @@ _OUR_PREFIX = "_holdfast_"
 
 @dataclass(frozen=True)
 class Target:
-    """A function by the name that a workflow has for it: whoever calls it finds it for himself."""
+    """A function by the name that a workflow has for it: each caller looks it up."""
 
     name: str
     base: Path
@@ -111,7 +111,7 @@ def _is_in(module: ModuleType, folder: Path) -> bool:
 
 
 def _load_file(path: Path, target: str) -> ModuleType:
-    """The module that a file is, loaded anew if the file has changed; another file may have the same name."""
+    """The module that a file is, loaded again if the file has changed; another file may have the same name."""
     try:
         status = path.stat()
     except OSError:
@@ -157,10 +157,10 @@ def _broken(target: str, error: BaseException) -> HoldfastError:
 class Discreet(Context):
     """A context that lets no secret through to events, logs, questions and what is remembered."""
 
-    __slots__ = ("_inner", "_world")
+    __slots__ = ("_inner", "_resources")
 
-    def __init__(self, inner: Context, world: World) -> None:
-        self._inner, self._world = inner, world
+    def __init__(self, inner: Context, resources: Resources) -> None:
+        self._inner, self._resources = inner, resources
         super().__init__(inner._host, inner._step, inner.config, inner._is_async)
 
     @property
@@ -168,8 +168,8 @@ class Discreet(Context):
         return self._inner._beat
 
     @_beat.setter
-    def _beat(self, moment: float) -> None:
-        self._inner._beat = moment
+    def _beat(self, time: float) -> None:
+        self._inner._beat = time
 
     @property
     def left(self) -> PauseSignal | None:
@@ -184,19 +184,19 @@ class Discreet(Context):
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """As in every context, without secrets."""
         plain = super().log
-        return _DiscreetLog(plain.logger, plain.extra, self._world)
+        return _DiscreetLog(plain.logger, plain.extra, self._resources)
 
     def emit(self, message: Any = None, /, **data: Any) -> None:
         """As in every context, without secrets."""
-        super().emit(self._world.hide(message), **self._world.hide(data))
+        super().emit(self._resources.hide(message), **self._resources.hide(data))
 
     def ask(self, prompt: str, **options: Any) -> Any:
         """As in every context, without secrets."""
-        return super().ask(self._world.hide(prompt), **self._world.hide(options))
+        return super().ask(self._resources.hide(prompt), **self._resources.hide(options))
 
     def ask_all(self, questions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """As in every context, without secrets."""
-        return super().ask_all(self._world.hide(dict(questions)))
+        return super().ask_all(self._resources.hide(dict(questions)))
 
     @property
     def is_over(self) -> bool:
@@ -205,17 +205,17 @@ class Discreet(Context):
 
     def _stored_key(self, key: str) -> str:
         """A key as it is stored, without secrets."""
-        return str(self._world.hide(super()._stored_key(key)))
+        return str(self._resources.hide(super()._stored_key(key)))
 
     def _noted(self, key: str, value: Any) -> Noted:
         """What is stored under a key, without secrets."""
-        return super()._noted(self._world.hide(key), self._world.hide(value))
+        return super()._noted(self._resources.hide(key), self._resources.hide(value))
 
 
 class _DiscreetLog(logging.LoggerAdapter[logging.Logger]):
-    def __init__(self, logger: logging.Logger, extra: Any, world: World) -> None:
+    def __init__(self, logger: logging.Logger, extra: Any, resources: Resources) -> None:
         super().__init__(logger, extra)
-        self._world = world
+        self._resources = resources
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log without secrets, those in the traceback included."""
@@ -225,8 +225,8 @@ class _DiscreetLog(logging.LoggerAdapter[logging.Logger]):
         failure = kwargs.pop("exc_info", None)
         error = failure if isinstance(failure, BaseException) else sys.exc_info()[1] if failure else None
         if error is not None:
-            text = f"{text}\n{self._world.scrubber.scrub_exception(error)}"
-        text, options = self.process(str(self._world.hide(text)), kwargs)
+            text = f"{text}\n{self._resources.scrubber.scrub_exception(error)}"
+        text, options = self.process(str(self._resources.hide(text)), kwargs)
         self.logger.log(level, "%s", text, **options)
 
 
@@ -237,25 +237,25 @@ _POSITIONAL = inspect.Parameter.POSITIONAL_ONLY
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-class CallPython(Plain):
+class CallPython(Kind):
     """Calls a function with the arguments of `with`, or with what its parameters name of the scope."""
 
-    def __init__(self, step: Step, world: World) -> None:
-        super().__init__()
+    def __init__(self, step: Step, resources: Resources) -> None:
+        super().__init__(step, resources)
         assert step.python is not None
-        self._target, self._world = step.python, world
-        self._function = find_function(step.python, world.base)
+        self._target = step.python
+        self._function = find_function(step.python, resources.base)
         self._executor = _executor_of(step)
         self.is_async = inspect.iscoroutinefunction(self._function) or self._executor is not None
         self._title, self._is_timed = f"step {step.name!r}", step.timeout is not None
         self._parameters, self._takes_any = _parameters(self._function)
-        self._with = self.texts.tree("with", step.with_) if step.with_ else None
+        self._with = self.tree("with", step.with_) if step.with_ else None
         item = (step.for_each.as_, "index", "key") if step.for_each is not None else ()
         given = step.with_ if step.with_ else dict.fromkeys((*_GIVEN, *item))
         self._check(given, [*_GIVEN, *item])
         self._named = [name for name in self._parameters if name in given or name in ("state", "ctx")]
         self.asks_engine, self.takes_state = "ctx" in self._named, "state" in self._named
-        self._discreet = any(path[0] == "secrets" for path in self.texts.paths())
+        self._discreet = any(path[0] == "secrets" for path in self._paths)
 
     def _check(self, given: Mapping[str, Any], scope: list[str]) -> None:
         """Refuse arguments that the function does not take, and the lack of those that it needs."""
@@ -272,7 +272,7 @@ class CallPython(Plain):
                     raise HoldfastError(f"{self._target} takes no argument {name!r}; it takes {takes}")
 
     def paths(self) -> Paths:
-        found = self.texts.paths()
+        found = self._paths
         if self._with is None and {"steps", "visits"} & set(self._named):
             found = found | {("steps",)}
         if self._with is None and "inputs" in self._named:
@@ -285,8 +285,8 @@ class CallPython(Plain):
         return (self._function,)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
-        if self.asks_engine and (self._discreet or self._world.secrets.remembered()):
-            ctx = Discreet(ctx, self._world)
+        if self.asks_engine and (self._discreet or self._resources.secrets.remembered()):
+            ctx = Discreet(ctx, self._resources)
         if self._executor is not None:
             return self._elsewhere(self._executor, scope, state, ctx)
         positional, named = self._arguments(scope, {"state": state, "ctx": ctx})
@@ -304,7 +304,7 @@ class CallPython(Plain):
         if "state" in self._named:
             own["state"] = SentState.of(state, executor.by_value)
         positional, named = self._arguments(scope, own)
-        target = Target(self._target, self._world.base)
+        target = Target(self._target, self._resources.base)
         function = by_value(self._function) if executor.is_dask else target
         task = Task.of(self._title, executor, function, positional, named)
         value = done_elsewhere(executor, task, ctx, ctx if self._is_timed else None)

@@ -19,9 +19,9 @@ from holdfast.engine.context import Context, StopSignal
 from holdfast.errors import HoldfastError
 from holdfast.state.state import State
 from holdfast.workflows.errors import StepFailed, StepTimedOut
-from holdfast.workflows.kinds.kind import Plain, Result, read_json, write_json
+from holdfast.workflows.kinds.kind import Kind, Result, read_json, write_json
 from holdfast.workflows.model import Step
-from holdfast.workflows.scope import World
+from holdfast.workflows.scope import Resources
 from holdfast.workflows.shell import safe_script
 
 # One shell at work on a script: its pipes, its end, and a guard that ends it when we are gone.
@@ -78,15 +78,15 @@ class Child:
 
     def kill(self) -> None:
         """End it and all that it started: asked first, then made to."""
-        for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 10.0)):
+        for number, grace in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 10.0)):
             try:
                 os.killpg(self._pid, number)
             except (ProcessLookupError, PermissionError):
                 break
-            self._wait(patience)
+            self._wait(grace)
 
-    def _wait(self, patience: float) -> None:
-        until, nap = time.monotonic() + patience, 0.001
+    def _wait(self, grace: float) -> None:
+        until, nap = time.monotonic() + grace, 0.001
         while self.poll() is None and time.monotonic() < until:
             time.sleep(nap)
             nap = min(2 * nap, 0.05)
@@ -171,7 +171,7 @@ STOPPING = {"message": "stopping: the command is asked to end", "stopping": True
 """What is said while a command of a step that is to stop is waited for."""
 _LONGEST_LINE = 16 * 1024
 _TICK = 0.1
-_PATIENCE = 0.5
+_DRAIN_SECONDS = 0.5
 """How long, in seconds, output may still come from what a command that is over left running."""
 
 
@@ -248,11 +248,11 @@ class _Watch:
         return Finished(code, self._out.decode("utf-8", "replace"), errors[-KEPT_ERRORS:])
 
     def _is_long_over(self) -> bool:
-        """Whether the command is over, and whoever has its output open has had the time to write."""
+        """Whether the command is over, and what it left running has had the time to write."""
         if self._child.poll() is None:
             return False
         self._over_at = self._over_at or time.monotonic()
-        return time.monotonic() - self._over_at > _PATIENCE
+        return time.monotonic() - self._over_at > _DRAIN_SECONDS
 
     def _wait(self) -> int:
         nap = 0.0005
@@ -300,18 +300,18 @@ class _Watch:
         return len(self._unsent) > 0
 
 
-class RunCommand(Plain):
+class RunCommand(Kind):
     """Runs a script in the workflow's folder. Values arrive as variables, so they are never run as code."""
 
-    def __init__(self, step: Step, world: World) -> None:
-        super().__init__()
+    def __init__(self, step: Step, resources: Resources) -> None:
+        super().__init__(step, resources)
         shell = step.shell
         assert shell is not None
-        self._shell, self._world, self._timeout = shell, world, step.timeout
-        self._script = self.texts.text("shell.run", shell.run)
-        self._env = self.texts.texts("shell.env", shell.env)
-        self._cwd = None if shell.cwd is None else self.texts.text("shell.cwd", shell.cwd)
-        self._stdin = self.texts.tree("shell.stdin", shell.stdin)
+        self._shell, self._timeout = shell, step.timeout
+        self._script = self.text("shell.run", shell.run)
+        self._env = self.texts("shell.env", shell.env)
+        self._cwd = self.optional_text("shell.cwd", shell.cwd)
+        self._stdin = self.tree("shell.stdin", shell.stdin)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         command = self._command(scope, ctx)
@@ -322,7 +322,7 @@ class RunCommand(Plain):
 
     def _command(self, scope: Mapping[str, Any], ctx: Context) -> Command:
         own = {name: text.render(scope) for name, text in self._env.items()}
-        env = {**self._world.command_env(), **own}
+        env = {**self._resources.command_env(), **own}
         try:
             script, values = safe_script(self._script.template, scope, self._shell.programs, env)
         except HoldfastError as error:
@@ -334,11 +334,11 @@ class RunCommand(Plain):
             env={**env, **values, **_facts(ctx)},
             stdin=_as_bytes(self._stdin.look(scope)),
             timeout=self._timeout,
-            scrub=self._world.scrubber.scrub,
+            scrub=self._resources.scrubber.scrub,
         )
 
     def _folder(self, scope: Mapping[str, Any]) -> Path:
-        folder = self._world.base
+        folder = self._resources.base
         if self._cwd is not None:
             folder = folder / self._cwd.render(scope)
         if not folder.is_dir():
@@ -350,7 +350,7 @@ class RunCommand(Plain):
 
     def _complaint(self, done: Finished) -> str:
         how = f"ended with code {done.code}" if done.code >= 0 else f"was ended by signal {-done.code}"
-        said = done.stderr.strip() or str(self._world.scrubber.scrub(done.stdout)).strip()
+        said = done.stderr.strip() or str(self._resources.scrubber.scrub(done.stdout)).strip()
         tail = "\n".join(said.splitlines()[-10:])[-2000:]
         return f"the command {how}{': ' + tail if tail else ''}"
 
@@ -364,7 +364,7 @@ class RunCommand(Plain):
             return read_json(text)
         except ValueError as error:
             if form == "json":
-                shown = str(self._world.scrubber.scrub(text))[:200]
+                shown = str(self._resources.scrubber.scrub(text))[:200]
                 raise StepFailed(
                     f"shell.output: the command was to print JSON and did not ({error}): {shown!r}"
                 ) from None

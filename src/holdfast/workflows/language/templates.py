@@ -166,9 +166,9 @@ def _error(error: Misuse, text: str) -> TemplateError:
     source, offset = error.where or (text.split("\n", 1)[0][:80], 0)
     offset = max(0, min(offset, len(text)))
     line, column = text.count("\n", 0, offset) + 1, offset - (text.rfind("\n", 0, offset) + 1) + 1
-    told = str(error)
-    message = f"in {source!r} (line {line}, column {column}): {told}"
-    return TemplateError(message, line, column, offset, f"in {source!r}: {told}")
+    reason = str(error)
+    message = f"in {source!r} (line {line}, column {column}): {reason}"
+    return TemplateError(message, line, column, offset, f"in {source!r}: {reason}")
 
 
 def compile_tree(value: Any) -> Any:

@@ -70,7 +70,7 @@ class Draft:
                 yield from self._placed(step.members, below, step.name)
 
     def declared(self, field: str) -> frozenset[str] | None:
-        """Return the names under a field of `workflow`, well or badly declared; None if that cannot be told."""
+        """Return the names under a field of `workflow`, well or badly declared; None if it is unknown."""
         workflow = self.source.data.get("workflow")
         names = workflow.get(field) or {} if isinstance(workflow, dict) else None
         return frozenset(names) if isinstance(names, dict) else None
@@ -84,7 +84,7 @@ def _is_made_up(name: str) -> bool:
     return name.startswith(MADE_UP)
 
 
-# Names: each is used once, none is reserved, and whoever is referred to is there.
+# Names: each is used once, none is reserved, and every reference leads to a step.
 
 
 def check_names(draft: Draft) -> Iterator[Problem]:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from holdfast.workflows.reading.problems import Page, Position, Problem, WorkflowInvalid
-from holdfast.workflows.reading.yaml import (
+from holdfast.workflows.reading.documents import (
     Entry,
     Event,
     Fields,
@@ -26,6 +25,7 @@ from holdfast.workflows.reading.yaml import (
     place_inside,
     place_of,
 )
+from holdfast.workflows.reading.problems import Page, Position, Problem, WorkflowInvalid
 
 # `!file path`: the text or the data of another file in the workflow file's folder.
 
@@ -102,7 +102,7 @@ class Includes:
 def read_beneath(base: Path, name: str, limit: int) -> bytes:
     """Read a regular file in a folder or below it, and nothing else, whatever happens to the folder meanwhile.
 
-    Every part of the path is opened from the one before it, and none may be a symbolic link: there is no moment
+    Every part of the path is opened from the one before it, and none may be a symbolic link: there is no time
     between looking at a file and reading it.
     """
     *folders, file = PurePosixPath(name).parts

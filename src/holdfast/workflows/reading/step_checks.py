@@ -218,7 +218,7 @@ def _until(draft: Draft, placed: Placed) -> Iterator[Problem]:
     except ValueError:
         path = (*placed.path, "wait", "until")
         hint = "write an ISO 8601 date and time, such as 2030-01-31T09:00:00Z"
-        yield draft.source.problem(path, f"{wait.until!r} is not a moment in time", hint)
+        yield draft.source.problem(path, f"{wait.until!r} is not a date and time", hint)
 
 
 def _sub_workflow(draft: Draft, placed: Placed) -> Iterator[Problem]:
@@ -297,11 +297,11 @@ def _conditions(placed: Placed) -> Iterator[Text]:
     step, name = placed.step, placed.title
     if step.when is not None:
         yield Text((*placed.path, "when"), step.when, SCOPE, f"`when` of {name}", expression=True)
-    told = SCOPE | {"output", "status", "error"} | ({"answer"} if step.ask is not None else set())
+    known = SCOPE | {"output", "status", "error"} | ({"answer"} if step.ask is not None else set())
     for index, route in enumerate(step.routes or ()):
         if route.when is not None:
             path = (*placed.path, "routes", index, "when")
-            yield Text(path, route.when, told, f"a route of {name}", expression=True)
+            yield Text(path, route.when, known, f"a route of {name}", expression=True)
     loop = step.for_each
     if loop is None:
         return
@@ -478,7 +478,7 @@ def _is_code(text: Text, offset: int) -> bool:
 
 
 def _offset(text: str, path: tuple[str, ...]) -> int:
-    """Where a path is named in a text; its beginning if that cannot be told."""
+    """Where a path is named in a text; its beginning if it is not found."""
     dotted = r"\s*\.\s*".join(map(re.escape, path))
     for pattern in (rf"(?<![\w.]){dotted}(?!\w)", rf"['\"]{re.escape(path[-1])}['\"]", re.escape(path[-1])):
         for found in re.finditer(pattern, text):

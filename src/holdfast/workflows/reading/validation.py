@@ -301,7 +301,7 @@ def _repaired(source: Source, errors: Sequence[_Error]) -> Draft | None:
     for _ in range(_ROUNDS):
         for misfit in sorted(_misfits(data, errors), key=lambda misfit: _order(misfit.path), reverse=True):
             _leave_out(data, misfit)
-        _mend(data, unread)
+        _complete(data, unread)
         try:
             return Draft(source, _validated(data), frozenset(unread), frozenset(names))
         except ValidationError as invalid:
@@ -329,7 +329,7 @@ def _leave_out(data: Any, misfit: _Misfit) -> None:
             holder[last] = {}
 
 
-def _mend(data: dict[str, Any], unread: set[DataPath]) -> None:
+def _complete(data: dict[str, Any], unread: set[DataPath]) -> None:
     """Give the file a name and steps, and every step a name and one kind."""
     if not isinstance(data.get("workflow"), dict):
         data["workflow"] = {}

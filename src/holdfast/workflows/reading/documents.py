@@ -106,7 +106,7 @@ def _number(text: str) -> Any:
 
 
 def place_inside(node: Scalar, offset: int) -> Position:
-    """Where the character at `offset` of a scalar's text stands in its file, as nearly as can be told.
+    """Where the character at `offset` of a scalar's text stands in its file, as nearly as can be said.
 
     Text and file are walked together: indentation, folded lines and escapes of the file are passed over.
     """
@@ -170,22 +170,22 @@ def explain(error: yaml.YAMLError, page: Page) -> Problem:
     """The problem that a parser's error stands for."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-    told = f"{getattr(error, 'context', None) or ''} {getattr(error, 'problem', None) or error}"
+    said = f"{getattr(error, 'context', None) or ''} {getattr(error, 'problem', None) or error}"
     character = page.line(line)[column - 1 : column]
-    if character == "\t" or "\t" in page.line(line)[: column - 1] or "tab character" in told:
+    if character == "\t" or "\t" in page.line(line)[: column - 1] or "tab character" in said:
         return page.problem(line, column, "a tab is used to indent", "indent with spaces")
-    if "cannot start any token" in told:
+    if "cannot start any token" in said:
         message, hint = (
             f"a value cannot begin with {character}",
             f"put text that begins with {character} in quotes",
         )
         return page.problem(line, column, message, hint)
     for part, message, hint in _MEANINGS:
-        if part in told:
+        if part in said:
             line, column = _opened(error, hint, (line, column))
             return page.problem(line, column, message, hint)
     hint = "check the indentation, quotes and colons around this place"
-    return page.problem(line, column, f"this is not YAML: {' '.join(told.split())}", hint)
+    return page.problem(line, column, f"this is not YAML: {' '.join(said.split())}", hint)
 
 
 def _opened(error: yaml.YAMLError, hint: str, place: tuple[int, int]) -> tuple[int, int]:
