@@ -119,7 +119,7 @@ def _copy(info: RunInfo, entries: Sequence[Entry], number: int, runs: int) -> Ap
         chained = link(chained, entry.seq, at, mark, entry.body)
         copies.append(Entry(entry.seq, at, chained, entry.body, mark))
     created, updated = info.created_at - ago, info.updated_at - ago
-    facts = replace(info, run=run, key=key, driver="", created_at=created, updated_at=updated)
+    facts = replace(info, run=run, key=key, owner="", created_at=created, updated_at=updated)
     return Append(run, 0, copies, facts)
 
 

@@ -68,7 +68,7 @@ def test_a_run_comes_out_as_it_went_in_whatever_the_store(
         assert (imported.run, imported.outcome, imported.entries) == (run, "copied", len(entries))
         assert contents(store, run) == (entries, [], marks, messages)
         origin = facts(store, run).origin
-        assert facts(store, run) == dataclasses.replace(facts(source, run), driver="", origin=origin)
+        assert facts(store, run) == dataclasses.replace(facts(source, run), owner="", origin=origin)
         assert exported(store, run, tmp_path, "again").read_bytes() == path.read_bytes()
         assert import_run(store, path).outcome == "unchanged"
 
@@ -276,7 +276,7 @@ def test_an_import_that_was_cut_off_is_finished_by_the_next(source: Store, tmp_p
     growing(source, 20).invoke({}, run_id="r")
     path, target = exported(source, "r", tmp_path), open_store("memory://")
     entries = list(source.read("r"))
-    beginning = dataclasses.replace(facts(source, "r"), status="interrupted", driver="")
+    beginning = dataclasses.replace(facts(source, "r"), status="interrupted", owner="")
     target.commit([Append("r", 0, entries[:7], beginning)])
 
     assert import_run(target, path).outcome == "updated"
@@ -444,7 +444,7 @@ def test_queue_and_driver_stay_behind(source: Store, tmp_path: Path) -> None:
     import_run(target, exported(source, "r", tmp_path))
 
     (info,) = target.runs(run="r")
-    assert (info.status, info.queue, info.due_at, info.driver) == ("interrupted", "", None, "")
+    assert (info.status, info.queue, info.due_at, info.owner) == ("interrupted", "", None, "")
     assert asking(target).resume("r").status == "paused"
 
 

@@ -616,7 +616,7 @@ def test_a_run_that_is_held_back_says_why_and_gets_another_chance(
 
 
 def test_a_missing_server_is_a_clear_error(holdfast: Call) -> None:
-    url = "postgresql://localhost:1/nowhere?patience=0"
+    url = "postgresql://localhost:1/nowhere?timeout=0"
 
     for words in (
         ("submit", "tagged.yaml"),

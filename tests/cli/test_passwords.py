@@ -116,7 +116,7 @@ def all_that_is_stored(url: str, server: PostgresServer) -> str:
     "url",
     [
         f"postgresql://u:{PASSWORD}@127.0.0.1:9/x",
-        f"postgresql://u@127.0.0.1:9/x?password={PASSWORD}&patience=60",
+        f"postgresql://u@127.0.0.1:9/x?password={PASSWORD}&timeout=60",
     ],
 )
 def test_a_password_among_the_arguments_vanishes_from_the_process_list(tmp_path: Path, url: str) -> None:
@@ -154,9 +154,9 @@ def test_a_password_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "url",
     [
-        f"postgresql://u:{PASSWORD}@localhost:1/x?patience=0",
-        f"postgresql://u:{PASSWORD}@localhost:1/x?patience=0&leese=4",
-        f"postgresql://u@localhost:1/x?password={PASSWORD}&patience=never",
+        f"postgresql://u:{PASSWORD}@localhost:1/x?timeout=0",
+        f"postgresql://u:{PASSWORD}@localhost:1/x?timeout=0&leese=4",
+        f"postgresql://u@localhost:1/x?password={PASSWORD}&timeout=never",
         f"postgresql://u:a?{PASSWORD}@localhost:1/x",
         f"postgresql:u:{PASSWORD}@localhost/x",
         f"mysql://u:{PASSWORD}@localhost/x",

@@ -236,7 +236,7 @@ def test_an_invalid_workflow_is_told_with_every_place(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_opened_is_a_matter_of_configuration(tmp_path: Path) -> None:
     write(tmp_path, "chain.yaml", CHAIN)
 
-    for url in ("postgresql://x/y?patience=0", "sqlite:///acts.py", "nowhere://x"):
+    for url in ("postgresql://x/y?timeout=0", "sqlite:///acts.py", "nowhere://x"):
         done = call(tmp_path, "run", "chain.yaml", "--store", url)
         assert done.returncode == 3 and done.stderr.startswith("holdfast: "), done.stderr
 

@@ -148,7 +148,7 @@ def chaos(
     seed: int,
     lease: float = 2.0,
     every: float = 1.0,
-    patience: float = 600.0,
+    timeout: float = 600.0,
     acts: tuple[str, ...] = ("kill", "freeze", "crash"),
 ) -> Report:
     """Submit runs, disturb the workers and the server until all are completed, and check what happened."""
@@ -162,7 +162,7 @@ def chaos(
     fleet = Fleet(url, ledger, steps, workers)
     began = time.monotonic()
     try:
-        while time.monotonic() - began < patience and not _all_completed(store, runs):
+        while time.monotonic() - began < timeout and not _all_completed(store, runs):
             time.sleep(every)
             fleet.revive()
             act = chance.choice(acts)

@@ -101,7 +101,7 @@ def test_chaos_strands_no_run_and_finishes_no_step_twice(
     tmp_path: Path, postgres_server: PostgresServer
 ) -> None:
     report = chaos(
-        postgres_server, tmp_path, runs=80, steps=20, workers=3, seed=7, lease=1.0, every=0.7, patience=200
+        postgres_server, tmp_path, runs=80, steps=20, workers=3, seed=7, lease=1.0, every=0.7, timeout=200
     )
 
     assert not report.problems and report.completed == 80, str(report)

@@ -471,7 +471,7 @@ def aged(store: Store, run: str, **age: float) -> None:
     """Make a run look untouched for a while."""
     known = store.runs(run=run)[0]
     old = time.time() - dt.timedelta(**age).total_seconds()
-    info = RunInfo(known.run, known.key, known.workflow, known.status, old, old, known.driver)
+    info = RunInfo(known.run, known.key, known.workflow, known.status, old, old, known.owner)
     head = list(store.read(run))[-1].seq
     assert store.commit([Append(run, head, [], info)]) == [None]
 

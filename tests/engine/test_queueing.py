@@ -48,7 +48,7 @@ def test_a_submitted_run_is_stored_and_waits_for_a_worker(store: Store) -> None:
 
     [info] = app.runs()
     assert (info.run, info.status, info.queue, info.priority) == (run_id, "queued", "night", 3)
-    assert info.due_at == tomorrow.timestamp() and info.tags == ("a", "b") and info.driver == ""
+    assert info.due_at == tomorrow.timestamp() and info.tags == ("a", "b") and info.owner == ""
     assert app.get_state(run_id) == {"n": 1}
     outcome = take_up(app, run_id)
     assert outcome.status == RunStatus.COMPLETED and outcome.state["n"] == 2
@@ -333,7 +333,7 @@ def test_a_drive_that_is_asked_to_hand_over_leaves_the_run_to_the_next_worker(
     run_id = app.submit({})
 
     assert take_up(app, run_id, hold=drives.append).status == RunStatus.QUEUED
-    assert app.runs()[0].status == "queued" and app.runs()[0].driver == ""
+    assert app.runs()[0].status == "queued" and app.runs()[0].owner == ""
     outcome = take_up(app, run_id)
 
     assert outcome.status == RunStatus.COMPLETED and outcome.state["n"] == 1

@@ -19,7 +19,7 @@ def test_a_run_that_is_driven_is_never_thought_to_wait(store: Store, policy: dic
 
     def look(state: Any, ctx: Any) -> None:
         (info,) = store.runs(run=ctx.run_id)
-        seen.append((info.status, bool(info.driver), has_owner(store, info)))
+        seen.append((info.status, bool(info.owner), has_owner(store, info)))
 
     graph = StateGraph(dict, name="w")
     graph.add_node("first", look).add_node("second", look)

@@ -41,7 +41,7 @@ def test_runs_that_others_finish_while_a_store_is_repaired_are_left_as_they_are(
     repair = repair_store(store, progress=others)
 
     assert repair.did_nothing and check_store(store).is_fine
-    assert {(info.status, info.tags, info.driver) for info in store.runs()} == {
+    assert {(info.status, info.tags, info.owner) for info in store.runs()} == {
         ("completed", ("important",), "")
     }
 

@@ -267,7 +267,7 @@ def sqlite(sqlite_url: str) -> Any:
     opened.close()
 
 
-@pytest.mark.parametrize("column", ["status", "workflow", "tags", "queue", "driver"])
+@pytest.mark.parametrize("column", ["status", "workflow", "tags", "queue", "owner"])
 def test_a_damaged_row_of_facts_is_refused_by_readers_and_found(sqlite: SqliteStore, column: str) -> None:
     made(sqlite)
     made(sqlite, "other")

@@ -70,7 +70,7 @@ def test_a_damaged_run_goes_on_as_a_new_one_from_its_last_good_entry(store: Stor
 
     assert repair.new_run == "r-repaired"
     info = store.runs(run="r-repaired")[0]
-    assert (info.status, info.workflow, info.tags, info.driver) == ("interrupted", "graph", ("mine",), "")
+    assert (info.status, info.workflow, info.tags, info.owner) == ("interrupted", "graph", ("mine",), "")
     assert app.get_state("r-repaired")["log"] == ["a", "b"]
     assert app.resume("r-repaired").state["log"] == ["a", "b", "c", "d"]
     assert isinstance(store, FileStore) or contents(store, "r") == before
@@ -197,13 +197,13 @@ def test_damaged_snapshots_are_written_anew_and_the_old_bytes_kept(
 
 def test_facts_are_made_what_the_journal_says(memory: MemoryStore) -> None:
     made(memory)
-    memory._runs["r"].info = replace(memory._runs["r"].info, status="running", workflow="x", driver="{}")
+    memory._runs["r"].info = replace(memory._runs["r"].info, status="running", workflow="x", owner="{}")
 
     repair = repair_run(memory, "r")
 
     assert repair.done == ("its facts agree with its journal again",) and check_store(memory).is_fine
     info = memory.runs(run="r")[0]
-    assert (info.status, info.workflow, info.driver, info.tags) == ("completed", "graph", "", ("mine",))
+    assert (info.status, info.workflow, info.owner, info.tags) == ("completed", "graph", "", ("mine",))
 
 
 def test_a_damaged_row_of_facts_is_righted(sqlite_url: str) -> None:

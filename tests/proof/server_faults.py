@@ -78,7 +78,7 @@ def _partitions(scene: Scene, is_full: bool, times: int) -> None:
 
 def _fleet(scene: Scene, is_full: bool, times: int) -> None:
     if is_full:
-        fleet(scene, runs=times or 150, workers=4, rain=0.03, patience=600.0)
+        fleet(scene, runs=times or 150, workers=4, rain=0.03, timeout=600.0)
     else:
         fleet(scene, runs=times or 4, workers=2, rain=0.05, every=3.0, acts=("kill",))
 

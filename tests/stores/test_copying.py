@@ -111,7 +111,7 @@ def check_copies(source_url: str, target_url: str) -> None:
     assert told == [("good", 1, 4), ("bad", 2, 4), ("asked", 3, 4), ("long", 4, 4)]
     for run in ("good", "bad", "asked", "long"):
         assert contents(target, run) == contents(source, run)
-        assert facts(target, run) == dataclasses.replace(facts(source, run), driver="")
+        assert facts(target, run) == dataclasses.replace(facts(source, run), owner="")
     entries, snapshots, marks, _ = contents(target, "long")
     copied = {run.run: run for run in report.runs}["long"]
     assert copied.entries == len(entries) > 60 and copied.size == sum(len(each.body) for each in entries)
@@ -332,7 +332,7 @@ def test_a_run_under_way_is_copied_as_far_as_it_is_and_the_copy_can_be_resumed(
     assert copied.outcome == "copied" and f"process {driver.pid}" in copied.note
     assert "steps run twice" in copied.note
     assert list(target.read("live"))[:-1] == list(source.read("live"))
-    assert facts(target, "live").status == "interrupted" and facts(target, "live").driver == ""
+    assert facts(target, "live").status == "interrupted" and facts(target, "live").owner == ""
     assert outcomes(source, target) == {"live": "unchanged"}
 
     (tmp_path / "open").touch()
@@ -414,7 +414,7 @@ def dead(store: Store, run: str) -> None:
     """A run of a queue whose worker died."""
     asking(store).invoke({}, run_id=run)
     last = list(store.read(run))[-1]
-    gone = dataclasses.replace(facts(store, run), status="running", queue="mail", driver="")
+    gone = dataclasses.replace(facts(store, run), status="running", queue="mail", owner="")
     assert store.commit([Append(run, last.seq, [], gone)]) == [None]
 
 
@@ -436,7 +436,7 @@ def test_a_plain_copy_of_a_queued_run_is_not_run_twice(source: Store, target: St
 
     assert claimable(source, "r") and not claimable(target, "r")
     assert facts(target, "r") == dataclasses.replace(
-        facts(source, "r"), status="interrupted", queue="", due_at=None, driver=""
+        facts(source, "r"), status="interrupted", queue="", due_at=None, owner=""
     )
     assert outcomes(source, target, move=True) == {"r": "moved"}
     now = facts(target, "r")
@@ -450,7 +450,7 @@ def test_a_run_whose_worker_died_is_queued_again_where_it_is_moved_to(source: St
     assert outcomes(source, target, move=True) == {"r": "moved"}
 
     now = facts(target, "r")
-    assert (now.status, now.queue, now.driver) == ("queued", "mail", "")
+    assert (now.status, now.queue, now.owner) == ("queued", "mail", "")
     assert asyncio.run(asking(target).aexecute("r")).status == "paused"
     assert asking(target).resume("r", answer="go").state["log"] == ["a", "go", "c"]
 

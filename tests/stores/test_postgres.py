@@ -403,10 +403,10 @@ def test_a_commit_whose_reply_got_lost_is_recognised_by_the_journal(
     assert store.runs(run="lost and found") == [info("lost and found")]
 
 
-def test_a_server_that_stays_away_is_reported_after_the_patience_is_over(
+def test_a_server_that_stays_away_is_reported_after_the_timeout(
     postgres_url: str, postgres_server: PostgresServer
 ) -> None:
-    store = PostgresStore(f"{postgres_url}&patience=0.2")
+    store = PostgresStore(f"{postgres_url}&timeout=0.2")
     create(store)
     postgres_server.stop()
     try:
@@ -448,12 +448,12 @@ def test_closing_ends_a_wait_for_the_server(postgres_url: str, postgres_server: 
         (("postgres@", "nobody@"), r'role "nobody" does not exist; create the role'),
         (
             ("schema=", "leese=4&schema="),
-            r"no parameter 'leese'; did you mean lease\? \(ours: schema, namespace, lease, patience; .* libpq\)",
+            r"no parameter 'leese'; did you mean lease\? \(ours: schema, namespace, lease, timeout; .* libpq\)",
         ),
         (("schema=", "port=x&schema="), "is not a URL that PostgreSQL understands"),
         (("schema=", "schema=pg_mine"), "cannot be the schema"),
         (("schema=", f"schema={'x' * 51}"), "at most 50 bytes"),
-        (("schema=", "patience=soon&schema="), "patience=soon is not a number of seconds"),
+        (("schema=", "timeout=soon&schema="), "timeout=soon is not a number of seconds"),
         (("schema=", "lease=0&schema="), "lease=0 is not a number of seconds, at least 0.1"),
     ],
 )
@@ -486,7 +486,7 @@ def test_a_password_is_never_shown(text: str, caplog: pytest.LogCaptureFixture) 
     assert address.parameters["password"] == "sécret"
     assert "cret" not in repr(address) + shown_url(text)
     with pytest.raises(StoreError) as caught:
-        PostgresStore(f"{text}{'&' if '?' in text else '?'}patience=0")
+        PostgresStore(f"{text}{'&' if '?' in text else '?'}timeout=0")
     told = "".join(traceback.format_exception(caught.value)) + caplog.text
     assert "cret" not in told.replace(text, "") and "nowhere.invalid" in told
 
@@ -552,9 +552,9 @@ def test_a_value_that_cannot_be_stored_undoes_its_batch_and_the_store_stays_usab
 @pytest.mark.parametrize("odd", ["a\0b", "\1", "\1\1\0\1\2\0\0", "\0"])
 def test_any_text_can_be_a_fact(store: PostgresStore, odd: str) -> None:
     facts = info(
-        "r", workflow=odd, status=odd, driver=odd, tags=(odd, "b"), queue=odd, priority=-3, due_at=2.5
+        "r", workflow=odd, status=odd, owner=odd, tags=(odd, "b"), queue=odd, priority=-3, due_at=2.5
     )
-    create(store, "r", **{name: getattr(facts, name) for name in ("workflow", "status", "driver", "tags")})
+    create(store, "r", **{name: getattr(facts, name) for name in ("workflow", "status", "owner", "tags")})
     store.commit([Append("r", 1, [], facts)])
 
     assert store.runs(workflow=odd, status=[odd]) == store.runs(status=["x", odd]) == [facts]

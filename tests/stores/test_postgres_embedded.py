@@ -168,7 +168,7 @@ def test_a_schema_can_be_asked_for_its_version_without_opening_a_store(folder: P
     [
         ("pg-embedded:", "names no folder; write pg-embedded:PATH"),
         ("pg-embedded:///", "names no folder"),
-        ("pg-embedded:/x?host=y", "'host' is no parameter here; known: schema, namespace, lease, patience"),
+        ("pg-embedded:/x?host=y", "'host' is no parameter here; known: schema, namespace, lease, timeout"),
         ("pg-embedded:/dev/null/x", "cannot use /dev/null/x for a server: Not a directory"),
     ],
 )

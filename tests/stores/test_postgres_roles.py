@@ -121,14 +121,14 @@ def test_a_member_sees_nothing_of_another_namespace_even_with_sql_of_its_own(
 
 
 FORBIDDEN = (
-    "INSERT INTO run (namespace, run, key, workflow, status, created_at, updated_at, driver) "
+    "INSERT INTO run (namespace, run, key, workflow, status, created_at, updated_at, owner) "
     "VALUES ('theirs', 'x', 'x', '', '', 1, 1, '')",
     "INSERT INTO entry VALUES ({no}, 99, 1, '', '', '')",
     "INSERT INTO snapshot VALUES ({no}, 99, 1, '', '')",
     "INSERT INTO inbox VALUES ({no}, 99, 1, '', gen_random_uuid())",
     "INSERT INTO lease (id, namespace, host, pid, until) VALUES (gen_random_uuid(), 'theirs', '', 1, now())",
     "INSERT INTO queue (namespace, name) VALUES ('theirs', 'x')",
-    "INSERT INTO run (no, namespace, run, key, workflow, status, created_at, updated_at, driver) "
+    "INSERT INTO run (no, namespace, run, key, workflow, status, created_at, updated_at, owner) "
     "OVERRIDING SYSTEM VALUE VALUES ({no} + 1, 'ours', 'x', 'x', '', '', 1, 1, '')",
     "UPDATE run SET no = DEFAULT",
     "UPDATE run SET namespace = 'theirs'",
@@ -275,7 +275,7 @@ BAD_FACTS = {
     "a due time that is none": "due_at = 'nan'",
     "a key of another length": r"key = '\x01'",
     "no key at all": "key = ''",
-    "a driver that is none": """driver = '{"pid": 999999999999999999999999, "lease": "zzz"}'""",
+    "a driver that is none": """owner = '{"pid": 999999999999999999999999, "lease": "zzz"}'""",
 }
 
 BAD_ENTRIES = {

@@ -187,7 +187,7 @@ def test_the_views_tell_in_plain_sql_how_runs_stand(store: PostgresStore) -> Non
         "flow",
         "paused",
     )
-    assert run["driver_pid"] is None and run["driver_is_live"] is False
+    assert run["owner_pid"] is None and run["owner_is_live"] is False
     assert run["created_at"] <= run["updated_at"] and run["due_at"] is None
 
     listed = app.checkpoints("r")
@@ -236,10 +236,10 @@ def test_the_view_of_runs_says_whether_their_driver_is_alive(store: PostgresStor
         ("odd", '{"pid": "x", "lease": "nonsense"}'),
         ("none", ""),
     ):
-        create(store, run, driver=driver)
+        create(store, run, owner=driver)
     other.close()
 
-    live = rows(store, "SELECT run, driver_host, driver_pid, driver_is_live FROM runs")
+    live = rows(store, "SELECT run, owner_host, owner_pid, owner_is_live FROM runs")
     assert {tuple(row.values()) for row in live} == {
         ("mine", "here", 7, True),
         ("theirs", "there", 8, False),
@@ -251,7 +251,7 @@ def test_the_view_of_runs_says_whether_their_driver_is_alive(store: PostgresStor
 def test_lists_and_marks_of_large_stores_are_read_through_an_index(store: PostgresStore) -> None:
     with store.transaction() as connection:
         connection.execute(
-            "INSERT INTO run (namespace, run, key, workflow, status, created_at, updated_at, driver, head) "
+            "INSERT INTO run (namespace, run, key, workflow, status, created_at, updated_at, owner, head) "
             "SELECT CASE WHEN n % 7 = 0 THEN 'other' ELSE 'default' END, 'r' || n, int8send(n), 'w' || n % 50, "
             "CASE WHEN n % 100 = 0 THEN 'failed' ELSE 'completed' END, n, n, '', 0 FROM generate_series(1, 5000) AS n"
         )

@@ -330,7 +330,7 @@ def test_a_short_lock_by_another_program_is_waited_for(path: Path, store: Sqlite
 
 
 def test_a_lock_that_never_ends_is_reported_with_what_to_do(path: Path) -> None:
-    store = SqliteStore(path, patience=0.1)
+    store = SqliteStore(path, timeout=0.1)
     create(store)
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
@@ -363,7 +363,7 @@ def test_opening_gives_up_on_a_file_that_stays_locked(path: Path) -> None:
     other.execute("BEGIN EXCLUSIVE")
 
     with pytest.raises(StoreError, match=r"runs\.db stayed locked"):
-        SqliteStore(path, patience=0.1)
+        SqliteStore(path, timeout=0.1)
 
     other.close()
 
@@ -373,10 +373,10 @@ def test_opening_insists_where_sqlite_itself_would_not_wait(
 ) -> None:
     open_for_real, refusals = sqlite_file._opened, [apsw.BusyError("busy"), apsw.ProtocolError("protocol")]
 
-    def refuse_twice(path: Path, patience: float) -> apsw.Connection:
+    def refuse_twice(path: Path, timeout: float) -> apsw.Connection:
         if refusals:
             raise refusals.pop()
-        return open_for_real(path, patience)
+        return open_for_real(path, timeout)
 
     monkeypatch.setattr(sqlite_file, "_opened", refuse_twice)
     store = SqliteStore(path)

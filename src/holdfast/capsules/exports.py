@@ -149,7 +149,7 @@ class Exportable:
         """What its sender should know."""
         store = self.journal.store
         if has_owner(store, self.info):
-            who = describe(self.info.driver)
+            who = describe(self.info.owner)
             yield (
                 f"{who} goes on with it; the capsule ends at entry {self.facts.last}, and if that is resumed too, "
                 "steps run twice"

@@ -323,7 +323,7 @@ class _Import:
         for known in self._target.runs(run=self._info.run):
             if has_owner(self._target, known):
                 raise RunConflict(
-                    f"run {known.run!r} in {self._target.url} is being executed by {describe(known.driver)}; import it "
+                    f"run {known.run!r} in {self._target.url} is being executed by {describe(known.owner)}; import it "
                     "when that has stopped"
                 )
 

@@ -129,9 +129,7 @@ def _record_pause(writer: Writer, step: Step, block_id: str, prompt: str) -> Non
     now, root = clock.time(), writer.run.root
     writer.record(Paused(f"{step.id}:{block_id}", "ask", step.id, step.node, block_id, prompt, since=now))
     writer.record(RunEnded(RunStatus.PAUSED))
-    writer.set_info(
-        dataclasses.replace(writer.info, status=RunStatus.PAUSED.value, updated_at=now, driver="")
-    )
+    writer.set_info(dataclasses.replace(writer.info, status=RunStatus.PAUSED.value, updated_at=now, owner=""))
     writer.mark(encode_mark(root.waves, [], [step.node], ""))
 
 

@@ -267,7 +267,7 @@ def latest_unfinished(store: Store) -> RunInfo:
     for info in store.runs(status=[RunStatus.RUNNING]):
         if stopped and stopped[0].updated_at >= info.updated_at:
             break
-        if not is_alive(info.driver, store):
+        if not is_alive(info.owner, store):
             return info
     if stopped:
         return stopped[0]

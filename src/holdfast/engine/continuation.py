@@ -178,7 +178,7 @@ async def go_on(
         writer.record(records.RunEnded(RunStatus.INTERRUPTED))
     writer.record(records.Resumed(owner, approve, encoded))
     running, now = RunStatus.RUNNING.value, clock.time()
-    writer.set_info(dataclasses.replace(info, status=running, updated_at=now, driver=owner, due_at=None))
+    writer.set_info(dataclasses.replace(info, status=running, updated_at=now, owner=owner, due_at=None))
     policy = settings.policy
     saves_late = caller.idle_timeout is not None and not policy.saves_wave(1)
     if policy.on_save_error == "continue" or saves_late:

@@ -198,7 +198,7 @@ def has_owner(store: Store, info: RunInfo) -> bool:
     """Return True if a run is executing: in this process, or in another that is alive as far as can be told."""
     if active_runs.find(store, info.run) is not None:
         return True
-    return info.status == RunStatus.RUNNING and is_alive(info.driver, store)
+    return info.status == RunStatus.RUNNING and is_alive(info.owner, store)
 
 
 OLD_NEWS, LOOKS = 0.1, 3

@@ -90,10 +90,10 @@ def as_journalled(loaded: Loaded) -> Loaded:
 
     Its plain facts were read a moment earlier, and another process may have resumed the run in between.
     """
-    facts, status, driver = loaded.info, str(loaded.run.status), loaded.run.owner
-    if facts.status == status and facts.driver == driver:
+    facts, status, owner = loaded.info, str(loaded.run.status), loaded.run.owner
+    if facts.status == status and facts.owner == owner:
         return loaded
-    facts = dataclasses.replace(facts, status=status, driver=driver)
+    facts = dataclasses.replace(facts, status=status, owner=owner)
     return dataclasses.replace(loaded, info=facts)
 
 

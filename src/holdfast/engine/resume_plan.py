@@ -453,7 +453,7 @@ class _Planner:
         """Return the run as it will be when it goes on."""
         settings, run = self._settings, copy_run(self._run)
         if has_owner(settings.journal.store, self._info) and not self._options.takeover and not self._forks:
-            self._refused = self._refused or f"it is being executed by {describe(self._info.driver)}"
+            self._refused = self._refused or f"it is being executed by {describe(self._info.owner)}"
         try:
             self._refuse_other_workflow()
             self._prepare(run, back)

@@ -212,13 +212,13 @@ class Runner:
         """Refuse a run that another process is executing, as far as can be told from here."""
         if active_runs.find(self._store, info.run) is not None:
             raise self._own_already(info.run)
-        if takeover or info.status != RunStatus.RUNNING or not is_alive(info.driver, self._store):
+        if takeover or info.status != RunStatus.RUNNING or not is_alive(info.owner, self._store):
             return
         certain, hopeless = ", as far as can be told from here", "is known to be dead"
-        if is_here(info.driver):
+        if is_here(info.owner):
             certain, hopeless = ", which is alive", "hangs for good"
         raise RunConflict(
-            f"run {info.run!r} is being executed by {describe(info.driver)}{certain}; wait for it, or cancel the "
+            f"run {info.run!r} is being executed by {describe(info.owner)}{certain}; wait for it, or cancel the "
             f"run; if that process {hopeless}, take it over",
             remedies=Remedy("resume", info.run, {"takeover": True}),
         )

@@ -48,7 +48,7 @@ class Place:
     def on(self, info: RunInfo, status: RunStatus = RunStatus.QUEUED) -> RunInfo:
         """Return the facts of a run that waits here."""
         place = dataclasses.replace(info, queue=self.queue, priority=self.priority, due_at=self.due_at)
-        return dataclasses.replace(place, status=status.value, updated_at=clock.time(), driver="")
+        return dataclasses.replace(place, status=status.value, updated_at=clock.time(), owner="")
 
 
 def _due_at(when: When) -> float | None:

@@ -312,14 +312,14 @@ class _Transfer:
         outcome = CopyOutcome.COPIED if relation is Relation.ABSENT else CopyOutcome.UPDATED
         note = ""
         if has_owner(self.source, info):
-            note = f"{describe(info.driver)} goes on with it; if the copy is resumed too, steps run twice"
+            note = f"{describe(info.owner)} goes on with it; if the copy is resumed too, steps run twice"
         return _told(info, outcome, brought, note)
 
     def _facts(self, info: RunInfo) -> RunInfo:
         """The facts of the copy while the original is there: workers of the target leave it alone."""
         info = dataclasses.replace(info, origin=self.origin or info.origin)
         if info.status == RunStatus.COMPLETED:
-            return dataclasses.replace(info, driver="")
+            return dataclasses.replace(info, owner="")
         status, at = RunStatus(info.status), info.updated_at
         under_way = status == RunStatus.RUNNING
         if under_way:
@@ -329,7 +329,7 @@ class _Transfer:
         left = under_way or info.run in self.asked
         if self.move and info.queue and status == RunStatus.INTERRUPTED and left:
             status = RunStatus.QUEUED
-        return dataclasses.replace(info, status=status.value, updated_at=at, driver="", queue="", due_at=None)
+        return dataclasses.replace(info, status=status.value, updated_at=at, owner="", queue="", due_at=None)
 
     def _give_up(self, info: RunInfo, facts: RunInfo, brought: Brought) -> None:
         """Leave a run to its copy, once that was read back."""
@@ -409,7 +409,7 @@ class _Transfer:
 
 def _still_driven(info: RunInfo, wait: float) -> str:
     return (
-        f"{describe(info.driver)} drives it and did not pause within {wait:g} s; it was asked to: "
+        f"{describe(info.owner)} drives it and did not pause within {wait:g} s; it was asked to: "
         "move it when it has paused"
     )
 

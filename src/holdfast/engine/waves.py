@@ -233,7 +233,7 @@ class Ending:
             times = [pause.expires_at for pause in run.pauses.values() if pause.expires_at is not None]
             due_at = min(times, default=None)
         now = clock.time()
-        facts = dataclasses.replace(writer.info, status=str(status), updated_at=now, driver="", due_at=due_at)
+        facts = dataclasses.replace(writer.info, status=str(status), updated_at=now, owner="", due_at=due_at)
         writer.together(lambda: self._record_end(RunEnded(status, fault, node), facts))
         if due_at is None:
             self._saving.settings.journal.deadlines.forget(self._saving.run_id)

@@ -22,7 +22,7 @@ LASTS = 60.0
 # Of the statement: only a time that stays the same within it can be looked up in an index.
 _NOW = "extract(epoch FROM statement_timestamp())::double precision"
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_LEASE = f'substring(run.driver FROM \'"lease": "({_UUID})"\')::uuid'
+_LEASE = f'substring(run.owner FROM \'"lease": "({_UUID})"\')::uuid'
 _FREE = (
     "run.held IS NULL AND (run.claim_until IS NULL OR run.claim_until <= clock_timestamp() OR (run.claim IS NOT NULL "
     "AND NOT EXISTS (SELECT FROM lease WHERE lease.id = run.claim AND lease.until > clock_timestamp())))"

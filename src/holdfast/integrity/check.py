@@ -404,8 +404,8 @@ class RunCheck:
             )
         if info.status != run.status and not {info.status, str(run.status)} <= _WAITING_FOR_WORKERS:
             self._report(Part.FACTS, f"its facts say that it is {info.status}, its journal {run.status}")
-        elif info.status == RunStatus.RUNNING and info.driver != run.owner:
-            self._report(Part.FACTS, "its facts name another driver than its journal")
+        elif info.status == RunStatus.RUNNING and info.owner != run.owner:
+            self._report(Part.FACTS, "its facts name another owner than its journal")
         if self.first is not None and self.first.seq == 1 and info.parent != self.parent_of(self.first):
             self._report(Part.FACTS, "its facts name another run that it was forked from than its journal")
         if tags := missing_tags(info, run):

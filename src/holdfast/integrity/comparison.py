@@ -106,7 +106,7 @@ def corrected(
         info,
         workflow=run.workflow,
         status=info.status if waits else str(run.status),
-        driver=run.owner if run.status == RunStatus.RUNNING else "",
+        owner=run.owner if run.status == RunStatus.RUNNING else "",
         parent=info.parent if parent is None else parent,
     )
     if not seen.problem:

@@ -69,7 +69,7 @@ class NewRun:
             key=self._key,
             status=status.value,
             updated_at=time.time(),
-            driver="",
+            owner="",
             queue="",
             due_at=None,
         )
@@ -246,9 +246,7 @@ class _RunRepair:
         check, report, error = checked
         info = check.info
         if has_owner(self._journal.store, info):
-            raise RunConflict(
-                f"run {info.run!r} is being executed by {describe(info.driver)}; pause it first"
-            )
+            raise RunConflict(f"run {info.run!r} is being executed by {describe(info.owner)}; pause it first")
         if error is not None:
             raise error
         if check.sealed or (check.first_sealed and self._journal.seal is None):
@@ -270,7 +268,7 @@ class _RunRepair:
             self._new_run = NewRun(self._journal, self._inspector, info, report).write()
         tags = (*info.tags, f"{REPAIRED_AS}{self._new_run or NOTHING}")
         damaged = RunStatus.DAMAGED.value
-        facts = dataclasses.replace(info, status=damaged, driver="", queue="", due_at=None, tags=tags)
+        facts = dataclasses.replace(info, status=damaged, owner="", queue="", due_at=None, tags=tags)
         try:
             self._put_facts(check, facts)
         except HoldfastError:

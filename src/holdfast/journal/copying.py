@@ -232,7 +232,7 @@ def bring(
     parts = _whole(source, info) if after is None else _following(source, info.run, after)
     last, shared, entries, size = after, after, 0, 0
     unfinished = dataclasses.replace(
-        facts, status=RunStatus.INTERRUPTED.value, queue="", due_at=None, driver=""
+        facts, status=RunStatus.INTERRUPTED.value, queue="", due_at=None, owner=""
     )
     for page, is_last in _pages(parts):
         snapshots = _snapshots(source, info.run, page)
@@ -261,7 +261,7 @@ def change_facts(store: Store, facts: RunInfo, last: Entry) -> None:
 
 def close_run(store: Store, info: RunInfo, last: Entry, seal: Seal | None) -> None:
     """End a run that is complete elsewhere, so that nobody can advance it here; a `Conflict` if somebody did."""
-    facts = dataclasses.replace(info, status=RunStatus.CANCELLED.value, driver="", updated_at=clock.time())
+    facts = dataclasses.replace(info, status=RunStatus.CANCELLED.value, owner="", updated_at=clock.time())
     _commit(store, info.run, last, [ending(last, MOVED, bodies_in(store, info, seal))], facts)
 
 

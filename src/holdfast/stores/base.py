@@ -54,7 +54,7 @@ class RunInfo:
     status: str
     created_at: float
     updated_at: float
-    driver: str = ""
+    owner: str = ""
     tags: tuple[str, ...] = ()
     queue: str = ""
     priority: int = 0

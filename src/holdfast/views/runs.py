@@ -93,7 +93,7 @@ def _readable_line(info: RunInfo, newest: Checkpoint | None, alive: bool | None)
         run_id=info.run,
         workflow=info.workflow,
         status=RunStatus(info.status),
-        driver=Driver.read(info.driver, alive),
+        driver=Driver.read(info.owner, alive),
         started_at=when(info.created_at),
         updated_at=max(when(info.updated_at), newest.created_at) if newest else when(info.updated_at),
         wave=newest.run_wave if newest else 0,
@@ -109,10 +109,10 @@ def _looked_after(journal: Journal, info: RunInfo, is_alive: IsAlive | None) -> 
     """A run's facts and whether its driver lives. One that seems dead may just have ended: it is read again."""
     if is_alive is None or info.status != RunStatus.RUNNING:
         return info, None
-    if is_alive(info.driver):
+    if is_alive(info.owner):
         return info, True
     info = journal.info(info.run)
-    return (info, is_alive(info.driver)) if info.status == RunStatus.RUNNING else (info, None)
+    return (info, is_alive(info.owner)) if info.status == RunStatus.RUNNING else (info, None)
 
 
 def find_run_info(journal: Journal, target: str) -> RunInfo:

@@ -22,8 +22,8 @@ ACTS = {"stop": "immediate shutdown and restart", "kill": "a backend killed with
 class _Crew:
     """Threads that execute one run after the other until they are stopped."""
 
-    def __init__(self, scene: Scene, patience: float) -> None:
-        self._scene, self._patience = scene, patience
+    def __init__(self, scene: Scene, timeout: float) -> None:
+        self._scene, self._timeout = scene, timeout
         self._over = threading.Event()
         self.finished: list[tuple[str, Trial, str]] = []
         self.errors: list[BaseException] = []
@@ -46,7 +46,7 @@ class _Crew:
 
     def _drive(self, workflow: str, wanted: str) -> None:
         try:
-            url = self._scene.url(patience=self._patience)
+            url = self._scene.url(timeout=self._timeout)
             while not self._over.is_set():
                 self._once(workflow, wanted, url)
         except BaseException as error:
@@ -66,9 +66,9 @@ class _Crew:
             store.close()
 
 
-def crashes(scene: Scene, times: int, patience: float, workflows: Iterable[str] = DRIVERS) -> None:
-    """Crash this often while `workflows` are executed by owners with this patience; then check every run."""
-    crew = _Crew(scene, patience)
+def crashes(scene: Scene, times: int, timeout: float, workflows: Iterable[str] = DRIVERS) -> None:
+    """Crash this often while `workflows` are executed by owners with this timeout; then check every run."""
+    crew = _Crew(scene, timeout)
     crew.start(workflows)
     for _ in range(times):
         time.sleep(scene.chance.uniform(0.02, 0.25))
@@ -77,13 +77,13 @@ def crashes(scene: Scene, times: int, patience: float, workflows: Iterable[str] 
             scene.server.restart("immediate")
         elif not _kill_a_backend(scene):
             continue
-        scene.tally.hit("crashes", f"{ACTS[act]}{'' if patience else ', also while resuming'}")
+        scene.tally.hit("crashes", f"{ACTS[act]}{'' if timeout else ', also while resuming'}")
     _wait_until_up(scene)
     crew.stop()
     for error in crew.errors:
         raise error
     for workflow, trial, wanted in crew.finished:
-        finish(scene, trial, "crashes", workflow, wanted, f"patience {patience}, {trial.run}", patience > 0)
+        finish(scene, trial, "crashes", workflow, wanted, f"timeout {timeout}, {trial.run}", timeout > 0)
 
 
 def _kill_a_backend(scene: Scene) -> bool:

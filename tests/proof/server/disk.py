@@ -71,9 +71,9 @@ class Full:
         server: PostgresServer,
         fill: Callable[[], None],
         free: Callable[[], None],
-        patience: float = 0.0,
+        timeout: float = 0.0,
     ) -> None:
-        self.server, self.fill, self.free, self.patience = server, fill, free, patience
+        self.server, self.fill, self.free, self.timeout = server, fill, free, timeout
 
 
 def full_disks(tally: Tally, times: int, *, always_only: bool = False) -> None:
@@ -90,7 +90,7 @@ def full_disks(tally: Tally, times: int, *, always_only: bool = False) -> None:
 
 def _fill_often(tally: Tally, disk: Full, name: str, times: int) -> None:
     server = disk.server
-    with Witnessed(server.url("proof", patience=disk.patience)) as store:
+    with Witnessed(server.url("proof", timeout=disk.timeout)) as store:
         first = Trial("bulky", f"{name}-undisturbed", store)
         wanted = first.drive(store).state
         tally.judge("disk", "bulky", name, first.check("").violations)
@@ -211,7 +211,7 @@ def _limited_files() -> Iterator[Full]:
             with _file_limit(max(_SEGMENT, int(largest))):
                 server.restart()
 
-        yield Full(server, fill, server.restart, patience=20.0)  # For it restarts to be limited.
+        yield Full(server, fill, server.restart, timeout=20.0)  # For it restarts to be limited.
 
 
 @contextmanager

@@ -156,12 +156,12 @@ class Stale:
     """An owner in a thread, held at gates, and its result."""
 
     def __init__(
-        self, pair: Pair, run: str, *held: str, patience: float = 60.0, is_heir: bool = False
+        self, pair: Pair, run: str, *held: str, timeout: float = 60.0, is_heir: bool = False
     ) -> None:
         gates.clear()
         gates.update({node: Gate() for node in held})
         self.gates = dict(gates)
-        self.store = Witnessed(pair.url(patience=patience, lease=1))
+        self.store = Witnessed(pair.url(timeout=timeout, lease=1))
         self.trial = Trial("gated", run, self.store)
         self.store.ledger = self.trial.ledger
         self.ended: object = None
@@ -227,7 +227,7 @@ def _goes_on_by_itself(tally: Tally, pair: Pair) -> None:
 def _the_old_primary_comes_back(tally: Tally, pair: Pair) -> None:
     """Two servers believe that they are the primary: a commit on the old one is acknowledged to nobody."""
     pair.primary.start()
-    store = Witnessed(pair.primary.url(SCHEMA, patience=0))
+    store = Witnessed(pair.primary.url(SCHEMA, timeout=0))
     trial = Trial("chain", "split", store)
     store.ledger = trial.ledger
     app = trial.workflow.graph.compile(store)
@@ -268,8 +268,8 @@ def asynchronous(tally: Tally, *, is_overtaken: bool = True) -> None:
         pair.promote()
         tally.hit("failover", "asynchronous replica promoted without the last commits")
         # With an heir that has come just as far, only what the entries say tells the two histories apart.
-        # It has another patience, and so another URL, for it stands for another process.
-        heir = Stale(pair, "lost", "s2", is_heir=True, patience=59.0) if is_overtaken else None
+        # It has another timeout, and so another URL, for it stands for another process.
+        heir = Stale(pair, "lost", "s2", is_heir=True, timeout=59.0) if is_overtaken else None
         if heir is not None:
             heir.at("s2")
             tally.hit("failover", "and another driver has come just as far as the first had")
@@ -278,7 +278,7 @@ def asynchronous(tally: Tally, *, is_overtaken: bool = True) -> None:
         violations = []
         if not isinstance(ended, RunConflict) or "restored to an earlier time" not in str(ended):
             violations.append(Violation(FENCE, f"the loss was not noticed: {ended}"))
-        with Witnessed(pair.url(patience=30)) as store:
+        with Witnessed(pair.url(timeout=30)) as store:
             again = Trial("gated", "lost", store)
             if heir is None:
                 again.take_over(store)
@@ -318,7 +318,7 @@ def zombie(tally: Tally) -> None:
         tally.hit("failover", "a driver wakes up after the fail-over, and its run is another's")
         held, shut = dict(gates), driver.gates["s2"]
         gates.clear()
-        with Witnessed(pair.url(patience=30)) as heir:
+        with Witnessed(pair.url(timeout=30)) as heir:
             again = Trial("gated", "slept", heir)
             app = again.workflow.graph.compile(heir)
             outcome = app.resume("slept", takeover=True)

@@ -30,7 +30,7 @@ class _Through(PostgresServer):
         return f"{self._scene.way}&schema={schema}{given}"
 
 
-def fleet(scene: Scene, runs: int, workers: int, rain: float, patience: float = 300.0, **given: Any) -> None:
+def fleet(scene: Scene, runs: int, workers: int, rain: float, timeout: float = 300.0, **given: Any) -> None:
     """Submit runs and let workers execute them while statements are disturbed with the probability `rain`."""
     tally = scene.tally
     scene.proxy.arm(rain=rain)
@@ -43,7 +43,7 @@ def fleet(scene: Scene, runs: int, workers: int, rain: float, patience: float = 
             workers=workers,
             seed=tally.seed,
             lease=1.0,
-            patience=patience,
+            timeout=timeout,
             **given,
         )
     tally.struck("fleet", scene.proxy.struck)

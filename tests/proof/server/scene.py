@@ -46,9 +46,9 @@ class Scene:
         return f"{self.way}&schema={self.schema}{given}"
 
     @contextmanager
-    def store(self, patience: float, **parameters: object) -> Iterator[Witnessed]:
+    def store(self, timeout: float, **parameters: object) -> Iterator[Witnessed]:
         """A store of one's own, through the proxy."""
-        store = Witnessed(self.url(patience=patience, **parameters))
+        store = Witnessed(self.url(timeout=timeout, **parameters))
         try:
             yield store
         finally:

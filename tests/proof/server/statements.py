@@ -95,10 +95,10 @@ def every_arrival(scene: Scene, workflow: str = "chain", connections: int = 4, s
     ]
     plans += [({at: act}, {}) for act in Act for at in range(1, statements + 1)]
     for acts, arrivals in plans:
-        for mode, patience in MODES.items():
+        for mode, timeout in MODES.items():
             trial = scene.trial(workflow)
             scene.proxy.arm(acts, arrivals)
-            with _opened(scene, patience) as store:
+            with _opened(scene, timeout) as store:
                 trial.drive(store)
                 struck = list(scene.proxy.struck)
             place = f"{mode}: {acts or arrivals}"
@@ -111,13 +111,13 @@ def every_arrival(scene: Scene, workflow: str = "chain", connections: int = 4, s
 class _opened:
     """A store that is opened as often as it takes; each refusal is a clear error."""
 
-    def __init__(self, scene: Scene, patience: float) -> None:
-        self._scene, self._patience = scene, patience
+    def __init__(self, scene: Scene, timeout: float) -> None:
+        self._scene, self._timeout = scene, timeout
 
     def __enter__(self) -> Witnessed:
         for _ in range(5):
             try:
-                self._store = Witnessed(self._scene.url(patience=self._patience))
+                self._store = Witnessed(self._scene.url(timeout=self._timeout))
                 return self._store
             except StoreError:
                 self._scene.tally.stops += 1

@@ -76,7 +76,7 @@ PLANTED = (
         "a run is taken from a live owner",
         "finished",
         "engine/runner.py",
-        "        if takeover or info.status != RunStatus.RUNNING or not is_alive(info.driver, self._store):\n",
+        "        if takeover or info.status != RunStatus.RUNNING or not is_alive(info.owner, self._store):\n",
         "        if True:\n",
         _PROOF,
     ),

@@ -278,7 +278,7 @@ def stats(session: Session) -> None:
 def _owners(store: Store) -> dict[str, int]:
     """Return the live processes that execute runs, each with how many."""
     running = [info for info in store.runs(status=[RunStatus.RUNNING.value]) if has_owner(store, info)]
-    return dict(Counter(describe(info.driver) for info in running).most_common())
+    return dict(Counter(describe(info.owner) for info in running).most_common())
 
 
 def _stats_facts(usage: Usage, url: str, owners: dict[str, int]) -> list[tuple[str, str]]:

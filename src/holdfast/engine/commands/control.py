@@ -327,7 +327,7 @@ def apply_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | N
         stop = RunStatus.QUEUED  # A worker looks what there is to do now.
     if stop is not None:
         writer.record(RunEnded(stop))
-        info = dataclasses.replace(info, status=stop.value, driver="", due_at=None)
+        info = dataclasses.replace(info, status=stop.value, owner="", due_at=None)
     writer.set_info(info)
     writer.flush()
     return run.inbox_seen > seen
@@ -414,7 +414,7 @@ def _stop_elsewhere(journal: Journal, run_id: str, command: RunCommand, codec: C
     loaded = load_latest(journal, info, codec)
     info = loaded.info
     refuse_finished(info)
-    if info.status == RunStatus.RUNNING and is_alive(info.driver, journal.store):
+    if info.status == RunStatus.RUNNING and is_alive(info.owner, journal.store):
         raise RunConflict(f"run {run_id!r} was resumed by another process just now; ask again")
     status = _status_after(command.kind, info.status, info)
     if status is None:
@@ -432,7 +432,7 @@ def _append(
         writer.record(record)
     info = dataclasses.replace(loaded.info, updated_at=clock.time())
     if status is not None:
-        info = dataclasses.replace(info, status=status.value, driver="", due_at=None)
+        info = dataclasses.replace(info, status=status.value, owner="", due_at=None)
     writer.set_info(info)
     writer.flush()
 

@@ -67,7 +67,7 @@ class Access(NamedTuple):
 def refuse_owned(store: Store, info: RunInfo, alternative: str = "") -> None:
     """Raise `RunConflict` if a process executes a run."""
     if has_owner(store, info):
-        who = f" by {describe(info.driver)}" if info.driver else ""
+        who = f" by {describe(info.owner)}" if info.owner else ""
         raise RunConflict(
             f"run {info.run!r} is being executed{who}; pause or cancel it first"
             + (f", or, while it goes on, {alternative}" if alternative else "")
@@ -102,7 +102,7 @@ def update_state(access: Access, run_id: str, edit: Edit) -> str:
         status = _next_status(info, paused=bool(writer.run.pauses))
         writer.record(RunEnded(status))
         due_at = info.due_at if info.status == RunStatus.QUEUED else None
-        facts = dataclasses.replace(facts, status=status.value, driver="", due_at=due_at)
+        facts = dataclasses.replace(facts, status=status.value, owner="", due_at=due_at)
     writer.mark(mark if mark is not None else mark_of(writer.run))
     writer.set_info(facts)
     writer.flush()

@@ -245,7 +245,7 @@ def _reset(
     writer.record(record)
     writer.record(ended)
     writer.mark(_mark_at(access.journal, source) or mark_of(writer.run))
-    writer.set_info(dataclasses.replace(facts, status=str(ended.status), driver="", updated_at=clock.time()))
+    writer.set_info(dataclasses.replace(facts, status=str(ended.status), owner="", updated_at=clock.time()))
     writer.flush()
     return checkpoint_id(loaded.info.key, writer.seq)
 

@@ -29,7 +29,7 @@ LONGEST_SCHEMA = 50
 Given = Sequence[tuple[str, str]]
 
 _URL = re.compile(r"(postgres(?:ql)?)://([^?]*)(?:\?(.*))?", re.DOTALL | re.IGNORECASE)
-OWN_PARAMETERS = ("schema", "namespace", "lease", "patience")
+OWN_PARAMETERS = ("schema", "namespace", "lease", "timeout")
 _SECRET = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
 _DEFAULTS: Mapping[str, str] = {
@@ -54,12 +54,12 @@ class Address:
     schema: str
     namespace: str
     lease: float
-    patience: float
+    timeout: float
     parameters: Mapping[str, str] = field(repr=False)
 
 
 def read_address(url: str, namespace: str | None = None) -> Address:
-    """Return the address of `postgresql://…?schema=…&namespace=…&lease=…&patience=…`.
+    """Return the address of `postgresql://…?schema=…&namespace=…&lease=…&timeout=…`.
 
     Other parameters go to libpq as they are. `Address.url` has no password: it opens the same store again in
     this process, which remembers the password, and elsewhere with `PGPASSWORD` or a password file.
@@ -76,7 +76,7 @@ def read_address(url: str, namespace: str | None = None) -> Address:
         _schema(own.get("schema", DEFAULT_SCHEMA), shown),
         name,
         _seconds("lease", own.get("lease", "15"), 0.1, shown),
-        _seconds("patience", own.get("patience", "60"), 0.0, shown),
+        _seconds("timeout", own.get("timeout", "60"), 0.0, shown),
         MappingProxyType(_parameters(base, given, shown)),
     )
 

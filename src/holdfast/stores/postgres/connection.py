@@ -200,10 +200,10 @@ class Server:
             self._host.revive()
             return psycopg.connect(**self.address.parameters, autocommit=True)  # type: ignore[arg-type]
 
-    def retry(self, attempt: Callable[[], Result], patience: float | None = None) -> Result:
-        """Repeat `attempt` while the server is away, up to the address's patience, or while others clash with it."""
+    def retry(self, attempt: Callable[[], Result], timeout: float | None = None) -> Result:
+        """Repeat `attempt` while the server is away, up to the address's timeout, or while others clash with it."""
         began, delay = time.monotonic(), 0.02
-        limit = self.address.patience if patience is None else patience
+        limit = self.address.timeout if timeout is None else timeout
         warned = False
         while True:
             self.check_open()
@@ -243,14 +243,14 @@ class Connections:
         _abandoned.extend(getattr(self, "_idle", ()))
         self._idle: list[Connection] = []
 
-    def run(self, action: Callable[[Connection], Result], patience: float | None = None) -> Result:
+    def run(self, action: Callable[[Connection], Result], timeout: float | None = None) -> Result:
         """Return what `action` returns for a connection; retry on another if the server goes away meanwhile."""
 
         def attempt() -> Result:
             with self.borrowed() as connection:
                 return action(connection)
 
-        return self.server.retry(attempt, patience)
+        return self.server.retry(attempt, timeout)
 
     @contextmanager
     def borrowed(self) -> Iterator[Connection]:

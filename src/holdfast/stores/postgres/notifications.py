@@ -203,7 +203,7 @@ class Announcer:
         while told := self._next(told_at):
             told_at = time.monotonic()
             try:
-                self._connections.run(partial(_tell, told), patience=1.0)
+                self._connections.run(partial(_tell, told), timeout=1.0)
             except (StoreError, OSError) as error:
                 logger.info("a change could not be announced: %s", error)
 

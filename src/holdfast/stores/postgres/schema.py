@@ -133,8 +133,8 @@ def _topic_key(connection: Connection, namespace: str) -> bytes:
 
 EMBEDDED = "pg-embedded:"
 
-OPENING_PATIENCE = 10.0
-"""The seconds that opening a store waits for its server, if its patience is longer."""
+OPENING_TIMEOUT = 10.0
+"""The seconds that opening a store waits for its server, if its timeout is longer."""
 
 _FOLDER = re.compile(r"(?://(?=/|~|\.))?([^?]*)(?:\?(.*))?", re.DOTALL)
 
@@ -145,7 +145,7 @@ def stored_version(url: str) -> int:
     connections = Connections(server)
     try:
         return connections.run(
-            lambda connection: read_version(connection, server.address), opening_patience(server)
+            lambda connection: read_version(connection, server.address), opening_timeout(server)
         )
     finally:
         server.close()
@@ -153,9 +153,9 @@ def stored_version(url: str) -> int:
         server.leave()
 
 
-def opening_patience(server: Server) -> float:
+def opening_timeout(server: Server) -> float:
     """Return how long the first connection is waited for."""
-    return min(OPENING_PATIENCE, server.address.patience)
+    return min(OPENING_TIMEOUT, server.address.timeout)
 
 
 def server_at(url: str, namespace: str | None = None) -> Server:

@@ -36,7 +36,7 @@ from holdfast.stores.maintenance import Footprint, RunSize
 from holdfast.stores.postgres.connection import Connection, Connections, Server, explain
 from holdfast.stores.postgres.leases import LeaseKeeper
 from holdfast.stores.postgres.notifications import Announcer, Look, Topics, Watch
-from holdfast.stores.postgres.schema import opening_patience, prepare, server_at
+from holdfast.stores.postgres.schema import opening_timeout, prepare, server_at
 from holdfast.stores.postgres.writing import FACTS, WriteConnection, from_column, to_column
 from holdfast.values import RunStatus
 
@@ -110,7 +110,7 @@ def read_facts(row: Row) -> RunInfo:
         run=from_column(facts.run),
         workflow=from_column(facts.workflow),
         status=from_column(facts.status),
-        driver=from_column(facts.driver),
+        owner=from_column(facts.owner),
         tags=tuple(from_column(tag) for tag in facts.tags),
         queue=from_column(facts.queue),
         origin=from_column(facts.origin),
@@ -121,7 +121,7 @@ class PostgresStore(BaseStore):
     """A store in a schema of a PostgreSQL database, of which it sees one namespace.
 
     `url` is `postgresql://…` with, beside what libpq knows, `schema` (default `holdfast`), `namespace`,
-    `lease` (the lease timeout in seconds before another worker takes over, 15) and `patience` (the
+    `lease` (the lease timeout in seconds before another worker takes over, 15) and `timeout` (the
     seconds to wait for a server that went away, 60); or `pg-embedded:PATH`. Every method waits for a server that
     restarts meanwhile. `store.url` never has a password: it opens the same store again
     in this process, and elsewhere with `PGPASSWORD` or a password file.
@@ -142,7 +142,7 @@ class PostgresStore(BaseStore):
         self._close = weakref.finalize(self, self._parts.close)
         try:
             key = self._connections.run(
-                lambda connection: prepare(connection, address), opening_patience(self._server)
+                lambda connection: prepare(connection, address), opening_timeout(self._server)
             )
         except BaseException:
             self._close()

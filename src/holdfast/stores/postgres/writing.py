@@ -175,7 +175,7 @@ def facts_of(info: RunInfo) -> Values:
         "status": to_column(info.status),
         "created_at": info.created_at,
         "updated_at": info.updated_at,
-        "driver": to_column(info.driver),
+        "owner": to_column(info.owner),
         "tags": [to_column(tag) for tag in info.tags],
         "queue": to_column(info.queue),
         "priority": info.priority,

@@ -15,7 +15,7 @@ CREATE TABLE run (
     status      text COLLATE "C" NOT NULL,
     created_at  double precision NOT NULL,
     updated_at  double precision NOT NULL,
-    driver      text NOT NULL,
+    owner       text NOT NULL,
     tags        text[] COLLATE "C" NOT NULL DEFAULT '{}',
     queue       text COLLATE "C" NOT NULL DEFAULT '',
     priority    integer NOT NULL DEFAULT 0,
@@ -35,13 +35,13 @@ CREATE INDEX run_by_status ON run (namespace, status, updated_at DESC, run);
 CREATE INDEX run_forks ON run (namespace, parent) WHERE parent <> '';
 CREATE INDEX run_by_tag ON run USING gin (tags);
 
--- What workers look for: what is queued, what may have lost its driver, what sleeps until a time. The most
+-- What workers look for: what is queued, what may have lost its owner, what sleeps until a time. The most
 -- urgent of many that are queued, in all queues or in one, is found without sorting them.
 CREATE INDEX run_urgent ON run (namespace, priority DESC, (coalesce(due_at, created_at)), no)
     WHERE status = 'queued' AND queue <> '';
 CREATE INDEX run_queued ON run (namespace, queue, priority DESC, (coalesce(due_at, created_at)), no)
     WHERE status = 'queued' AND queue <> '';
-CREATE INDEX run_driven ON run (namespace, queue) WHERE status = 'running' AND queue <> '';
+CREATE INDEX run_owned ON run (namespace, queue) WHERE status = 'running' AND queue <> '';
 CREATE INDEX run_asleep ON run (namespace, due_at) WHERE status = 'paused' AND due_at IS NOT NULL;
 
 -- Made last: among indexes that seem equally good, as all do while a table is empty, PostgreSQL takes the
@@ -95,7 +95,7 @@ CREATE TABLE lease (
 -- Whoever works in one namespace writes any values there. The views of the owner are over all namespaces, so no value
 -- may make them fail: what is no time, no key or no mark is NULL.
 
-CREATE FUNCTION moment(seconds double precision) RETURNS timestamptz
+CREATE FUNCTION as_time(seconds double precision) RETURNS timestamptz
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN CASE WHEN seconds BETWEEN -62135596800 AND 253402214400 THEN to_timestamp(seconds) END;
 
@@ -189,7 +189,7 @@ CREATE FUNCTION texts(list jsonb) RETURNS text[]
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN ARRAY(SELECT jsonb_array_elements_text(list));
 
--- How runs stand. `driver_is_live` says whether the process that drives a run gave a sign of life in time.
+-- Runs. `owner_is_live` says whether the owner of a run renewed its lease in time.
 CREATE VIEW runs WITH (security_invoker = true) AS
 SELECT
     run.run,
@@ -197,19 +197,19 @@ SELECT
     run.workflow,
     run.status,
     run.tags,
-    moment(run.created_at) AS created_at,
-    moment(run.updated_at) AS updated_at,
+    as_time(run.created_at) AS created_at,
+    as_time(run.updated_at) AS updated_at,
     run.queue,
     run.priority,
-    CASE WHEN run.due_at IS NOT NULL THEN moment(least(run.due_at, 253402214400)) END AS due_at,
+    CASE WHEN run.due_at IS NOT NULL THEN as_time(least(run.due_at, 253402214400)) END AS due_at,
     run.held,
     run.strikes,
-    substring(run.driver FROM '"host": *"([^"]*)"') AS driver_host,
-    substring(run.driver FROM '"pid": *([0-9]{1,18})')::bigint AS driver_pid,
-    coalesce(lease.until > clock_timestamp(), false) AS driver_is_live,
+    substring(run.owner FROM '"host": *"([^"]*)"') AS owner_host,
+    substring(run.owner FROM '"pid": *([0-9]{1,18})')::bigint AS owner_pid,
+    coalesce(lease.until > clock_timestamp(), false) AS owner_is_live,
     (SELECT parent.run FROM run AS parent WHERE parent.namespace = run.namespace AND parent.key = run.parent) AS forked_from
 FROM run
-LEFT JOIN lease ON lease.id = substring(run.driver FROM '"lease": *"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')::uuid
+LEFT JOIN lease ON lease.id = substring(run.owner FROM '"lease": *"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')::uuid
     AND lease.namespace = run.namespace;
 
 -- Every place where a run can be resumed, looked at or forked. `bytes` is what it added to the journal.
@@ -224,7 +224,7 @@ SELECT
     texts(said -> 'nodes') AS nodes,
     texts(said -> 'next') AS next,
     said ->> 'frame' AS frame,
-    moment(entry.at) AS created_at,
+    as_time(entry.at) AS created_at,
     octet_length(entry.body) AS bytes
 FROM run
 JOIN entry ON entry.run_no = run.no

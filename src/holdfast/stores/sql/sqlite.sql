@@ -10,7 +10,7 @@ CREATE TABLE runs (
     status     TEXT NOT NULL,
     created_at REAL NOT NULL,
     updated_at REAL NOT NULL,
-    driver     TEXT NOT NULL,
+    owner      TEXT NOT NULL,
     tags       TEXT NOT NULL,
     queue      TEXT NOT NULL,
     priority   INTEGER NOT NULL,

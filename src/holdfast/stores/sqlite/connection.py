@@ -121,33 +121,33 @@ _SCRIPT = Path(__file__).parents[1] / "sql" / "sqlite.sql"
 Result = TypeVar("Result")
 
 
-def connect(path: Path, patience: float) -> apsw.Connection:
-    """Open `path` as a Holdfast database, waiting up to `patience` seconds for others.
+def connect(path: Path, timeout: float) -> apsw.Connection:
+    """Open `path` as a Holdfast database, waiting up to `timeout` seconds for others.
 
     Creates the file (readable by its owner only), its folder and its tables. Refuses, untouched, a file that
     is no database, belongs to another program, or was made by another version.
     """
-    return _insisting(lambda: _opened(path, patience), path, patience)
+    return _insisting(lambda: _opened(path, timeout), path, timeout)
 
 
-def connect_held(path: Path, patience: float) -> tuple[apsw.Connection, Hold]:
+def connect_held(path: Path, timeout: float) -> tuple[apsw.Connection, Hold]:
     """Open `path` as `connect` does, and hold it for as long as the connection is open."""
-    return _insisting(lambda: _held(path, patience), path, patience)
+    return _insisting(lambda: _held(path, timeout), path, timeout)
 
 
-def _insisting(opening: Callable[[], Result], path: Path, patience: float) -> Result:
+def _insisting(opening: Callable[[], Result], path: Path, timeout: float) -> Result:
     """Repeat `opening` while others hold the file in ways that SQLite's own waiting does not cover."""
     _make_file(path)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         try:
             return opening()
         except BUSY as error:
             if time.monotonic() >= deadline:
-                raise failure(error, path, patience) from error
+                raise failure(error, path, timeout) from error
             time.sleep(random.uniform(0.001, 0.02))
         except apsw.Error as error:
-            raise failure(error, path, patience) from error
+            raise failure(error, path, timeout) from error
         except OSError as error:
             raise StoreError(
                 f"cannot open {path}: {error}; close files or raise their limit, and try again"
@@ -169,7 +169,7 @@ def _make_file(path: Path) -> None:
         raise StoreError(f"cannot create {path}: {error.strerror}; {remedy}") from error
 
 
-def failure(error: Exception, path: Path, patience: float) -> StoreError:
+def failure(error: Exception, path: Path, timeout: float) -> StoreError:
     """Return a `StoreError` that says what went wrong with the database, and the remedy."""
     match error:
         case apsw.CorruptError():
@@ -178,7 +178,7 @@ def failure(error: Exception, path: Path, patience: float) -> StoreError:
             return StoreError(f"{path} is not a SQLite database; choose another path")
         case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
             return StoreError(
-                f"{path} stayed locked by another program for {patience:g} s; "
+                f"{path} stayed locked by another program for {timeout:g} s; "
                 "end whatever holds it (a shell, a backup, a stuck process) and resume"
             )
         case apsw.FullError():
@@ -218,10 +218,10 @@ def roll_back(connection: apsw.Connection) -> None:
             connection.execute("ROLLBACK")
 
 
-def _opened(path: Path, patience: float) -> apsw.Connection:
+def _opened(path: Path, timeout: float) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
-        connection.set_busy_timeout(int(patience * 1000))
+        connection.set_busy_timeout(int(timeout * 1000))
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         connection.execute("PRAGMA cell_size_check = ON")
@@ -237,8 +237,8 @@ def _opened(path: Path, patience: float) -> apsw.Connection:
     return connection
 
 
-def _held(path: Path, patience: float) -> tuple[apsw.Connection, Hold]:
-    connection = _opened(path, patience)
+def _held(path: Path, timeout: float) -> tuple[apsw.Connection, Hold]:
+    connection = _opened(path, timeout)
     try:
         return connection, Hold(path)
     except BaseException as error:

@@ -61,9 +61,9 @@ class SqliteInspector(TableInspector):
     STRAY = "FROM {table} WHERE id >> 32 NOT IN (SELECT no FROM runs NOT INDEXED)"
     store: SqliteStore
 
-    def __init__(self, store: SqliteStore, patience: float) -> None:
+    def __init__(self, store: SqliteStore, timeout: float) -> None:
         super().__init__(store)
-        self._reader = connect(store.path, patience)
+        self._reader = connect(store.path, timeout)
         self._limit = StepLimit(self._reader, store.path)
         self._numbers: dict[str, int] = {}
 
@@ -248,4 +248,4 @@ def _readable_facts(row: Sequence[Any]) -> RunInfo | None:
         tags = tuple(str(tag) for tag in json.loads(values["tags"]))
     except (ValueError, TypeError):
         tags = ()
-    return RunInfo(**{**values, "tags": tags, "driver": ""})
+    return RunInfo(**{**values, "tags": tags, "owner": ""})

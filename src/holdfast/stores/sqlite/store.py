@@ -90,18 +90,18 @@ _FILTERS = {
 class SqliteStore(BaseStore):
     """A store in the SQLite file at `path`, which is created with its folder if missing.
 
-    Any number of processes may share the file; a second writer waits, up to `patience` seconds.
+    Any number of processes may share the file; a second writer waits, up to `timeout` seconds.
     Survives `os.fork`: connections are closed before it and opened again on the next use. Each further
     namespace is a file of its own, `runs@NAME.db` beside `runs.db`.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, patience: float = 60.0, namespace: str = DEFAULT_NAMESPACE
+        self, path: str | os.PathLike[str], *, timeout: float = 60.0, namespace: str = DEFAULT_NAMESPACE
     ) -> None:
         place = Path(path).expanduser().resolve()
         super().__init__(own_url(f"sqlite:///{place}", namespace), check_namespace(namespace))
         self.path = file_of(place, namespace)
-        self._patience = patience
+        self._timeout = timeout
         self._pid = os.getpid()
         self._abandoned: list[object] = []
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
@@ -126,7 +126,7 @@ class SqliteStore(BaseStore):
         try:
             answers = writer.commit(appends)
         except (apsw.Error, UnicodeError) as error:
-            raise failure(error, self.path, self._patience) from error
+            raise failure(error, self.path, self._timeout) from error
         self._check_hold()
         return answers
 
@@ -197,7 +197,7 @@ class SqliteStore(BaseStore):
         from holdfast.stores.sqlite.integrity import SqliteInspector
 
         self._check_open()
-        return SqliteInspector(self, self._patience)
+        return SqliteInspector(self, self._timeout)
 
     def change(self, action: Callable[[Writer], Result]) -> Result:
         """Return what `action` returns for the writer, in a transaction that is durable, all or nothing."""
@@ -208,7 +208,7 @@ class SqliteStore(BaseStore):
         try:
             answer = writer.transact(True, lambda: action(writer))
         except (apsw.Error, UnicodeError) as error:
-            raise failure(error, self.path, self._patience) from error
+            raise failure(error, self.path, self._timeout) from error
         self._check_hold()
         return answer
 
@@ -254,7 +254,7 @@ class SqliteStore(BaseStore):
         if self._writer is None:
             if is_lost(self.path):  # SQLite shares its memory among all that have a file open.
                 raise _replaced(self.path)
-            connection, self._hold = connect_held(self.path, self._patience)
+            connection, self._hold = connect_held(self.path, self._timeout)
             self._writer = Writer(connection)
         return self._writer
 
@@ -268,7 +268,7 @@ class SqliteStore(BaseStore):
             self._reader.close(True)
             self._reader = None
         if self._reader is None:
-            reader = connect(self.path, self._patience)
+            reader = connect(self.path, self._timeout)
             self._limit = StepLimit(reader, self.path)
             self._reader = reader
         self._limit.begin()
@@ -276,7 +276,7 @@ class SqliteStore(BaseStore):
         try:
             answer = question(self._reader)
         except (apsw.Error, UnicodeError) as error:
-            raise failure(error, self.path, self._patience) from error
+            raise failure(error, self.path, self._timeout) from error
         self._is_reading = False
         return answer
 

@@ -88,7 +88,7 @@ def facts_row(info: RunInfo, head: int) -> tuple[Any, ...]:
     times = (float(info.created_at), float(info.updated_at))
     due_at = None if info.due_at is None else float(info.due_at)
     place = (info.queue, info.priority, due_at, info.parent, info.origin)
-    values = (info.workflow, info.status, *times, info.driver, tags, *place)
+    values = (info.workflow, info.status, *times, info.owner, tags, *place)
     return (*values, head, _sum_of(info.run, values, head))
 
 

@@ -88,7 +88,7 @@ class Appending(Opening):
         restart.
         """
         first, second = entry(1, b"\0binary\xff", None), Entry(2, 2.5, b"", b"", b"")
-        facts = info("r", driver="host/1", created_at=1.25)
+        facts = info("r", owner="host/1", created_at=1.25)
 
         assert store.commit([Append("r", 0, [first, second], facts, [snapshot(2)])]) == [None]
 
@@ -108,7 +108,7 @@ class Appending(Opening):
 
     def test_a_stale_append_is_refused_and_told_the_head(self, store: Store) -> None:
         """The append is the fence: one whose `after` is not the last seq is refused with a `Conflict` that
-        tells the head; else two drivers both advance a run.
+        tells the head; else two owners both advance a run.
         """
         create(store, upto=3)
 
@@ -274,7 +274,7 @@ class Appending(Opening):
         """
         create(store)
         key = info("r").key
-        changed = info("r", key=b"otherkey", workflow="w2", status="failed", updated_at=9.0, driver="d")
+        changed = info("r", key=b"otherkey", workflow="w2", status="failed", updated_at=9.0, owner="d")
 
         assert store.commit([Append("r", 1, [], changed)]) == [None]
         assert reopen().runs() == [replace(changed, key=key)]
