@@ -25,6 +25,7 @@ LAYERS = (
     {"demo", "testing", "tracing"},
     {"fleet"},
     {"workflows"},
+    {"graph.configured"},
     {"graph.builder"},
     {"checkpoints", "capsules", "integrity"},
     {"engine"},

@@ -41,7 +41,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "pause_workflow resume_workflow",
         "checkpoints.store": "CheckpointData CheckpointStore PauseMetadata",
         "engine.retention": "periodic_cleanup",
-        "graph.builder": "ConfiguredGraph",
+        "graph.configured": "ConfiguredGraph",
     },
     "holdfast.fleet": {
         "fleet.catalog": "Catalog",

@@ -11,6 +11,6 @@ from holdfast.checkpoints.store import CheckpointData as CheckpointData
 from holdfast.checkpoints.store import CheckpointStore as CheckpointStore
 from holdfast.checkpoints.store import PauseMetadata as PauseMetadata
 from holdfast.engine.retention import periodic_cleanup as periodic_cleanup
-from holdfast.graph.builder import ConfiguredGraph as ConfiguredGraph
+from holdfast.graph.configured import ConfiguredGraph as ConfiguredGraph
 
 __all__: list[str]

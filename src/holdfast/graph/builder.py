@@ -11,36 +11,26 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.interactive import GraphConfig
-from holdfast.checkpoints.store import CheckpointData, CheckpointStore
 from holdfast.engine.app import App
 from holdfast.engine.decide import Rules
 from holdfast.engine.environment import checked_facts
-from holdfast.engine.routing import RouteFailed
-from holdfast.engine.settings import ON_CHANGE, CheckpointPolicy, Outcome, Retention, Settings, one_of
+from holdfast.engine.settings import ON_CHANGE, CheckpointPolicy, Retention, Settings, one_of
 from holdfast.errors import (
-    CheckpointNotFound,
-    ExecutionError,
     GraphInvalid,
     HoldfastError,
-    Remedy,
-    RunFinished,
-    StoreError,
-    problem_of,
 )
-from holdfast.events import Event, Observer, get_observer, resolve_observer
+from holdfast.events import Event, Observer, resolve_observer
 from holdfast.graph.graph import Edge, Graph, Join, Migration, Node, Reconcile, Retry, Route
 from holdfast.graph.validation import check
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import Codec
 from holdfast.state.encryption import Seal
 from holdfast.state.schema import Schema
-from holdfast.state.state import State, origin_of
 from holdfast.state.types import BUILTIN
 from holdfast.stores import open_store
 from holdfast.stores.base import Store, is_in_memory
 from holdfast.suggestions import suggestion
-from holdfast.values import START, RunStatus
+from holdfast.values import START
 
 _GIVEN = ("state", "ctx", "config")
 
@@ -459,123 +449,3 @@ def _types(graph: Graph) -> Any:
         if node.graph is not None:
             types = types.including(_types(node.graph).classes())
     return types
-
-
-# `ConfiguredGraph`: a state graph made from a `GraphConfig`, which executes and resumes by itself.
-
-
-_NEXT = "failed to find next node after checkpoint: "
-
-
-class ConfiguredGraph(StateGraph):
-    """A `StateGraph` whose store, observer and limits come from a config.
-
-    It goes from node to node: of a node's edges, in the order they were added, the first whose predicate
-    is true is taken, and an edge without one is always true. Names in the config are resolved here, once.
-    """
-
-    def __init__(self, config: GraphConfig, schema: Any = None) -> None:
-        super().__init__(schema, name=config.name, max_iterations=config.max_iterations)
-        self.config = config
-        try:
-            self._observer = get_observer(config.observer)
-        except HoldfastError as error:
-            raise HoldfastError(f"failed to resolve observer: {error}") from error
-        try:
-            self._store = open_store(config.checkpoint.store if self.saves else "memory://")
-        except StoreError as error:
-            raise StoreError(f"failed to resolve checkpoint store: {problem_of(error)}") from error
-        self._app: App | None = None
-
-    @property
-    def saves(self) -> bool:
-        """Whether checkpoints are saved at all."""
-        return self.config.checkpoint.interval > 0
-
-    def add_edge(
-        self,
-        source: str | Iterable[str],
-        target: str,
-        when: Callable[..., Any] | None = None,
-        *,
-        label: str = "",
-    ) -> ConfiguredGraph:
-        """Let `target` follow `source` if `when`, a predicate on the state, is true or not given."""
-        if when is None and isinstance(source, str) and source != START:
-            when, label = _always, label or "always"
-        self._app = None
-        super().add_edge(source, target, when, label=label)
-        return self
-
-    def app(self) -> App:
-        """Return the graph, checked and compiled."""
-        if self._app is None:
-            policy = self.config.checkpoint.policy()
-            self._app = self.compile(self._store, policy=policy, observer=self._observer)
-        return self._app
-
-    def execute(self, state: Mapping[str, Any]) -> State:
-        """Run the graph from its entry point to an exit point, as the run `state.run_id`; the state there."""
-        run_id = origin_of(state).run_id if isinstance(state, State) else None
-        return _finished(self.app().invoke(state, run_id=run_id))
-
-    def resume(self, run_id: str) -> State:
-        """Go on with a run at the node after its last checkpoint; the state at an exit point."""
-        if not self.saves:
-            raise HoldfastError("checkpointing not enabled for this graph")
-        app = self.app()
-        saved = self._load(app, run_id)
-        self._refuse_dead_end(saved)
-        try:
-            return _finished(app.resume(run_id))
-        except ExecutionError as error:
-            if isinstance(error.cause, RouteFailed) and self._load(app, run_id).completed == saved.completed:
-                found = str(error.cause).replace("from node:", "from checkpoint node:")
-                raise ExecutionError(
-                    _NEXT + found,
-                    node=error.node,
-                    state=error.state,
-                    path=error.path,
-                    run_id=run_id,
-                    cause=error,
-                ) from error
-            raise
-
-    def _load(self, app: App, run_id: str) -> CheckpointData:
-        try:
-            found = CheckpointStore(app).load(run_id)
-        except StoreError as error:
-            raise type(error)(f"failed to load checkpoint: {problem_of(error)}") from error
-        if found is None:
-            raise CheckpointNotFound(f"failed to load checkpoint: checkpoint not found: {run_id}")
-        return found
-
-    def _refuse_dead_end(self, saved: CheckpointData) -> None:
-        node = origin_of(saved.state).checkpoint_node
-        if saved.current:
-            return
-        if saved.status == RunStatus.COMPLETED or node in self._exits:
-            raise RunFinished(f"{_NEXT}checkpoint was at exit point, execution already complete")
-        if node and not any(edge.source == node for edge in self._edges):
-            raise ExecutionError(
-                f"{_NEXT}no outgoing edges from checkpoint node: {node}",
-                node=node,
-                state=saved.state,
-                run_id=saved.run_id,
-            )
-
-
-def _always(state: Any) -> bool:
-    return True
-
-
-def _finished(outcome: Outcome) -> State:
-    if outcome.status in (RunStatus.CANCELLED, RunStatus.INTERRUPTED):
-        raise ExecutionError(
-            f"run {outcome.run_id!r}: context cancelled",
-            node=origin_of(outcome.state).checkpoint_node,
-            state=outcome.state,
-            run_id=outcome.run_id,
-            remedies=Remedy(text=f"resume it with resume({outcome.run_id!r})"),
-        )
-    return outcome.state
