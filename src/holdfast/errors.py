@@ -185,7 +185,7 @@ class ResourceExhausted(HoldfastError):
 
 
 class RunConflict(HoldfastError):
-    """Another driver advanced, or is driving, the same run; this one stopped before its next step."""
+    """Another process advanced, or executes, the same run; this execution stopped before its next step."""
 
     code = "run_conflict"
 
@@ -241,7 +241,7 @@ class CommandRefused(HoldfastError):
 
 
 class AnswerTimeout(HoldfastError):
-    """Nobody answered a question in time; raised in the node that asked it. A resume asks it anew."""
+    """Nobody answered a question in time; raised in the node that asked it. A resume asks it again."""
 
     code = "answer_timeout"
 

@@ -1,7 +1,7 @@
 """What a run tells the outside: typed events, observers, and their registry.
 
 There is one canonical set of dotted names (`EVENT_TYPES`). Names that other systems use for the
-same moments are aliases (`EVENT_ALIASES`): `event.matches("checkpoint_saved")` is true for a
+same events are aliases (`EVENT_ALIASES`): `event.matches("checkpoint_saved")` is true for a
 `checkpoint.save` event.
 """
 
@@ -101,7 +101,7 @@ class Event:
 
 @runtime_checkable
 class Observer(Protocol):
-    """Is told of every event as it happens, most of them on the run's own thread; it should return quickly.
+    """Receives every event as it happens, most of them on the run's own thread; it should return quickly.
 
     What nodes emit while they run side by side comes from their threads. What an observer raises is logged
     and never reaches the run. One with an attribute `wants`, a collection of types, may be spared others.

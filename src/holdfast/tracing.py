@@ -1,4 +1,4 @@
-"""Runs as OpenTelemetry traces: all drives of a run, in whatever process, are one trace."""
+"""Runs as OpenTelemetry traces: all executions of a run, in whatever process, are one trace."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ATTRIBUTES = (str, bool, int, float)
 
 
 class TraceObserver:
-    """Tells OpenTelemetry of runs: a span per drive, and in it a span per attempt of a step.
+    """Tells OpenTelemetry of runs: a span per execution, and in it a span per attempt of a step.
 
     The trace's id is computed from the run's, so that a run which is resumed, on this machine or another, goes on
-    in the trace that it began in, and steps that are kept appear in it once. A drive is linked to the span that was
-    current when it began. `provider` is where spans go; without one, OpenTelemetry's global one.
+    in the trace that it began in, and steps that are kept appear in it once. An execution is linked to the span that
+    was current when it began. `provider` is where spans go; without one, OpenTelemetry's global one.
     """
 
     wants = frozenset({*_BEGINS, *_ENDS, "node.start", "node.complete", "node.error", "pause"})
@@ -35,7 +35,7 @@ class TraceObserver:
         except ImportError:
             raise HoldfastError("traces need OpenTelemetry: pip install 'holdfast[otel]'") from None
         self._tracer: Tracer = trace.get_tracer("holdfast", tracer_provider=provider)
-        self._drives: dict[str, Span] = {}
+        self._executions: dict[str, Span] = {}
         self._steps: dict[tuple[str, str], Span] = {}
         self._lock = threading.Lock()
 
@@ -75,21 +75,21 @@ class TraceObserver:
         what = "run" if event.type == "graph.start" else "resume"
         workflow = event.data.get("workflow")
         attributes = {"holdfast.run": event.run_id, **({"holdfast.workflow": workflow} if workflow else {})}
-        self._drives[event.run_id] = self._tracer.start_span(
+        self._executions[event.run_id] = self._tracer.start_span(
             what, origin, attributes=attributes, links=links, start_time=_nanoseconds(event.timestamp)
         )
 
     def _start_step(self, event: Event) -> None:
         from opentelemetry import trace
 
-        drive = self._drives.get(event.run_id)
-        if drive is None:
+        execution = self._executions.get(event.run_id)
+        if execution is None:
             return
         self._end_span((event.run_id, _step(event)), event.timestamp)
         facts = {"holdfast.run": event.run_id, "holdfast.node": event.node, **_attributes(event)}
         self._steps[event.run_id, _step(event)] = self._tracer.start_span(
             event.node,
-            trace.set_span_in_context(drive),
+            trace.set_span_in_context(execution),
             attributes=facts,
             start_time=_nanoseconds(event.timestamp),
         )
@@ -103,9 +103,9 @@ class TraceObserver:
         self._end_span((event.run_id, _step(event)), event.timestamp)
 
     def _pause(self, event: Event) -> None:
-        drive = self._drives.get(event.run_id)
-        if drive is not None:
-            drive.add_event("pause", _attributes(event), _nanoseconds(event.timestamp))
+        execution = self._executions.get(event.run_id)
+        if execution is not None:
+            execution.add_event("pause", _attributes(event), _nanoseconds(event.timestamp))
         pause = str(event.data.get("pause") or "")
         for run, step in list(self._steps):
             if run == event.run_id and pause.startswith(f"{step}:"):
@@ -114,21 +114,21 @@ class TraceObserver:
             self._close(event.run_id, event.timestamp)
 
     def _end(self, event: Event) -> None:
-        drive = self._drives.get(event.run_id)
-        if drive is None:
+        execution = self._executions.get(event.run_id)
+        if execution is None:
             return
-        drive.set_attribute("holdfast.status", event.type.partition(".")[2])
+        execution.set_attribute("holdfast.status", event.type.partition(".")[2])
         if event.type == "graph.fail":
-            _blame(drive, event.data.get("error"))
+            _blame(execution, event.data.get("error"))
         self._close(event.run_id, event.timestamp)
 
     def _close(self, run_id: str, at: float) -> None:
         for run, step in list(self._steps):
             if run == run_id:
                 self._end_span((run, step), at)
-        drive = self._drives.pop(run_id, None)
-        if drive is not None:
-            drive.end(_nanoseconds(at))
+        execution = self._executions.pop(run_id, None)
+        if execution is not None:
+            execution.end(_nanoseconds(at))
 
     def _end_span(self, place: tuple[str, str], at: float) -> None:
         span = self._steps.pop(place, None)
@@ -137,7 +137,7 @@ class TraceObserver:
 
 
 def origin_of(run_id: str) -> SpanContext:
-    """What all drives of a run have as their parent: computed, so that nobody has to keep it."""
+    """What all executions of a run have as their parent: computed, so that nobody has to keep it."""
     from opentelemetry.trace import SpanContext, TraceFlags
 
     digest = hashlib.blake2b(

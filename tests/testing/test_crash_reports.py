@@ -83,7 +83,7 @@ def test_a_run_that_does_not_end_is_ended_in_fast_mode_too(
 
     assert 0 < still < 90  # The alarm that somebody else had set is as it was.
     assert "happened: the run did not end within 0.3 seconds" in text
-    assert "It fails without any crash: mend that first. Does a body wait or loop for ever?" in text
+    assert "It fails without any crash: fix that first. Does a body wait or loop for ever?" in text
     # An event loop was asked to end, not broken off between any two of its instructions.
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
@@ -232,7 +232,7 @@ def test_a_failure_is_shown_with_the_frames_of_its_author_and_no_others(mode: st
     assert f'File "{__file__}"' in text and 'raise KeyError("the reason")' in text
     assert "asyncio" not in text and "holdfast/engine" not in text
     assert (
-        "It fails without any crash: mend that first. what" not in text and "does a body rely on" not in text
+        "It fails without any crash: fix that first. what" not in text and "does a body rely on" not in text
     )
 
 

@@ -132,7 +132,7 @@ def test_a_store_that_keeps_its_promises_passes_and_one_that_breaks_one_is_told_
 
     said = " ".join(done.stdout.split())
     assert re.search(r"\b3 failed, \d\d passed", said) and "1 error" in said, done.stdout
-    assert "FAILED test_shop.py::TestNoFence::test_a_stale_append_is_refused_and_told_the_head" in said
+    assert "FAILED test_shop.py::TestNoFence::test_a_stale_append_is_refused_with_the_head" in said
     assert (
         "What a store promises: The append is the fence: one whose `after` is not the last seq is refused"
         in said

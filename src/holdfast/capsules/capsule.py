@@ -68,7 +68,7 @@ _MESSAGE = struct.Struct(">Q")
 class Facts:
     """The plain facts of a run that travel. `first` and `last` are those of its entries.
 
-    Its status is that of a run that nobody drives: `under_way` says that its journal ends in the middle of a drive.
+    Its status is that of a run without an owner: `under_way` says that its journal ends within an execution.
     """
 
     run: str
@@ -87,7 +87,7 @@ class Facts:
 
     @classmethod
     def of(cls, info: RunInfo, first: int, last: int, *, under_way: bool, namespace: str) -> Facts:
-        """Those of a stored run. Whoever drives it, or is to drive it, stays behind."""
+        """Return those of a stored run, without its owner and its queue."""
         return cls(
             namespace=namespace,
             run=info.run,
@@ -117,12 +117,12 @@ class Facts:
         )
 
 
-_DRIVEN = (RunStatus.RUNNING, RunStatus.QUEUED)
+_OWNED = (RunStatus.RUNNING, RunStatus.QUEUED)
 
 
 def stopped(status: str) -> str:
-    """The status of a run once nobody drives it, or is to."""
-    return (RunStatus.INTERRUPTED if status in _DRIVEN else RunStatus(status)).value
+    """Return the status of a run that has no owner."""
+    return (RunStatus.INTERRUPTED if status in _OWNED else RunStatus(status)).value
 
 
 def canonical(data: Any) -> bytes:
@@ -173,7 +173,7 @@ def _is_sound(facts: Facts) -> bool:
         and len(facts.key) == KEY_BYTES
         and facts.key[0] < 0x80
         and len(facts.parent) in (0, KEY_BYTES)
-        and facts.status in set(RunStatus) - set(_DRIVEN)
+        and facts.status in set(RunStatus) - set(_OWNED)
         and isinstance(facts.under_way, bool)
         and all(isinstance(at, float) and is_time(at) for at in (facts.created_at, facts.updated_at))
         and type(facts.first) is int
@@ -226,7 +226,7 @@ def read_snapshot(payload: bytes) -> Snapshot:
 
 
 def write_message(message: Message) -> bytes:
-    """A message as a section. When it came is not told: a store dates it when it gets it."""
+    """A message as a section. When it came is left out: a store dates it when it gets it."""
     return _MESSAGE.pack(message.number) + message.body
 
 
@@ -247,7 +247,7 @@ class FileOrigin:
 
     def __init__(self, path: Path) -> None:
         try:
-            # Asked before it is opened: opening a pipe waits for whoever writes into it.
+            # Asked before it is opened: opening a pipe waits for a writer.
             if not stat.S_ISREG(path.stat().st_mode):
                 raise CapsuleInvalid("it cannot be read: it is not a file")
             self._file = path.open("rb")
@@ -500,7 +500,7 @@ class Capsule:
 def check_claims(facts: Facts, run: RunState, fork: Forked | None) -> None:
     """Refuse facts that are not those of the run; `fork` is how its first entry refers to another, if it does."""
     said: list[tuple[str, object, object]] = [("workflow", facts.workflow, run.workflow)]
-    if facts.status != RunStatus.DAMAGED:  # Whoever repairs a store says so, and leaves the journal alone.
+    if facts.status != RunStatus.DAMAGED:  # A repair says so, and leaves the journal alone.
         said.append(("status", facts.status, stopped(run.status)))
         said.append(("being under way", facts.under_way, run.status == RunStatus.RUNNING))
     if facts.first == 1:

@@ -77,7 +77,7 @@ def export_run(
 ) -> ExportedRun:
     """Write a run into a capsule, a file that `import_run` reads into any store.
 
-    `sign` is the file of a private key (`make_key_pair`), `encrypt` a passphrase. A run that somebody drives is
+    `sign` is the file of a private key (`make_key_pair`), `encrypt` a passphrase. A run that has an owner is
     written as far as it is stored now. `seal` is the store's key, if it has one, by default that of HOLDFAST_KEY; only
     forks need it, since bodies stay sealed.
     """
@@ -155,11 +155,11 @@ class Exportable:
                 "steps run twice"
             )
         if self.is_sealed:
-            yield "its journal stays encrypted with the store's key; whoever imports it needs that HOLDFAST_KEY"
+            yield "its journal stays encrypted with the store's key; an import needs that HOLDFAST_KEY"
 
 
 def _settled(journal: Journal, run: str) -> Exportable:
-    """A run at a moment at which its facts and its journal fit."""
+    """Return a run whose facts and journal fit each other."""
     store, trouble = journal.store, None
     for _ in range(_TRIES):
         found = store.runs(run=run)

@@ -237,8 +237,8 @@ def _at(entry: Entry, kind: str) -> dict[str, Any]:
 def _checkpoint(info: RunInfo, entry: Entry) -> dict[str, Any]:
     found = read_mark(info.key, Mark(entry.seq, entry.at, entry.mark or b"", len(entry.body)), info.run)
     facts = {"checkpoint_id": found.id, "wave": found.wave, "nodes": found.nodes, "next": found.next}
-    told: dict[str, Any] = plain({**facts, "frame": found.frame, "bytes": found.size})
-    return _at(entry, "Checkpoint") | told
+    facts_shown: dict[str, Any] = plain({**facts, "frame": found.frame, "bytes": found.size})
+    return _at(entry, "Checkpoint") | facts_shown
 
 
 def _state(run: RunState) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def _state(run: RunState) -> dict[str, Any]:
 
 
 def _fields(record: Record, codec: Codec) -> dict[str, Any]:
-    """The fields of any record; what it began as is told by what it was begun from."""
+    """The fields of any record; what it began as follows from what it was begun from."""
     return {name: _plain(value, codec) for name, value in record._asdict().items() if name not in _LEFT_OUT}
 
 

@@ -24,7 +24,7 @@ from holdfast.capsules.capsule import (
 )
 from holdfast.capsules.format import Kind, Sink, Writer
 from holdfast.capsules.signing import Trust, demanded, fingerprint
-from holdfast.capsules.summary import LIMIT, decoded, flow_of, fold_capsule, open_capsule, reading, told
+from holdfast.capsules.summary import LIMIT, decoded, flow_of, fold_capsule, naming, open_capsule, reading
 from holdfast.engine.checkpoint_files import AGAIN, check_config
 from holdfast.engine.confirmation import digest_of
 from holdfast.engine.owner import describe, has_owner
@@ -51,14 +51,14 @@ from holdfast.journal.sealing import Bodies
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Conflict, Entry, Message, Snapshot, Store, namespace_of
 
-# A capsule's run under another id, or in another namespace: the same history, chained anew.
+# A capsule's run under another id, or in another namespace: the same history, chained again.
 
 
 def write_renamed(capsule: Capsule, run: str, namespace: str, sink: Sink, seal: Seal | None) -> None:
     """Write a capsule of the same run under another id, or for another namespace.
 
     The key of a run with another id is made of the old key and the new id, so that importing a capsule twice under one
-    id finds its run. Bodies that are sealed are sealed anew for their new place, which takes the key.
+    id finds its run. Bodies that are sealed are sealed again for their new place, which takes the key.
     """
     key = capsule.facts.key if run == capsule.facts.run else _key(capsule.facts.key, run)
     facts = dataclasses.replace(capsule.facts, run=run, key=key, namespace=namespace)
@@ -169,7 +169,7 @@ def import_run(
     encrypted with, if it is, by default that of HOLDFAST_KEY.
     """
     own = seal if seal is not None else Seal.from_environment(os.environ)
-    with told(path), open_capsule(path, passphrase, trust) as capsule:
+    with naming(path), open_capsule(path, passphrase, trust) as capsule:
         _check_name(capsule.facts.run if run_id is None else run_id)
         tallies = fold_capsule(capsule, own, max_state)
         run = None if tallies is None else tallies.run
@@ -198,8 +198,8 @@ def _left_out(capsule: Capsule, run: RunState | None, path: str | Path) -> tuple
     """Leave the commands out that wait in the inbox of a stranger's run; say so."""
     if run is None and capsule.message_count:
         raise CapsuleInvalid(
-            "its journal is encrypted, so that the commands which wait in its inbox cannot be told from those that it "
-            "has seen; set HOLDFAST_KEY to the key of the store that it is from, or trust it (--trust, trust=True)"
+            "its journal is encrypted, so that the commands which wait in its inbox cannot be distinguished from those "
+            "that it has seen; set HOLDFAST_KEY to the key of the store that it is from, or trust it"
         )
     left = capsule.admit(0 if run is None else run.inbox_seen)
     if not left:
@@ -266,7 +266,7 @@ class _Import:
         if relation is Relation.OTHER:
             raise self._other()
         if theirs is not None and relation is not Relation.AHEAD and self._is_in_the_way(relation, theirs):
-            self._refuse_driven()
+            self._refuse_owned()
             self._remove(theirs)
             brought = self._bring(None)
             return CopyOutcome.COPIED if relation is Relation.MARKED else CopyOutcome.UPDATED, brought
@@ -275,7 +275,7 @@ class _Import:
             if theirs is not None and relation is not Relation.AHEAD:
                 self._confirm(theirs)
             return CopyOutcome.UNCHANGED, None
-        self._refuse_driven()
+        self._refuse_owned()
         brought = self._bring(theirs)
         outcome = CopyOutcome.COPIED if relation is Relation.ABSENT else CopyOutcome.UPDATED
         return outcome, brought
@@ -312,14 +312,14 @@ class _Import:
         return compare(self._source, self._target, self._info, last, self._seal)
 
     def _remove(self, theirs: Entry) -> None:
-        """Make room where only a copy is that holds less and that nobody has taken up."""
+        """Make room where only a copy is that holds less and that nobody has resumed."""
         (known,), journal = self._target.runs(run=self._info.run), Journal(self._target, self._seal)
         self._own, _ = own_messages(self._source, self._target, known.run)
         free_forks(journal, known)  # Before it is closed: that can be refused.
         close_run(self._target, known, theirs, self._seal)
         delete_run(journal, known.run, going=None)
 
-    def _refuse_driven(self) -> None:
+    def _refuse_owned(self) -> None:
         for known in self._target.runs(run=self._info.run):
             if has_owner(self._target, known):
                 raise RunConflict(

@@ -51,8 +51,8 @@ def make_key_pair(path: str | Path) -> KeyPair:
     key = Ed25519PrivateKey.generate()
     plain = form.NoEncryption()
     _write_new(private, key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, plain), 0o600)
-    told = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
-    _write_new(public, told, 0o644)
+    encoded = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+    _write_new(public, encoded, 0o644)
     return KeyPair(private, public, fingerprint(key.public_key().public_bytes_raw()))
 
 
@@ -93,7 +93,7 @@ def trusted_in(environ: Mapping[str, str]) -> tuple[Path, ...]:
 
 Trust = bool | Sequence[str | Path]
 """Whom or what a caller trusts: files or folders of public keys, one of which has to have signed a capsule; `True` is
-this very capsule, whoever made it."""
+this very capsule, by anybody."""
 
 
 def demanded(trust: Trust) -> tuple[str | Path, ...]:

@@ -103,8 +103,8 @@ def open_capsule(path: str | Path, passphrase: str | None, trust: Trust) -> Caps
 
 
 @contextlib.contextmanager
-def told(path: str | Path) -> Iterator[None]:
-    """Say of which capsule it is that something is wrong."""
+def naming(path: str | Path) -> Iterator[None]:
+    """Name the capsule in what is raised about it."""
     try:
         yield
     except CapsuleInvalid as error:
@@ -349,7 +349,7 @@ class CapsuleInfo:
     flow: Mapping[str, Any] | None = None
     """The workflow file in it: path, source, included files, sub-workflows; `None` for a Python graph."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """All that the run was started with: `flow`, its options, and whatever else."""
+    """All that the run was started with: `flow`, its options, and anything else."""
     inbox: tuple[Mapping[str, Any], ...] = ()
     """The commands that wait in its inbox."""
     notes: tuple[str, ...] = ()
@@ -405,7 +405,7 @@ def inspect_capsule(
     `max_state` bytes; a larger one tells only its facts. `seal` is the key that the journal is encrypted with, if it
     is, by default that of HOLDFAST_KEY.
     """
-    with told(path):
+    with naming(path):
         if passphrase is None and is_locked(Path(path)):
             if demanded(trust):
                 raise CapsuleLocked("it is encrypted; give its passphrase, for its signature is demanded")

@@ -46,7 +46,7 @@ class Result:
 
 
 def pause_workflow(app: App, run_id: str, block_id: str, prompt: str) -> str:
-    """Let a run that nobody drives wait for a response to `prompt`; the id of the checkpoint it waits at.
+    """Pause a run that has no owner for a response to `prompt`; return the id of the checkpoint it waits at.
 
     The node `block_id`, if it is about to run, or else the first node that is, waits, and gets the
     response from `ctx.ask(…, name=block_id)`. A run that waits for that response already, because a
@@ -57,7 +57,7 @@ def pause_workflow(app: App, run_id: str, block_id: str, prompt: str) -> str:
     refuse_finished(info)
     loaded = journal.load(info, app._settings.codec)
     if not any(pause.name == block_id for pause in loaded.run.pauses.values()):
-        _refuse_driven(app, info)
+        _refuse_owned(app, info)
         writer = Writer(journal, loaded, app._settings.codec, durable=True)
         _record_pause(writer, _waiting_step(loaded.run, run_id, block_id), block_id, prompt)
         writer.flush()
@@ -108,7 +108,7 @@ def _response_in_context(
     return {"context": {**context, "blocks": {**blocks, pause.block_id: {**block, "outputs": outputs}}}}
 
 
-def _refuse_driven(app: App, info: RunInfo) -> None:
+def _refuse_owned(app: App, info: RunInfo) -> None:
     if has_owner(app.store, info):
         raise RunConflict(
             f"run {info.run!r} is being executed; let one of its nodes call ctx.ask, or cancel the run first"

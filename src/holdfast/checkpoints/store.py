@@ -91,7 +91,7 @@ class Outputs(Mapping[str, dict[str, Any]]):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointData:
-    """A run as it stood at one of its checkpoints.
+    """A run at one of its checkpoints.
 
     Only what finished is in `completed` and `outputs`; nodes are named `outer/inner` in a sub-graph.
     What pruning dropped is missing from `workflow_inputs`, `outputs` and `decisions`.

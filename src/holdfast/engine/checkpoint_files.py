@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # The config that a run was saved with: what a workflow file's run takes of it is plain data, or refused.
 
 
-AGAIN = Remedy(text="have the run exported again by whoever has its workflow")
+AGAIN = Remedy(text="have the run exported again by somebody who has its workflow")
 """The remedy where the run is not in a store yet."""
 
 _OWN_FILE, _OWN_RUN = (Remedy("use_own_file", "RUN"), AGAIN), (Remedy("begin_own_run", "RUN"), AGAIN)
@@ -272,7 +272,7 @@ MOST_LEVELS = 4 * CODEC_MAX_DEPTH
 """How deep the parts of a pickle may be nested. A level of a value, as it is stored, is up to four of them."""
 
 MOST_ODD_KEYS = 5_000
-"""How many keys of one mapping may be objects whose hash cannot be told from the pickle."""
+"""How many keys of one mapping may be objects whose hash the pickle does not show."""
 
 _POPPED = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "REDUCE": 2, "NEWOBJ": 2, "NEWOBJ_EX": 3, "STACK_GLOBAL": 2}
 _GATHERED = ("TUPLE", "LIST", "DICT", "FROZENSET")
@@ -457,7 +457,7 @@ def _weigh(root: _Part) -> None:
                     coming.append(inner)
 
 
-# Unpickling what strangers may have written: plain data and allowed types, and nothing that it names is ru.
+# Unpickling what strangers may have written: plain data and allowed types, and nothing that it names is run.
 
 
 _RATIONAL = re.compile(r"[+-]?[0-9]+(/[0-9]+)?")

@@ -115,7 +115,7 @@ class Answering:
 
 
 def answering(app: App, answers: Answers | Mapping[str, Any] | Callable[[Pause], Any]) -> Answering:
-    """An app whose runs are driven through all their pauses: questions get these answers, gates are passed.
+    """Return an app whose runs go through all their pauses: questions get these answers, gates are passed.
 
         outcome = answering(app, {"publish": "yes"}).invoke({"text": "…"})
 
@@ -142,7 +142,7 @@ class FakeModel:
     the `AgentRequest`: these two also serve in `crash_everywhere`, where a step that runs again asks again. A reply is
     text, data for a request that has an output schema, an exception to be raised, or a function of the request.
     `rate_limit_at` are the calls, counted from 1, that fail as a busy service does, asking for `retry_after` seconds
-    of patience; they use up no reply. In `crash_everywhere` calls are counted for each run anew, over all its
+    of delay; they use up no reply. In `crash_everywhere` calls are counted for each run, over all its
     processes. Each word counts as a token, and each call costs `cost` dollars. `requests` has
     every `AgentRequest`, `usage` what all calls used up.
     """

@@ -17,9 +17,9 @@ from holdfast.stores.base import Store
 START = "start"
 """The body of a step began; the key is the step."""
 FINISHED = "finished"
-"""Somebody was told that a step is finished, or found it so in the journal; the key is the step."""
+"""A step was reported as finished, or found it so in the journal; the key is the step."""
 EFFECT = "effect"
-"""Something happened in the world; the key is the idempotency key that it was done with."""
+"""Something happened outside of the workflow; the key is the idempotency key that it was done with."""
 STORED = "stored"
 """A store acknowledged an entry; the key is `RUN:SEQ`, the detail its chain."""
 

@@ -116,11 +116,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
     except (Exception, pytest.fail.Exception) as error:
         promise = pyfuncitem.function.__doc__
         if promise and getattr(pyfuncitem.cls, "is_store_contract", False):
-            told = f"What a store promises: {' '.join(promise.split())}"
+            promised = f"What a store promises: {' '.join(promise.split())}"
             if isinstance(error, pytest.fail.Exception):
-                error.msg = f"{error.msg}\n{told}"
+                error.msg = f"{error.msg}\n{promised}"
             else:
-                error.add_note(told)
+                error.add_note(promised)
         raise
 
 

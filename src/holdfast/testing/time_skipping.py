@@ -30,7 +30,7 @@ _GLANCE = 3600.0
 """How often somebody looks whether waiting is still wanted: in skipped time a second is over too soon for that."""
 
 
-_GRACE, _PATIENCE = 0.02, 10.0
+_GRACE, _LONGEST_HOLD = 0.02, 10.0
 """For how many real seconds an event loop puts off a jump while strange threads are alive: to a timer of somebody who
 may look what they have done, and while a future is awaited that one of them may be about to settle."""
 
@@ -60,7 +60,7 @@ class SkippedTime:
     It jumps to the earliest of these times, never beyond, so that nothing is early and the order is kept. It does
     not jump while a step's function really runs, in whatever thread, or while a loop has a socket or a process to wait
     for. Threads that a function starts itself, and what they do, are not known. While one is alive, a loop jumps only
-    after a moment, and for ten real seconds not at all if it awaits a future that such a thread may settle.
+    soon, and for ten real seconds not at all if it awaits a future that such a thread may settle.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class SkippedTime:
 
     @contextlib.contextmanager
     def counting_itself(self) -> Iterator[None]:
-        """What this thread hands over within this block is counted by whoever hands it over."""
+        """What this thread hands over within this block is counted by the caller."""
         self._own.counts_itself = True
         try:
             yield
@@ -277,10 +277,10 @@ class _SkippingLoop(asyncio.SelectorEventLoop):
         self._futures[future] = _settled_by(sys._getframe(1))
         return future
 
-    def patience(self) -> float:
+    def longest_hold(self) -> float:
         """For how many real seconds strange threads may hold up this loop's next jump."""
         if self._awaits_strangers():
-            return _PATIENCE
+            return _LONGEST_HOLD
         timers: list[Any] = self._scheduled  # type: ignore[attr-defined]
         return 0.0 if not timers or self._is_holdfasts(timers[0]) else _GRACE
 
@@ -324,7 +324,7 @@ class _SkippingLoop(asyncio.SelectorEventLoop):
 
 
 class _Settled(enum.Enum):
-    """From where a future is settled, as far as can be told from who makes it."""
+    """From where a future is settled, as far as its maker shows."""
 
     BY_HOLDFAST = enum.auto()
     """What Holdfast waits for; it is counted where it is done."""
@@ -403,7 +403,7 @@ class _SkippingSelector(selectors.DefaultSelector):
         now = time.monotonic()
         if self._held_since is None:
             self._held_since = now
-        return max(0.0, min(_LOOK, self._held_since + self._loop.patience() - now))
+        return max(0.0, min(_LOOK, self._held_since + self._loop.longest_hold() - now))
 
     def _waits_for_others(self) -> bool:
         """Whether something outside is waited for: a file descriptor other than the loop's own."""
@@ -419,8 +419,8 @@ def skipping_time() -> Iterator[SkippedTime]:
             clock.advance(86400)     # a day goes by; what has a timeout has it now
 
     That is `ctx.sleep`, the delays of retries, timeouts of nodes and of questions, due times of queued runs, and
-    `asyncio.sleep` in async nodes that `invoke`, `resume` and `Worker.run` drive (for `ainvoke` use `clock.run`). What
-    really takes time still does: `time.sleep` in a node, a program, a request. Runs of this process only.
+    `asyncio.sleep` in async nodes that `invoke`, `resume` and `Worker.run` execute (for `ainvoke` use `clock.run`).
+    What really takes time still does: `time.sleep` in a node, a program, a request. Runs of this process only.
     """
     from holdfast import threads
     from holdfast.engine.executors import executors
@@ -486,7 +486,7 @@ def _counted_pool(skipped: SkippedTime, submit: Any) -> Any:
 
 
 class _Working:
-    """A function that counts as at work from the moment it was handed over until it has run."""
+    """A function that counts as at work since it was handed over until it has run."""
 
     def __init__(self, skipped: SkippedTime, function: Callable[[], Any]) -> None:
         self._skipped, self._function = skipped, function

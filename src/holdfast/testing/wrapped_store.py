@@ -127,7 +127,7 @@ class CrashingStore(WrappedStore):
 
 
 def when_caller_returns(crash: Callable[[], None]) -> None:
-    """Crash as soon as the module that called the store has returned to whoever called it."""
+    """Crash as soon as the module that called the store has returned to its caller."""
     frame = sys._getframe(2)
     module = frame.f_globals.get("__name__")
     while frame.f_back is not None and frame.f_back.f_globals.get("__name__") == module:

@@ -16,7 +16,7 @@ from holdfast.capsules.format import lines_of
 from holdfast.capsules.imports import import_run
 from holdfast.capsules.signing import PASSPHRASE_VARIABLE as VARIABLE
 from holdfast.capsules.signing import make_key_pair, read_passphrase
-from holdfast.capsules.summary import inspect_capsule, is_locked, told
+from holdfast.capsules.summary import inspect_capsule, is_locked, naming
 from holdfast.cli.command_lines import resume_line
 from holdfast.cli.options import FORCE, JSON, RUN, STORE, file_path, number
 from holdfast.cli.output import binary_stdout
@@ -244,7 +244,7 @@ def _trusted(given: tuple[str, ...]) -> Trust:
 
 def _passphrase_to_open(file: Path, passphrase_file: Path | None, look: bool) -> str | None:
     """Return the passphrase of an encrypted capsule. Its outside can be inspected without one."""
-    with told(file):
+    with naming(file):
         locked = is_locked(file)
     if not locked:
         if passphrase_file is not None:

@@ -98,7 +98,7 @@ class Reading(Opening):
         assert newest is not None and newest.body == b"new"
 
     def test_runs_are_filtered_and_listed_latest_first(self, store: Store) -> None:
-        """`runs` obeys every filter it is given, all at once, and lists the latest `updated_at` first, then by
+        """`runs` applies every filter it is given, all at once, and lists the latest `updated_at` first, then by
         run id.
         """
         create(store, "a", updated_at=1.0, workflow="x", status="running")
@@ -222,7 +222,7 @@ class Sharing(Opening):
         self, store: Store, reopen: Reopen
     ) -> None:
         """A store that remembers heads must not trust its memory: another process may have deleted the run and
-        made it anew.
+        made it again.
         """
         create(store, upto=3)
         other = reopen()
@@ -249,7 +249,7 @@ class Sharing(Opening):
         assert seqs(store) == seqs(other) == [2, 3, 4]
 
     def test_of_many_threads_appending_to_one_run_exactly_one_wins_each_seq(self, store: Store) -> None:
-        """Of threads that append after the same seq exactly one is told that it was written, and that one's
+        """Of threads that append after the same seq exactly one learns that it was written, and that one's
         entry is there.
         """
         create(store)
@@ -275,7 +275,7 @@ class Sharing(Opening):
         self, store: Store, reopen: Reopen
     ) -> None:
         """Of messages that are posted at once none is lost, and each is there at the number that its sender was
-        told, without gaps.
+        returned, without gaps.
         """
         create(store)
         ready = threading.Barrier(6)
@@ -287,13 +287,13 @@ class Sharing(Opening):
             return [(doors[thread % 2].post("r", body), body) for body in bodies]
 
         with ThreadPoolExecutor(6) as pool:
-            told = list(pool.map(send, range(6)))
+            heard = list(pool.map(send, range(6)))
 
-        assert all(mine == sorted(mine) for mine in told), (
+        assert all(mine == sorted(mine) for mine in heard), (
             "a later message of one sender has an earlier number"
         )
         kept = [(each.number, each.body) for each in store.inbox("r")]
-        assert kept == sorted(message for mine in told for message in mine)
+        assert kept == sorted(message for mine in heard for message in mine)
         assert [number for number, _ in kept] == list(range(1, 61))
 
     @pytest.mark.parametrize("verb", ["prune", "delete"])
@@ -321,7 +321,9 @@ class Sharing(Opening):
         with ThreadPoolExecutor(2) as pool:
             for turn in range(16):
                 create(store, f"run {turn}", upto=3)
-                both = (drop, begin) if turn % 2 else (begin, drop)  # Whoever comes last mostly goes first.
+                both = (
+                    (drop, begin) if turn % 2 else (begin, drop)
+                )  # The one that comes last mostly goes first.
                 done = {each: pool.submit(each, f"run {turn}") for each in both}
                 assert (done[drop].result(), done[begin].result()) in refused_or_gone
 
@@ -355,11 +357,11 @@ class Sharing(Opening):
 # What some stores add: leases by their own clock, telling of changes, namespaces.
 
 
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 
 
 class LeasesContract(Opening):
-    """For a store that tells by its own clock whether a driver is alive; mix it in beside `StoreContract`."""
+    """For a store that tells by its own clock whether an owner is alive; mix it in beside `StoreContract`."""
 
     def test_a_lease_is_one_name_that_lives_while_its_store_is_open(
         self, store: Store, reopen: Reopen
@@ -383,17 +385,17 @@ class LeasesContract(Opening):
         assert not store.is_live("0b7e9a40-7b0a-4d3c-9a35-6a9d8a1f2d11")
 
     def test_lapses_stay_the_same_while_a_lease_is_renewed_in_time(self, store: Store) -> None:
-        """`lapses` changes only when this process may have been thought dead; drivers ask before every step."""
+        """`lapses` changes only when this process may have been thought dead; executions ask before every step."""
         assert isinstance(store, Leases)
         store.lease()
         assert store.lapses() == store.lapses()
 
 
 class WatchedContract(Opening):
-    """For a store that is told of changes; mix it in beside `StoreContract`."""
+    """For a store that is notified of changes; mix it in beside `StoreContract`."""
 
-    def test_a_change_of_another_process_is_told(self, store: Store, reopen: Reopen) -> None:
-        """Whoever waits in `changed` is woken by an append and by a message of another process."""
+    def test_a_change_of_another_process_wakes(self, store: Store, reopen: Reopen) -> None:
+        """A caller that waits in `changed` is woken by an append and by a message of another process."""
         assert isinstance(store, Watched)
         create(store)
         other = reopen()
@@ -401,18 +403,18 @@ class WatchedContract(Opening):
         for change in changes:
             while store.changed("r", 0.05):
                 continue  # What came before is heard out.
-            told: list[bool] = []
-            waiting = threading.Thread(target=_hear, args=(store, told))
+            heard: list[bool] = []
+            waiting = threading.Thread(target=_hear, args=(store, heard))
             waiting.start()
             change()
             waiting.join()
-            assert told == [True], "nobody told of the change"
+            assert heard == [True], "nobody was notified of the change"
 
     def test_waiting_for_a_change_ends_with_its_time(self, store: Store) -> None:
         """`changed` answers `False` when nothing has changed for as long as it was to wait."""
         assert isinstance(store, Watched)
         create(store)
-        deadline = clock.monotonic() + _PATIENCE
+        deadline = clock.monotonic() + _TIMEOUT
         while store.changed("r", 0.05):
             assert clock.monotonic() < deadline, "it tells of changes for ever"
 
@@ -458,8 +460,8 @@ class NamespacesContract(Opening):
         assert seqs(store, "same") == [1] and seqs(beside, "same") == [1, 2, 3]
 
 
-def _hear(store: Watched, told: list[bool]) -> None:
-    deadline = clock.monotonic() + _PATIENCE
-    while not told and clock.monotonic() < deadline:
+def _hear(store: Watched, heard: list[bool]) -> None:
+    deadline = clock.monotonic() + _TIMEOUT
+    while not heard and clock.monotonic() < deadline:
         if store.changed("r", 1.0):
-            told.append(True)
+            heard.append(True)

@@ -106,7 +106,7 @@ class Appending(Opening):
         create(store)
         assert seqs(reopen()) == [1]
 
-    def test_a_stale_append_is_refused_and_told_the_head(self, store: Store) -> None:
+    def test_a_stale_append_is_refused_with_the_head(self, store: Store) -> None:
         """The append is the fence: one whose `after` is not the last seq is refused with a `Conflict` that
         tells the head; else two owners both advance a run.
         """
@@ -166,9 +166,7 @@ class Appending(Opening):
         create(store, "b", key=b"samesame")
         assert [each.run for each in store.runs(key=b"samesame")] == ["b"]
 
-    def test_in_a_batch_a_conflict_leaves_the_other_appends_standing(
-        self, store: Store, reopen: Reopen
-    ) -> None:
+    def test_in_a_batch_a_conflict_keeps_the_other_appends(self, store: Store, reopen: Reopen) -> None:
         """Each append of a batch stands or falls alone: a `Conflict` of one takes back nothing of the others,
         and nothing of it is kept.
         """
@@ -335,7 +333,7 @@ class Keeping(Opening):
         self, store: Store, reopen: Reopen
     ) -> None:
         """Pruning may cut an append in two, and down to the head; the run can still be continued and not be
-        created anew.
+        created again.
         """
         create(store)
         add(store, "r", 1, count=4)
@@ -424,8 +422,8 @@ class Keeping(Opening):
     def test_a_message_is_posted_under_the_number_it_was_made_for_or_not_at_all(
         self, store: Store, reopen: Reopen
     ) -> None:
-        """Whoever gives the number of a message gets that one: else nothing is posted, and a `Conflict` names the last
-        number there is. Sealed messages are sealed for their number.
+        """A caller that gives the number of a message gets that one: else nothing is posted, and a `Conflict` names
+        the last number there is. Sealed messages are sealed for their number.
         """
         create(store)
         assert store.post("r", b"one", 1) == 1

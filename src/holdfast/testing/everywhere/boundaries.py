@@ -53,7 +53,7 @@ class Boundary(NamedTuple):
     what: str = ""
 
     def __str__(self) -> str:
-        return _WORDS[self.point].format(number=self.number, what=self.what or "(not told)")
+        return _WORDS[self.point].format(number=self.number, what=self.what or "(not shown)")
 
     @property
     def place(self) -> tuple[str, int]:
@@ -97,7 +97,7 @@ def sampled(boundaries: Sequence[Boundary], limit: int | None) -> list[Boundary]
 _MOST_RECORDS = 6
 
 
-def told(records: Iterable[Record]) -> str:
+def commit_text(records: Iterable[Record]) -> str:
     """The records in words, those that say nothing to people left out."""
     words = list(dict.fromkeys(_words(records)))
     more = f", and {len(words) - _MOST_RECORDS} more" if len(words) > _MOST_RECORDS else ""
@@ -110,7 +110,7 @@ def _words(records: Iterable[Record]) -> Iterator[str]:
             case RunStarted():
                 yield "the run begins"
             case Resumed():
-                yield "the run is taken up"
+                yield "the run is resumed"
             case StepStarted(step=step):
                 yield f"step {step!r} begins"
             case StepFinished(step=step, skipped=skipped):
@@ -139,7 +139,7 @@ def _words(records: Iterable[Record]) -> Iterator[str]:
                 continue
 
 
-# Watching one life of a run: every boundary that it comes to, and the one where it is to die.
+# Watching one execution of a run: every boundary that it comes to, and the one where it crashes.
 
 
 DIED = "died"
@@ -153,7 +153,7 @@ BEGINS = (START, LOOKS)
 
 
 class Watch:
-    """Counts the boundaries that a life comes to, and ends it at the one that it is crash_ated to die at."""
+    """A counter of the boundaries that an execution comes to, which ends it at the one to crash at."""
 
     def __init__(self, ledger: FileLedger, crash_at: Boundary | None, crash: Callable[[], object]) -> None:
         self.ledger, self._crash_at, self._crash = ledger, crash_at, crash
@@ -163,7 +163,7 @@ class Watch:
         self._lock = threading.Lock()
 
     def reached(self, point: str, what: str) -> None:
-        """Die here, if this is the place; a life that is dead, as far as its threads go on, goes no further."""
+        """Crash here, if this is the boundary; refuse what threads of a crashed execution still do."""
         self.refuse_if_dead()
         with self._lock:
             number = self._counts[point] = self._counts.get(point, 0) + 1
@@ -180,12 +180,12 @@ class Watch:
         return self._is_crash_at(point, self._counts.get(point, 0) + 1)
 
     def refuse_if_dead(self) -> None:
-        """Raise `Crash` in what goes on although the life is over."""
+        """Raise `Crash` in what goes on although the execution crashed."""
         if self.dead:
             raise Crash("the process died before this")
 
     def give_up(self) -> None:
-        """End this life, which takes too long: from now on whatever goes on in it is refused."""
+        """End this execution, which takes too long: whatever still goes on in it is refused."""
         self.dead = self.is_late = True
 
     def _is_crash_at(self, point: str, number: int) -> bool:
@@ -216,7 +216,7 @@ class WatchedStore(WrappedStore):
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         before, committed, acknowledged = COMMIT_POINTS
         with self._lock:
-            what = "; ".join(self._told(append) for append in appends)
+            what = "; ".join(self._text(append) for append in appends)
             self._watch.reached(before, what)
             answers = self.inner.commit(appends)
             self._watch.reached(committed, what)
@@ -230,7 +230,7 @@ class WatchedStore(WrappedStore):
                 self._watch.reached(acknowledged, what)
         return answers
 
-    def _told(self, append: Append) -> str:
+    def _text(self, append: Append) -> str:
         if not append.entries:
             return "facts of the run"
         track = self._track_of(append.run, append.after)
@@ -239,7 +239,7 @@ class WatchedStore(WrappedStore):
         records = []
         for entry in append.entries:
             records.extend(decode_records(entry.body, track, self._codec))
-        return told(records)
+        return commit_text(records)
 
     def _track_of(self, run: str, after: int) -> Track | None:
         """What has to be known to read the next entry of a run, if it can be read at all."""
@@ -273,17 +273,17 @@ _MOST_FRAMES = 8
 
 def own_trace(error: BaseException) -> str:
     """Return an error and what caused it, each with the frames that are neither Holdfast's nor the event loop's."""
-    told = traceback.TracebackException.from_exception(error)
-    _keep_own_frames(told)
-    return "".join(told.format()).strip()
+    shown = traceback.TracebackException.from_exception(error)
+    _keep_own_frames(shown)
+    return "".join(shown.format()).strip()
 
 
-def _keep_own_frames(told: traceback.TracebackException | None) -> None:
-    if told is None:
+def _keep_own_frames(shown: traceback.TracebackException | None) -> None:
+    if shown is None:
         return
-    own = [frame for frame in told.stack if not _is_foreign(frame.filename)]
-    told.stack = traceback.StackSummary.from_list(own[-_MOST_FRAMES:])
-    for part in (told.__cause__, told.__context__, *(told.exceptions or ())):
+    own = [frame for frame in shown.stack if not _is_foreign(frame.filename)]
+    shown.stack = traceback.StackSummary.from_list(own[-_MOST_FRAMES:])
+    for part in (shown.__cause__, shown.__context__, *(shown.exceptions or ())):
         _keep_own_frames(part)
 
 
@@ -299,7 +299,7 @@ def nodes_of(step: str) -> tuple[str, ...]:
     return tuple(part.partition("#")[0].partition("[")[0] for part in step.split("/"))
 
 
-def told_node(step: str) -> str:
+def node_text(step: str) -> str:
     """The node of a step, for people."""
     *outer, own = nodes_of(step)
     return f"node {own!r}" + (f" in the sub-graph {'/'.join(outer)!r}" if outer else "")

@@ -167,7 +167,7 @@ class CrashReport:
 
 
 class CrashFailure(AssertionError):
-    """A workflow did not survive being killed everywhere; `report` says where, why, and how to mend it."""
+    """A workflow did not survive being killed everywhere; `report` says where, why, and how to fix it."""
 
     def __init__(self, report: CrashReport) -> None:
         self.report = report
@@ -209,14 +209,14 @@ def _effect_and_step(finding: Finding) -> tuple[str, str]:
 
 def excerpt(lines: Sequence[Line]) -> list[str]:
     """A ledger for people: what began, what was done, where the process died; the middle of a long one left out."""
-    told = [text for line in lines if (text := _told(line))]
-    if len(told) <= _MOST_LINES:
-        return told
+    shown = [text for line in lines if (text := _line_text(line))]
+    if len(shown) <= _MOST_LINES:
+        return shown
     half = _MOST_LINES // 2
-    return [*told[:half], f"… {len(told) - 2 * half} lines …", *told[-half:]]
+    return [*shown[:half], f"… {len(shown) - 2 * half} lines …", *shown[-half:]]
 
 
-def _told(line: Line) -> str:
+def _line_text(line: Line) -> str:
     what, key, detail = line
     match what:
         case _ if what == EXECUTION:
@@ -245,16 +245,16 @@ def _told(line: Line) -> str:
 
 
 def _effect(detail: str) -> str:
-    told = json.loads(detail)
-    return str(Effect(told["name"], told["key"], told["facts"]))
+    shown = json.loads(detail)
+    return str(Effect(shown["name"], shown["key"], shown["facts"]))
 
 
-def _filled(text: str, indent: str, told: set[str]) -> Iterator[str]:
-    """The paragraphs of a text that were not told yet, filled."""
+def _filled(text: str, indent: str, shown: set[str]) -> Iterator[str]:
+    """The paragraphs of a text that were not shown yet, filled."""
     for paragraph in text.split("\n"):
-        if paragraph in told:
+        if paragraph in shown:
             continue
-        told.add(paragraph)
+        shown.add(paragraph)
         yield from textwrap.wrap(
             paragraph, 110, initial_indent=indent, subsequent_indent=indent, break_long_words=False
         )
@@ -292,14 +292,14 @@ def crash_everywhere(
 ) -> CrashReport:
     """Run a workflow undisturbed, then kill it at every boundary, resume it each time, and compare.
 
-    `workflow` is a `StateGraph`, an `App`, a function that makes one (called anew for every process), or the path of a
+    `workflow` is a `StateGraph`, an `App`, a function that makes one (called for every process), or the path of a
     workflow file; it is run on stores of its own. It dies before each commit, after it, after the engine has heard of
     it, right after each effect, and when the body of each step has run. Then a new process resumes it, and:
 
     - its result must be that of the undisturbed run (parts in which undisturbed runs differ are left
       out, and the report says so; `same(expected, state)` compares in your own way);
     - no finished step may have run again;
-    - what its fakes told `record_effect` must have happened as often as in the undisturbed run, and with the same
+    - what its fakes gave to `record_effect` must have happened as often as in the undisturbed run, and with the same
       facts, unless the effect or its node is named in `repeatable`; a step that is run again because it waited may not
       do it again either;
     - `invariant`, given a `RunSeen` (`.state`, `.effects`, `.steps`, `.outcome`), may neither raise nor answer
@@ -318,7 +318,7 @@ def crash_everywhere(
     each process may take, in fast mode each run and each resume; `start` is how a process is started: "fork", or
     "spawn", which can only be sent what a module has.
 
-    Raises `CrashFailure`, whose text says where it breaks first and how to mend it; with `check=False` the
+    Raises `CrashFailure`, whose text says where it breaks first and how to fix it; with `check=False` the
     report is returned either way.
     """
     __tracebackhide__ = True
@@ -368,7 +368,7 @@ class _Places:
 
     @property
     def sends(self) -> bool:
-        """Whether lives begin with nothing but what they are sent."""
+        """Return whether executions begin with nothing but what they are sent."""
         return self.mode == "process" and self._start == "spawn"
 
     def new(self) -> Place:
@@ -407,9 +407,9 @@ class _Campaign:
             first = place.execute(self._trial, None, None)
             lines = place.lines()
         self._take_in(first)
-        self._effects = len(first.deeds)
+        self._effects = len(first.observed)
         found = first.findings
-        wanted = Wanted(first.state, (tuple(first.deeds),), unordered=not app._settings.rules.barrier)
+        wanted = Wanted(first.state, (tuple(first.observed),), unordered=not app._settings.rules.barrier)
         if first.status == RunStatus.COMPLETED:
             second = self._undisturbed(wanted)
             wanted = self._without(wanted, second)
@@ -428,7 +428,7 @@ class _Campaign:
             )
         if wanted.unordered:
             self._notes.append(
-                "barrier=False: the order of lists is not compared, for whoever is first decides it"
+                "barrier=False: the order of lists is not compared, for the first to finish decides it"
             )
         boundaries = [boundary for boundary in first.boundaries if boundary.point in self._points]
         chosen = sampled(boundaries, self._limit)
@@ -458,7 +458,7 @@ class _Campaign:
     def _repeated_anyway(self, lines: Sequence[Line], wanted: Wanted) -> Iterator[Finding]:
         """What the first undisturbed run repeated, though with other facts, as the second one tells."""
         judge = self._trial.judge
-        return judge.of_repetitions(judge.seen("", {}, lines), lines, Usual(wanted.deeds))
+        return judge.of_repetitions(judge.seen("", {}, lines), lines, Usual(wanted.observed))
 
     def _undisturbed(self, wanted: Wanted) -> End:
         """One more run that nobody disturbs."""
@@ -472,15 +472,15 @@ class _Campaign:
         if self._trial.judge.same is not None:
             found = [()] if any(finding.kind == RESULT for finding in end.findings) else []
         self._volatile += found
-        deeds = wanted.deeds
+        observed = wanted.observed
         if end.status == RunStatus.COMPLETED:
-            deeds += (tuple(end.deeds),)
-        return dataclasses.replace(wanted, deeds=deeds, volatile=tuple(self._volatile))
+            observed += (tuple(end.observed),)
+        return dataclasses.replace(wanted, observed=observed, volatile=tuple(self._volatile))
 
     def _without_what_differs_anyway(self, wanted: Wanted, boundary: Boundary, end: End) -> Wanted:
         """Take what differs for a matter of the workflow, not of the crash, if undisturbed runs differ too."""
         if boundary.place == (COMMIT_POINTS[0], 1):
-            return self._without(wanted, end)  # Nothing was stored: the run began anew.
+            return self._without(wanted, end)  # Nothing was stored: the run began again.
         while self._further_runs:
             self._further_runs -= 1
             wanted = self._without(wanted, self._undisturbed(wanted))
@@ -520,7 +520,7 @@ class _Campaign:
         return wanted
 
     def _killed(self, place: Place, boundary: Boundary, wanted: Wanted) -> End | None:
-        """How a life that is to die at a boundary ends, if it does not come to it; `None` if it dies."""
+        """Return how an execution that is to crash at a boundary ends; `None` if it crashes there."""
         __tracebackhide__ = True
         try:
             end = place.execute(self._trial, boundary, wanted)

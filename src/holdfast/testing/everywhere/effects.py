@@ -1,4 +1,4 @@
-"""What a workflow does to the world, as the fakes of its tests see it; the record outlives the process."""
+"""The effects of a workflow outside of it, as the fakes of its tests record them; the ledger outlives the process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _elsewhere: contextvars.ContextVar[tuple[FileLedger, str] | None] = contextvars.
 
 
 class Effect(NamedTuple):
-    """Something that a workflow did to the world.
+    """Something that a workflow did outside of it.
 
     `step` is who did it, as far as that is known, and `visit` in which of its passes. `again` says that a service that
     knows keys was asked once more under a key that it knew, and did nothing. `in_once`: inside `ctx.once`.
@@ -77,7 +77,7 @@ _ledger: FileLedger | None = None
 
 
 def record_effect(name: str, key: str | None = None, **facts: Any) -> bool:
-    """Say, from a test's fake of a payment service or the like, that something happens in the world.
+    """Say, from a test's fake of a payment service or the like, that something happens outside of the workflow.
 
     Without a `key` it happens each time. With one it is asked of a service that knows keys, as payment services do:
     the first time it happens and this answers `True`; asked again under that key, nothing happens: `False`. Outside
@@ -246,10 +246,10 @@ def effects_of(lines: Iterable[Line]) -> list[Effect]:
         elif what == EXECUTION:
             under_way.clear()
         elif what in (EFFECT, UNKEYED, AGAIN):
-            told = json.loads(detail)
-            step = told["step"] or _owner(told["key"], passes, under_way)
-            place = (step, passes.get(step, 0), what == AGAIN, told["in_once"])
-            found.append(Effect(told["name"], told["key"], told["facts"], *place))
+            facts = json.loads(detail)
+            step = facts["step"] or _owner(facts["key"], passes, under_way)
+            place = (step, passes.get(step, 0), what == AGAIN, facts["in_once"])
+            found.append(Effect(facts["name"], facts["key"], facts["facts"], *place))
     return found
 
 
@@ -260,10 +260,10 @@ def _owner(key: str | None, steps: Iterable[str], under_way: set[str]) -> str:
     return next(iter(under_way)) if len(under_way) == 1 else ""
 
 
-# What runs did to the world: what undisturbed ones agree on, and how another one differs from that.
+# The effects of runs: what undisturbed ones agree on, and how another one differs from that.
 
 
-class Deed(NamedTuple):
+class ObservedEffect(NamedTuple):
     """An effect as far as it is compared with those of other runs."""
 
     name: str
@@ -273,7 +273,7 @@ class Deed(NamedTuple):
 
 
 Group = Callable[[str], str]
-"""Which steps are not told apart when deeds are counted."""
+"""Which steps are counted together."""
 
 
 def _by_step(step: str) -> str:
@@ -288,9 +288,12 @@ def _altogether(step: str) -> str:
     return ""
 
 
-def deeds_of(effects: Iterable[Effect]) -> list[Deed]:
-    """The deeds that effects are."""
-    return [Deed(effect.name, effect.step, json.dumps(effect.facts, sort_keys=True)) for effect in effects]
+def observed_effects(effects: Iterable[Effect]) -> list[ObservedEffect]:
+    """The observed that effects are."""
+    return [
+        ObservedEffect(effect.name, effect.step, json.dumps(effect.facts, sort_keys=True))
+        for effect in effects
+    ]
 
 
 def subject_of(name: str, group: str) -> str:
@@ -309,16 +312,16 @@ class Other(NamedTuple):
 class Usual:
     """What undisturbed runs did. What they do not agree on themselves, no other run is held to."""
 
-    def __init__(self, runs: Sequence[Sequence[Deed]]) -> None:
+    def __init__(self, runs: Sequence[Sequence[ObservedEffect]]) -> None:
         self._runs = runs
 
     def names(self) -> list[str]:
         """Everything that any of them did."""
-        return list(dict.fromkeys(deed.name for run in self._runs for deed in run))
+        return list(dict.fromkeys(each.name for run in self._runs for each in run))
 
     def grouping(self, name: str, steps: Iterable[str]) -> Group | None:
-        """How finely the deeds of a name, by these steps, can be counted: by step, by node, together, or not at all."""
-        by_run = [[deed.step for deed in run if deed.name == name] for run in self._runs]
+        """Return how finely effects of a name can be counted: by step, by node, together, or not at all."""
+        by_run = [[each.step for each in run if each.name == name] for run in self._runs]
         is_known = all(steps) and all(step for known in by_run for step in known)
         for group in (_by_step, _by_node, _altogether) if is_known else (_altogether,):
             first, *others = [Counter(map(group, known)) for known in by_run]
@@ -328,7 +331,7 @@ class Usual:
 
     def counts(self, name: str, group: Group) -> Counter[str]:
         """How often it was done, by what the steps are grouped by; they agree on that."""
-        return Counter(group(deed.step) for deed in self._runs[0] if deed.name == name)
+        return Counter(group(each.step) for each in self._runs[0] if each.name == name)
 
     def varying(self, name: str) -> frozenset[str]:
         """The facts of an effect in which undisturbed runs differ: times, random numbers."""
@@ -343,20 +346,20 @@ class Usual:
     def others(self, name: str, group: Group, effects: Iterable[Effect]) -> Iterator[tuple[str, Other]]:
         """The facts that undisturbed runs agree on, and these effects, as many as usual, do not have."""
         first, *further = [_values(run, name, group) for run in self._runs]
-        mine = _values(deeds_of(effects), name, group)
+        mine = _values(observed_effects(effects), name, group)
         for place in dict.fromkeys([*first, *mine]):
             usual, found = first.get(place, Counter()), mine.get(place, Counter())
             if usual != found and all(run.get(place, Counter()) == usual for run in further):
                 yield place[0], Other(place[1], _listed(usual - found), _listed(found - usual))
 
 
-def _values(run: Iterable[Deed], name: str, group: Group) -> dict[tuple[str, str], Counter[str]]:
+def _values(run: Iterable[ObservedEffect], name: str, group: Group) -> dict[tuple[str, str], Counter[str]]:
     """The values of each fact, as JSON, with how often each occurs."""
     found: dict[tuple[str, str], Counter[str]] = {}
-    for deed in run:
-        if deed.name == name:
-            for fact, value in json.loads(deed.facts).items():
-                place = found.setdefault((group(deed.step), fact), Counter())
+    for each in run:
+        if each.name == name:
+            for fact, value in json.loads(each.facts).items():
+                place = found.setdefault((group(each.step), fact), Counter())
                 place[json.dumps(value, sort_keys=True)] += 1
     return found
 
@@ -465,7 +468,7 @@ class Elsewhere:
             with effects_elsewhere(ledger, step):
                 yield ledger
         except Exception as error:
-            ledger.write(FAILED, step, _told(error))
+            ledger.write(FAILED, step, _error_text(error))
             raise
 
 
@@ -525,11 +528,11 @@ def _passing(passing: Pass, begins: str = START) -> Iterator[None]:
         raise
     except Exception as error:
         if not watch.dead:
-            watch.ledger.write(FAILED, step, _told(error))
+            watch.ledger.write(FAILED, step, _error_text(error))
         raise
     finally:
         current_pass.reset(token)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return json.dumps(f"{type(error).__name__}: {error}")

@@ -34,10 +34,10 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.everywhere import effects as bodies
 from holdfast.testing.everywhere.boundaries import EXECUTION, Boundary, Watch, WatchedStore, own_trace
 from holdfast.testing.everywhere.effects import (
-    Deed,
-    deeds_of,
+    ObservedEffect,
     effects_go_to,
     effects_of,
+    observed_effects,
     runs_here,
     watched_graph,
 )
@@ -78,13 +78,13 @@ class Subject:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def settled(self) -> Subject:
-        """The same, compiled once for all executions, where nobody is to make it anew."""
+        """The same, compiled once for all executions, where it need not be made again."""
         __tracebackhide__ = True
         is_graph = isinstance(self.given, (StateGraph, App))
         return dataclasses.replace(self, given=self.ready()) if is_graph else self
 
     def ready(self) -> Ready:
-        """The workflow, made anew by whoever makes it; not yet on a store of its own."""
+        """Return the workflow, made again if a function makes it; not yet on a store of its own."""
         __tracebackhide__ = True
         if isinstance(self.given, Ready):
             return self.given
@@ -99,7 +99,7 @@ class Subject:
             except HoldfastError as error:
                 # It is about the graph, not about where that is checked.
                 raise error.with_traceback(None) from error.__cause__
-        return self._of_flow(made, config)
+        return self._of_workflow(made, config)
 
     def _made(self) -> Any:
         __tracebackhide__ = True
@@ -128,10 +128,10 @@ class Subject:
         policy = dataclasses.replace(app._settings.policy, durability=self.durability)
         return App(dataclasses.replace(app._settings, policy=policy))
 
-    def _of_flow(self, flow: Any, config: dict[str, Any]) -> Ready:
-        app = flow.open(MemoryStore(), durability=self.durability, **self.options)
-        inputs = flow.begin(flow.read_inputs(dict(self.inputs or {})))
-        return Ready(app, inputs, {**flow.config(), **config})
+    def _of_workflow(self, workflow: Any, config: dict[str, Any]) -> Ready:
+        app = workflow.open(MemoryStore(), durability=self.durability, **self.options)
+        inputs = workflow.begin(workflow.read_inputs(dict(self.inputs or {})))
+        return Ready(app, inputs, {**workflow.config(), **config})
 
 
 def _is_workflow(given: Any) -> bool:
@@ -159,8 +159,8 @@ Result = TypeVar("Result")
 _AGAIN = 0.1
 """A late call is broken off again after so many seconds, if somebody caught it and went on."""
 
-_PATIENCE = 20
-"""How often a good moment to break it off is waited for; then it is broken off anywhere."""
+_TRIES = 20
+"""How often a safe place to break it off is waited for; then it is broken off anywhere."""
 
 _TRACERS = ("coverage",)
 """Code that holds locks which nobody else releases, and is soon done."""
@@ -175,7 +175,7 @@ def within(seconds: float, call: Callable[[], Result], give_up: Callable[[], obj
 
     The body of a step is broken off by a `Late` wherever it is. An event loop is not: its tasks are cancelled, for what
     is raised between any two instructions of it, or of Holdfast, leaves locks behind that nobody releases. Only what
-    heeds neither is broken off anywhere, and left behind if it does nothing in Python for long.
+    stops for neither is broken off anywhere, and left behind if it does nothing in Python for long.
     """
     future: concurrent.futures.Future[Result] = concurrent.futures.Future()
 
@@ -203,9 +203,9 @@ def within(seconds: float, call: Callable[[], Result], give_up: Callable[[], obj
 
 
 def _break_off(thread: threading.Thread) -> None:
-    for times in range(2 * _PATIENCE):
+    for times in range(2 * _TRIES):
         frame = sys._current_frames().get(thread.ident or 0)
-        if _may_be_broken_off(frame, anywhere=times > _PATIENCE):
+        if _may_be_broken_off(frame, anywhere=times > _TRIES):
             identity, kind = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Late)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, kind)
         else:
@@ -276,7 +276,7 @@ class End:
     """The encoded state, in hexadecimal digits, by key."""
     boundaries: list[Boundary] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    deeds: list[Deed] = field(default_factory=list)
+    observed: list[ObservedEffect] = field(default_factory=list)
     differing: list[list[str | int]] = field(default_factory=list)
     resumes: int = 0
     questions: int = 0
@@ -445,7 +445,7 @@ class Execution:
         end.state = {key: self._codec.encode(value).hex() for key, value in plain.items()}
         end.boundaries = list(self._watch.seen)
         seen = judge.seen(end.status, plain, self._ledger.lines())
-        end.deeds = deeds_of(seen.effects)
+        end.observed = observed_effects(seen.effects)
         lines = self._ledger.lines()
         facts = (end.status, end.error, seen, wanted, self._codec, lines)
         end.findings = judge.findings(*facts, skipped=end.passed_over, reason=end.reason)

@@ -15,19 +15,27 @@ from holdfast.testing.everywhere.boundaries import (
     LEFT,
     RETURNED,
     differing_paths,
+    node_text,
     nodes_of,
     often,
     own_trace,
     shown_at,
-    told_node,
 )
 from holdfast.testing.everywhere.boundaries import StatePath as Path
 from holdfast.testing.everywhere.boundaries import often as how_often
-from holdfast.testing.everywhere.effects import Deed, Effect, Other, Usual, effects_of, repetition, subject_of
+from holdfast.testing.everywhere.effects import (
+    Effect,
+    ObservedEffect,
+    Other,
+    Usual,
+    effects_of,
+    repetition,
+    subject_of,
+)
 from holdfast.testing.ledger import START, Line, broken_promises
 from holdfast.values import RunStatus
 
-# How to mend what was found: what to change in the workflow, and why that helps.
+# How to fix what was found: what to change in the workflow, and why that helps.
 
 
 OF_PROMISE = "Your workflow did nothing wrong: it is a fault of Holdfast or of the store. Please report it."
@@ -45,8 +53,8 @@ OF_LOSS = (
 )
 OF_MORE = (
     "A body counts or collects in something that is not the state, such as a global variable or a file: a new process "
-    "begins without it, and what one life began the next goes through once more. Keep what decides how often it is "
-    "done in the state. If the effect is optional, name it in `repeatable=`."
+    "begins without it, and what one execution began the next goes through once more. Keep what decides how often "
+    "it is done in the state. If the effect is optional, name it in `repeatable=`."
 )
 OF_OTHER = (
     "What is done comes from something that dies with its process, or changes meanwhile: a global variable, an object "
@@ -61,10 +69,10 @@ OF_INVARIANT = (
 )
 OF_INVARIANT_UNDISTURBED = (
     "It does not hold although nobody disturbed the run: check the invariant. It gets a `RunSeen`: `.state`, "
-    "`.effects` (what `record_effect` was told), `.steps`, `.outcome`; a key of the state also as `run[key]`."
+    "`.effects` (what was given to `record_effect`), `.steps`, `.outcome`; a key of the state also as `run[key]`."
 )
 OF_CHANGED_REQUEST = (
-    "The body ran again and computed its request anew, from the time, a random number, or something that had changed "
+    "The body ran again and computed its request again, from the time, a random number, or something that had changed "
     "meanwhile; services refuse that, or keep the first. Let the journal remember what is asked for before asking: "
     '`request = ctx.once("{name} request", make_request)`, or compute it in a node before this one.'
 )
@@ -79,7 +87,7 @@ _KEY = (
     "for every run of this step"
 )
 _LOOK = (
-    "if the service knows no keys, say what a resume does with a step that was interrupted, of {told}: "
+    "if the service knows no keys, say what a resume does with a step that was interrupted, of {shown}: "
     "`add_node({node!r}, …, if_interrupted=look)`, where look(ctx) asks the service whether it was done, or "
     'if_interrupted="ask" to let a person decide'
 )
@@ -89,7 +97,7 @@ _ANYHOW = "If doing it twice is harmless, say so: crash_everywhere(…, repeatab
 def of_repetition(first: Effect, again: Effect, ended: Line | None, times: int) -> tuple[str, str]:
     """What happened when an effect happened more often than it should, and what to change."""
     step, name = first.step or "?", first.name
-    key, look = _KEY.format(name=name), _LOOK.format(told=told_node(step), node=nodes_of(step)[-1])
+    key, look = _KEY.format(name=name), _LOOK.format(shown=node_text(step), node=nodes_of(step)[-1])
     anyhow = _ANYHOW.format(name=name)
     often = how_often(times)
     if first.key is not None and again.key is not None and first.key != again.key:
@@ -163,7 +171,7 @@ def of_failure(reason: str, undisturbed: bool = False) -> str:
     """Return what to do about a run that does not come to its end."""
     if undisturbed:
         fix = _LATE_UNDISTURBED if reason == LATE else _OF_REASON.get(reason, "")
-        return f"It fails without any crash: mend that first. {fix}".strip()
+        return f"It fails without any crash: fix that first. {fix}".strip()
     return _OF_REASON.get(reason) or _OF_RESUME[reason]
 
 
@@ -182,7 +190,7 @@ OF_RUN = (*COMPARED, SAME, TWICE, CHANGED_REQUEST)
 
 
 class Finding(NamedTuple):
-    """Something that is wrong: what, what was expected instead, and how to mend it."""
+    """Something that is wrong: what, what was expected instead, and how to fix it."""
 
     kind: str
     what: str
@@ -218,8 +226,8 @@ class Wanted:
     """What an undisturbed run came to."""
 
     state: Mapping[str, str]
-    deeds: tuple[tuple[Deed, ...], ...]
-    """What each undisturbed run did to the world."""
+    observed: tuple[tuple[ObservedEffect, ...], ...]
+    """The effects of each undisturbed run."""
     volatile: tuple[Path, ...] = ()
     """The parts of the state in which even undisturbed runs differ."""
     is_clean: bool = True
@@ -320,12 +328,12 @@ class Judge:
     def of_effects(
         self, seen: RunSeen, wanted: Wanted | None, lines: Sequence[Line], status: str
     ) -> Iterator[Finding]:
-        """What is wrong with what a run did to the world; without `wanted` it is itself the undisturbed one."""
+        """Yield what is wrong with the effects of a run; without `wanted` it is itself the undisturbed one."""
         yield from self._changed_requests(seen)
         if wanted is None:
             yield from self.of_repetitions(seen, lines)
             return
-        usual, is_over = Usual(wanted.deeds), wanted.is_clean and status == RunStatus.COMPLETED
+        usual, is_over = Usual(wanted.observed), wanted.is_clean and status == RunStatus.COMPLETED
         requests = [effect for effect in seen.requests if not self._may_repeat(effect)]
         for name in dict.fromkeys([*usual.names(), *(effect.name for effect in requests)]):
             if name not in self.repeatable:

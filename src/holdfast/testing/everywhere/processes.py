@@ -32,7 +32,7 @@ _NAMED = {"sqlite": "sqlite:///{}/runs.db", "file": "file:///{}/runs"}
 
 
 class Died(Exception):
-    """A life ended as it was crash_ated to."""
+    """An execution crashed where it was to."""
 
 
 class Place(Protocol):
@@ -141,7 +141,7 @@ class FolderPlace:
         try:
             process.join(self._timeout)
             is_late = process.is_alive()
-        finally:  # It does not outlive the time limit, nor whoever waits.
+        finally:  # It does not outlive the time limit, nor who waits for it.
             if process.is_alive():
                 _kill_group(process.pid)
                 process.kill()
@@ -158,9 +158,9 @@ class FolderPlace:
     def _end(self, code: int, wanted: Wanted | None) -> End:
         if code != 0:
             trouble = self._folder / "trouble"
-            told = trouble.read_text("utf-8") if trouble.exists() else ""
+            text = trouble.read_text("utf-8") if trouble.exists() else ""
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            return _troubled(told or f"the process ended with {how}: {self._output()}", wanted)
+            return _troubled(text or f"the process ended with {how}: {self._output()}", wanted)
         if not (self._folder / "end").exists():
             return _troubled(f"a body ended the process, with exit code 0: {self._output()}", wanted)
         end: End = pickle.loads((self._folder / "end").read_bytes())
