@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from holdfast.capsules.capsule import (
     LONGEST_SUMMARY,
@@ -31,13 +31,13 @@ from holdfast.state.encryption import Seal
 from holdfast.stores.base import Entry, RunInfo, Snapshot, Store
 from holdfast.stores.files.disk import sync, sync_folder
 from holdfast.values import RunStatus
-from holdfast.views.plain import CODEC
+from holdfast.views.plain import CODEC, View
 
 _TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class ExportedRun:
+class ExportedRun(View):
     """A run that was written into a capsule. `notes` are what its sender should know."""
 
     run: str
@@ -50,19 +50,7 @@ class ExportedRun:
     encrypted: bool = False
     notes: tuple[str, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, workflow, status, entries, bytes, digest, signed_by, encrypted, notes."""
-        return {
-            "run_id": self.run,
-            "workflow": self.workflow,
-            "status": self.status,
-            "entries": self.entries,
-            "bytes": self.size,
-            "digest": self.digest,
-            "signed_by": self.signed_by or None,
-            "encrypted": self.encrypted,
-            "notes": list(self.notes),
-        }
+    JSON = "run_id=run workflow status entries bytes=size digest signed_by~ encrypted notes"
 
 
 def export_run(

@@ -50,6 +50,7 @@ from holdfast.journal.run_state import RunState
 from holdfast.journal.sealing import Bodies
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Conflict, Entry, Message, Snapshot, Store, namespace_of
+from holdfast.views.plain import View
 
 # A capsule's run under another id, or in another namespace: the same history, chained again.
 
@@ -117,7 +118,7 @@ def _key(key: bytes, run: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedRun:
+class ImportedRun(View):
     """A run that came out of a capsule. `outcome` is copied, updated (the store had its beginning) or unchanged."""
 
     run: str
@@ -133,19 +134,7 @@ class ImportedRun:
     is_confirmed: bool = False
     """Whether it may be resumed as it is; if not, somebody has to confirm it."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, workflow, status, outcome, entries, bytes, signed_by, confirmed, notes."""
-        return {
-            "run_id": self.run,
-            "workflow": self.workflow,
-            "status": self.status,
-            "outcome": str(self.outcome),
-            "entries": self.entries,
-            "bytes": self.size,
-            "signed_by": self.signed_by or None,
-            "confirmed": self.is_confirmed,
-            "notes": list(self.notes),
-        }
+    JSON = "run_id=run workflow status outcome entries bytes=size signed_by~ confirmed=is_confirmed notes"
 
 
 def import_run(

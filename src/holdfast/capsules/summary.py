@@ -27,7 +27,7 @@ from holdfast.journal.sealing import CHAIN_BYTES, is_sealed
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Entry
 from holdfast.views.charges import total
-from holdfast.views.plain import ViewCodec, iso, plain, size_text, when
+from holdfast.views.plain import View, ViewCodec, plain, size_text, when
 from holdfast.views.run_view import StepView
 from holdfast.views.tally import Tallies, Tally, step_views
 
@@ -292,7 +292,7 @@ def _parts(record: Record) -> tuple[Record, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class CapsuleStep:
+class CapsuleStep(View):
     """A step of the run in a capsule: how it stands, how often it was visited and tried, how long it took."""
 
     name: str
@@ -301,19 +301,9 @@ class CapsuleStep:
     attempts: int
     seconds: float
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: name, status, visits, attempts, seconds."""
-        return {
-            "name": plain(self.name),
-            "status": self.status,
-            "visits": self.visits,
-            "attempts": self.attempts,
-            "seconds": round(self.seconds, 6),
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class CapsuleInfo:
+class CapsuleInfo(View):
     """What is in a capsule. Of one that is encrypted, and not opened, nothing is known but its size.
 
     All of it is verified to be what was written; that is no reason to believe it. `signed_by` is the fingerprint of
@@ -354,40 +344,23 @@ class CapsuleInfo:
     """The commands that wait in its inbox."""
     notes: tuple[str, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        """Keys: bytes, encrypted, open, digest, signed_by, run_id, workflow, status, under_way, created_at,
-        updated_at, tags, parent, entries, pruned, checkpoints, messages, journal_bytes, sealed, read, steps, flow,
-        ledger, environment, config, inbox, notes."""
-        flow = self.summary.get("flow")
-        return {
-            "bytes": self.size,
-            "encrypted": self.encrypted,
-            "open": self.is_open,
-            "digest": self.digest or None,
-            "signed_by": self.signed_by or None,
-            "run_id": plain(self.run_id) or None,
-            "workflow": plain(self.workflow) or None,
-            "status": self.status or None,
-            "under_way": self.under_way,
-            "created_at": iso(self.created_at),
-            "updated_at": iso(self.updated_at),
-            "tags": [plain(tag) for tag in self.tags],
-            "parent": plain(self.parent) or None,
-            "entries": self.entries,
-            "pruned": self.pruned,
-            "checkpoints": self.checkpoints,
-            "messages": self.messages,
-            "journal_bytes": self.journal_size,
-            "sealed": self.sealed,
-            "read": self.is_read,
-            "steps": [step.as_json() for step in self.steps],
-            "flow": flow,
-            "ledger": self.summary.get("ledger"),
-            "environment": self.summary.get("environment"),
-            "config": plain(self.config),
-            "inbox": [plain(message) for message in self.inbox],
-            "notes": list(self.notes),
-        }
+    JSON = (
+        "bytes=size encrypted open=is_open digest~ signed_by~ run_id~ workflow~ status~ under_way created_at "
+        "updated_at tags parent~ entries pruned checkpoints messages journal_bytes=journal_size sealed read=is_read "
+        "steps flow=_file ledger=_ledger environment=_environment config inbox notes"
+    )
+
+    @property
+    def _file(self) -> Any:
+        return self.summary.get("flow")
+
+    @property
+    def _ledger(self) -> Any:
+        return self.summary.get("ledger")
+
+    @property
+    def _environment(self) -> Any:
+        return self.summary.get("environment")
 
 
 def inspect_capsule(

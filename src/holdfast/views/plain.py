@@ -121,8 +121,9 @@ class View:
     """Base of the frozen dataclasses that people and programs read; `as_json` gives all of them as plain data.
 
     `JSON` names the keys. An entry is an attribute (`run_id`), another name for one (`bytes=size`), a value of the
-    user's (`output!`), an attribute that is left out if it is `None` (`delta?`), or one whose own keys are taken
-    (`*spending`). Without `JSON` the keys are the fields that do not begin with an underscore.
+    user's (`output!`), an attribute that is left out if it is `None` (`delta?`), one that is null if it is empty
+    (`parent~`), or one whose own keys are taken (`*spending`).
+    Without `JSON` the keys are the fields that do not begin with an underscore.
     """
 
     __slots__ = ()
@@ -140,7 +141,7 @@ class View:
     def json_keys(cls) -> str:
         """Return the names of the keys of `as_json`, for documentation."""
         names = [
-            entry.partition("=")[0].rstrip("!") for entry in cls._json_entries() if not entry.endswith("?")
+            entry.partition("=")[0].rstrip("!~") for entry in cls._json_entries() if not entry.endswith("?")
         ]
         every = [", ".join(Spending._fields) if name.startswith("*") else name for name in names]
         optional = [entry[:-1] for entry in cls._json_entries() if entry.endswith("?")]
@@ -150,12 +151,14 @@ class View:
         """Return the view as plain data that JSON can carry."""
         found: dict[str, Any] = {}
         for entry in self._json_entries():
-            key, _, name = entry.strip("*?!").partition("=")
+            key, _, name = entry.strip("*?!~").partition("=")
             value = operator.attrgetter(name or key)(self)
             if entry.startswith("*"):
                 found |= _view_value(key, value)
             elif entry.endswith("!"):
                 found[key] = plain(value)
+            elif entry.endswith("~"):
+                found[key] = _view_value(key, value) or None
             elif value is not None or not entry.endswith("?"):
                 found[key] = _view_value(key, value)
         return found
