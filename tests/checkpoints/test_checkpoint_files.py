@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 from holdfast import App, CheckpointPolicy, ExecutionError, RunStatus, StateGraph
+from holdfast.engine.resume import ResumeKeywords
 from tests.checkpoints.making import Calls
 from tests.graphs import chain, fan
 
@@ -75,7 +76,9 @@ def test_every_public_method_and_its_parameters_are_documented():
         for name, method in inspect.getmembers(kind, inspect.isfunction):
             if not name.startswith("_"):
                 assert method.__doc__, f"{kind.__name__}.{name} has no docstring"
-    for method in (StateGraph.add_node, App.resume):
-        told = method.__doc__ or ""
-        for parameter in list(inspect.signature(method).parameters)[3:]:
-            assert f"`{parameter}`" in told or parameter in ("idempotent", "observer"), (method, parameter)
+    resume = [*inspect.signature(App.resume).parameters, *ResumeKeywords.__annotations__]
+    add_node = list(inspect.signature(StateGraph.add_node).parameters)
+    for method, parameters in ((StateGraph.add_node, add_node), (App.resume, resume)):
+        text = method.__doc__ or ""
+        for parameter in set(parameters[3:]) - {"idempotent", "observer", "options"}:
+            assert f"`{parameter}`" in text, (method, parameter)

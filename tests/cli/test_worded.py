@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import errors
-from holdfast.cli.errors import REMEDIES, explained, in_commands
+from holdfast.cli.errors import REMEDIES, explain_error, in_commands
 from holdfast.cli.output import visible
 from holdfast.cli.render import OWN, json_text, place_in_code, user_trace
 from holdfast.errors import Remedy, RunNotFound
@@ -56,10 +56,10 @@ def test_a_command_names_the_store_that_the_failed_command_was_about() -> None:
     error = RunNotFound("no run 'x'", remedies=(Remedy("list_runs"), Remedy("look_elsewhere")))
     elsewhere = RunNotFound("no run 'x'", remedies=Remedy("list_runs", options={"store": "file:a b"}))
 
-    assert explained(error, " --store s.db").startswith(
+    assert explain_error(error, " --store s.db").startswith(
         "no run 'x'; `holdfast runs --store s.db` lists those"
     )
-    assert "`holdfast runs --store 'file:a b'` lists" in explained(elsewhere, " --store s.db")
+    assert "`holdfast runs --store 'file:a b'` lists" in explain_error(elsewhere, " --store s.db")
     assert "--store" not in str(error)
 
 

@@ -360,13 +360,13 @@ def test_a_future_that_a_thread_settles_is_waited_for_also_by_itself() -> None:
 def test_a_thread_that_only_idles_does_not_hold_up_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that is kept open has a thread; nothing that is awaited here is for such a thread to settle."""
     asked: list[float] = []
-    patience = time_skipping._SkippingLoop.patience
+    patience = time_skipping._SkippingLoop.longest_hold
 
     def noted(loop: Any) -> float:
         asked.append(patience(loop))
         return asked[-1]
 
-    monkeypatch.setattr(time_skipping._SkippingLoop, "patience", noted)
+    monkeypatch.setattr(time_skipping._SkippingLoop, "longest_hold", noted)
     over = threading.Event()
     idle = threading.Thread(target=over.wait, daemon=True)
     lock = asyncio.Lock()
@@ -394,7 +394,7 @@ def test_a_thread_that_only_idles_does_not_hold_up_time(monkeypatch: pytest.Monk
 
 def test_patience_with_a_thread_that_settles_nothing_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who sets an event, a thread or a task, nobody can know; if it was a task, time goes on after a while."""
-    monkeypatch.setattr(time_skipping, "_PATIENCE", 0.1)
+    monkeypatch.setattr(time_skipping, "_LONGEST_HOLD", 0.1)
     over = threading.Event()
     idle = threading.Thread(target=over.wait, daemon=True)
 

@@ -1,4 +1,4 @@
-"""Errors as commands tell them: the problem, the remedies in the words of the command line, and an exit code."""
+"""Errors as commands print them: the problem, the remedies in the words of the command line, and an exit code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REMEDIES = {
     ),
     "use_own_file": ("resume {run} --workflow FILE", "go on with a workflow file of your own: {command}"),
 }
-"""The command of each action, and what is said of it. An action that is not here is not told."""
+"""The command of each action, and what is said of it. An action that is not here is left out."""
 
 _ANYWHERE = ("export", "make_keys")
 """Actions whose commands take no store, or any."""
@@ -81,16 +81,16 @@ def _given(options: Mapping[str, Any]) -> str:
     return "".join(f" {word}" for word in words)
 
 
-def told(problem: str, remedies: Iterable[Remedy], place: str = "", detach: bool = False) -> str:
+def explain(problem: str, remedies: Iterable[Remedy], place: str = "", detach: bool = False) -> str:
     """Return a problem followed by what can be done about it on the command line."""
     ways = (in_commands(remedy, place, detach) for remedy in remedies)
     return "; ".join(filter(None, [problem, ", or ".join(filter(None, ways))]))
 
 
-def explained(error: BaseException, place: str = "") -> str:
+def explain_error(error: BaseException, place: str = "") -> str:
     """Return an error in the words of the command line; of one that is not ours its own text."""
     if hasattr(error, "problem"):
-        return told(error.problem, getattr(error, "remedies", ()), place)
+        return explain(error.problem, getattr(error, "remedies", ()), place)
     return str(error)
 
 
@@ -106,9 +106,9 @@ def exit_code(error: BaseException) -> int:
 
 
 def report(error: BaseException, debug: bool = False, as_json: bool = False, place: str = "") -> int:
-    """Tell an error on stderr, with its traceback only if `debug`; return the exit code.
+    """Print an error on stderr, with its traceback only if `debug`; return the exit code.
 
-    With `as_json` it is told on stdout too, as one JSON document on one line. `place` are the options that say where
+    With `as_json` it is printed on stdout too, as one JSON document on one line. `place` are the options that say where
     the runs are.
     """
     if isinstance(error, BrokenPipeError):
@@ -148,7 +148,7 @@ def message(error: BaseException, place: str = "") -> str:
     if isinstance(error, SystemExit):
         return f"holdfast: {error.code}" if isinstance(error.code, str) else ""
     if hasattr(error, "problem"):
-        return f"holdfast: {explained(error, place)}"
+        return f"holdfast: {explain_error(error, place)}"
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return f"holdfast: {error}" if str(error) else "holdfast: interrupted"
     if isinstance(error, OSError) and error.strerror and error.filename is not None:

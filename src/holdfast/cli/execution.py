@@ -136,7 +136,7 @@ class Execution:
             except (AnswerRejected, StateInvalid) as error:
                 if not self._options.asks:
                     raise
-                click.echo(f"Not taken: {visible(errors.explained(error))}", file=self._options.out)
+                click.echo(f"Not taken: {visible(errors.explain_error(error))}", file=self._options.out)
         return outcome
 
     def _resume(self, run_id: str, reply: Reply, observer: Observer | None) -> Outcome:
@@ -241,7 +241,7 @@ class Execution:
     def _failure(self, error: ExecutionError) -> Ending:
         kept = kept_of(self._app, error.run_id or "")
         cause = error.cause if error.cause is not None else error.__cause__
-        text = errors.explained(error) if cause is None else _cause_text(cause)
+        text = errors.explain_error(error) if cause is None else _cause_text(cause)
         return replace(
             self._ending(RunStatus.FAILED, error.run_id or ""),
             error=self._scrubbed(text),
@@ -300,7 +300,11 @@ class Execution:
 
 
 def _cause_text(cause: BaseException) -> str:
-    return errors.explained(cause) if isinstance(cause, HoldfastError) else f"{type(cause).__name__}: {cause}"
+    return (
+        errors.explain_error(cause)
+        if isinstance(cause, HoldfastError)
+        else f"{type(cause).__name__}: {cause}"
+    )
 
 
 def _is_misconfigured(cause: BaseException | None) -> bool:

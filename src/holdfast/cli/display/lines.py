@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 from holdfast.cli.command_lines import store_words
 from holdfast.cli.display.progress import ITEM, Place, Progress, place_of, step_of_pause
-from holdfast.cli.errors import told
+from holdfast.cli.errors import explain
 from holdfast.cli.options import STDOUT, ExecutionOptions
 from holdfast.cli.output import visible
 from holdfast.cli.render import clock, duration, json_text, local_time, one_line
@@ -435,7 +435,7 @@ class WorkerLines:
 
     def tell(self, event: WorkerEvent) -> None:
         """Write what became of a run."""
-        text = told(str(self._scrub(event.text)), event.remedies, self._where, detach=True)
+        text = explain(str(self._scrub(event.text)), event.remedies, self._where, detach=True)
         due = None if event.due_at is None else time_of(event.due_at)
         facts = {"run_id": event.run, "workflow": event.workflow, "queue": event.queue, "text": text}
         self._write(

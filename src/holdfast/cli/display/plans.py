@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from holdfast.cli.display.progress import HELPERS, ITEM, Place, place_of
-from holdfast.cli.errors import told
+from holdfast.cli.errors import explain
 from holdfast.cli.render import count, money, one_line
 from holdfast.graph.graph import base_name
 from holdfast.views.plain import View
@@ -75,7 +75,7 @@ class PlanView(View):
     @property
     def refused(self) -> str:
         """Why the resume would be refused; empty if it would not."""
-        return told(self.plan.refused, self.plan.remedies)
+        return explain(self.plan.refused, self.plan.remedies)
 
     @property
     def changes(self) -> list[str]:
