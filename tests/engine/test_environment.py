@@ -18,7 +18,13 @@ from holdfast.engine.environment import SWITCH, Repository, read_head
 from holdfast.journal.records import Described
 from holdfast.stores.base import Store
 from holdfast.views.runs import run_view
-from holdfast.views.timeline import changes_told, code_told, facts_told, read_facts, timeline
+from holdfast.views.timeline import (
+    commit_text,
+    environment_changes,
+    environment_text,
+    read_environment,
+    timeline,
+)
 from tests.cli.calling import CHAIN, call, environment, write
 from tests.graphs import chain
 
@@ -47,7 +53,7 @@ def described(app: App, run: str = "r") -> list[dict[str, Any]]:
     journal = app._settings.journal
     _, history = journal.history(journal.info(run), app._settings.codec)
     found = [record for _, records in history for record in records if isinstance(record, Described)]
-    return [read_facts(record.facts) for record in found]
+    return [read_environment(record.facts) for record in found]
 
 
 def test_a_run_knows_where_it_was_driven(store: Store) -> None:
@@ -229,18 +235,18 @@ def test_facts_and_changes_in_words() -> None:
         "git": {"commit": "b" * 40, "branch": "main", "dirty": True},
     }  # fmt: skip
 
-    assert facts_told(one) == (
+    assert environment_text(one) == (
         "box, Linux 6 x86_64, Python 3.12.1, holdfast 1.0, commit aaaaaaaaaa on main, numpy 2.0, team: blue"
     )
-    assert code_told(other) == "commit bbbbbbbbbb on main, with changes" and code_told({}) == ""
-    assert changes_told(one, other) == [
+    assert commit_text(other) == "commit bbbbbbbbbb on main, with changes" and commit_text({}) == ""
+    assert environment_changes(one, other) == [
         "another host: tower, was: box",
         "another commit: bbbbbbbbbb, was: aaaaaaaaaa",
         "the code has changes that are in no commit",
         "another numpy: 2.1, was: 2.0",
     ]
-    assert changes_told(other, {**other, "packages": {}}) == ["no numpy any more"]
-    assert read_facts(b"") == read_facts(b"\xc1") == {}
+    assert environment_changes(other, {**other, "packages": {}}) == ["no numpy any more"]
+    assert read_environment(b"") == read_environment(b"\xc1") == {}
 
 
 def test_show_tells_it(copy: Path) -> None:
@@ -249,7 +255,7 @@ def test_show_tells_it(copy: Path) -> None:
     assert call(copy, "run", "chain.yaml", "--quiet").returncode == 0
 
     shown = call(copy, "show", "chain").stdout
-    assert f"driven on    {socket.gethostname()}" in shown and "work/here, with changes" in shown
+    assert f"executed on  {socket.gethostname()}" in shown and "work/here, with changes" in shown
     facts = json.loads(call(copy, "show", "chain", "--json").stdout)["facts"]
     assert facts["git"]["branch"] == "work/here" and facts["git"]["dirty"] is True
 

@@ -210,8 +210,8 @@ def test_a_run_whose_driver_is_gone_is_dead_and_its_step_interrupted(memory: Sto
     one(look).compile(memory).invoke({"n": 1}, run_id="r")
 
     assert seen["alive"] == {"work": "running"} and seen["dead"] == {"work": "interrupted"}
-    assert seen["line"].is_dead and seen["line"].driver.pid > 0 and seen["line"].as_json()["dead"] is True
-    assert not seen["unknown"].is_dead and seen["unknown"].driver.alive is None
+    assert seen["line"].is_dead and seen["line"].owner.pid > 0 and seen["line"].as_json()["dead"] is True
+    assert not seen["unknown"].is_dead and seen["unknown"].owner.alive is None
     assert not run_list(Journal(memory), is_alive=lambda driver: False)[0].is_dead
 
 
@@ -314,7 +314,7 @@ def test_everything_a_view_says_is_json(store: Store) -> None:
     data = json.loads(json.dumps(run_view(Journal(store), "r").as_json(state=True), allow_nan=False))
 
     assert set(data) == {
-        "run_id", "workflow", "status", "dead", "started_at", "updated_at", "wave", "next", "driver", "flow",
+        "run_id", "workflow", "status", "dead", "started_at", "updated_at", "wave", "next", "owner", "flow",
         "tags", "parent", "provenance", "inputs", "output", "steps", "steps_done", "items_done", "seconds", "pauses",
         "ledger",
         "checkpoints", "checkpoint_id", "bytes", "commands_refused", "refusals", "facts", "remarks", "error", "state",

@@ -24,7 +24,7 @@ from holdfast.state.ops import Op
 from holdfast.state.standard_types import MOST_MEMORY
 from holdfast.stores.base import Entry, Mark, RunInfo
 from holdfast.values import RunStatus
-from holdfast.views.plain import ViewCodec, iso, plain, read_or_told, when
+from holdfast.views.plain import ViewCodec, iso, plain, read_or_unread, when
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -244,7 +244,7 @@ def _checkpoint(info: RunInfo, entry: Entry) -> dict[str, Any]:
 def _state(run: RunState) -> dict[str, Any]:
     """The state of every frame where the journal begins in the middle."""
     return {
-        path: {key: plain(read_or_told(slot.get)) for key, slot in frame.cells.items()}
+        path: {key: plain(read_or_unread(slot.get)) for key, slot in frame.cells.items()}
         for path, frame in run.frames.items()
     }
 

@@ -454,7 +454,7 @@ def _inbox(capsule: Capsule, run: RunState, seal: Seal | None) -> tuple[Mapping[
 
 
 def _steps(tallies: Tallies, is_flow: bool) -> tuple[StepView, ...]:
-    return step_views(tallies, tallies.run.outline, driven=False, is_flow=is_flow)
+    return step_views(tallies, tallies.run.outline, executed=False, is_file=is_flow)
 
 
 def _step(view: StepView) -> CapsuleStep:

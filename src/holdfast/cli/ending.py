@@ -250,7 +250,7 @@ class Ending(View):
         lines = (
             []
             if kept is None
-            else [f"{kept.counts.told('finished')} kept ({_saved(kept.seconds, kept.cost)})"]
+            else [f"{kept.counts.text('finished')} kept ({_saved(kept.seconds, kept.cost)})"]
         )
         if not self.is_in_doubt:
             return [*lines, f"resume with: {resume}"]

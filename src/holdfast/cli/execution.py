@@ -41,7 +41,7 @@ from holdfast.events import Observer
 from holdfast.graph.graph import base_name
 from holdfast.values import RunStatus
 from holdfast.views.plain import plain
-from holdfast.views.run_view import PauseView, steps_in, told_apart
+from holdfast.views.run_view import PauseView, mark_shared_names, steps_in
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
@@ -220,7 +220,7 @@ class Execution:
         )
 
     def _pauses(self, outcome: Outcome) -> tuple[PauseView, ...]:
-        return told_apart(
+        return mark_shared_names(
             [
                 PauseView(
                     outcome.run_id,

@@ -20,7 +20,7 @@ from holdfast.views.diff.changes import Difference
 from holdfast.views.diff.difference import difference
 from holdfast.views.diff.states import PLAIN_CODEC, StateDifference, state_difference
 from holdfast.views.family import Branch
-from holdfast.views.history import told_of
+from holdfast.views.history import texts_of
 from holdfast.views.plain import View, size_text
 from holdfast.views.projection import FinishedStep, Projection, project
 
@@ -114,7 +114,7 @@ class _Side:
         records = [(info, record) for info, seq, record in known.events if seq > last.get(info.key, 0)]
         return cls(known, steps, records, {name: _digest(each) for name, each in steps.items()})
 
-    def told(self) -> ComparedRun:
+    def view(self) -> ComparedRun:
         known, records = self.known, [record for _, record in self.records]
         return ComparedRun(
             known.info.run,
@@ -129,7 +129,7 @@ class _Side:
                 text
                 for info, record in self.records
                 if not isinstance(record, (Spent, StepFailed))
-                for text in told_of(record, info.run)
+                for text in texts_of(record, info.run)
             ),
         )
 
@@ -166,8 +166,8 @@ def comparison(
     unlike = [step for step, digest in mine.items() if theirs.get(step, digest) != digest]
     problems = [f"not all is known of {each.info.run}: {each.lost}" for each in known if each.lost]
     return Comparison(
-        sides[0].told(),
-        sides[1].told(),
+        sides[0].view(),
+        sides[1].view(),
         Branch.at(journal, *common[-1]) if common else None,
         _diverging(mine, theirs),
         len(mine.keys() & theirs.keys()) - len(unlike),

@@ -105,7 +105,7 @@ class Happened(View):
     """Calls, tokens and money."""
     changes: tuple[KeyChange, ...] = ()
     """What was done to which key of the state."""
-    told: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
     """What else happened, in words."""
 
     @property
@@ -126,7 +126,7 @@ class _Stretch:
     failed_seconds: float = 0.0
     spent: list[Spending] = field(default_factory=list)
     changes: dict[tuple[str, str], tuple[dict[str, None], int]] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
 
     def happened(self) -> Happened:
         """Return what happened."""
@@ -141,7 +141,7 @@ class _Stretch:
                 KeyChange(key, tuple(kinds), size, frame)
                 for (frame, key), (kinds, size) in self.changes.items()
             ),
-            told=tuple(self.told),
+            events=tuple(self.events),
         )
 
     def take(self, record: Record) -> None:
@@ -177,7 +177,7 @@ class _Stretch:
             case Resumed():
                 self.kinds.add("resume")
         if self._is_told(record):
-            self.told += told_of(record, self.run_id)
+            self.events += texts_of(record, self.run_id)
 
     def _is_told(self, record: Record) -> bool:
         match record:
@@ -201,7 +201,7 @@ class _Stretch:
             self.changes[frame, op.key] = ({**kinds, op.kind: None}, size + len(op.raw))
 
 
-def told_of(record: Record, run_id: str) -> list[str]:
+def texts_of(record: Record, run_id: str) -> list[str]:
     """Return a record of a run in words; nothing if it tells people nothing."""
     told = tell(record, ViewCodec(), run_id)
     return [] if told is None else [told[2]]
@@ -213,7 +213,7 @@ class Point(Happened):
 
     JSON: ClassVar[str] = (
         "checkpoint_id=id seq wave kind frame nodes next created_at seconds failed_attempts failed_seconds "
-        "bytes=size *spending changes told tags notes keep=remark.keep"
+        "bytes=size *spending changes events tags notes keep=remark.keep"
     )
 
     id: str
@@ -262,7 +262,7 @@ class Point(Happened):
 class History(View, Sequence[Point]):
     """A page of a run's checkpoints, newest first."""
 
-    JSON: ClassVar[str] = "run_id workflow status checkpoints=points more since=since.told"
+    JSON: ClassVar[str] = "run_id workflow status checkpoints=points more since=since.events"
     run_id: str
     workflow: str
     status: str
@@ -339,7 +339,7 @@ def _remarked(known: Remark | None, record: Remarked, at: float) -> Remark:
     return Remark(notes, tuple(dict.fromkeys(tags)), known.keep if record.keep is None else record.keep)
 
 
-def steps_told(nodes: Sequence[str]) -> str:
+def steps_text(nodes: Sequence[str]) -> str:
     """Nodes as the steps they belong to, those that occur several times counted."""
     counts: dict[str, int] = {}
     for name in map(base_name, nodes):

@@ -90,7 +90,7 @@ class Unread:
     reason: str
 
 
-def read_or_told(read: Callable[[], Any]) -> Any:
+def read_or_unread(read: Callable[[], Any]) -> Any:
     """Return what `read` returns, or, if that cannot be read, an `Unread` that says why."""
     try:
         return read()
@@ -104,7 +104,7 @@ def pairs_of(value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
         yield from value.items()
         return
     for key in value:
-        yield key, read_or_told(functools.partial(value.__getitem__, key))
+        yield key, read_or_unread(functools.partial(value.__getitem__, key))
 
 
 def when(at: float) -> dt.datetime:

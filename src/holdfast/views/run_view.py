@@ -1,4 +1,4 @@
-"""What readers see of a run: a line of a list, or the whole picture; each has `as_json` for plain data."""
+"""Views of a run: a line of a list, its steps, its pauses, its notes, and all of it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from holdfast.views.plain import (
     pairs_of,
     plain,
     preview,
-    read_or_told,
+    read_or_unread,
     size_text,
     when,
 )
 
-# What the steps of a workflow file resulted in, as its state keeps it.
+# Results of the steps of a workflow file, as its state keeps them.
 
 
 def step_output(state: Mapping[str, Any], name: str, members: tuple[str, ...] = ()) -> Any:
-    """The output of a step: its own, the list of its items', or those of its `members` by name; else `None`."""
+    """Return the output of a step: its own, the list of its items', or those of its `members` by name."""
     record = state.get(name)
     if not isinstance(record, Mapping):
         return None
@@ -60,12 +60,12 @@ def _item_outputs(items: Mapping[str, Any], visit: Any) -> list[Any]:
 
 
 def members_of(outline: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """The steps of a group; none if the step is no group."""
+    """Return the steps of a group; none if the step is no group."""
     return groups_of(outline).get(name, ())
 
 
 def groups_of(outline: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The steps of every group, by its name."""
+    """Return the steps of every group, by its name."""
     nodes = outline.get("nodes", {})
     groups = {name for name in nodes if f"{name}:done" in nodes}
     groups -= {name for name in groups if f"{name}:item" in nodes or f"{name}:flow" in nodes}
@@ -76,7 +76,7 @@ def groups_of(outline: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(members) for name, members in found.items()}
 
 
-# What readers see of a step: how it stands, how long it took, what it left behind, why it failed.
+# Steps.
 
 
 MANY_ITEMS = 1000
@@ -141,7 +141,7 @@ class StepView(View):
     @property
     def output(self) -> Any:
         """What it left behind last: the output of a workflow file's step, the update of a Python node."""
-        return read_or_told(lambda: self._output(self.result))
+        return read_or_unread(lambda: self._output(self.result))
 
     def _output(self, result: Any) -> Any:
         if isinstance(result, Mapping) and "output" in result:
@@ -157,7 +157,7 @@ class StepView(View):
     @property
     def item_errors(self) -> dict[str, Any]:
         """Why items failed, by key."""
-        results = read_or_told(lambda: self.item_results)
+        results = read_or_unread(lambda: self.item_results)
         if isinstance(results, Unread):
             return {"": results}
         return {key: item["error"] for key, item in results.items() if "error" in item}
@@ -165,7 +165,7 @@ class StepView(View):
     @property
     def result(self) -> Any:
         """All that it left behind last, decoded when it is first asked for; `None` if nothing."""
-        return self._result(lambda op: read_or_told(lambda: op.value))
+        return self._result(lambda op: read_or_unread(lambda: op.value))
 
     def _result(self, read: Callable[[Op], Any]) -> Any:
         for op in self._ops:
@@ -200,7 +200,7 @@ class StepView(View):
         return {**facts, "output": plain(self.output), "result": plain(self.result), **errors}
 
 
-# What readers see of a pause: what is asked, which answers it takes, and the command that gives one.
+# Pauses.
 
 
 _TYPED = {
@@ -287,17 +287,17 @@ class PauseView(View):
 
 
 def resume_call(run_id: str) -> str:
-    """How a run of a Python program goes on, in words."""
+    """Return how a run of a Python program is resumed, in words."""
     return f"app.resume({run_id!r}) in its program"
 
 
-def told_apart(pauses: Sequence[PauseView]) -> tuple[PauseView, ...]:
-    """The pauses of a run, those that share a name marked as such."""
+def mark_shared_names(pauses: Sequence[PauseView]) -> tuple[PauseView, ...]:
+    """Return the pauses of a run, with those marked that share a name."""
     names = [pause.name for pause in pauses]
     return tuple(replace(pause, is_alone=names.count(pause.name) == 1) for pause in pauses)
 
 
-# How much of a workflow file's run is finished, counted as people see it: steps and items, no helper nodes.
+# Finished steps and items of a workflow file, without helper nodes.
 
 
 NO_STEPS = ("inputs", "output", "ledger")
@@ -311,10 +311,10 @@ class Counts(NamedTuple):
     items: int = 0
 
     def __str__(self) -> str:
-        return self.told()
+        return self.text()
 
-    def told(self, word: str = "") -> str:
-        """`1 step`, `3 steps and 12 items`; with a word `3 finished steps and 12 items`."""
+    def text(self, word: str = "") -> str:
+        """Return `1 step`, `3 steps and 12 items`; with a word `3 finished steps and 12 items`."""
         named = f"{word} step" if word else "step"
         steps = f"{self.steps} {named}" if self.steps == 1 else f"{self.steps} {named}s"
         items = "1 item" if self.items == 1 else f"{self.items} items"
@@ -325,7 +325,7 @@ NOTHING = Counts()
 
 
 def counted(run: RunState) -> Counts:
-    """What is finished of a run, in its open sub-workflows too, saved or in a wave that is not over."""
+    """Return what is finished of a run, in its open sub-workflows too, saved or in a wave that is not over."""
     steps = items = 0
     for frame in run.frames.values():
         state = state_view(frame.cells, CODEC, "", "", "", 0.0)
@@ -336,12 +336,12 @@ def counted(run: RunState) -> Counts:
 
 
 def steps_in(state: Mapping[str, Any]) -> int:
-    """How many times steps of a workflow file have come to an end, as its state tells."""
+    """Return how often steps of a workflow file have ended, by its state."""
     return sum(_ends(state[name]) for name, _ in statuses(state))
 
 
 def statuses(state: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Each step that a workflow file's state tells of, with its status."""
+    """Return each step in a workflow file's state, with its status."""
     found = []
     for name in state:
         said: Any = state[name] if name not in NO_STEPS and ":" not in name else None
@@ -368,7 +368,7 @@ def _item_maps(state: Mapping[str, Any]) -> Iterator[Mapping[str, Mapping[str, A
 
 
 def _is_whole(step: Step) -> bool:
-    """Whether a finished step, whose wave is not over, is one that people see, and has come to its end."""
+    """Return True if a finished step, whose wave is not over, is no helper, and has ended."""
     if step.key is not None or ":" in step.node or step.node in NO_STEPS:
         return False
     try:
@@ -378,7 +378,7 @@ def _is_whole(step: Step) -> bool:
     return bool(said) and isinstance(said[0], Mapping) and said[0].get("status") in ("completed", "failed")
 
 
-# What people said of a run and of its checkpoints, as readers see it.
+# Notes and tags.
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +392,7 @@ class NoteView(View):
 
 @dataclass(frozen=True, slots=True)
 class RemarkView(View):
-    """What was said of one checkpoint, or, without one, of the run."""
+    """The notes and tags of one checkpoint, or, without one, of the run."""
 
     seq: int
     checkpoint_id: str | None
@@ -403,12 +403,12 @@ class RemarkView(View):
 
 
 def remark_views(info: RunInfo, run: RunState) -> tuple[RemarkView, ...]:
-    """What was said of a run, then of its checkpoints in their order."""
+    """Return the notes and tags of a run, then of its checkpoints in their order."""
     return tuple(remark_at(info, run, seq) for seq in sorted(run.remarks))
 
 
 def remark_at(info: RunInfo, run: RunState, seq: int) -> RemarkView:
-    """What was said of the checkpoint at an entry, or, with 0, of the run."""
+    """Return the notes and tags of the checkpoint at an entry, or, with 0, of the run."""
     remark = run.remarks.get(seq) or Remark()
     notes = tuple(NoteView(when(at), by, text) for at, by, text in remark.notes)
     ident = checkpoint_id(info.key, seq) if seq else None
@@ -416,16 +416,16 @@ def remark_at(info: RunInfo, run: RunState, seq: int) -> RemarkView:
 
 
 @dataclass(frozen=True, slots=True)
-class Driver(View):
-    """The process that drives a run, or drove it last; `alive` is `None` where nobody looked."""
+class Owner(View):
+    """The process that executes a run, or did last; `alive` is `None` where that was not checked."""
 
     host: str = ""
     pid: int = 0
     alive: bool | None = None
 
     @classmethod
-    def read(cls, text: str, alive: bool | None) -> Driver:
-        """A driver as a run's facts name it."""
+    def read(cls, text: str, alive: bool | None) -> Owner:
+        """Return the owner that the facts of a run name."""
         try:
             facts = json.loads(text)
             return cls(str(facts["host"]), int(facts["pid"]), alive)
@@ -443,7 +443,7 @@ class RunLine(View):
     run_id: str
     workflow: str
     status: RunStatus
-    driver: Driver
+    owner: Owner
     started_at: dt.datetime
     updated_at: dt.datetime
     wave: int | None = 0
@@ -451,15 +451,15 @@ class RunLine(View):
     next: tuple[str, ...] = ()
     """The steps that were about to run at its newest checkpoint."""
     queue: str = ""
-    """The queue whose workers drive it; none if it is not theirs."""
+    """The queue whose workers execute it, if any."""
     priority: int = 0
     due_at: dt.datetime | None = None
-    """When a worker is to take it up."""
+    """When a worker is to resume it."""
     tags: tuple[str, ...] = ()
 
     @property
     def goes_on(self) -> bool:
-        """Whether it is driven, or will be without anybody's doing."""
+        """Whether it is being executed, or will be without a person's doing."""
         if self.status == RunStatus.RUNNING:
             return not self.is_dead or bool(self.queue)
         is_asleep = self.status == RunStatus.PAUSED and self.due_at is not None
@@ -467,37 +467,21 @@ class RunLine(View):
 
     @property
     def is_dead(self) -> bool:
-        """Whether it counts as running although the process that drove it is gone."""
-        return self.status == RunStatus.RUNNING and self.driver.alive is False
+        """Whether it counts as running although its owner is gone."""
+        return self.status == RunStatus.RUNNING and self.owner.alive is False
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether it is dead, and the workers' to go on with."""
+        """Whether it is dead, and workers will resume it."""
         return self.is_dead and bool(self.queue)
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger(View):
-    """What a run's steps used up; `cost` is in US dollars, `unpriced` counts calls whose price is not known."""
-
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost: float = 0.0
-    unpriced: int = 0
-
-    @classmethod
-    def of(cls, spending: Spending) -> Ledger:
-        """What a run has spent."""
-        return cls(*spending)
-
-
-@dataclass(frozen=True, slots=True)
 class RunView(View):
-    """A run as it stands: its facts, its steps, what it waits for and what came of it."""
+    """A run: its facts, its steps, its pauses, its state and its result."""
 
     JSON: ClassVar[str] = (
-        "*line driver=line.driver flow=file parent=fork provenance=foreign inputs! output! steps steps_done "
+        "*line owner=line.owner flow=file parent=fork provenance=foreign inputs! output! steps steps_done "
         "items_done=done.items seconds pauses ledger checkpoints checkpoint_id bytes=size commands_refused "
         "refusals=refused facts! remarks error=fault"
     )
@@ -511,12 +495,13 @@ class RunView(View):
     config: Mapping[str, Any]
     outline: Mapping[str, Any]
     """Its graph as plain data."""
-    ledger: Ledger
+    ledger: Spending
+    """What its steps used up; `unpriced` counts calls whose price is not known."""
     fault: FaultView | None
     done: Counts
-    """The finished steps; of a workflow file as people see them, and the items apart."""
+    """The finished steps; of a workflow file without helpers, and the items apart."""
     seconds: float
-    """Time spent in steps, over all drives."""
+    """Time spent in steps, over all executions."""
     checkpoints: int
     checkpoint_id: str
     """Its newest checkpoint."""
@@ -529,9 +514,9 @@ class RunView(View):
     refusals: tuple[Refusal, ...] = ()
     """The last of them, each with its reason."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Where it was last driven: host, platform, python, holdfast, packages, git, and what was added."""
+    """Its last environment: host, platform, python, holdfast, packages, git, and what was added."""
     remarks: tuple[RemarkView, ...] = ()
-    """What was said of it and of its checkpoints."""
+    """The notes and tags of it and of its checkpoints."""
     provenance: Provenance | None = None
     """Where it came from, and who confirmed it, if it came from outside."""
     codec: ViewCodec = field(default_factory=ViewCodec, repr=False, compare=False)
@@ -554,7 +539,7 @@ class RunView(View):
         return {key: self._read(key) for key in self.state if ":" not in key}
 
     def _read(self, key: str) -> Any:
-        return read_or_told(lambda: self.state.get(key))
+        return read_or_unread(lambda: self.state.get(key))
 
     def value(self, key: str) -> Any:
         """Return the value of one key of the state, however much was read before."""
@@ -582,10 +567,10 @@ class RunView(View):
         if self.flow is None:
             return dict(pairs_of(self.state))
         name = origin_of(self.state).checkpoint_node.partition(":")[0]
-        return read_or_told(lambda: step_output(self.state, name, members_of(self.outline, name)))
+        return read_or_unread(lambda: step_output(self.state, name, members_of(self.outline, name)))
 
     def step(self, name: str) -> StepView | None:
-        """The step of that name."""
+        """Return the step of that name, if there is one."""
         return next((step for step in self.steps if step.name == name), None)
 
     @property

@@ -1,4 +1,4 @@
-"""Reading pictures of runs from their journals, without the workflow and without its code."""
+"""Reading views of runs from their journals, without the workflow and without its code."""
 
 from __future__ import annotations
 
@@ -25,26 +25,25 @@ from holdfast.state.state import State, state_view
 from holdfast.stores.base import Mark, RunInfo, newest_marks
 from holdfast.values import RunStatus
 from holdfast.views.charges import total
-from holdfast.views.plain import Unread, ViewCodec, read_or_told, when
+from holdfast.views.plain import Unread, ViewCodec, read_or_unread, when
 from holdfast.views.run_view import (
     Counts,
-    Driver,
     FaultView,
-    Ledger,
+    Owner,
     PauseView,
     RunLine,
     RunView,
     StepView,
     counted,
     groups_of,
+    mark_shared_names,
     remark_views,
-    told_apart,
 )
 from holdfast.views.tally import Tallies, step_views
-from holdfast.views.timeline import read_facts
+from holdfast.views.timeline import read_environment
 
 IsAlive = Callable[[str], bool]
-"""Tells whether the driver that a run's facts name may still be at work."""
+"""Returns True if the owner that a run's facts name may still be alive."""
 
 
 def run_list(
@@ -57,7 +56,7 @@ def run_list(
     limit: int | None = 50,
     is_alive: IsAlive | None = None,
 ) -> list[RunLine]:
-    """The runs that match, last touched first. No run's values are read."""
+    """Return the runs that match, the last changed first. No run's values are read."""
     if queue is None and tag is None:
         found = journal.store.runs(workflow=workflow, status=status, limit=limit)
     else:
@@ -74,7 +73,7 @@ def run_list(
 
 
 def run_line(journal: Journal, info: RunInfo, is_alive: IsAlive | None = None) -> RunLine:
-    """One run as a line of a list."""
+    """Return one run as a line of a list."""
     info, alive = _looked_after(journal, info, is_alive)
     marks = journal.store.marks(info.run, limit=1) if info.status != RunStatus.DAMAGED else []
     return _line(info, marks[0] if marks else None, alive)
@@ -93,7 +92,7 @@ def _readable_line(info: RunInfo, newest: Checkpoint | None, alive: bool | None)
         run_id=info.run,
         workflow=info.workflow,
         status=RunStatus(info.status),
-        driver=Driver.read(info.owner, alive),
+        owner=Owner.read(info.owner, alive),
         started_at=when(info.created_at),
         updated_at=max(when(info.updated_at), newest.created_at) if newest else when(info.updated_at),
         wave=newest.run_wave if newest else 0,
@@ -106,7 +105,7 @@ def _readable_line(info: RunInfo, newest: Checkpoint | None, alive: bool | None)
 
 
 def _looked_after(journal: Journal, info: RunInfo, is_alive: IsAlive | None) -> tuple[RunInfo, bool | None]:
-    """A run's facts and whether its driver lives. One that seems dead may just have ended: it is read again."""
+    """Return a run's facts and whether its owner is alive. One that seems dead is read again."""
     if is_alive is None or info.status != RunStatus.RUNNING:
         return info, None
     if is_alive(info.owner):
@@ -116,7 +115,7 @@ def _looked_after(journal: Journal, info: RunInfo, is_alive: IsAlive | None) -> 
 
 
 def find_run_info(journal: Journal, target: str) -> RunInfo:
-    """The run that a run id, a checkpoint id or a workflow's name (its latest run) means."""
+    """Return the run of a run id, a checkpoint id or a workflow's name (its latest run)."""
     store = journal.store
     if found := store.runs(run=target) or store.runs(workflow=target, limit=1):
         return found[0]
@@ -129,7 +128,7 @@ def find_run_info(journal: Journal, target: str) -> RunInfo:
 
 
 def find_checkpoint_info(journal: Journal, ident: str) -> tuple[RunInfo, int]:
-    """The run and the position of a checkpoint; one that is not stored is refused."""
+    """Return the run and the entry of a checkpoint; raise `CheckpointNotFound` if it is not stored."""
     key, seq = locate_checkpoint(ident)
     for info in journal.store.runs(key=key):
         if any(mark.seq == seq for mark in journal.store.marks(info.run, before=seq + 1, limit=1)):
@@ -140,7 +139,7 @@ def find_checkpoint_info(journal: Journal, ident: str) -> tuple[RunInfo, int]:
 
 
 def run_pauses(journal: Journal, info: RunInfo) -> tuple[PauseView, ...]:
-    """What a run waits for; read from its nearest snapshot on."""
+    """Return the pauses of a run, read from its nearest snapshot on."""
     codec = ViewCodec()
     run = journal.load(info, codec).run
     return _pauses(info, run, codec, _config(run, codec))
@@ -149,7 +148,7 @@ def run_pauses(journal: Journal, info: RunInfo) -> tuple[PauseView, ...]:
 def run_view(
     journal: Journal, run_id: str, *, upto: int | None = None, is_alive: IsAlive | None = None
 ) -> RunView:
-    """A run as it stands, or as it stood at entry `upto`, in one pass over its journal."""
+    """Return a run as it is now, or as it was at entry `upto`, in one pass over its journal."""
     info = journal.info(run_id)
     line = run_line(journal, info, is_alive)
     codec = ViewCodec()
@@ -168,22 +167,22 @@ def run_view(
     state = state_view(run.root.cells, codec, run_id, ident, run.root.last_node, run.updated_at)
     # What is read first is read whatever the rest needs: what the run is, what it waits for, its inputs, its output.
     config = _config(run, codec)
-    pauses, facts = _pauses(info, run, codec, config), read_facts(run.facts, codec)
-    is_flow = isinstance(config.get("flow"), Mapping)
-    inputs = _inputs(state) if is_flow else state_view(advance({}, initial), codec, run_id, ident, "", 0.0)
-    if is_flow:
-        read_or_told(lambda: state.get("output"))
+    pauses, facts = _pauses(info, run, codec, config), read_environment(run.facts, codec)
+    is_file = isinstance(config.get("flow"), Mapping)
+    inputs = _inputs(state) if is_file else state_view(advance({}, initial), codec, run_id, ident, "", 0.0)
+    if is_file:
+        read_or_unread(lambda: state.get("output"))
     return RunView(
         line=line,
-        steps=_steps(tallies, line, state if is_flow else None),
+        steps=_steps(tallies, line, state if is_file else None),
         pauses=pauses,
         inputs=inputs,
         state=state,
         config=config,
         outline=run.outline,
-        ledger=Ledger.of(total(*run.spending.values())),
+        ledger=total(*run.spending.values()),
         fault=_fault(run),
-        done=_done(run) if is_flow else Counts(run.steps_done),
+        done=_done(run) if is_file else Counts(run.steps_done),
         seconds=run.seconds,
         checkpoints=count,
         checkpoint_id=ident,
@@ -199,7 +198,7 @@ def run_view(
 
 
 def _inputs(state: State) -> Mapping[str, Any]:
-    found = read_or_told(lambda: state.get("inputs"))
+    found = read_or_unread(lambda: state.get("inputs"))
     return {"inputs": found} if isinstance(found, Unread) else found if isinstance(found, Mapping) else {}
 
 
@@ -213,8 +212,8 @@ def _done(run: RunState) -> Counts:
 
 def _steps(tallies: Tallies, line: RunLine, state: State | None) -> tuple[StepView, ...]:
     outline = tallies.run.outline
-    driven = line.status == RunStatus.RUNNING and not line.is_dead
-    views = step_views(tallies, outline, driven=driven, is_flow=state is not None)
+    executed = line.status == RunStatus.RUNNING and not line.is_dead
+    views = step_views(tallies, outline, executed=executed, is_file=state is not None)
     previews = ViewCodec()
     if state is None:
         return tuple(replace(view, _previews=previews) for view in views)
@@ -233,7 +232,7 @@ def _config(run: RunState, codec: ViewCodec) -> Mapping[str, Any]:
 
 
 def _fault(run: RunState) -> FaultView | None:
-    """Why the run stopped: as the failed step says it, which knows nothing of runs and resumes."""
+    """Return why the run stopped: as the failed step says it, which knows nothing of runs and resumes."""
     of_steps = (step.fault for step in run.active() if step.fault is not None and step.node == run.fault_node)
     fault = next(of_steps, run.fault) if run.fault is not None else None
     if fault is None:
@@ -245,7 +244,7 @@ def _pauses(
     info: RunInfo, run: RunState, codec: ViewCodec, config: Mapping[str, Any]
 ) -> tuple[PauseView, ...]:
     is_of_program = not info.queue and "flow" not in config
-    return told_apart([_pause(info, pause, is_of_program, codec) for pause in run.pauses.values()])
+    return mark_shared_names([_pause(info, pause, is_of_program, codec) for pause in run.pauses.values()])
 
 
 def _pause(info: RunInfo, pause: Pause, is_of_program: bool, codec: ViewCodec) -> PauseView:

@@ -1,4 +1,4 @@
-"""What a run's records say of each step, counted while they are folded: one small tally per node."""
+"""Tallies of a run's nodes, counted while its records are folded: attempts, times, results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FINAL = "output"
 
 @dataclass(slots=True)
 class Tally:
-    """What happened to one node so far."""
+    """The attempts and results of one node so far."""
 
     visits: int = 0
     attempts: int = 0
@@ -87,7 +87,7 @@ class Tallies:
         self.run = run
         self.of: dict[str, Tally] = {}
         self._asked: set[str] = set()
-        """Steps that paused for an answer: taking them up again is no other attempt."""
+        """Steps that paused for an answer: resuming them is no other attempt."""
         self._take_over()
 
     def _take_over(self) -> None:
@@ -178,21 +178,21 @@ def _finish(tally: Tally, step: Step, record: StepFinished, at: float) -> None:
 
 
 def _outer(frame: str) -> str:
-    """What comes before the name of a node in that frame: `outer/` for `outer#1[a]`."""
+    """Return what comes before the name of a node in that frame: `outer/` for `outer#1[a]`."""
     return "".join(part.rpartition("#")[0] + "/" for part in frame.split("/")) if frame else ""
 
 
 def step_views(
-    tallies: Tallies, outline: Mapping[str, Any], *, driven: bool, is_flow: bool
+    tallies: Tallies, outline: Mapping[str, Any], *, executed: bool, is_file: bool
 ) -> tuple[StepView, ...]:
-    """Every step of the workflow, in its order, then those that only the journal knows.
+    """Return every step of the workflow, in its order, then those that only the journal knows.
 
-    `driven` says whether somebody is at work; if not, what counts as running was interrupted. The node that
-    makes the output of a workflow file (`is_flow`) is no step.
+    Unless the run is being `executed`, what counts as running was interrupted. The node that
+    makes the output of a workflow file (`is_file`) is no step.
     """
     nodes: dict[str, list[str]] = {}
     for name in (*outline_names(outline), *tallies.of):
-        if is_flow and name.rpartition("/")[2] == FINAL:
+        if is_file and name.rpartition("/")[2] == FINAL:
             continue
         group = nodes.setdefault(base_name(name), [])
         if name not in group:
@@ -202,16 +202,18 @@ def step_views(
         if step.node != START:
             active.setdefault(base_name(_outer(step.frame) + step.node), []).append(step)
     return tuple(
-        _view(name, [tallies.of[node] for node in group if node in tallies.of], active.get(name, []), driven)
+        _view(
+            name, [tallies.of[node] for node in group if node in tallies.of], active.get(name, []), executed
+        )
         for name, group in nodes.items()
     )
 
 
-def _view(name: str, tallies: list[Tally], active: list[Step], driven: bool) -> StepView:
+def _view(name: str, tallies: list[Tally], active: list[Step], executed: bool) -> StepView:
     if not tallies:
-        return StepView(name, _status(Tally(), active, driven), items=_items([], active))
+        return StepView(name, _status(Tally(), active, executed), items=_items([], active))
     last = max(tallies, key=lambda tally: (tally.started_at or 0.0, tally.ended_at or 0.0))
-    status = _status(last, active, driven)
+    status = _status(last, active, executed)
     started = [tally.started_at for tally in tallies if tally.started_at is not None]
     ended = [tally.ended_at for tally in tallies if tally.ended_at is not None]
     fault = next((step.fault for step in active if step.fault is not None), None) or last.fault
@@ -229,14 +231,14 @@ def _view(name: str, tallies: list[Tally], active: list[Step], driven: bool) -> 
         note=last.note,
         _ops=_ops(name, tallies, last),
     )
-    return _as_the_flow_says(view) if status in ("completed", "skipped", "failed") and not active else view
+    return _with_file_status(view) if status in ("completed", "skipped", "failed") and not active else view
 
 
-def _status(last: Tally, active: Iterable[Step], driven: bool) -> str:
+def _status(last: Tally, active: Iterable[Step], executed: bool) -> str:
     found = {step.status for step in active}
     for status, shown in _SHOWN.items():
         if status in found:
-            return "interrupted" if shown == "running" and not driven else shown
+            return "interrupted" if shown == "running" and not executed else shown
     return last.status
 
 
@@ -257,15 +259,15 @@ def _items(tallies: list[Tally], active: list[Step]) -> Items | None:
 
 
 def _ops(name: str, tallies: list[Tally], last: Tally) -> tuple[Op, ...]:
-    """What the step left behind: the update of whichever of its nodes set its own key, else the last one."""
+    """Return the result of a step: the update of the node that set the step's own key, else the last one."""
     for tally in reversed(tallies):
         if any(op.key == name and op.kind == "set" for op in tally.ops):
             return tally.ops
     return last.ops
 
 
-def _as_the_flow_says(view: StepView) -> StepView:
-    """A step of a workflow file that failed or was skipped, and was passed over, says so in its result."""
+def _with_file_status(view: StepView) -> StepView:
+    """Return a step of a workflow file with the status in its result: it may have failed or been skipped."""
     own = [op for op in view._ops if op.kind == "set" and op.key == view.name]
     if not own or len(own[0].raw) > _SMALL:
         return view

@@ -50,14 +50,14 @@ from holdfast.stores.base import Entry, Mark
 from holdfast.values import START, RunStatus, readable_step
 from holdfast.views.plain import CODEC, TOO_BIG_TO_PREVIEW, View, ViewCodec, iso, plain, preview_raw, when
 
-# Where a run was driven, in words: host, versions, commit, and what of it changed.
+# The environment of a run in words: host, versions, commit, and what of it changed.
 
 
 _KNOWN = ("host", "platform", "python", "holdfast", "packages", "git")
 _SHORT = 10
 
 
-def read_facts(raw: bytes, codec: Codec = CODEC) -> dict[str, Any]:
+def read_environment(raw: bytes, codec: Codec = CODEC) -> dict[str, Any]:
     """Facts as a journal holds them, as plain data; nothing if there are none, or they cannot be read."""
     if not raw:
         return {}
@@ -68,7 +68,7 @@ def read_facts(raw: bytes, codec: Codec = CODEC) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def place_told(facts: Mapping[str, Any]) -> str:
+def host_text(facts: Mapping[str, Any]) -> str:
     """The host and what runs there: `box, Linux 6.1 x86_64, Python 3.12.1, holdfast 1.0`."""
     python, own = facts.get("python"), facts.get("holdfast")
     parts = [facts.get("host"), facts.get("platform"), f"Python {python}" if python else "", ""]
@@ -76,7 +76,7 @@ def place_told(facts: Mapping[str, Any]) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def code_told(facts: Mapping[str, Any]) -> str:
+def commit_text(facts: Mapping[str, Any]) -> str:
     """The commit of the code: `commit 1a2b3c4d5e on main, with changes`."""
     git = _mapping(facts.get("git"))
     if not git.get("commit"):
@@ -86,30 +86,30 @@ def code_told(facts: Mapping[str, Any]) -> str:
     return f"commit {str(git['commit'])[:_SHORT]}{branch}{changed}"
 
 
-def others_told(facts: Mapping[str, Any]) -> str:
-    """The libraries, and what whoever compiled the graph added."""
+def packages_text(facts: Mapping[str, Any]) -> str:
+    """The libraries, and what the compiled graph added."""
     libraries = [f"{name} {version}" for name, version in _mapping(facts.get("packages")).items()]
     own = [f"{name}: {value}" for name, value in facts.items() if name not in _KNOWN]
     return ", ".join([*libraries, *own])
 
 
-def facts_told(facts: Mapping[str, Any]) -> str:
+def environment_text(facts: Mapping[str, Any]) -> str:
     """All of it on one line."""
-    return ", ".join(part for part in (place_told(facts), code_told(facts), others_told(facts)) if part)
+    return ", ".join(part for part in (host_text(facts), commit_text(facts), packages_text(facts)) if part)
 
 
-def changes_told(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def environment_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """What is different in another place, or of other code: `another host: box, was: tower`."""
-    told = []
+    found = []
     for name, value in _flat(after).items():
         known = _flat(before).get(name)
         if known is None and name == "changes":
             if value == "yes":
-                told.append("the code has changes that are in no commit")
+                found.append("the code has changes that are in no commit")
         elif known != value:
-            told.append(f"another {name}: {value}" + (f", was: {known}" if known else ""))
+            found.append(f"another {name}: {value}" + (f", was: {known}" if known else ""))
     gone = [name for name in _flat(before) if name not in _flat(after) and name != "changes"]
-    return [*told, *(f"no {name} any more" for name in gone)]
+    return [*found, *(f"no {name} any more" for name in gone)]
 
 
 def _flat(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -195,15 +195,15 @@ class Timeline:
             yield from self._taken(entry)
 
     def _taken(self, entry: Entry) -> list[TimelineEvent]:
-        """Take in a whole entry before any of it is told, so that stopping half-way loses no position."""
+        """Take in a whole entry before any of it is yielded, so that stopping half-way loses no position."""
         run = self._info.run
         if broken := break_at(self._chain, self._sealed, entry):
             raise CorruptJournal(f"run {run!r}: {broken}", run=run, seq=entry.seq)
         events, codec = list[TimelineEvent](), ViewCodec()
         for record in self._journal.records(self._info, entry, self._track, CODEC):
             for part in record.parts() if isinstance(record, StepAdvanced) else (record,):
-                told = tell(part, codec, run, self._run)
-                events += [TimelineEvent(entry.seq, when(entry.at), *told)] if told is not None else []
+                found = tell(part, codec, run, self._run)
+                events += [TimelineEvent(entry.seq, when(entry.at), *found)] if found is not None else []
             apply(self._run, record, entry.at)
         if entry.mark is not None:
             events.append(self._checkpoint(entry))
@@ -218,11 +218,11 @@ class Timeline:
         return TimelineEvent(entry.seq, found.created_at, "checkpoint.save", "", text, data)
 
 
-Told = tuple[str, str, str, dict[str, Any]]
+Telling = tuple[str, str, str, dict[str, Any]]
 """The type, the step, the text and the data of an event."""
 
 
-def tell(record: Record, codec: Codec, run_id: str, run: RunState | None = None) -> Told | None:
+def tell(record: Record, codec: Codec, run_id: str, run: RunState | None = None) -> Telling | None:
     """Return what a record of a run tells people; `None` if nothing. `run` is the run as it was before the record."""
     if isinstance(record, StepStarted | StepFinished | StepFailed | FrameOpened):
         is_start = record.step.rpartition("/")[2].startswith(START)
@@ -242,7 +242,7 @@ def tell(record: Record, codec: Codec, run_id: str, run: RunState | None = None)
         case Answered():
             return _tell_answer(record, run, codec)
         case Described():
-            return _tell_environment(record, {} if run is None else read_facts(run.facts, codec), codec)
+            return _tell_environment(record, {} if run is None else read_environment(run.facts, codec), codec)
         case Spent():
             return _tell_spent(record)
         case RunEnded():
@@ -256,7 +256,7 @@ def tell(record: Record, codec: Codec, run_id: str, run: RunState | None = None)
     return _tell_intervention(record, codec, run_id)
 
 
-def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened, codec: Codec) -> Told:
+def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened, codec: Codec) -> Telling:
     step, name = record.step, readable_step(record.step)
     match record:
         case StepStarted(attempt=attempt):
@@ -282,7 +282,7 @@ def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened, co
     assert_never(record)
 
 
-def _tell_answer(record: Answered, run: RunState | None, codec: Codec) -> Told:
+def _tell_answer(record: Answered, run: RunState | None, codec: Codec) -> Telling:
     pause = run.pauses.get(record.pause) if run is not None else None
     name, kind, step = (pause.name, pause.kind, pause.step) if pause else (record.pause, "ask", "")
     answer, shown = _value(record.value, codec), preview_raw(record.value, codec)
@@ -292,15 +292,15 @@ def _tell_answer(record: Answered, run: RunState | None, codec: Codec) -> Told:
     return "answer", step, f"{name} was answered{_by(record)}: {shown}", data
 
 
-def _tell_environment(record: Described, before: dict[str, Any], codec: Codec) -> Told:
+def _tell_environment(record: Described, before: dict[str, Any], codec: Codec) -> Telling:
     """Return where a run is executed now; if it is known where it was before, only what is different."""
-    facts = read_facts(record.facts, codec)
-    changes = changes_told(before, facts) if before else []
-    text = "; ".join(changes) if before else f"executed on {facts_told(facts)}"
+    facts = read_environment(record.facts, codec)
+    changes = environment_changes(before, facts) if before else []
+    text = "; ".join(changes) if before else f"executed on {environment_text(facts)}"
     return "run.describe", "", text or "executed on the same", {"facts": facts, "changes": changes}
 
 
-def _tell_spent(record: Spent) -> Told:
+def _tell_spent(record: Spent) -> Telling:
     tokens = f"{record.input_tokens} tokens in, {record.output_tokens} out"
     what = [record.model, tokens if record.input_tokens or record.output_tokens else ""]
     what.append("of unknown price" if record.cost is None else f"${record.cost:.6g}")
@@ -308,7 +308,7 @@ def _tell_spent(record: Spent) -> Told:
     return "node.spend", record.step, text, record._asdict()
 
 
-def _tell_end(record: RunEnded) -> Told:
+def _tell_end(record: RunEnded) -> Telling:
     where = f" at {record.node}" if record.node else ""
     why = where or (f": {record.fault}" if record.fault is not None else "")
     data = {"status": str(record.status), "node": record.node}
@@ -317,7 +317,7 @@ def _tell_end(record: RunEnded) -> Told:
     return ENDINGS[RunStatus(record.status)], "", f"run {record.status}{why}", data
 
 
-def _tell_intervention(record: Any, codec: Codec, run_id: str) -> Told:
+def _tell_intervention(record: Any, codec: Codec, run_id: str) -> Telling:
     """Return what was done to a run from outside, or on a resume."""
     by, why = _by(record), f": {record.why}" if getattr(record, "why", "") else ""
     match record:
@@ -357,7 +357,7 @@ def _tell_intervention(record: Any, codec: Codec, run_id: str) -> Told:
     raise AssertionError(record)
 
 
-def _tell_remark(record: Remarked) -> Told:
+def _tell_remark(record: Remarked) -> Telling:
     what = [f"note: {record.text}"] if record.text else []
     what += [f"tagged {tag}" for tag in record.add] + [f"no longer tagged {tag}" for tag in record.remove]
     if record.keep is not None:
@@ -366,7 +366,7 @@ def _tell_remark(record: Remarked) -> Told:
     return "run.remark", "", f"{where}{_by(record)}: {'; '.join(what)}", record._asdict()
 
 
-def _tell_plan(record: Steered, codec: Codec) -> Told:
+def _tell_plan(record: Steered, codec: Codec) -> Telling:
     added = [target.node if target.key is None else f"{target.node}[{target.key}]" for target in record.add]
     changed = [name for name, _ in record.items]
     parts = {"dropped": list(record.drop), "added": added, "other arguments for": changed}
@@ -377,8 +377,8 @@ def _tell_plan(record: Steered, codec: Codec) -> Told:
         "add": added,
         "items": {name: _values(item, codec) for name, item in record.items},
     }
-    told = text or "nothing more is to come"
-    return "plan.change", "", f"plan changed{_by(record)}: {told}", data
+    found = text or "nothing more is to come"
+    return "plan.change", "", f"plan changed{_by(record)}: {found}", data
 
 
 def _by(record: Any) -> str:

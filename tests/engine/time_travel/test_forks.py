@@ -121,7 +121,7 @@ def test_a_step_that_failed_waits_or_is_next_can_be_spoken_for(memory: Store) ->
         assert app.resume(app.fork(run, update={"log": ["B"]}, as_node="b")).state["log"] == ["a", "B", "c"]
         app.update_state(run, {"log": ["B"]}, as_node="b", by="ada", reason="she knows")
         assert app.resume(run).state["log"] == ["a", "B", "c"]
-        assert any("by ada: she knows" in text for point in app.history(run) for text in point.told)
+        assert any("by ada: she knows" in text for point in app.history(run) for text in point.events)
 
 
 def test_finished_siblings_stay_finished_when_one_is_spoken_for(memory: Store) -> None:
@@ -243,7 +243,7 @@ def test_an_update_makes_a_checkpoint(store: Store) -> None:
 
     newest = app.history("r")[0]
     assert (newest.id, newest.kind, newest.changes[0].key) == (ident, "edit", "n")
-    assert newest.told == ("state changed from outside by ada: n",)
+    assert newest.events == ("state changed from outside by ada: n",)
     assert app.state_at("r", ident)["n"] == 5
     assert app.state_at("r", "@-1")["n"] == 1
     assert store.runs(run="r")[0].status == "paused", "it still waits for its answer"

@@ -51,7 +51,7 @@ def test_every_checkpoint_is_told_newest_first(store: Store) -> None:
     assert [change.key for change in found[-1].changes] == ["log", "n"]
     assert [(change.key, change.kinds) for change in found[-2].changes] == [("log", ("append",))]
     assert all(point.size > 0 and point.seconds >= 0 for point in found)
-    assert any("Which one?" in text for text in found[0].told)
+    assert any("Which one?" in text for text in found[0].events)
     assert not found.more and found.status == "paused"
 
 
@@ -95,11 +95,11 @@ def test_what_was_done_from_outside_is_told(memory: Store) -> None:
     app.edit("r", {"n": 2}, by="ada", reason="wrong")
 
     found = app.history("r")
-    assert found[0].kind == "failure" and "b#1 failed (attempt 1): ValueError: no" in found[0].told[0]
-    assert found.since.told == ("state changed from outside by ada: n",)
+    assert found[0].kind == "failure" and "b#1 failed (attempt 1): ValueError: no" in found[0].events[0]
+    assert found.since.events == ("state changed from outside by ada: n",)
     fork = app.fork("r", at=1)
     (point,) = app.history(fork)
-    assert (point.kind, point.told) == ("fork", ("run forked from r at entry 2",))
+    assert (point.kind, point.events) == ("fork", ("run forked from r at entry 2",))
 
 
 def test_money_is_told_per_checkpoint(memory: Store) -> None:
@@ -214,7 +214,7 @@ def test_the_history_command(sqlite_url: str, call: Call) -> None:
     assert (
         page["checkpoints"] == json.loads(json.dumps(run_history(with_runs, "run1").as_json()))["checkpoints"]
     )
-    assert {"seconds", "bytes", "cost", "changes", "kind", "told"} <= set(page["checkpoints"][0])
+    assert {"seconds", "bytes", "cost", "changes", "kind", "events"} <= set(page["checkpoints"][0])
 
     tree = call("history", "fork1", "--tree", "--store", sqlite_url)
     assert tree.lines[0].startswith("run1") and tree.lines[1].startswith("  * fork1")
@@ -265,7 +265,7 @@ def test_tags_and_notes_are_told_on_every_page(store: Store) -> None:
     for page in (app.history("r"), app.history("r", limit=2, before=app.history("r")[1].id)):
         point = next(point for point in page if point.id == second)
         assert point.tags == ("good",) and point.as_json()["notes"] == ["look here"]
-    assert len(app.history("r").since.told) == 2
+    assert len(app.history("r").since.events) == 2
 
 
 def test_sub_graphs_and_items_are_told_with_their_place(memory: Store) -> None:

@@ -35,7 +35,7 @@ def test_what_a_fork_came_to_becomes_the_outcome_of_its_run(store: Store) -> Non
     assert store.runs(run="r")[0].status == "completed" and store.runs(run=fork)
     newest = app.history("r")[0]
     assert (newest.id, newest.kind) == (ident, "promotion")
-    assert "promoted by ada: it is better" in newest.told[0]
+    assert "promoted by ada: it is better" in newest.events[0]
     assert app.state_at("r", "@-1")["n"] == 1, "its own history stays"
     assert app.delete(fork) and app.get_state("r")["n"] == 9, "it does not need the fork"
 
@@ -131,7 +131,7 @@ def test_a_run_is_rolled_back_and_forth(store: Store) -> None:
     assert store.runs(run="r")[0].status == "completed"
     assert app.get_state("r")["log"] == ["a", "b", "c1"]
     assert [point.kind for point in app.history("r")][:4] == ["rollback", "end", "rollback", "end"]
-    assert app.history("r")[2].told == ("rolled back to entry 3 by ada: once more",)
+    assert app.history("r")[2].events == ("rolled back to entry 3 by ada: once more",)
     assert Journal(store).load(store.runs(run="r")[0], app._settings.codec).run.pauses == {}
 
 

@@ -107,7 +107,7 @@ def test_a_run_s_only_checkpoint_is_compared_with_its_beginning(store: Store) ->
     assert (found.one.wave, found.other.wave) == (0, 1)
     assert found.state.change == MapEdited({}, {}, {"log": ListEdited((ItemsInserted(0, 0, ("a",)),))})
     with pytest.raises(
-        CheckpointNotFound, match="nothing saved before that to compare with; give two moments"
+        CheckpointNotFound, match="nothing saved before that to compare with; give two checkpoints"
     ):
         diff_states(store, "r@0")
 
@@ -211,5 +211,5 @@ def test_a_fork_is_compared_with_the_run_that_it_came_from(store: Store) -> None
 def test_a_run_that_was_saved_only_at_its_end_has_nothing_to_compare_with(memory: Store) -> None:
     chain("a", "b", name="w").compile(memory, durability="exit").invoke(run_id="r")
 
-    with pytest.raises(CheckpointNotFound, match="give two moments"):
+    with pytest.raises(CheckpointNotFound, match="give two checkpoints"):
         diff_states(memory, "r")

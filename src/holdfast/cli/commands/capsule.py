@@ -27,7 +27,7 @@ from holdfast.cli.targets import print_source
 from holdfast.stores import open_store
 from holdfast.values import RunStatus
 from holdfast.views.plain import size_text
-from holdfast.views.timeline import facts_told
+from holdfast.views.timeline import environment_text
 from holdfast.workflows.foreign import effects_of, reads_of, warning_of
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ def _facts(info: CapsuleInfo) -> list[tuple[str, str]]:
         ("checkpoints", str(info.checkpoints)),
         ("messages", str(info.messages) if info.messages else ""),
         ("used", _used(info.summary.get("ledger"))),
-        ("environment", facts_told(environment) if isinstance(environment, Mapping) else ""),
+        ("environment", environment_text(environment) if isinstance(environment, Mapping) else ""),
         ("capsule", f"{size_text(info.size)}, {_secrecy(info)}"),
         ("digest", info.digest),
         ("signed", f"by {info.signed_by}" if info.signed_by else "by nobody"),

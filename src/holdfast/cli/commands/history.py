@@ -27,7 +27,7 @@ from holdfast.cli.render import (
 from holdfast.cli.session import Session, command
 from holdfast.engine.time_travel.queries import compare_runs, diff_states, run_forks, run_history
 from holdfast.views.comparison import step_name
-from holdfast.views.history import steps_told
+from holdfast.views.history import steps_text
 from holdfast.views.plain import size_text, when
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ def history(
 
 def _print_history(page: History, url: str) -> None:
     """Print a page of checkpoints, what happened after the newest, and the command for the next page."""
-    if page.since.told:
+    if page.since.events:
         click.echo("since the newest checkpoint")
-        for text in page.since.told:
+        for text in page.since.events:
             click.echo(f"  {one_line(text, 300)}")
     if not page.points:
         click.echo(f"run {one_line(page.run_id)} has no checkpoints here")
@@ -135,8 +135,8 @@ def _row(point: Point) -> dict[str, str]:
         "checkpoint": point.id,
         "wave": "" if point.wave is None else str(point.wave),
         "kind": point.kind,
-        "after": inside + steps_told(point.nodes),
-        "next": steps_told(point.next),
+        "after": inside + steps_text(point.nodes),
+        "next": steps_text(point.next),
         "saved": local_time(point.created_at),
         "time": time,
         "size": size_text(point.size),
@@ -161,7 +161,7 @@ def _notes(point: Point) -> list[str]:
     said = [f"tags: {', '.join(point.tags)}"] if point.tags else []
     said += [f"note{f' by {by}' if by else ''}: {text}" for _, by, text in point.remark.notes]
     said += ["kept for good"] if point.remark.keep else []
-    return [*said, *point.told]
+    return [*said, *point.events]
 
 
 def _print_family(family: Family, show_all: bool) -> None:
@@ -197,7 +197,7 @@ def _branch(branch: Branch) -> str:
         return f"forked from {visible(branch.run_id)} at entry {branch.seq}, which is gone"
     if branch.wave is None:
         return f"forked at entry {branch.seq}"
-    return f"forked after wave {branch.wave} ({steps_told(branch.nodes)})"
+    return f"forked after wave {branch.wave} ({steps_text(branch.nodes)})"
 
 
 # `holdfast runs compare`.
@@ -269,7 +269,7 @@ def _common_facts(found: Comparison) -> list[tuple[str, str]]:
         common = "nothing: they are not related" + (", nor of one workflow" if other else "")
     else:
         place = (
-            f"after wave {ancestor.wave} ({steps_told(ancestor.nodes)})" if ancestor.wave is not None else ""
+            f"after wave {ancestor.wave} ({steps_text(ancestor.nodes)})" if ancestor.wave is not None else ""
         )
         gone = "" if ancestor.is_there else ", which is gone"
         common = f"{ancestor.run_id}{gone}, {place or f'entry {ancestor.seq}'}"

@@ -39,7 +39,7 @@ from holdfast.views import usage
 from holdfast.views.charges import row_of, rows
 from holdfast.views.family import relatives
 from holdfast.views.plain import CODEC, plain
-from holdfast.views.run_view import Driver
+from holdfast.views.run_view import Owner
 from holdfast.views.runs import find_run_info, run_list, run_pauses, run_view
 from holdfast.views.timeline import Timeline
 
@@ -257,7 +257,7 @@ def view_of(session: Session, text: str) -> tuple[RunView, str]:
     status = RunStatus(journal.load(found.info, CODEC, found.seq).run.status)
     point = checkpoint_at(store, found)
     past = f"entry {found.seq}" if point is None else f"wave {point.wave}, checkpoint {point.id}"
-    return replace(view, line=replace(view.line, status=status, driver=Driver())), past
+    return replace(view, line=replace(view.line, status=status, owner=Owner())), past
 
 
 # `holdfast runs status`.

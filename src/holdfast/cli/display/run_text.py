@@ -25,7 +25,7 @@ from holdfast.cli.render import (
 )
 from holdfast.values import RunStatus, readable_step
 from holdfast.views.plain import plain, preview, size_text
-from holdfast.views.timeline import code_told, others_told, place_told
+from holdfast.views.timeline import commit_text, host_text, packages_text
 
 if TYPE_CHECKING:
     from holdfast.views.run_view import Items, PauseView, RemarkView, RunLine, RunView, StepView
@@ -91,7 +91,7 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("workflow", line.workflow),
         ("status", status_text(line)),
         ("error", f"{place}{fault}" if fault is not None else ""),
-        ("owner", f"process {line.driver.pid} on {line.driver.host}" if line.driver.pid else ""),
+        ("owner", f"process {line.owner.pid} on {line.owner.host}" if line.owner.pid else ""),
         ("queue", f"{line.queue}, priority {line.priority}" if line.queue and line.priority else line.queue),
         ("due", local_time(line.due_at)),
         ("file", file),
@@ -106,9 +106,9 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("came from", _provenance(view)),
         ("tags", ", ".join(view.tags)),
         ("kept", ", ".join(said.checkpoint_id or "" for said in view.remarks if said.keep)),
-        ("executed on", place_told(view.facts)),
-        ("code", code_told(view.facts)),
-        ("with", others_told(view.facts)),
+        ("executed on", host_text(view.facts)),
+        ("code", commit_text(view.facts)),
+        ("with", packages_text(view.facts)),
         ("inputs", preview(view.inputs, 300) if view.inputs else ""),
     ]
     return [(name, one_line(text, 500)) for name, text in facts]
