@@ -17,11 +17,11 @@ from holdfast.values import END, START
 
 STEPS = ("question", "plan", "search", "read", "notes", "outline", "draft", "check", "revise", "publish")
 LIMIT = 8
-"""How many calls the pretended service answers before it says 429."""
+"""How many calls the stand-in service answers before it says 429."""
 
 
 class RateLimited(Exception):
-    """What an overworked service answers."""
+    """The refusal of an overloaded service."""
 
 
 class Report(TypedDict, total=False):
@@ -32,14 +32,14 @@ class Report(TypedDict, total=False):
 
 
 class Service:
-    """Stands in for a slow and costly service: counts every call, and refuses those beyond its limit."""
+    """A stand-in for a slow and costly service that counts every call and refuses those beyond its limit."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self.calls: list[str] = []
 
     def write(self, part: str, topic: str) -> str:
-        """Text for one part of the report."""
+        """Return the text for one part of the report."""
         self.calls.append(part)
         if self.limit is not None and len(self.calls) > self.limit:
             raise RateLimited("429 too many requests")
@@ -47,8 +47,8 @@ class Service:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Drive:
-    """One of the two drives of the run: the steps it ran, how it ended, and what it found finished."""
+class Execution:
+    """One of the two executions of the run: the steps it ran, its status, and what was finished before."""
 
     ran: tuple[str, ...]
     status: str
@@ -58,25 +58,21 @@ class Drive:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Story:
-    """What happened, for people and for `--json`."""
+class DemoReport:
+    """What happened in the demonstration."""
 
     run_id: str
     store: str
-    first: Drive
+    first: Execution
     resume: str
-    second: Drive
+    second: Execution
     calls: dict[str, int]
     checkpoints: int
     parts: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return dataclasses.asdict(self)
-
 
 def workflow(service: Service) -> StateGraph:
-    """A chain of ten steps, each of which calls the service once."""
+    """Return a chain of ten steps, each of which calls the service once."""
     graph = StateGraph(Report, name="demo")
     for name in STEPS:
         graph.add_node(name, _writes(name, service))
@@ -92,19 +88,19 @@ def _writes(part: str, service: Service) -> Callable[[Any], dict[str, Any]]:
     return write
 
 
-def play(url: str) -> Story:
+def play(url: str) -> DemoReport:
     """Run the workflow into the limit, close the store, open it again, and resume."""
     run_id = f"demo-{uuid.uuid4().hex[:8]}"
     limited, free = Service(LIMIT), Service(None)
     store = open_store(url)
     first = _fail(workflow(limited).compile(store), run_id, limited)
-    store = _opened_again(store, url)
+    store = _reopened(store, url)
     try:
         app = workflow(free).compile(store)
         outcome = app.resume(run_id)
-        second = Drive(tuple(free.calls), str(outcome.status), outcome.stats.steps_kept)
+        second = Execution(tuple(free.calls), str(outcome.status), outcome.stats.steps_kept)
         calls = [*limited.calls, *free.calls]
-        return Story(
+        return DemoReport(
             run_id=run_id,
             store=store.url,
             first=first,
@@ -118,16 +114,16 @@ def play(url: str) -> Story:
         store.close()
 
 
-def _fail(app: App, run_id: str, service: Service) -> Drive:
+def _fail(app: App, run_id: str, service: Service) -> Execution:
     try:
         outcome = app.invoke({"topic": "tides"}, run_id=run_id)
     except ExecutionError as error:
-        return Drive(tuple(service.calls[:-1]), "failed", failed=error.node or "", error=str(error))
-    return Drive(tuple(service.calls), str(outcome.status))
+        return Execution(tuple(service.calls[:-1]), "failed", failed=error.node or "", error=str(error))
+    return Execution(tuple(service.calls), str(outcome.status))
 
 
-def _opened_again(store: Store, url: str) -> Store:
-    """The store as a new process would open it; one in memory has to be kept."""
+def _reopened(store: Store, url: str) -> Store:
+    """Return the store as a new process would open it; a store in memory stays open."""
     if store.url.startswith("memory"):
         return store
     store.close()

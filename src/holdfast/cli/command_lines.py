@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.output import visible
+from holdfast.cli.session import config_of
 from holdfast.cli.store_option import absolute_url, default_url, same_store
-from holdfast.cli.targets import config_of
 from holdfast.views.run_view import resume_call
 
 if TYPE_CHECKING:

@@ -30,8 +30,9 @@ from holdfast.cli.questions import (
     sigterm_leaves,
 )
 from holdfast.cli.render import count, json_text, one_line, place_in_code, print_json
+from holdfast.cli.session import config_of
 from holdfast.cli.store_option import exists
-from holdfast.cli.targets import REPLANNED, Target, config_of, stored_workflow
+from holdfast.cli.targets import REPLANNED, Target, stored_workflow
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.commands.control import answer
 from holdfast.engine.environment import settle

@@ -7,7 +7,6 @@ import contextlib
 import importlib
 import io
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from holdfast.cli.arguments import hide_passwords, store_options, without_debug
 from holdfast.cli.errors import report
 from holdfast.cli.output import gated
 
@@ -188,10 +188,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; answer its exit code. Nothing ends in a traceback unless `--debug` is given."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if any("postgres" in word.lower() for word in words):
-        from holdfast.cli.store_option import hide_passwords
-
         hide_passwords(words)
-    words, debug = _without_debug(words)
+    words, debug = without_debug(words)
     if "_HOLDFAST_COMPLETE" in os.environ:
         commands.main(words, prog_name=PROGRAM)
     _write_anything()
@@ -202,23 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return code
         except BaseException as error:
             options = words[: words.index("--") if "--" in words else None]
-            return report(error, debug, "--json" in options, _place(options))
-
-
-def _place(options: list[str]) -> str:
-    """The options of a command that say where its runs are, as they can be pasted after another command."""
-    found = []
-    for name in ("--store", "--namespace"):
-        for number, word in enumerate(options):
-            given = options[number + 1 : number + 2] if word == name else [word.removeprefix(f"{name}=")]
-            if given and (word == name or word.startswith(f"{name}=")):
-                found += [name, given[0]]
-                break
-    if "--store" in found:
-        from holdfast.cli.store_option import chosen_url
-
-        found[1] = chosen_url(found[1], environ={})
-    return "".join(f" {shlex.quote(word)}" for word in found)
+            return report(error, debug, "--json" in options, store_options(options))
 
 
 def _write_anything() -> None:
@@ -245,10 +227,3 @@ def _run(words: list[str], debug: bool) -> Any:
 
 def _exit_code(result: Any) -> int:
     return result if isinstance(result, int) else 0
-
-
-def _without_debug(words: list[str]) -> tuple[list[str], bool]:
-    """The words without `--debug`, which may stand anywhere before `--`, and whether it was there."""
-    end = words.index("--") if "--" in words else len(words)
-    options = [word for word in words[:end] if word != "--debug"]
-    return [*options, *words[end:]], len(options) < end

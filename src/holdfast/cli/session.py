@@ -17,10 +17,12 @@ from holdfast.cli.store_option import chosen_url, close_store, meant_run, open_e
 from holdfast.engine.owner import liveness
 from holdfast.engine.resume import find_run
 from holdfast.engine.time_travel.checkpoints import Position, find_position, parted
+from holdfast.state.codec import Codec
 from holdfast.views.runs import find_run_info, run_line
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
+    from holdfast.journal.run_state import RunState
     from holdfast.stores.base import RunInfo, Store
     from holdfast.views.run_view import RunLine
 
@@ -107,6 +109,17 @@ class Session(contextlib.ExitStack):
         if not sys.stdin.isatty():
             raise click.UsageError(f"this would {what}; --yes confirms it")
         click.confirm(f"{what[:1].upper()}{what[1:]}?", abort=True, err=True)
+
+
+def config_of(journal: Journal, info: RunInfo) -> dict[str, Any]:
+    """Return the config that a run was started with; it names the run's workflow file."""
+    return config_in(journal.load(info, Codec()).run)
+
+
+def config_in(run: RunState) -> dict[str, Any]:
+    """Return the config of a run that was loaded."""
+    found = Codec().decode(run.config, lenient=True) if run.config else {}
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def is_workflow_file(text: str) -> bool:

@@ -1,16 +1,21 @@
-"""Where the command line keeps its runs: `--store` and `--namespace`, their defaults, opening what is there."""
+"""The URL of the store that `--store` and `--namespace` name, its defaults, and opening it."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.engine.retention import janitor
 from holdfast.errors import RunNotFound, StoreError
+from holdfast.journal.journal import Journal
+from holdfast.state.encryption import Seal
+from holdfast.stores import open_store
+from holdfast.stores.maintenance import schema_version
 from holdfast.stores.namespaces import (
     VARIABLE,
     check_namespace,
@@ -25,7 +30,6 @@ from holdfast.stores.namespaces import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.journal.journal import Journal
     from holdfast.stores.base import Store
 
 
@@ -53,24 +57,24 @@ def store_in_namespace(ctx: click.Context, param: click.Parameter, value: str | 
 
 
 def default_url(environ: Mapping[str, str] = os.environ) -> str:
-    """The store that a command uses when nothing names one and no workflow file is at hand."""
+    """Return the store of a command if neither an option nor a workflow file names one."""
     return chosen_url(None, None, environ)
 
 
-def chosen_url(given: str | None, of_flow: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """The store to use: as given, else as the environment says, else as the workflow file says.
+def chosen_url(given: str | None, of_file: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the store to use: as given, else as the environment says, else as the workflow file says.
 
     The URL names the namespace, unless that is the usual one, and has no password.
     """
     url, namespace = split_namespace(given) if given and given.startswith("?") else (given, None)
-    url = url or _from_environment(environ) or of_flow or DEFAULT_STORE
+    url = url or _from_environment(environ) or of_file or DEFAULT_STORE
     if namespace is None and environ.get(VARIABLE) and namespace_in(url) is None:
         namespace = wanted_namespace(environ)
     return _discreet(url if namespace is None else in_namespace(url, namespace))
 
 
 def lasting_url(url: str) -> str:
-    """The URL, unless it is of a store that is gone when the command ends."""
+    """Return the URL; refuse a store in memory, which is gone when the command ends."""
     if url.partition(":")[0] == "memory":
         raise click.UsageError(
             "the store is in memory, where no other process finds a run; give --store URL, as in "
@@ -80,13 +84,13 @@ def lasting_url(url: str) -> str:
 
 
 def _discreet(url: str) -> str:
-    """A URL without the password that may be in it. This process remembers it, so that the URL still opens."""
+    """Return a URL without its password, which this process remembers, so that the URL still opens."""
     if not url.lower().startswith(("postgres://", "postgresql://")):
         return url
     try:
-        from holdfast.stores.postgres.address import read_address
+        from holdfast.stores.postgres.address import read_address  # It needs psycopg.
     except ImportError:
-        return shown_url(url)  # It cannot be opened either, and whoever tries is told why.
+        return shown_url(url)  # It cannot be opened either; opening it raises the reason.
     return read_address(url).url
 
 
@@ -99,9 +103,7 @@ def _from_environment(environ: Mapping[str, str]) -> str:
 
 
 def open_existing(url: str) -> Store:
-    """Open a store to look for runs; one that is not there yet is refused and not created."""
-    from holdfast.stores import open_store
-
+    """Open a store that exists; raise `RunNotFound` if it does not."""
     if not exists(url):
         raise RunNotFound(
             f"there are no runs at {url}: nothing has been run there yet; "
@@ -111,9 +113,7 @@ def open_existing(url: str) -> Store:
 
 
 def exists(url: str) -> bool:
-    """Whether a store is there already; nothing is created to find out."""
-    from holdfast.stores.maintenance import schema_version
-
+    """Return True if a store exists; nothing is created to find out."""
     place = store_place(url)
     if place is not None and not place.exists():
         return False
@@ -121,7 +121,7 @@ def exists(url: str) -> bool:
 
 
 def same_store(one: str, other: str) -> bool:
-    """Whether two URLs mean the same store, seen from this folder."""
+    """Return True if two URLs name the same store, seen from this folder."""
     places = [store_place(url) for url in (one, other)]
     if None in places:
         return one == other
@@ -130,7 +130,7 @@ def same_store(one: str, other: str) -> bool:
 
 
 def absolute_url(url: str) -> str:
-    """A URL that means the same store from every folder."""
+    """Return a URL that names the same store from every folder."""
     scheme, path, rest = _parts(url)
     if path is None or path.is_absolute():
         return url
@@ -138,11 +138,11 @@ def absolute_url(url: str) -> str:
 
 
 SHORTEST = 4
-"""How many characters of a run's id must be given at least to mean it."""
+"""How many characters of a run's id are needed at least to name it."""
 
 
 def meant_run(store: Store, text: str) -> str:
-    """The id of the only run whose id begins like `text`; `text` itself if it names something, or nothing."""
+    """Return the id of the only run whose id begins with `text`; `text` itself if it names something, or nothing."""
     if len(text) < SHORTEST or store.runs(run=text) or store.runs(workflow=text, limit=1):
         return text
     found = [info.run for info in store.runs(prefix=text)]
@@ -156,7 +156,7 @@ _BEFORE_PATHS = {"sqlite": "sqlite:///", "file": "file://", "pg-embedded": "pg-e
 
 
 def store_place(url: str) -> Path | None:
-    """The file or folder of a store, in its namespace, if its URL names one."""
+    """Return the file or folder of a store, in its namespace, if its URL names one."""
     scheme, path, _ = _parts(url)
     if path is None or scheme == "pg-embedded":
         return path
@@ -165,13 +165,13 @@ def store_place(url: str) -> Path | None:
 
 
 def _parameters(url: str) -> str:
-    """What tells stores at one place apart: of servers all that the URL says, else nothing beside the place."""
+    """Return what distinguishes stores at one path: all parameters of a server, else nothing."""
     scheme, _, rest = _parts(url)
     return rest if scheme == "pg-embedded" else ""
 
 
 def _parts(url: str) -> tuple[str, Path | None, str]:
-    """The kind of a store, the path that its URL names, if it does, and what follows that in the URL."""
+    """Return the kind of a store, the path in its URL, if there is one, and the rest of the URL."""
     scheme, colon, rest = url.partition(":")
     kind = scheme.lower()
     if not colon:
@@ -187,7 +187,7 @@ def _parts(url: str) -> tuple[str, Path | None, str]:
 
 
 def _bare(text: str) -> tuple[str, Path | None, str]:
-    """As `_parts`, of a path or a name."""
+    """Return the same as `_parts`, for a path or a name."""
     own, _ = split_namespace(text)
     path = Path(own).expanduser()
     if "/" not in own and "." not in own:
@@ -196,60 +196,11 @@ def _bare(text: str) -> tuple[str, Path | None, str]:
 
 
 def close_store(store: Store) -> None:
-    """Close a store that runs were driven on, once what retention asks for is done."""
-    from holdfast.engine.retention import janitor
-
+    """Close a store that runs were executed on, after pending retention work."""
     janitor.wait(timeout=10)
     store.close()
 
 
 def open_journal(store: Store, environ: Mapping[str, str] = os.environ) -> Journal:
-    """The journals of a store, readable with the key that the environment holds."""
-    from holdfast.journal.journal import Journal
-    from holdfast.state.encryption import Seal
-
+    """Return the journals of a store, with the key of the environment."""
     return Journal(store, Seal.from_environment(environ))
-
-
-# What other people of a machine see of a command: its arguments, without the passwords in them.
-
-
-_IN_PLACE = re.compile(r"postgres(?:ql)?://[^:@/?]*:(.*)@", re.IGNORECASE | re.DOTALL)
-_IN_QUERY = re.compile(r"[?&][a-z_]*(?:password|secret|_key)=([^&]+)", re.IGNORECASE)
-_ARG_START, _ARG_END = 47, 48
-"""The fields of /proc/self/stat, from 0, with the addresses of a process's arguments."""
-
-
-def hide_passwords(words: Sequence[str]) -> None:
-    """Overwrite passwords of URLs among this process's arguments, where `ps` would show them.
-
-    They are visible from when the process starts until it has come here. Only Linux lets a process do this;
-    elsewhere nothing happens.
-    """
-    found = [password for word in words for password in _passwords(word)]
-    if found:
-        try:
-            _overwrite([password.encode("utf-8", "surrogateescape") for password in found])
-        except (OSError, ValueError, IndexError):
-            return
-
-
-def _passwords(word: str) -> Iterator[str]:
-    if "postgres" in word.lower():
-        for pattern in (_IN_PLACE, _IN_QUERY):
-            yield from (found[1] for found in pattern.finditer(word) if found[1])
-
-
-def _overwrite(passwords: Sequence[bytes]) -> None:
-    import ctypes
-
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    start, end = (int(fields[field - 2]) for field in (_ARG_START, _ARG_END))
-    if not 0 < start < end:
-        return
-    arguments = ctypes.string_at(start, end - start)
-    if arguments != Path("/proc/self/cmdline").read_bytes():
-        return
-    for password in passwords:
-        for place in re.finditer(re.escape(password), arguments):
-            ctypes.memset(start + place.start(), ord("*"), len(password))

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.command_lines import resume_line
 from holdfast.cli.main import loading
 from holdfast.cli.options import RunOptions
 from holdfast.cli.questions import Terminal
-from holdfast.cli.session import Session, is_workflow_file
+from holdfast.cli.session import Session, config_in, config_of, is_workflow_file
 from holdfast.cli.store_option import close_store
 from holdfast.engine.confirmation import disclose
 from holdfast.engine.owner import is_alive
@@ -42,17 +43,6 @@ STOPPED = (RunStatus.PAUSED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 
 
 # The workflow of a stored run.
-
-
-def config_of(journal: Journal, info: RunInfo) -> dict[str, Any]:
-    """Return the config that a run was started with; it names the run's workflow file."""
-    return config_in(journal.load(info, Codec()).run)
-
-
-def config_in(run: RunState) -> dict[str, Any]:
-    """Return the config of a run that was loaded."""
-    found = Codec().decode(run.config, lenient=True) if run.config else {}
-    return dict(found) if isinstance(found, dict) else {}
 
 
 def stored_workflow(info: RunInfo, config: Mapping[str, Any], file: Path | None = None) -> Workflow:
@@ -222,8 +212,6 @@ def _as_of(journal: Journal, info: RunInfo, what: str) -> tuple[RunInfo, RunStat
 
 
 def _confirming(info: RunInfo, url: str, command: str) -> str:
-    from holdfast.cli.command_lines import resume_line
-
     return f"{resume_line(info.run, url)} --trust" if command == "resume" else "the same with --trust"
 
 

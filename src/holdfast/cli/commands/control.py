@@ -10,8 +10,8 @@ from holdfast.cli.command_lines import command_line, resume_line_of
 from holdfast.cli.inputs import question_names
 from holdfast.cli.options import BY, JSON, REASON, RUN, STORE, YES, ExecutionOptions
 from holdfast.cli.questions import read_answers
-from holdfast.cli.session import Session, command
-from holdfast.cli.targets import config_of, stored_workflow
+from holdfast.cli.session import Session, command, config_of
+from holdfast.cli.targets import stored_workflow
 from holdfast.engine.commands import control
 from holdfast.engine.owner import has_owner
 from holdfast.engine.resume import refuse_finished

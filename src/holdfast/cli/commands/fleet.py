@@ -33,6 +33,7 @@ from holdfast.fleet.cron import Cron
 from holdfast.fleet.queues import Limit, Limits, QueueLine, Rate, open_postgres, queue_lines
 from holdfast.fleet.schedules import Schedule, ScheduleLine, Schedules
 from holdfast.journal.provenance import me
+from holdfast.workflows.workflow import load_workflow
 
 NAME = click.argument("name")
 Answer = TypeVar("Answer")
@@ -245,8 +246,6 @@ def add(
     Example:
       holdfast schedule add nightly report.yaml --cron "0 2 * * *" -i topic=tides --queue night
     """
-    from holdfast.workflows.workflow import load_workflow
-
     when = Cron(cron, zone)
     loaded = load_workflow(workflow)
     inputs = loaded.read_inputs(*read_inputs(inputs_file, pairs))

@@ -30,8 +30,8 @@ from holdfast.cli.options import (
     repeated,
 )
 from holdfast.cli.render import json_text
-from holdfast.cli.session import Session, command
-from holdfast.cli.targets import Confirmation, Target, config_of, find_target, stored_workflow
+from holdfast.cli.session import Session, command, config_of
+from holdfast.cli.targets import Confirmation, Target, find_target, stored_workflow
 from holdfast.engine.commands.subject import nodes_of
 from holdfast.engine.confirmation import refuse_unconfirmed
 from holdfast.engine.resume import find_checkpoint

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from holdfast.cli.command_lines import answer_line, resume_line
+from holdfast.cli.display.plans import resume_plan
+from holdfast.cli.execution import Execution, print_dry_run, resume_target
 from holdfast.cli.inputs import question_names, read_inputs, read_pairs
-from holdfast.cli.main import loading
 from holdfast.cli.options import (
     AT,
     DELAY,
@@ -41,7 +42,8 @@ from holdfast.cli.questions import read_answers
 from holdfast.cli.render import count, json_text, one_line
 from holdfast.cli.session import Session, command, is_workflow_file
 from holdfast.cli.store_option import close_store, lasting_url
-from holdfast.demo import STEPS, Story, play
+from holdfast.cli.targets import Confirmation, Target, find_target, latest_unfinished
+from holdfast.demo import STEPS, DemoReport, play
 from holdfast.engine.commands import control
 from holdfast.engine.confirmation import disclose
 from holdfast.engine.resume import find_run
@@ -55,13 +57,12 @@ from holdfast.values import RunStatus, readable_step
 from holdfast.views.plain import View, when
 from holdfast.views.projection import project
 from holdfast.views.runs import run_pauses
+from holdfast.workflows.workflow import Workflow, load_workflow
 
 if TYPE_CHECKING:
-    from holdfast.cli.targets import Confirmation, Target
     from holdfast.engine.app import App
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo
-    from holdfast.workflows.workflow import Workflow
 
 NEW_RUN = (WORKFLOW, INPUT, INPUTS_FILE, RUN_ID, REUSE)
 
@@ -101,10 +102,6 @@ def run(
 
     Exit codes: 0 completed, 1 failed, 2 invalid, 3 configuration, 4 paused, 130 interrupted.
     """
-    with loading():
-        from holdfast.cli.execution import Execution, print_dry_run
-        from holdfast.workflows.workflow import load_workflow
-
     options = ExecutionOptions(session.as_json, **how)
     loaded = load_workflow(workflow)
     url = session.url(loaded.store_url())
@@ -237,9 +234,6 @@ def resume(
       holdfast resume 3f2a --rerun-changed --plan
       holdfast resume 3f2a --answer yes --detach
     """
-    from holdfast.cli.execution import resume_target
-    from holdfast.cli.targets import Confirmation, find_target
-
     here = {name: given.pop(name) for name in _HERE}
     options = ExecutionOptions(session.as_json, **given)
     confirmation = Confirmation(trust, options.asks)
@@ -316,8 +310,6 @@ def _changed_inputs(app: App, found: Target, pairs: tuple[str, ...]) -> dict[str
 
 
 def _print_plan(session: Session, app: App, found: Target, given: dict[str, Any]) -> None:
-    from holdfast.cli.display.plans import resume_plan
-
     if found.file is not None:
         raise click.UsageError("a checkpoint file starts a new run; there is nothing to plan")
     plan = app.plan_resume(str(found.what), **given)
@@ -382,9 +374,6 @@ def submit(
       holdfast submit report.yaml --queue night --delay 2h --priority 5
       holdfast runs status $(holdfast submit report.yaml --key order-7) --wait
     """
-    with loading():
-        from holdfast.workflows.workflow import load_workflow
-
     if run_id is not None and key is not None:
         raise click.UsageError("give either --run-id or --key")
     due = read_when(delay, at)
@@ -440,8 +429,6 @@ def _detach(
 
 
 def _detached_run(session: Session, target: str | None) -> RunInfo:
-    from holdfast.cli.targets import latest_unfinished
-
     if target is None:
         return latest_unfinished(session.store)
     if is_workflow_file(target):
@@ -518,21 +505,21 @@ def demo(session: Session) -> None:
       holdfast demo --store sqlite:///demo.db
     """
     if session.given is not None:
-        story = play(session.given)
+        report = play(session.given)
     else:
         with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-            story = play(f"sqlite:///{Path(folder) / 'runs.db'}")
+            report = play(f"sqlite:///{Path(folder) / 'runs.db'}")
     if session.as_json:
-        session.print(asdict(story))
+        session.print(asdict(report))
     else:
-        click.echo("\n".join(_story_lines(story, kept=session.given is not None)))
+        click.echo("\n".join(_report_lines(report, kept=session.given is not None)))
 
 
-def _story_lines(story: Story, kept: bool) -> list[str]:
-    first, second = story.first, story.second
+def _report_lines(report: DemoReport, kept: bool) -> list[str]:
+    first, second = report.first, report.second
     lines = [
         "Holdfast demo: ten steps, a rate limit at step 9, and a resume.",
-        f"The run is {story.run_id!r} in {story.store}",
+        f"The run is {report.run_id!r} in {report.store}",
         "",
         "First execution:",
         *_step_lines(first.ran, "done"),
@@ -542,15 +529,15 @@ def _story_lines(story: Story, kept: bool) -> list[str]:
         f"  {first.error}",
         "",
         "Later the limit is lifted. The store is opened again and the run resumed:",
-        f"  {story.resume}",
+        f"  {report.resume}",
         "",
         "Second execution:",
         f"   1-{second.kept}  kept, not run again",
         *_step_lines(second.ran, "done"),
         "",
         f"The run is {second.status}: {second.kept} steps kept, {len(second.ran)} run after the resume, "
-        f"{len(story.parts)} parts written, {story.checkpoints} checkpoints.",
-        f"The service was called {sum(story.calls.values())} times for {len(STEPS)} steps: "
+        f"{len(report.parts)} parts written, {report.checkpoints} checkpoints.",
+        f"The service was called {sum(report.calls.values())} times for {len(STEPS)} steps: "
         f"only {first.failed!r}, which was refused, was called twice.",
     ]
     if not kept:

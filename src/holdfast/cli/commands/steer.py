@@ -13,8 +13,8 @@ import click
 from holdfast.cli.command_lines import command_line, resume_line
 from holdfast.cli.inputs import all_steps, read_inputs, read_pairs, value_of
 from holdfast.cli.options import BY, JSON, REASON, REMAP, RUN, STORE
-from holdfast.cli.session import Session, command
-from holdfast.cli.targets import REPLANNED, config_of, stored_workflow
+from holdfast.cli.session import Session, command, config_of
+from holdfast.cli.targets import REPLANNED, stored_workflow
 from holdfast.engine.commands import control
 from holdfast.engine.commands.control import ASKED
 from holdfast.engine.confirmation import refuse_unconfirmed

@@ -14,13 +14,13 @@ from typing import Any
 import click
 
 from holdfast.cli.display.lines import WorkerLines, logged_warnings, scrubbed_records
-from holdfast.cli.main import loading
 from holdfast.cli.options import JSON, STORE, RunOptions, number, repeated
 from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import close_store, lasting_url
 from holdfast.engine.app import App
 from holdfast.engine.checkpoint_files import check_options
 from holdfast.fleet.catalog import Catalog, Known, Opener, UnknownWorkflow
+from holdfast.fleet.worker import Worker
 from holdfast.graph.builder import StateGraph
 from holdfast.journal.journal import Journal
 from holdfast.stores import open_store
@@ -96,9 +96,6 @@ def worker(
       holdfast worker --workflow workflows/ --queues reports,mail
       holdfast worker --app shop.orders:app --until-idle
     """
-    with loading():
-        from holdfast.fleet.worker import Worker
-
     wanted = _queues(queues)
     loaded, secrets = workflow_files(workflows), Secrets()
     opened = open_store(_with_lease(lasting_url(session.url(_common_store(loaded))), lease))
