@@ -270,11 +270,11 @@ def test_folding_keeps_true_loops_and_drops_ways_inside_a_step() -> None:
     given["nodes"] = {name: {} for name in ("p", "p:item", "p:done", "q", "last")}
     given["routes"] = [["p", ["p:item", "p:done"]]]
 
-    result = folded(given, is_flow=True)
+    result = folded(given, of_file=True)
 
     assert list(result["nodes"]) == ["p", "q"] and result["routes"] == []
     assert [edge[:2] for edge in result["edges"]] == [[START, "p"], ["p", "q"], ["q", "q"], ["q", END]]
-    assert "last" in folded(given, is_flow=False)["nodes"]
+    assert "last" in folded(given, of_file=False)["nodes"]
 
 
 # schema

@@ -170,7 +170,7 @@ def test_folding_an_outline_takes_work_in_proportion_to_its_groups() -> None:
         nodes: dict[str, Any] = {node: {} for name in names for node in (name, f"{name}:done", f"m-{name}")}
         routes = [[name, [f"m-{name}", f"{name}:done"]] for name in names]
         outline = {"name": "w", "nodes": nodes, "edges": [], "routes": routes, "joins": [], "exits": names}
-        assert len(steps_of(folded(outline, is_flow=True))) >= count
+        assert len(steps_of(folded(outline, of_file=True))) >= count
 
     fold(10)
     few, many = _lines_run(lambda: fold(200)), _lines_run(lambda: fold(800))

@@ -125,9 +125,9 @@ def _queues(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _common_store(flows: list[Workflow]) -> str | None:
+def _common_store(workflows: list[Workflow]) -> str | None:
     """Return the store that all these workflow files name."""
-    urls = {flow.store_url() for flow in flows}
+    urls = {workflow.store_url() for workflow in workflows}
     if len(urls) > 1:
         raise click.UsageError("the workflow files name different stores; say which with --store URL")
     return urls.pop() if urls else None
@@ -138,7 +138,7 @@ def _with_lease(url: str, lease: float | None) -> str:
         return url
     if not url.lower().startswith(("postgres:", "postgresql:", "pg-embedded:")):
         raise click.UsageError(
-            "--lease is for PostgreSQL; on this machine a store sees whether a process lives"
+            "--lease is for PostgreSQL; other stores see whether a process of this machine is alive"
         )
     place, _, query = url.partition("?")
     kept = [part for part in query.split("&") if part and not part.startswith("lease=")]
@@ -157,34 +157,34 @@ class Secrets:
     def __init__(self) -> None:
         self._flows: dict[int, Workflow] = {}
 
-    def keep(self, flow: Workflow) -> None:
+    def keep(self, workflow: Workflow) -> None:
         """Scrub the secrets of this workflow, too."""
         if len(self._flows) >= _KEPT:
             self._flows.pop(next(iter(self._flows)))
-        self._flows[id(flow)] = flow
+        self._flows[id(workflow)] = workflow
 
     def scrub(self, value: Any) -> Any:
         """Return a value without secrets."""
-        for flow in list(self._flows.values()):
-            value = flow.scrub(value)
+        for workflow in list(self._flows.values()):
+            value = workflow.scrub(value)
         return value
 
 
-def catalog_of(flows: Sequence[Workflow], apps: Sequence[App], secrets: Secrets) -> Catalog:
+def catalog_of(workflows: Sequence[Workflow], apps: Sequence[App], secrets: Secrets) -> Catalog:
     """Return the graphs of these workflow files and programs; without any, those that runs carry with them."""
     openers: dict[str, Opener] = {}
-    for flow in flows:
-        if flow.name in openers:
+    for workflow in workflows:
+        if workflow.name in openers:
             raise click.UsageError(
-                f"two workflow files are named {flow.name!r}; a worker tells them apart by their names"
+                f"two workflow files are named {workflow.name!r}; a worker tells them apart by their names"
             )
-        openers[flow.name] = _opener(flow, secrets)
-    return Catalog(apps, openers=openers, carried=None if flows or apps else _opener(None, secrets))
+        openers[workflow.name] = _opener(workflow, secrets)
+    return Catalog(apps, openers=openers, carried=None if workflows or apps else _opener(None, secrets))
 
 
-def _opener(flow: Workflow | None, secrets: Secrets) -> Opener:
+def _opener(workflow: Workflow | None, secrets: Secrets) -> Opener:
     def opened(config: Mapping[str, Any], store: Store) -> Known:
-        found = flow or _carried(config)
+        found = workflow or _carried(config)
         check_options(config)
         secrets.keep(found)
         app = RunOptions.of(config).open(found, store, stored=True)

@@ -148,7 +148,7 @@ def _outline(session: Session, target: str) -> tuple[dict[str, Any], dict[str, s
     view = run_view(session.journal, session.run(target).run, is_alive=liveness(session.store))
     if not view.outline:
         raise click.BadParameter(f"run {view.run_id!r} has no graph: its state was saved by hand")
-    return folded(view.outline, is_flow=view.flow is not None), {}
+    return folded(view.outline, of_file=view.flow is not None), {}
 
 
 def _outline_of_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -157,7 +157,7 @@ def _outline_of_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     app = loaded.open("memory://")
     app.store.close()
     steps = Layout(loaded.definition).steps
-    outline = with_conditions(folded(app.outline(), is_flow=True), _routes(steps))
+    outline = with_conditions(folded(app.outline(), of_file=True), _routes(steps))
     kinds = {name: f"{step.kind} for each" if step.for_each else step.kind for name, step in steps.items()}
     return outline, kinds
 

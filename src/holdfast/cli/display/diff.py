@@ -55,7 +55,7 @@ class Line(NamedTuple):
 
 
 def print_difference(found: StateDifference, url: str, width: int, most: int | None) -> None:
-    """Print what differs: where the runs stood, then the tree of the state in at most `most` lines."""
+    """Print what differs: the two checkpoints, then the tree of the state in at most `most` lines."""
     print_facts([("from", _side(found.one)), ("to", _side(found.other)), *_facts(found), ("store", url)])
     click.echo()
     print_not_compared(found)

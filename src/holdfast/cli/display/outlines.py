@@ -38,18 +38,18 @@ class OutlineStep:
     """The length of the longest path to it. A run's waves are counted otherwise: a loop takes several."""
 
 
-def folded(outline: Mapping[str, Any], *, is_flow: bool) -> dict[str, Any]:
+def folded(outline: Mapping[str, Any], *, of_file: bool) -> dict[str, Any]:
     """Return an outline of steps only: helpers become the step they belong to.
 
     Of a workflow file the members of a group become a graph inside it, and the last node, which only makes the
     output, is left out.
     """
-    groups = groups_of(outline) if is_flow else {}
-    step = _Steps(groups, outline.get("last") if is_flow else None)
+    groups = groups_of(outline) if of_file else {}
+    step = _Steps(groups, outline.get("last") if of_file else None)
     nodes: dict[str, Any] = {step(name): {} for name in outline["nodes"] if step(name) != END}
     for name, node in outline["nodes"].items():
         if "graph" in node and step(name) == base_name(name):
-            nodes[step(name)] = {"graph": folded(node["graph"], is_flow=is_flow)}
+            nodes[step(name)] = {"graph": folded(node["graph"], of_file=of_file)}
     for name, members in groups.items():
         if members and name in nodes:
             nodes[name] = {"graph": _group(outline, name, members)}
@@ -82,7 +82,7 @@ def _group(outline: Mapping[str, Any], name: str, members: tuple[str, ...]) -> d
     for member in members:
         inner = [outline["nodes"].get(node, {}) for node in (f"{member}:flow", f"{member}:item", member)]
         graphs = [node["graph"] for node in inner if "graph" in node]
-        nodes[member] = {"graph": folded(graphs[0], is_flow=True)} if graphs else {}
+        nodes[member] = {"graph": folded(graphs[0], of_file=True)} if graphs else {}
     edges = [[START, member, "", False] for member in members]
     edges += [[member, END, "", False] for member in members]
     return {"name": name, "nodes": nodes, "edges": edges, "routes": [], "joins": [], "exits": []}
@@ -277,4 +277,4 @@ def _attributes(route: Route) -> str:
 def _quoted(text: str) -> str:
     """Return text as a DOT string."""
     clean = text.replace("\\", "\\\\").replace('"', '\\"').replace("\r", " ").replace("\n", "\\n")
-    return f'"{"".join(letter for letter in clean if letter.isprintable())}"'
+    return f'"{"".join(sign for sign in clean if sign.isprintable())}"'

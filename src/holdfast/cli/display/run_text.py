@@ -82,8 +82,8 @@ def _print_remark(said: RemarkView) -> None:
 
 
 def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
-    line, flow, fault = view.line, view.flow or {}, view.fault
-    file = f"{flow['path']} ({str(flow.get('digest'))[:12]})" if flow.get("path") else ""
+    line, source, fault = view.line, view.flow or {}, view.fault
+    file = f"{source['path']} ({str(source.get('digest'))[:12]})" if source.get("path") else ""
     place = f"{fault.step}: " if fault is not None and fault.step else ""
     newest = view.checkpoint_id or "none"
     facts = [
