@@ -40,7 +40,7 @@ class Aside(Generic[_Result]):
         self._left = False
 
     def run(self, work: Callable[[], Coroutine[Any, Any, _Result]], timeout: float | None) -> _Result:
-        """What the coroutine returns. `Late` after `timeout` seconds; the coroutine is then cancelled."""
+        """Return what the coroutine returns. `Late` after `timeout` seconds; the coroutine is then cancelled."""
         context = contextvars.copy_context()
         thread = threading.Thread(
             target=context.run, args=(self._run_loop, work), name="holdfast-agent", daemon=True

@@ -77,7 +77,7 @@ class Provider(Protocol):
     """Somebody who can put a request to a model."""
 
     def complete(self, request: AgentRequest, on_text: Callable[[str], None] | None = None) -> AgentReply:
-        """The model's reply. Blocks; may be called in any thread, whether or not a loop runs in it.
+        """Return the model's reply. Blocks; may be called in any thread, whether or not a loop runs in it.
 
         With `on_text` the reply is streamed, and `on_text` gets each piece of text as it comes. A failed
         request is not repeated: `TransientAgentError` says that repeating it may help. Structured output
@@ -127,7 +127,7 @@ def register_provider(prefix: str, factory: Callable[[], Provider]) -> None:
 
 
 def provider_for(model: str) -> Provider:
-    """The provider of `model`, which is written `prefix:name`."""
+    """Return the provider of `model`, which is written `prefix:name`."""
     prefix, colon, name = model.partition(":")
     if not colon or not prefix or not name:
         raise AgentError(

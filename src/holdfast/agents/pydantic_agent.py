@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pydantic_ai
+from pydantic_ai import ModelRetry, StructuredDict, ToolOutput
 
 from holdfast.agents.aside import Aside
 from holdfast.agents.provider import AgentError, AgentRequest, Tool
 from holdfast.agents.schema import misfit
-
-if TYPE_CHECKING:
-    import pydantic_ai
 
 _OUTPUT_TOOL = "final_result"
 _WRAPPED = "result"
@@ -27,9 +27,7 @@ class ToolBroke(Exception):
 
 
 def agent_for(request: AgentRequest, aside: Aside[Any]) -> pydantic_ai.Agent[Any, Any]:
-    """The agent that answers `request`. Its tools run in the thread that `aside` runs for."""
-    import pydantic_ai
-
+    """Return the agent that answers `request`. Its tools run in the thread that `aside` runs for."""
     schema = request.output_schema
     agent: pydantic_ai.Agent[Any, Any] = pydantic_ai.Agent(
         name="holdfast",
@@ -46,13 +44,11 @@ def agent_for(request: AgentRequest, aside: Aside[Any]) -> pydantic_ai.Agent[Any
 
 
 def unwrapped(output: Any, schema: Mapping[str, Any]) -> Any:
-    """An agent's output as the request's schema describes it."""
+    """Return an agent's output as the request's schema describes it."""
     return output if _is_object(schema) else output[_WRAPPED]
 
 
 def _settings(request: AgentRequest) -> pydantic_ai.ModelSettings:
-    import pydantic_ai
-
     settings = pydantic_ai.ModelSettings(max_retries=0)
     if request.temperature is not None:
         settings["temperature"] = request.temperature
@@ -64,8 +60,6 @@ def _settings(request: AgentRequest) -> pydantic_ai.ModelSettings:
 
 
 def _tool(tool: Tool, aside: Aside[Any]) -> pydantic_ai.Tool[Any]:
-    import pydantic_ai
-
     @functools.wraps(tool.function)
     async def called(*args: Any, **kwargs: Any) -> Any:
         call = functools.partial(tool.function, *args, **kwargs)
@@ -87,9 +81,7 @@ def _tool(tool: Tool, aside: Aside[Any]) -> pydantic_ai.Tool[Any]:
 
 
 def _attempt(name: str, call: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """What a tool returns, or what the model should read; any other error ends the call."""
-    import pydantic_ai
-
+    """Return what a tool returns, or what the model should read; any other error ends the call."""
     try:
         return call(), None
     except (pydantic_ai.ModelRetry, pydantic_ai.ToolFailed) as again:
@@ -99,8 +91,6 @@ def _attempt(name: str, call: Callable[[], Any]) -> tuple[Any, Exception | None]
 
 
 async def _awaited(name: str, call: Callable[[], Any]) -> Any:
-    import pydantic_ai
-
     try:
         return await call()
     except (pydantic_ai.ModelRetry, pydantic_ai.ToolFailed):
@@ -110,8 +100,6 @@ async def _awaited(name: str, call: Callable[[], Any]) -> Any:
 
 
 def _output(schema: Mapping[str, Any]) -> Any:
-    from pydantic_ai import StructuredDict, ToolOutput
-
     return ToolOutput(StructuredDict(_as_object(schema)), name=_OUTPUT_TOOL)
 
 
@@ -120,7 +108,7 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def _as_object(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema of an object, which is all that models take: any other becomes the only key of one."""
+    """Return a schema of an object, which is all that models take: any other becomes the only key of one."""
     if _is_object(schema):
         return {**schema, "type": "object"}
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
@@ -129,8 +117,7 @@ def _as_object(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checking(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
-    """What an agent does with its output: takes it, or tells the model why it does not fit."""
-    from pydantic_ai import ModelRetry
+    """Return what an agent does with its output: takes it, or tells the model why it does not fit."""
 
     async def check(output: dict[str, Any]) -> dict[str, Any]:
         if reason := misfit(output, schema):

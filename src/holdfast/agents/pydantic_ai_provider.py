@@ -7,8 +7,22 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
+
+import pydantic_ai
+from pydantic_ai import exceptions as known
+from pydantic_ai.messages import (
+    PartDeltaEvent,
+    PartStartEvent,
+    RetryFeedbackPart,
+    TextPart,
+    TextPartDelta,
+    ToolReturnPart,
+)
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
+from pydantic_ai.usage import RunUsage, UsageLimits
 
 from holdfast.agents.aside import Aside, Late
 from holdfast.agents.provider import (
@@ -21,12 +35,6 @@ from holdfast.agents.provider import (
 )
 from holdfast.agents.pydantic_agent import ToolBroke, agent_for, unwrapped
 from holdfast.agents.schema import unsupported
-
-if TYPE_CHECKING:
-    from pydantic_ai.models import Model
-    from pydantic_ai.providers import Provider
-    from pydantic_ai.usage import RunUsage
-
 
 # Where a request goes and with which key: from a request to one of pydantic-ai's models.
 
@@ -45,13 +53,13 @@ _NO_KEY = "no-key"
 
 
 def key_variable(model: str) -> str:
-    """The environment variable that holds the key for `model`."""
+    """Return the environment variable that holds the key for `model`."""
     prefix = model.partition(":")[0]
     return _KEY_VARIABLES.get(prefix, f"{prefix.upper().replace('-', '_')}_API_KEY")
 
 
 def place(request: AgentRequest) -> str:
-    """Where the request goes, for messages: without user names, keys and paths."""
+    """Return where the request goes, for messages: without user names, keys and paths."""
     if request.base_url is None:
         return "the service"
     parts = urlsplit(request.base_url)
@@ -59,7 +67,7 @@ def place(request: AgentRequest) -> str:
 
 
 def model_for(request: AgentRequest) -> Model[Any]:
-    """The model that `request` names, with an HTTP client of its own: enter it to have that closed."""
+    """Return the model that `request` names, with an HTTP client of its own: enter it to have that closed."""
     if request.base_url is not None and not request.base_url.startswith(("http://", "https://")):
         raise AgentError(
             f"base_url {request.base_url!r} for {request.model} must begin with http:// or https://"
@@ -99,9 +107,6 @@ def _openai(request: AgentRequest) -> Model[Any]:
 
 
 def _inferred(request: AgentRequest) -> Model[Any]:
-    from pydantic_ai.models import infer_model
-    from pydantic_ai.providers import infer_provider, infer_provider_class
-
     given = {"base_url": request.base_url, "api_key": request.api_key}
     given = {name: value for name, value in given.items() if value is not None}
     if not given:
@@ -122,12 +127,10 @@ _MOST_CHARACTERS = 500
 
 
 def failure(error: Exception, request: AgentRequest, usage: Usage, answered: bool) -> AgentError | None:
-    """The error that people get for `error`, or `None` if it is not one of pydantic-ai's.
+    """Return the error that people get for `error`, or `None` if it is not one of pydantic-ai's.
 
     `answered` says whether the model's last turn came through; what came instead may be a passing trouble.
     """
-    from pydantic_ai import exceptions as known
-
     if isinstance(error, known.ModelAPIError):
         return _refused(error, request, usage)
     if isinstance(error, known.UsageLimitExceeded):
@@ -149,8 +152,6 @@ def failure(error: Exception, request: AgentRequest, usage: Usage, answered: boo
 
 
 def _refused(error: Any, request: AgentRequest, usage: Usage) -> AgentError:
-    from pydantic_ai import exceptions as known
-
     status = error.status_code if isinstance(error, known.ModelHTTPError) else None
     message = f"{_subject(request)} {_happened(error, status, request)}"
     if _passes(error, status):
@@ -170,8 +171,6 @@ def _retry_after(error: Any) -> float | None:
 
 
 def _passes(error: Any, status: int | None) -> bool:
-    from pydantic_ai import exceptions as known
-
     if isinstance(error, known.ModelQuotaExceededError):
         return False  # Sent as 429, but waiting does not fill an account.
     if status is not None:
@@ -180,8 +179,6 @@ def _passes(error: Any, status: int | None) -> bool:
 
 
 def _happened(error: Any, status: int | None, request: AgentRequest) -> str:
-    from pydantic_ai import exceptions as known
-
     said = _short(_said(error), request)
     if isinstance(error, known.ModelQuotaExceededError):
         return f"says the account's quota is used up: {said}"
@@ -208,7 +205,7 @@ def _key_source(request: AgentRequest) -> str:
 
 
 def _said(error: Any) -> str:
-    """What the service itself says, or what happened on the way to it, without the frames around it."""
+    """Return what the service itself says, or what happened on the way to it, without the frames around it."""
     body = error.body
     if isinstance(body, dict):
         inner = body.get("error", body)
@@ -217,7 +214,7 @@ def _said(error: Any) -> str:
 
 
 def _root(error: BaseException) -> BaseException:
-    """The error that began it, as far as it says anything."""
+    """Return the error that began it, as far as it says anything."""
     while error.__cause__ is not None and str(error.__cause__):
         error = error.__cause__
     return error
@@ -242,7 +239,7 @@ class PydanticAIProvider:
     """Asks any model that pydantic-ai knows. Keeps nothing between calls."""
 
     def complete(self, request: AgentRequest, on_text: Callable[[str], None] | None = None) -> AgentReply:
-        """The model's reply, as `Provider.complete` promises. Tools and `on_text` run in the caller's thread.
+        """Return the model's reply, as `Provider.complete` promises. Tools and `on_text` run in the caller's thread.
 
         A tool that has begun is not interrupted by the timeout, and what it raises ends the call.
         """
@@ -265,8 +262,6 @@ class _Call:
     """One call: a conversation of as many turns as the tools and one correction need."""
 
     def __init__(self, request: AgentRequest, on_text: Callable[[str], None] | None) -> None:
-        from pydantic_ai.usage import RunUsage
-
         self.request, self.on_text = request, on_text
         self.aside: Aside[AgentReply] = Aside()
         self._spent: RunUsage = RunUsage()
@@ -278,7 +273,7 @@ class _Call:
         return Usage(self._spent.input_tokens, self._spent.output_tokens, self._spent.requests)
 
     def failure(self, error: Exception) -> AgentError | None:
-        """The error that the caller gets for `error`, if it is about the model."""
+        """Return the error that the caller gets for `error`, if it is about the model."""
         request = self.request
         if isinstance(error, Late):
             message = f"{request.model} at {place(request)} did not answer within {request.timeout:g} s"
@@ -289,10 +284,7 @@ class _Call:
         return failure(error, request, self.usage, answered=self._spent.requests >= self._turns)
 
     async def converse(self) -> AgentReply:
-        """The reply, after as many turns as it takes."""
-        import pydantic_ai
-        from pydantic_ai.usage import UsageLimits
-
+        """Return the reply, after as many turns as it takes."""
         pydantic_ai.BANNER_ENABLED = False
         prompt, model = self.request.prompt, model_for(self.request)
         agent = agent_for(self.request, self.aside)
@@ -321,9 +313,7 @@ class _Call:
             )
 
     def _corrects(self, part: Any) -> bool:
-        """Whether a part of a request asks for the output again: not so for a tool's wrong arguments."""
-        from pydantic_ai.messages import RetryFeedbackPart, ToolReturnPart
-
+        """Return True if a part of a request asks for the output again: not so for a tool's wrong arguments."""
         if isinstance(part, ToolReturnPart):
             return part.outcome == "retried" and part.tool_name not in {
                 tool.name for tool in self.request.tools
@@ -348,14 +338,12 @@ class _Call:
 
 
 def _reason(content: Any) -> str:
-    """Why an output was not taken: a sentence, or what pydantic found wrong."""
+    """Return why an output was not taken: a sentence, or what pydantic found wrong."""
     return content if isinstance(content, str) else "; ".join(str(problem["msg"]) for problem in content)
 
 
 def _text_of(event: Any) -> str:
-    """The text that an event of a stream adds to the reply."""
-    from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
-
+    """Return the text that an event of a stream adds to the reply."""
     if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
         return str(event.part.content)
     if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):

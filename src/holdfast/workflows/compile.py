@@ -139,19 +139,19 @@ class Nested:
         self._with = work.kind.values
 
     def layout(self) -> Layout:
-        """Where the other workflow keeps its things."""
+        """Return where the other workflow keeps its things."""
         key = self._outer.key(self.step.name)
         return Layout(self.definition, prefix=f"{key}/", shared=key, is_item=self.step.for_each is not None)
 
     def inputs(self, scope: Mapping[str, Any]) -> dict[str, Any]:
-        """What the other workflow is given."""
+        """Return what the other workflow is given."""
         try:
             return read_inputs(self.definition.workflow, self._with.render(scope), how="`with`")
         except InputInvalid as error:
             raise StepFailed(f"with: {self._file} cannot begin: {'; '.join(error.problems)}") from None
 
     def begin(self, state: State) -> dict[str, Any]:
-        """The step's first node: the other workflow's inputs."""
+        """Run the step's first node: the other workflow's inputs."""
         reason = self.work.why_skipped(state)
         if reason:
             return self.work.begun(state, {"status": "skipped", "reason": reason})
@@ -159,12 +159,12 @@ class Nested:
         return self.work.begun(state, {"status": "running", "inputs": inputs})
 
     def enter(self, state: State) -> str:
-        """What follows the first node."""
+        """Return what follows the first node."""
         runs = self._outer.status(state, self.step.name) == "running"
         return f"{self.step.name}:{'flow' if runs else 'done'}"
 
     def done(self, state: State) -> dict[str, Any] | None:
-        """The step's last node; a failure that ended the other workflow early is one of this step."""
+        """Run the step's last node; a failure that ended the other workflow early is one of this step."""
         record = self._outer.record(state, self.step.name)
         if record.get("status") == "failed" and not self._goes_on:
             raise StepFailed(str(record.get("error")))
@@ -236,7 +236,7 @@ class Compiled:
 
 
 def compile_workflow(definition: Definition, resources: Resources, load: Load, path: Path) -> Compiled:
-    """The graph of the workflow that was read from `path`."""
+    """Return the graph of the workflow that was read from `path`."""
     compiler = _Compiler(definition, Layout(definition), resources, load, (path.resolve(),))
     if problems := compiler.make_kinds():
         raise StepsInvalid(problems)
@@ -373,7 +373,7 @@ class _Compiler:
         return "rerun" if step.idempotent else "ask" if self.resources.interactive else "fail"
 
     def _goes_on(self, step: Step, group: Step | None = None) -> bool:
-        """Whether the run goes on after a failure of this step as a whole, if only to the end of its group."""
+        """Return True if the run goes on after a failure of this step as a whole, if only to the end of its group."""
         if group is not None and self._ends_early:
             return True
         if step.on_error == "continue" or self.definition.workflow.checkpoint.on_failure == "continue":
@@ -383,7 +383,7 @@ class _Compiler:
         return on_error == "continue" or (on_error == "all_or_nothing" and step.workflow is None)
 
     def _stand_in(self, work: Work, goes_on: bool = False) -> Callable[[Any, BaseException], Any] | None:
-        """What stands in for a failed node: its failure as data, the end of the workflow, or nothing."""
+        """Return what stands in for a failed node: its failure as data, the end of the workflow, or nothing."""
         if goes_on:
             return work.failed
         return functools.partial(ended_early, work) if self._ends_early else None

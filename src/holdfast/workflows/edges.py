@@ -37,7 +37,7 @@ class Router:
         self._names = steps_named({path for _, when in self._routes if when for path in when.paths})
 
     def choices(self) -> tuple[tuple[str, str], ...]:
-        """Where its routes lead, each with the fingerprint of its condition and of the values that it names."""
+        """Return where its routes lead, each with the fingerprint of its condition and of the values that it names."""
         workflow = self._layout.definition.workflow
         whens = [
             (route, [] if when is None else values_named(when.paths, workflow))
@@ -47,12 +47,12 @@ class Router:
         return (*choices, *([] if self._following is None else [(self._following, fingerprint("else"))]))
 
     def targets(self) -> list[str]:
-        """Every node that may follow."""
+        """Return every node that may follow."""
         found = [_node(route) for route, _ in self._routes]
         return list(dict.fromkeys([*found, self._following] if self._following is not None else found))
 
     def __call__(self, state: State) -> str:
-        """The node that follows."""
+        """Return the node that follows."""
         record = self._layout.view(state, self._step.name)
         if record["status"] == "skipped":
             return self._unconditional()
@@ -72,7 +72,7 @@ class Router:
             raise self._error(f"route {number} (to: {route.to}) cannot be evaluated: {error}") from None
 
     def _unconditional(self) -> str:
-        """Where a step that was skipped leads to: its route without condition, or else what comes next."""
+        """Return where a step that was skipped leads to: its route without condition, or else what comes next."""
         for route, when in self._routes:
             if when is None:
                 return _node(route)
@@ -129,25 +129,25 @@ class Ending:
 
 
 def _expected(steps: list[Step]) -> list[Step]:
-    """The steps that are to be done in every run: those that no route leads to or past."""
+    """Return the steps that are to be done in every run: those that no route leads to or past."""
     routed = {route.to for step in steps for route in step.routes or ()}
     choosing = {step.name for step in steps if step.routes}
     return [step for step in steps if step.name not in routed and not choosing & set(names_waited_for(step))]
 
 
 def names_waited_for(step: Step) -> list[str]:
-    """The names of the steps that a step waits for."""
+    """Return the names of the steps that a step waits for."""
     return list(dict.fromkeys(after.step for after in step.after))
 
 
 def last_output(layout: Layout, state: State) -> Any:
-    """The output of the step that ran last."""
+    """Return the output of the step that ran last."""
     name = origin_of(state).checkpoint_node.partition(":")[0]
     return layout.view(state, name).get("output") if name in layout.steps else None
 
 
 def ended_early(work: Work, state: State, error: BaseException) -> Command:
-    """What stands in for a failed step whose workflow is to fail as a step of another, and not fail the run."""
+    """Return what stands in for a failed step whose workflow is to fail as a step of another, and not fail the run."""
     layout = work.layout
     if layout.has_failed(state):
         return Command(work.failed(state, error), goto=[])
@@ -197,7 +197,7 @@ class Ways:
         self._begin()
 
     def _followers(self, index: int, step: Step) -> list[str]:
-        """The steps that follow if no route is taken, those that wait for several left out."""
+        """Return the steps that follow if no route is taken, those that wait for several left out."""
         if self.by_order:
             return [following.name for following in self._steps[index + 1 : index + 2]]
         return [name for name, waits in self._waits.items() if waits == [step.name]]
@@ -261,18 +261,18 @@ class Group:
         return f"{self.step.name}:done"
 
     def begin(self, state: State) -> dict[str, Any]:
-        """The group's first node: it begins another visit, or is skipped."""
+        """Run the group's first node: it begins another visit, or is skipped."""
         reason = self._work.why_skipped(state)
         record = {"status": "skipped", "reason": reason} if reason else {"status": "running"}
         return self._work.begun(state, record)
 
     def fan_out(self, state: State) -> list[str]:
-        """What follows the first node: every member."""
+        """Return what follows the first node: every member."""
         runs = self.layout.status(state, self.step.name) == "running"
         return self.names if runs else [self.done_node]
 
     def meet(self, state: State) -> Command:
-        """Where members of several nodes come to when they are through: it leads on when all are.
+        """Lead on when all members of several nodes are through.
 
         It looks at what was when it began, so that a member which is through meanwhile is counted when it comes.
         """
@@ -282,7 +282,7 @@ class Group:
         return Command(goto=() if under_way else (self.done_node,))
 
     def gather(self, state: State, ctx: Context) -> Any:
-        """The group's last node: what became of its members. One that the file has now is begun."""
+        """Run the group's last node: what became of its members. One that the file has now is begun."""
         name = self.step.name
         if self.layout.status(state, name) != "running":
             return None
@@ -308,12 +308,12 @@ class Group:
 
 
 def on_error_of(group: Step) -> OnError:
-    """What a group does when members fail."""
+    """Return what a group does when members fail."""
     return group.parallel.on_error if group.parallel is not None else "fail_fast"
 
 
 def is_long(member: Step) -> bool:
-    """Whether a member is made of several nodes, one after the other."""
+    """Return True if a member is made of several nodes, one after the other."""
     return member.for_each is not None or member.workflow is not None
 
 
@@ -366,15 +366,15 @@ class Items:
         return Command(self.work.begun(state, {"status": "running"}), sends or (self.done_node,))
 
     def not_begun(self, state: State, error: BaseException) -> Command:
-        """What stands in for a first node that failed: the step has failed, and the run goes on."""
+        """Return what stands in for a first node that failed: the step has failed, and the run goes on."""
         return Command(self.work.failed(state, error), [self.done_node])
 
     def skipped(self, state: State, reason: str) -> Command:
-        """What stands in for a first node that somebody has passed over: no item is handed out."""
+        """Return what stands in for a first node that somebody has passed over: no item is handed out."""
         return Command(self.work.skipped(state, reason), [self.done_node])
 
     def gather(self, state: State, ctx: Context) -> Any:
-        """The step's last node: what became of the items."""
+        """Run the step's last node: what became of the items."""
         if self.layout.status(state, self.step.name) != "running":
             return self.work.over(state)
         results, failed = self._results(state), self._failed(state)
@@ -393,7 +393,7 @@ class Items:
         return self.work.over(state, **result, count=count)
 
     def _is_second_try(self, state: State) -> bool:
-        """Whether the group that this is a member of comes back to it within one and the same round."""
+        """Return True if the group that this is a member of comes back to it within one and the same round."""
         record, group = self.layout.record(state, self.step.name), self.work.group
         is_same = bool(group) and record.get("round") == self.layout.visits(state, group)
         return is_same and record.get("status") == "failed" and bool(self._failed(state))

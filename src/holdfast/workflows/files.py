@@ -41,7 +41,7 @@ class WorkflowFiles:
         self._read: dict[str, Source] = {}
 
     def root(self, text: str | None = None) -> Source:
-        """The workflow's own file, or `text` in its place."""
+        """Return the workflow's own file, or `text` in its place."""
         if text is None and "source" in self._saved and self._takes_saved(self._root):
             return self._kept(self._root, self._saved)
         if text is None and self._prefer == "saved":
@@ -49,15 +49,15 @@ class WorkflowFiles:
         return read_source(self._root, env=self._env, text=text, has_file=self.has)
 
     def definition(self, path: Path) -> Definition:
-        """The workflow in another file."""
+        """Return the workflow in another file."""
         return parse(self._source(path))
 
     def has(self, path: Path) -> bool:
-        """Whether there is such a file, on disk or saved."""
+        """Return True if there is such a file, on disk or saved."""
         return self._name(path) in self._others or (self._prefer == "file" and path.is_file())
 
     def as_saved(self, definition: Definition) -> dict[str, Any]:
-        """The texts of the sub-workflows of a workflow, on all levels, by their paths from its own folder."""
+        """Return the texts of the sub-workflows of a workflow, on all levels, by their paths from its own folder."""
         found: dict[str, Any] = {}
         todo = [(self._folder, definition)]
         while todo:

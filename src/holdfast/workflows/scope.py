@@ -40,15 +40,15 @@ class Layout:
                 self.steps[member.name] = member
 
     def key(self, name: str) -> str:
-        """The state key of a step."""
+        """Return the state key of a step."""
         return f"{self.prefix}{name}"
 
     def items_key(self, name: str) -> str:
-        """The state key of what the items of a for-each step result in."""
+        """Return the state key of what the items of a for-each step result in."""
         return f"{self.prefix}{name}:items"
 
     def each_key(self, name: str) -> str:
-        """The state key under which one item of a for-each step finds itself."""
+        """Return the state key under which one item of a for-each step finds itself."""
         return f"{self.prefix}{name}:each"
 
     @property
@@ -57,11 +57,11 @@ class Layout:
         return f"{self.prefix}:failed"
 
     def has_failed(self, state: Mapping[str, Any]) -> bool:
-        """Whether this is a sub-workflow that has failed and only finishes what was under way."""
+        """Return True if this is a sub-workflow that has failed and only finishes what was under way."""
         return bool(self.shared) and bool(state.get(self.failure_key))
 
     def inputs(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The inputs of this workflow."""
+        """Return the inputs of this workflow."""
         if not self.shared:
             return state.get("inputs") or {}
         holder = state[f"{self.shared}:each"] if self.is_item else state[self.shared]
@@ -75,7 +75,7 @@ class Layout:
         return f"{self.shared}:each" if self.is_item else self.shared
 
     def keys_of(self, name: str) -> Iterator[str]:
-        """The state keys that a step as templates see it is made of."""
+        """Yield the state keys that a step as templates see it is made of."""
         step = self.steps[name]
         yield self.key(name)
         if step.for_each is not None:
@@ -84,23 +84,23 @@ class Layout:
             yield from self.keys_of(member.name)
 
     def record(self, state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-        """What a step has left in the state."""
+        """Return what a step has left in the state."""
         return state.get(self.key(name)) or {}
 
     def status(self, state: Mapping[str, Any], name: str) -> str:
-        """How far a step has come: pending, running, completed, failed or skipped."""
+        """Return how far a step has come: pending, running, completed, failed or skipped."""
         return str(self.record(state, name).get("status", "pending"))
 
     def visits(self, state: Mapping[str, Any], name: str) -> int:
-        """How often the run has come to a step."""
+        """Return how often the run has come to a step."""
         return int(self.record(state, name).get("visits", 0))
 
     def visits_over(self, state: Mapping[str, Any], name: str) -> int:
-        """How often the run has come to a step and is through with it: what the step's own templates see."""
+        """Return how often the run has come to a step and is through with it: what the step's own templates see."""
         return self.visits(state, name) - (self.status(state, name) == "running")
 
     def view(self, state: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """A step as templates see it."""
+        """Return a step as templates see it."""
         step, seen = self.steps[name], {"status": "pending", **self.record(state, name)}
         if step.for_each is not None:
             results = self.results(state, name, self.visits_over(state, name))
@@ -115,7 +115,7 @@ class Layout:
         return seen
 
     def results(self, state: Mapping[str, Any], name: str, visit: int) -> dict[str, Any]:
-        """What the items of one visit of a for-each step resulted in, by item key, in the items' order."""
+        """Return what the items of one visit of a for-each step resulted in, by item key, in the items' order."""
         found = state.get(self.items_key(name)) or {}
         current = [(key, value) for key, value in found.items() if value["visit"] == visit]
         return dict(sorted(current, key=lambda pair: pair[1]["index"]))
@@ -123,7 +123,7 @@ class Layout:
     def results_of_members(
         self, state: Mapping[str, Any], name: str, visit: int
     ) -> dict[str, dict[str, Any]]:
-        """The members of a group that took part in one of its visits, as templates see them."""
+        """Return the members of a group that took part in one of its visits, as templates see them."""
         seen = {member.name: self.view(state, member.name) for member in self.steps[name].members}
         return {member: found for member, found in seen.items() if found.get("round") == visit}
 
@@ -175,7 +175,7 @@ _FOUND: dict[str, Callable[[Scope], Any]] = {
 
 
 def values_named(paths: Collection[tuple[str, ...]], workflow: WorkflowSettings) -> list[tuple[str, Any]]:
-    """What paths find in the file and not in the state: variables, and the workflow's name."""
+    """Return what paths find in the file and not in the state: variables, and the workflow's name."""
     found: dict[str, Any] = {}
     for path in paths:
         if path[0] == "vars":
@@ -187,12 +187,12 @@ def values_named(paths: Collection[tuple[str, ...]], workflow: WorkflowSettings)
 
 
 def names_run(paths: Collection[tuple[str, ...]]) -> bool:
-    """Whether paths lead to what is another in every run: its id."""
+    """Return True if paths lead to what is another in every run: its id."""
     return any(path == ("workflow",) or path[:2] == ("workflow", "run_id") for path in paths)
 
 
 def steps_named(paths: Collection[tuple[str, ...]]) -> Names:
-    """The steps that some paths lead to; `None` if they may lead to any."""
+    """Return the steps that some paths lead to; `None` if they may lead to any."""
     named: set[str] = set()
     for path in paths:
         if path[0] in ("steps", "visits"):
@@ -230,7 +230,7 @@ def place_in_state(
 
 
 def _around(nodes: Nodes, names: Sequence[str]) -> tuple[Nodes, str, str]:
-    """The nodes of a sub-workflow, the key of the step that it is, and the key that holds its inputs."""
+    """Return the nodes of a sub-workflow, the key of the step that it is, and the key that holds its inputs."""
     shared = holder = ""
     for name in names:
         flow, each = nodes.get(f"{name}:flow"), nodes.get(f"{name}:item", {})
@@ -311,7 +311,7 @@ class Resources:
         return self._covered(self.scrubber.scrub(value))
 
     def hide_cut(self, text: str) -> str:
-        """A text without secrets that somebody else may have cut short, in the middle of a secret too."""
+        """Return a text without secrets that somebody else may have cut short, in the middle of a secret too."""
         text = str(self.scrubber.scrub(text))
         body = text.removesuffix("…")
         for secret in self.secrets.remembered():
@@ -329,7 +329,7 @@ class Resources:
                 continue
 
     def command_env(self) -> dict[str, str]:
-        """The environment for commands: without secrets, which a workflow hands over by name."""
+        """Return the environment for commands: without secrets, which a workflow hands over by name."""
         kept = {name: value for name, value in self.env.items() if not _OURS.match(name)}
         return kept | {name: shown_url(kept[name]) for name in _URLS if name in kept}
 

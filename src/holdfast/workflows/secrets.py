@@ -48,7 +48,7 @@ class Form(NamedTuple):
     after: str = ""
 
     def expressions(self, searched: str, joined: tuple[str, ...]) -> Iterator[str]:
-        """The expressions that find it in a text, in one piece or broken into lines."""
+        """Yield the expressions that find it in a text, in one piece or broken into lines."""
         is_whole = self.text in searched
         if is_whole:
             yield f"{self.before}{re.escape(self.text)}{self.after}"
@@ -65,7 +65,7 @@ class Pattern(NamedTuple):
     simpler: str
 
     def expressions(self, searched: str, joined: tuple[str, ...]) -> Iterator[str]:
-        """The expression, if it finds anything in a text."""
+        """Yield the expression, if it finds anything in a text."""
         if re.search(self.simpler, searched) and re.search(self.expression, searched):
             yield self.expression
 
@@ -78,7 +78,7 @@ def _wrapped(form: Form) -> str:
 
 
 def forms(secret: str) -> Iterator[Form | Pattern]:
-    """Every form of a secret."""
+    """Yield every form of a secret."""
     for part in {secret, secret.strip(), *map(str.strip, secret.splitlines())}:
         if len(part) >= SHORTEST:
             yield from map(Form, _texts(part))
@@ -89,7 +89,7 @@ def forms(secret: str) -> Iterator[Form | Pattern]:
 
 
 def _spelled(sign: str) -> str:
-    """An expression of one character as it is, quoted for a URL, for JSON or for HTML: a URL may mix them.
+    """Return an expression of one character as it is, quoted for a URL, for JSON or for HTML: a URL may mix them.
 
     What looks quoted already may be left alone, in small or capital letters.
     """
@@ -111,7 +111,7 @@ def _dumped(secret: str) -> Iterator[Pattern]:
 
 
 def unwrapped(text: str) -> tuple[str, ...]:
-    """A text without its line breaks, with and without the blanks around them; nothing if it has none."""
+    """Return a text without its line breaks, with and without the blanks around them; nothing if it has none."""
     if "\n" not in text and "\\n" not in text:
         return ()
     return _BREAKS.sub("", text), text.replace("\r", "").replace("\n", "")
@@ -180,7 +180,7 @@ def _json(secret: str) -> Iterator[str]:
 
 
 def _base64(raw: bytes) -> Iterator[Form]:
-    """The secret as base64 alone, and as part of something longer, at each of the three alignments."""
+    """Yield the secret as base64 alone, and as part of something longer, at each of the three alignments."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         alone = encode(raw).decode().rstrip("=")
         yield Form(alone, after="=*")
@@ -240,7 +240,7 @@ class Secrets(Mapping[str, str]):
         return value
 
     def remembered(self) -> tuple[str, ...]:
-        """The values that were read so far, for a `Scrubber`."""
+        """Return the values that were read so far, for a `Scrubber`."""
         with self.__lock:
             return tuple(self.__read)
 
@@ -270,7 +270,7 @@ class Scrubber(logging.Filter):
         self._forms: Forms = []
 
     def scrub(self, value: Any) -> Any:
-        """The value without secrets; the very same object if it had none.
+        """Return the value without secrets; the very same object if it had none.
 
         Texts, bytes, and whatever is in mappings (keys too), lists, tuples and sets. What is nested too
         deeply to be searched is redacted altogether.
@@ -284,7 +284,7 @@ class Scrubber(logging.Filter):
             return REDACTED
 
     def scrub_exception(self, error: BaseException) -> str:
-        """The error and its traceback as text, without secrets."""
+        """Return the error and its traceback as text, without secrets."""
         return str(self.scrub("".join(traceback.format_exception(error))))
 
     def filter(self, record: logging.LogRecord) -> bool:

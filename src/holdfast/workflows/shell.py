@@ -77,7 +77,7 @@ class Word:
 
 
 def objection(words: Sequence[Word], programs: Sequence[Sequence[str]]) -> str | None:
-    """Why a script with values may not have this command, or `None`. `programs` are allowed by the step."""
+    """Return why a script with values may not have this command, or `None`. `programs` are allowed by the step."""
     name = words[0].literal if words[0].is_plain else None
     if words[0].has_value:
         return "a value cannot be the name of a command, nor be assigned to a variable"
@@ -115,7 +115,7 @@ def _without_values(name: str, words: Sequence[Word]) -> str | None:
 
 
 def _test(name: str, words: Sequence[Word]) -> str | None:
-    """Why a test cannot be taken: no part of it but its operands may depend on a variable."""
+    """Return why a test cannot be taken: no part of it but its operands may depend on a variable."""
     if any(word.expands for word in words):
         return f'a variable in {name!r} has to be in quotes, as in "$NAME", and so have * and ?'
     literals = [word.literal for word in words]
@@ -132,7 +132,7 @@ def _test(name: str, words: Sequence[Word]) -> str | None:
 
 
 def program_problem(entry: str, in_any_folder: bool = False) -> str | None:
-    """Why an entry of `programs` cannot be taken, or `None`. `in_any_folder`: a value says where it is run."""
+    """Return why an entry of `programs` cannot be taken, or `None`. `in_any_folder`: a value says where it is run."""
     words = entry.split()
     if not words or any(not re.fullmatch(r"[A-Za-z0-9_./+:@=-]+", word) for word in words):
         return "is not the name of a program, with words that follow it"
@@ -200,7 +200,7 @@ class Script:
         """The files of redirections that depend on a value or a variable, as they are written in the result."""
 
     def result(self) -> str:
-        """The script; raise `UnsafePlace` if it is not in the language of scripts with values."""
+        """Return the script; raise `UnsafePlace` if it is not in the language of scripts with values."""
         while self._at < len(self._script):
             if self._copy(_BLANKS):
                 continue
@@ -302,7 +302,7 @@ class Script:
         return found
 
     def _ahead(self) -> str:
-        """The next two characters, or the name of a variable that holds a value."""
+        """Return the next two characters, or the name of a variable that holds a value."""
         found = _OWN.match(self._script, self._at)
         return found[0] if found else self._script[self._at : self._at + 2]
 
@@ -315,14 +315,14 @@ class Script:
 
 
 def _variable(text: str, is_quoted: bool) -> Word:
-    """A variable as a word; the status is always a number, `$@` and `$*` are always several words."""
+    """Return a variable as a word; the status is always a number, `$@` and `$*` are always several words."""
     if text == "$?":
         return Word(text, False, False)
     return Word(None, False, False, expands=not is_quoted or text in ("$@", "$*"))
 
 
 def _reason(ahead: str, quoted: bool = False) -> str:
-    """Why what comes next is not part of the language."""
+    """Return why what comes next is not part of the language."""
     if not ahead or (not quoted and ahead[0] == "'"):
         return "a quote is not closed"
     if ahead[0] == "\\" and MARK in ahead:
@@ -359,7 +359,7 @@ def safe_script(
     programs: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> tuple[str, dict[str, str]]:
-    """The script with a variable in place of each value, and the variables.
+    """Return the script with a variable in place of each value, and the variables.
 
     Whatever characters a value has, it arrives as one unchanged argument; a list that stands alone
     arrives as one argument per item. Raise `UnsafePlace` if the script is more than the small language of
@@ -414,7 +414,7 @@ class _Variables:
         self.env: dict[str, str] = {}
 
     def insert(self, number: int, context: str) -> str:
-        """The script's words for a value in a context."""
+        """Return the script's words for a value in a context."""
         value = self._values[number]
         if context == "alone" and kind(value) == "list":
             return " ".join(f'"{self._variable(item)}"' for item in elements(value))

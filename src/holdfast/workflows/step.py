@@ -22,7 +22,7 @@ from holdfast.workflows.scope import Layout, Names, Resources, Scope, steps_name
 
 
 def retry_of(step: Step, kind: Kind) -> Retry | None:
-    """How a step is retried: as it says; and if it says nothing, transient failures of its kind three times.
+    """Return how a step is retried: as it says; and if it says nothing, transient failures of its kind three times.
 
     A step that is not idempotent is not repeated unless it says so itself.
     """
@@ -37,14 +37,14 @@ def retry_of(step: Step, kind: Kind) -> Retry | None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether an error may well not happen again."""
+    """Return True if an error may well not happen again."""
     return bool(getattr(error, "transient", False)) or isinstance(
         error, (StepTimeout, ConnectionError, TimeoutError)
     )
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether an error says that something took too long."""
+    """Return True if an error says that something took too long."""
     late = isinstance(error, (StepTimedOut, StepTimeout, TimeoutError))
     return late or bool(getattr(error, "timed_out", False))
 
@@ -77,7 +77,7 @@ class Work:
         self.reads = None if self._names is None or kind.takes_state else tuple(self._read(paths))
 
     def _read(self, paths: Paths) -> Iterator[str]:
-        """The state keys that the step looks at."""
+        """Yield the state keys that the step looks at."""
         layout, own, known = self.layout, self.step.name, self.layout.steps
         yield self._key
         if self.group:
@@ -106,11 +106,11 @@ class Work:
         raise failure
 
     def alone(self, state: State) -> Update:
-        """The same for work that asks nothing of the engine."""
+        """Return the same for work that asks nothing of the engine."""
         return self(state, None)  # type: ignore[arg-type]
 
     def why_skipped(self, state: State) -> str:
-        """Why the step is not to be done, or nothing."""
+        """Return why the step is not to be done, or nothing."""
         if self.layout.has_failed(state):
             return "its workflow has failed"
         for name in self._needed:
@@ -122,7 +122,7 @@ class Work:
         return f"its condition does not hold: {self.step.when}"
 
     def scope(self, state: State, **more: Any) -> Scope:
-        """What the step's templates see."""
+        """Return what the step's templates see."""
         each = self.each(state)
         return Scope(self.layout, state, self._names, **({} if each is None else self._item(each)), **more)
 
@@ -132,14 +132,14 @@ class Work:
         return self.scope(state, secrets=self.resources.secrets)
 
     def each(self, state: State) -> Mapping[str, Any] | None:
-        """The item that this is done for, if it is done for each."""
+        """Return the item that this is done for, if it is done for each."""
         if self.step.for_each is None:
             return None
         found: Mapping[str, Any] | None = state.get(self.layout.each_key(self.step.name))
         return found or self._each_of_old_name(state)
 
     def _each_of_old_name(self, state: State) -> Mapping[str, Any] | None:
-        """The item of a step that was renamed since it was handed out: no other has one here."""
+        """Return the item of a step that was renamed since it was handed out: no other has one here."""
         prefix = self.layout.prefix
         for key in state:
             if key.startswith(prefix) and key.endswith(":each"):
@@ -151,7 +151,7 @@ class Work:
         return {"index": each["index"], "key": each["key"], self.step.for_each.as_: each["item"]}
 
     def update(self, state: State, record: dict[str, Any]) -> Update:
-        """What the step leaves in the state, without secrets."""
+        """Return what the step leaves in the state, without secrets."""
         record = self.resources.hide(record)
         each = self.each(state)
         if each is None:
@@ -160,7 +160,7 @@ class Work:
         return {self.layout.items_key(self.step.name): {each["key"]: found}}
 
     def begun(self, state: State, record: Mapping[str, Any]) -> Update:
-        """The step's own record, of another visit unless the last one is still under way."""
+        """Return the step's own record, of another visit unless the last one is still under way."""
         before = self.layout.record(state, self.step.name)
         counted = {**record, "visits": before.get("visits", 0) + (before.get("status") != "running")}
         if self.group:
@@ -168,7 +168,7 @@ class Work:
         return {self._key: counted}
 
     def over(self, state: State, **changes: Any) -> Update | None:
-        """The record of a step of several nodes when its last one is done; nothing if nothing changes.
+        """Return the record of a step of several nodes when its last one is done; nothing if nothing changes.
 
         A group knows by it, and by nothing that comes earlier, that the step leads on.
         """
@@ -178,11 +178,11 @@ class Work:
         )
 
     def skipped(self, state: State, reason: str) -> Update | None:
-        """What stands in for the step when somebody has it passed over; one item of it leaves nothing."""
+        """Return what stands in for the step when somebody has it passed over; one item of it leaves nothing."""
         return None if self.each(state) is not None else self.begun(state, _passed_over(reason))
 
     def broken_off(self, state: State, reason: str) -> Update | None:
-        """The same for a step of several nodes that is under way."""
+        """Return the same for a step of several nodes that is under way."""
         return self.over(state, **_passed_over(reason))
 
     def failed(self, state: State, error: BaseException) -> Update:
@@ -221,12 +221,12 @@ class AsyncWork(Work):
 
 
 def work_of(step: Step, kind: Kind, layout: Layout, resources: Resources, group: str = "") -> Work:
-    """The node function of a step."""
+    """Return the node function of a step."""
     return (AsyncWork if kind.is_async else Work)(step, kind, layout, resources, group)
 
 
 def required(step: Step) -> tuple[str, ...]:
-    """The steps that must have completed before this one."""
+    """Return the steps that must have completed before this one."""
     return tuple(after.step for after in step.after if after.required)
 
 

@@ -98,7 +98,7 @@ def workflow_of_run(
     env: Mapping[str, str] | None = None,
     prefer: str = "file",
 ) -> Workflow:
-    """The workflow that a stored run was started with, as its files are now.
+    """Return the workflow that a stored run was started with, as its files are now.
 
     `file` says where its file is if it was moved. Of files that are gone, sub-workflows included, what the run
     saved is taken; with `prefer="saved"`, for a run from outside say, nothing else is, whatever files are there.
@@ -136,11 +136,11 @@ class Workflow:
         self._resources = Resources(self.path.resolve().parent, env, secrets, self._scrubber, budget)
 
     def read_inputs(self, given: Mapping[str, Any], text: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The inputs of a run: `given` values, and `text` that is read as the declared types say."""
+        """Return the inputs of a run: `given` values, and `text` that is read as the declared types say."""
         return read_inputs(self.definition.workflow, given, text)
 
     def begin(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """What `App.invoke` takes for these inputs."""
+        """Return what `App.invoke` takes for these inputs."""
         return {"inputs": dict(inputs)}
 
     def config(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class Workflow:
         }
 
     def scrub(self, value: Any) -> Any:
-        """A value without the secrets that were used so far."""
+        """Return a value without the secrets that were used so far."""
         return self._scrubber.scrub(value)
 
     def renamed_nodes(self, app: App, run_id: str, names: Mapping[str, str]) -> dict[str, str]:
@@ -177,13 +177,13 @@ class Workflow:
         return Announcer(self.definition.workflow.hooks, self._resources, self.name)
 
     def output(self, state: State) -> Any:
-        """What a run resulted in: its `output`, or else the output of the step that ran last."""
+        """Return what a run resulted in: its `output`, or else the output of the step that ran last."""
         if self.definition.output is not None or not follow_by_order(self.definition.steps):
             return state.get("output")
         return last_output(Layout(self.definition), state)
 
     def store_url(self) -> str:
-        """Where the file says that runs are kept; relative to the current folder."""
+        """Return where the file says that runs are kept; relative to the current folder."""
         checkpoint = self.definition.workflow.checkpoint
         if checkpoint.storage == "memory":
             return "memory://"
@@ -202,7 +202,7 @@ class Workflow:
         interactive: bool = False,
         durability: str | None = None,
     ) -> App:
-        """The workflow's graph on a store, by default the one that the file names.
+        """Return the workflow's graph on a store, by default the one that the file names.
 
         `interactive` says that somebody can be asked about interrupted steps that may not simply be repeated.
         """
@@ -234,7 +234,7 @@ class Workflow:
         return app
 
     def _problem(self, error: StepInvalid) -> Problem:
-        """What keeps a step from being made ready, at its place in the file."""
+        """Return what keeps a step from being made ready, at its place in the file."""
         name = error.step.partition("/")[0]
         message = f"step {error.step!r}: {error.reason}"
         for index, step in enumerate(self.definition.steps):
@@ -247,7 +247,7 @@ class Workflow:
         return self._source.problem(("steps",), message)
 
     def _nodes(self, known: Mapping[str, str], names: Iterable[str], when: str) -> list[str]:
-        """The nodes to pause at for these steps; steps of sub-workflows are named `outer/inner`."""
+        """Return the nodes to pause at for these steps; steps of sub-workflows are named `outer/inner`."""
         wanted = list(dict.fromkeys(names))
         unknown = [name for name in wanted if name not in known]
         if unknown:
@@ -288,7 +288,7 @@ class Workflow:
 
 
 def returned(graph: Graph, step: str, output: Any) -> Callable[[Any], Mapping[str, Any]]:
-    """What the node of a step, which is named by its id, returns for a state if this is the step's output."""
+    """Return what the node of a step, which is named by its id, returns for a state if this is the step's output."""
     node = graph.at(frame_of(step)).nodes[node_of(step).rpartition("/")[2]]
     work = getattr(node.function, "__self__", node.function)
     if not isinstance(work, Work):

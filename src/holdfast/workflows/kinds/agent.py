@@ -59,7 +59,7 @@ class CallAgent(Kind):
         return {"output": reply["output"], "usage": usage}
 
     def _paid(self, scope: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
-        """A reply that is paid for now, if there is money left."""
+        """Return a reply that is paid for now, if there is money left."""
         request = self._request(scope)
         self._resources.budget.refuse_if_empty(ctx)
         self._check_price(request.model)
@@ -83,7 +83,7 @@ class CallAgent(Kind):
         return self._resources.hide({"output": reply.output, "usage": usage})  # type: ignore[no-any-return]
 
     def _failure(self, error: AgentError, scope: Mapping[str, Any], ctx: Context, begun: float) -> AgentError:
-        """The error with what is known of it: whether another attempt may help. What was spent counts."""
+        """Return the error with what is known of it: whether another attempt may help. What was spent counts."""
         if error.usage.requests or error.usage.input_tokens:
             self._spend(ctx, self._model.render(scope), error.usage)
         facts = {

@@ -61,7 +61,7 @@ class AskQuestions(Kind):
         }
 
     def _name(self, question: Question, ctx: Context) -> str:
-        """What people answer to: the step, the item that it is asked for, and the question among several."""
+        """Return what people answer to: the step, the item that it is asked for, and the question among several."""
         name = self._step.name if ctx.item_key is None else f"{self._step.name}[{ctx.item_key}]"
         return f"{name}.{question.name}" if self._ask.questions else name
 

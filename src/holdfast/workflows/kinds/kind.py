@@ -186,7 +186,7 @@ class End(Kind):
 
 
 def read_json(text: str | bytes) -> Any:
-    """The data that a text is; a `ValueError` says why it is none."""
+    """Return the data that a text is; a `ValueError` says why it is none."""
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:

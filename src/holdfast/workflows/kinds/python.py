@@ -47,7 +47,7 @@ class Target:
 
 
 def by_value(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is sent to other machines with its code, if it is from a file that only this one has."""
+    """Return a function that is sent to other machines with its code, if it is from a file that only this one has."""
     module = sys.modules[function.__module__]
     if module.__name__.startswith(_OUR_PREFIX):
         cloudpickle: Any = importlib.import_module("cloudpickle")
@@ -111,7 +111,7 @@ def _is_in(module: ModuleType, folder: Path) -> bool:
 
 
 def _load_file(path: Path, target: str) -> ModuleType:
-    """The module that a file is, loaded again if the file has changed; another file may have the same name."""
+    """Return the module that a file is, loaded again if the file has changed; another file may have the same name."""
     try:
         status = path.stat()
     except OSError:
@@ -142,7 +142,7 @@ def _look_in(folder: Path) -> None:
 
 
 def _broken(target: str, error: BaseException) -> HoldfastError:
-    """What kept a module from being loaded, with the line that it happened in."""
+    """Return what kept a module from being loaded, with the line that it happened in."""
     if isinstance(error, SyntaxError):
         where = f"{error.filename}:{error.lineno}"
     else:
@@ -204,11 +204,11 @@ class Discreet(Context):
         return self._inner.is_over
 
     def _stored_key(self, key: str) -> str:
-        """A key as it is stored, without secrets."""
+        """Return a key as it is stored, without secrets."""
         return str(self._resources.hide(super()._stored_key(key)))
 
     def _noted(self, key: str, value: Any) -> Noted:
-        """What is stored under a key, without secrets."""
+        """Return what is stored under a key, without secrets."""
         return super()._noted(self._resources.hide(key), self._resources.hide(value))
 
 
@@ -299,7 +299,7 @@ class CallPython(Kind):
     async def _elsewhere(
         self, executor: ExecutorChoice, scope: Mapping[str, Any], state: State, ctx: Context
     ) -> Result:
-        """The function called by an executor; all the rest is done here."""
+        """Have an executor call the function; all the rest is done here."""
         own: dict[str, Any] = {"ctx": Facts.of(ctx, str(executor))}
         if "state" in self._named:
             own["state"] = SentState.of(state, executor.by_value)
@@ -346,7 +346,7 @@ class CallPython(Kind):
 
 
 def _executor_of(step: Step) -> ExecutorChoice | None:
-    """Which other processes do the step's work, if it is not done in this one."""
+    """Return which other processes do the step's work, if it is not done in this one."""
     if step.executor is None or step.executor == THREADS:
         return None
     for problem in missing_package(step.executor):
@@ -355,7 +355,7 @@ def _executor_of(step: Step) -> ExecutorChoice | None:
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
-    """The parameters that a function can be given by name or place, and whether it takes any other by name."""
+    """Return the parameters that a function can be given by name or place, and whether it takes any other by name."""
     try:
         found = inspect.signature(function).parameters
     except (TypeError, ValueError):

@@ -66,7 +66,7 @@ class Child:
         self._guard: BinaryIO = os.fdopen(ours[3], "wb", 0)
 
     def poll(self) -> int | None:
-        """The code that it ended with, a signal's number below zero; `None` while it runs."""
+        """Return the code that it ended with, a signal's number below zero; `None` while it runs."""
         if self._code is None:
             try:
                 pid, status = os.waitpid(self._pid, os.WNOHANG)
@@ -148,7 +148,7 @@ def _inheritable() -> list[int]:
 
 
 def _moved(end: int) -> int:
-    """The same descriptor under a number that a command is not given, should it have one of those."""
+    """Return the same descriptor under a number that a command is not given, should it have one of those."""
     if end >= _ABOVE:
         return end
     moved = fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
@@ -248,7 +248,7 @@ class _Watch:
         return Finished(code, self._out.decode("utf-8", "replace"), errors[-KEPT_ERRORS:])
 
     def _is_long_over(self) -> bool:
-        """Whether the command is over, and what it left running has had the time to write."""
+        """Return True if the command is over, and what it left running has had the time to write."""
         if self._child.poll() is None:
             return False
         self._over_at = self._over_at or time.monotonic()

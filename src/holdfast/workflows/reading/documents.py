@@ -73,7 +73,7 @@ class Fields(Node):
 
 
 def core_scalar(text: str) -> Any:
-    """What an unquoted scalar means by the YAML 1.2 core schema; a `ValueError` says why it means nothing.
+    """Return what an unquoted scalar means by the YAML 1.2 core schema; a `ValueError` says why it means nothing.
 
     Numbers with a leading zero stay text: nobody who writes 0123 means 123.
     """
@@ -106,7 +106,7 @@ def _number(text: str) -> Any:
 
 
 def place_inside(node: Scalar, offset: int) -> Position:
-    """Where the character at `offset` of a scalar's text stands in its file, as nearly as can be said.
+    """Return where the character at `offset` of a scalar's text stands in its file, as nearly as can be said.
 
     Text and file are walked together: indentation, folded lines and escapes of the file are passed over.
     """
@@ -132,7 +132,7 @@ def place_inside(node: Scalar, offset: int) -> Position:
 
 
 def _next(page: Page, line: int, column: int, character: str) -> tuple[int, int] | None:
-    """The next place of a character, at most a few lines on."""
+    """Return the next place of a character, at most a few lines on."""
     for number in range(line, min(line + 200, len(page.lines)) + 1):
         found = page.line(number).find(character, column if number == line else 0)
         if found >= 0:
@@ -167,7 +167,7 @@ _MEANINGS = (
 
 
 def explain(error: yaml.YAMLError, page: Page) -> Problem:
-    """The problem that a parser's error stands for."""
+    """Return the problem that a parser's error stands for."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
     said = f"{getattr(error, 'context', None) or ''} {getattr(error, 'problem', None) or error}"
@@ -189,7 +189,7 @@ def explain(error: yaml.YAMLError, page: Page) -> Problem:
 
 
 def _opened(error: yaml.YAMLError, hint: str, place: tuple[int, int]) -> tuple[int, int]:
-    """Where the quote or bracket begins that has to be closed, else the place itself."""
+    """Return where the quote or bracket begins that has to be closed, else the place itself."""
     mark = getattr(error, "context_mark", None)
     return (mark.line + 1, mark.column + 1) if mark is not None and hint.startswith("close") else place
 
@@ -220,7 +220,7 @@ class Reader:
         self._characters = 0
 
     def read(self, page: Page, text: str, depth: int = 0) -> Node:
-        """The one document of a text; `Stop` if it cannot be read any further."""
+        """Return the one document of a text; `Stop` if it cannot be read any further."""
         unreadable = _FORBIDDEN.search(text)
         if unreadable:
             raise Stop(_junk(page, text, unreadable.start()))
@@ -247,7 +247,7 @@ class Reader:
             raise Stop(at(page, event, "the file holds too much text, aliases written out", hint))
 
     def include(self, page: Page, event: Event, depth: int) -> Node:
-        """The node that stands for `!file path`."""
+        """Return the node that stands for `!file path`."""
         return self._include(self, page, event, depth)
 
 
@@ -259,7 +259,7 @@ class _Document:
         self.anchors: dict[str, Node | None] = {}
 
     def node(self, depth: int) -> Node:
-        """The root; nothing may follow its document."""
+        """Return the root; nothing may follow its document."""
         root: Node = Scalar(self.page, Position(self.page.file, 1, 1))
         documents = 0
         for event in self.events:
@@ -373,7 +373,7 @@ class _Document:
         self.reader.problems.append(self.page.problem(line, column, message, hint, entry.width))
 
     def _key(self, event: Event, depth: int) -> str | None:
-        """The text of a key; `None` after reporting why it is none."""
+        """Return the text of a key; `None` after reporting why it is none."""
         if not isinstance(event, yaml.ScalarEvent):
             message, hint = _bad_key(self.page, event)
             self.reader.problems.append(at(self.page, event, message, hint))
@@ -401,13 +401,13 @@ class _Document:
 
 
 def at(page: Page, event: Event, message: str, hint: str) -> Problem:
-    """A problem at the place of an event."""
+    """Return a problem at the place of an event."""
     start = event.start_mark
     return page.problem(start.line + 1, start.column + 1, message, hint, width_of(page, event))
 
 
 def width_of(page: Page, event: Event) -> int:
-    """How many columns of its first line an event takes."""
+    """Return how many columns of its first line an event takes."""
     start, end = event.start_mark, event.end_mark
     if end.line == start.line:
         return max(1, int(end.column - start.column))
@@ -415,7 +415,7 @@ def width_of(page: Page, event: Event) -> int:
 
 
 def place_of(page: Page, event: Event) -> Position:
-    """Where an event begins."""
+    """Return where an event begins."""
     return Position(page.file, event.start_mark.line + 1, event.start_mark.column + 1)
 
 

@@ -47,7 +47,7 @@ class Problem:
         return "\n".join(lines)
 
     def _quoted(self) -> list[str]:
-        """The line and, below it, a mark under the place; long lines are cut around it."""
+        """Return the line and, below it, a mark under the place; long lines are cut around it."""
         start = self.position.column - 1
         cut = max(0, start - _SHOWN_COLUMNS // 2) if len(self.text) > _SHOWN_COLUMNS else 0
         shown = self.text[cut : cut + _SHOWN_COLUMNS]
@@ -89,16 +89,16 @@ class Page:
         self.lines = _LINE_BREAK.split(text)
 
     def line(self, number: int) -> str:
-        """The text of a line, nothing if there is no such line."""
+        """Return the text of a line, nothing if there is no such line."""
         return self.lines[number - 1] if 1 <= number <= len(self.lines) else ""
 
     def problem(self, line: int, column: int, message: str, hint: str = "", width: int = 1) -> Problem:
-        """A problem at a place of this file."""
+        """Return a problem at a place of this file."""
         return Problem(message, Position(self.file, line, column), self.line(line), hint, width)
 
 
 def listed(names: Iterable[str], limit: int = 40) -> str:
-    """Names one after the other, as text; a long list is cut."""
+    """Return names one after the other, as text; a long list is cut."""
     given = names if isinstance(names, Collection) else list(names)
     more = f" and {len(given) - limit} more" if len(given) > limit else ""
     return ", ".join(itertools.islice(given, limit)) + more

@@ -48,7 +48,7 @@ class Includes:
         self.texts: dict[str, str] = {}
 
     def __call__(self, reader: Reader, page: Page, event: Event, depth: int) -> Node:
-        """The node that stands for an include; one that cannot be read is a problem and stands for no text."""
+        """Return the node that stands for an include; one that cannot be read is a problem and stands for no text."""
         try:
             name = self._name(event.value)
             text = self._text(name)
@@ -75,7 +75,7 @@ class Includes:
             self._open.pop()
 
     def _name(self, given: str) -> str:
-        """The path relative to the base folder, checked as text."""
+        """Return the path relative to the base folder, checked as text."""
         path = PurePosixPath(given.strip())
         if not path.parts or path.is_absolute() or Path(given).is_absolute():
             raise ValueError("the path has to be relative to the workflow file's folder")
@@ -162,12 +162,12 @@ class Missing(Exception):
 
 
 def is_script(path: KeyPath) -> bool:
-    """Whether the text at this path is a shell script, where `${NAME}` belongs to the shell."""
+    """Return True if the text at this path is a shell script, where `${NAME}` belongs to the shell."""
     return _SCRIPT.fullmatch("\0".join(map(str, path))) is not None
 
 
 def expand(text: str, env: Mapping[str, str], typed: bool = False) -> Any:
-    """The text with its variables replaced; `$${` is `${`. Other things with a dollar stay as they are.
+    """Return the text with its variables replaced; `$${` is `${`. Other things with a dollar stay as they are.
 
     With `typed` a variable that is the whole text may be a number, true or false, as if written in its place.
     """
@@ -228,11 +228,11 @@ class Source:
         return digest.hexdigest()
 
     def at(self, path: DataPath, key: bool = False) -> Position:
-        """The place of the value at a path, or of its key; of the nearest thing around it that is there."""
+        """Return the place of the value at a path, or of its key; of the nearest thing around it that is there."""
         return self._found(path, key).position
 
     def problem(self, path: DataPath, message: str, hint: str = "", key: bool = False) -> Problem:
-        """A problem with the value at a path, or with its key."""
+        """Return a problem with the value at a path, or with its key."""
         found = self._found(path, key)
         _, line, column = found.position
         return found.page.problem(line, column, message, hint, found.width)
@@ -240,7 +240,7 @@ class Source:
     def problem_inside(
         self, path: DataPath, offset: int, message: str, hint: str = "", width: int = 1
     ) -> Problem:
-        """A problem at a character of the text at a path."""
+        """Return a problem at a character of the text at a path."""
         node = self._found(path, False)
         if not isinstance(node, Scalar) or not isinstance(node.value, str) or self._value(path) != node.value:
             return self.problem(path, message, hint)
@@ -314,7 +314,7 @@ def read_source(
 def _plain(
     source: Source, node: Node, path: DataPath, env: Mapping[str, str] | None, problems: list[Problem]
 ) -> Any:
-    """The data of a node, with the environment put in."""
+    """Return the data of a node, with the environment put in."""
     if isinstance(node, Fields):
         return {
             name: _plain(source, entry.node, (*path, name), env, problems)

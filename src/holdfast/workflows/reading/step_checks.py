@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.agents.patterns import pattern_problem, patterns_in
+from holdfast.agents.schema import pattern_problem, patterns_in
 from holdfast.graph.validation import executor_problems
 from holdfast.suggestions import did_you_mean
 from holdfast.workflows.language.templates import TemplateError, compile_expression, compile_template
@@ -143,7 +143,7 @@ def _request(draft: Draft, placed: Placed) -> Iterator[Problem]:
 
 
 def _could_be_url(url: str) -> bool:
-    """Whether a text is a URL, or may become one once its values are put in."""
+    """Return True if a text is a URL, or may become one once its values are put in."""
     literal = re.split(r"\{\{|\{%", url, maxsplit=1)[0].strip().lower()
     if is_template(url):
         schemes = ("http://", "https://")
@@ -282,7 +282,7 @@ class Text:
 
 
 def texts(draft: Draft) -> Iterator[Text]:
-    """Every expression and template of a file."""
+    """Yield every expression and template of a file."""
     for name, script in draft.definition.workflow.hooks.model_dump(exclude_none=True).items():
         path = ("workflow", "hooks", name)
         yield Text(path, script, SCOPE | {"output", "status", "error"}, f"the hook {name}")
@@ -313,7 +313,7 @@ def _conditions(placed: Placed) -> Iterator[Text]:
 
 
 def _body(placed: Placed) -> Iterator[Text]:
-    """The templates of what a step does."""
+    """Yield the templates of what a step does."""
     step = placed.step
     names = SCOPE | ({step.for_each.as_, "index", "key"} if step.for_each is not None else set())
     executed = names | {"secrets"} if step.kind in _EXECUTED else names
@@ -340,7 +340,7 @@ def _templates(body: Any) -> Iterator[tuple[DataPath, Any]]:
 
 
 def _tree(path: DataPath, value: Any, names: frozenset[str], place: str) -> Iterator[Text]:
-    """The templates in a value, however deep; keys are plain."""
+    """Yield the templates in a value, however deep; keys are plain."""
     if isinstance(value, str):
         yield Text(path, value, names, place)
     elif isinstance(value, dict):
@@ -385,7 +385,7 @@ def check_texts(draft: Draft) -> Iterator[Problem]:
 
 
 def _read(draft: Draft, text: Text) -> frozenset[tuple[str, ...]] | Problem:
-    """The paths that a text names, or why it cannot be read."""
+    """Return the paths that a text names, or why it cannot be read."""
     try:
         return (compile_expression if text.expression else compile_template)(text.value).paths
     except TemplateError as error:
@@ -407,7 +407,7 @@ class _Names:
         }
 
     def problems(self, text: Text, paths: frozenset[tuple[str, ...]]) -> Iterator[Problem]:
-        """Names in a text that lead to nothing; of very many, some."""
+        """Yield names in a text that lead to nothing; of very many, some."""
         dashed = self._dashed(text)
         if dashed is not None:
             yield dashed
@@ -452,7 +452,7 @@ class _Names:
         return self._at(text, path[:1], f"{text.place}: {top!r} is not known", hint)
 
     def _dashed(self, text: Text) -> Problem | None:
-        """A name with a dash after a dot would be read as a subtraction."""
+        """Find a name with a dash after a dot, which would be read as a subtraction."""
         for found in _DASHED.finditer(text.value):
             top, name = found[1], found[2]
             if name in (self._known[top][1] or ()) and _is_code(text, found.start()):
@@ -470,7 +470,7 @@ class _Names:
 
 
 def _is_code(text: Text, offset: int) -> bool:
-    """Whether a place of a text is inside an expression, not in the words around it."""
+    """Return True if a place of a text is inside an expression, not in the words around it."""
     if text.expression:
         return True
     before = text.value[:offset]
@@ -478,7 +478,7 @@ def _is_code(text: Text, offset: int) -> bool:
 
 
 def _offset(text: str, path: tuple[str, ...]) -> int:
-    """Where a path is named in a text; its beginning if it is not found."""
+    """Return where a path is named in a text; its beginning if it is not found."""
     dotted = r"\s*\.\s*".join(map(re.escape, path))
     for pattern in (rf"(?<![\w.]){dotted}(?!\w)", rf"['\"]{re.escape(path[-1])}['\"]", re.escape(path[-1])):
         for found in re.finditer(pattern, text):
