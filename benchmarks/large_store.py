@@ -20,7 +20,7 @@ from holdfast.cli.commands.runs import view_of
 from holdfast.cli.session import Session
 from holdfast.engine.owner import liveness
 from holdfast.engine.retention import janitor
-from holdfast.journal.checkpoint_ids import checkpoint_id, new_run_key, sealed_mark
+from holdfast.journal.checkpoint_ids import checkpoint_id, moved_mark, new_run_key
 from holdfast.journal.journal import Journal, genesis, link
 from holdfast.stores.base import Append, Entry, RunInfo, Store
 from holdfast.stores.postgres.store import PostgresStore
@@ -115,7 +115,7 @@ def _copy(info: RunInfo, entries: Sequence[Entry], number: int, runs: int) -> Ap
     chained, copies = genesis(run, key), []
     for entry in entries:
         at = entry.at - ago
-        mark = None if entry.mark is None else sealed_mark(entry.mark, key, entry.seq, at)
+        mark = None if entry.mark is None else moved_mark(entry.mark, key, entry.seq, at)
         chained = link(chained, entry.seq, at, mark, entry.body)
         copies.append(Entry(entry.seq, at, chained, entry.body, mark))
     created, updated = info.created_at - ago, info.updated_at - ago

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import clock, threads
-from holdfast.engine import attempt
-from holdfast.engine import owner as driver
+from holdfast.engine import attempt, owner
 from holdfast.fleet import worker
 from holdfast.journal import checkpoint_ids as checkpoints
 from tests.simulator.process import Process
@@ -45,7 +44,7 @@ class _Identity:
         process = self._process()
         return {"host": process.machine, "boot": str(process.number), "space": ""}
 
-    def driver(self, pid: int, lease: str) -> str:
+    def owner(self, pid: int, lease: str) -> str:
         process = self._process()
         return _named(process.machine, process.number, pid, lease)
 
@@ -56,8 +55,8 @@ def _named(machine: str, number: int, pid: int, lease: str) -> str:
     return json.dumps(facts)
 
 
-# Nobody changes what is said of a driver.
-_facts = functools.lru_cache(maxsize=512)(driver._facts)
+# Nobody changes what is said of an owner.
+_facts = functools.lru_cache(maxsize=512)(owner._facts)
 
 
 class _Traces:
@@ -85,9 +84,9 @@ class Seams:
             (clock, "monotonic", world.true_time),
             (clock, "perf_counter", world.true_time),
             (clock, "sleep", world.sleep),
-            (driver, "_host", identity.host),
-            (driver, "_driver", identity.driver),
-            (driver, "_facts", _facts),
+            (owner, "_host", identity.host),
+            (owner, "_owner", identity.owner),
+            (owner, "_facts", _facts),
             (os, "getpid", _no_pid),
             (threads, "workers", _Threads(world)),
             (attempt, "traceback", _TRACES),
@@ -101,7 +100,7 @@ class Seams:
     def put_in_place(self) -> None:
         """Let the simulation answer everything that the engine asks from now on."""
         self._before = [(place, name, getattr(place, name)) for place, name, _ in self._seams]
-        driver.active_runs.reset()
+        owner.active_runs.reset()
         for place, name, value in self._seams:
             setattr(place, name, value)
 
@@ -109,7 +108,7 @@ class Seams:
         """Everything is as it was."""
         for place, name, value in self._before:
             setattr(place, name, value)
-        driver.active_runs.reset()
+        owner.active_runs.reset()
 
 
 def _no_pid() -> int:

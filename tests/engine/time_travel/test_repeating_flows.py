@@ -171,7 +171,7 @@ def test_rerun_says_what_is_wrong(desk: Desk) -> None:
     assert "give either an input or an output" in desk.call(
         "rerun", "first", "--from", "draft", "--output", "1", "-i", "inputs.topic=x", code=2
     )
-    assert "give either --run-id or --in-place" in desk.call(
+    assert "give either a run id for the new run, or in-place" in desk.call(
         "rerun", "first", "--from", "draft", "--in-place", "--run-id", "x", code=2
     )
     desk.write(("name: report", "name: other"))

@@ -169,6 +169,17 @@ def _make_file(path: Path) -> None:
         raise StoreError(f"cannot create {path}: {error.strerror}; {remedy}") from error
 
 
+def _not_opened(error: Exception, path: Path) -> StoreError:
+    """Return an error that says why a file cannot be opened; SQLite does not say that descriptors are used up."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as reason:
+        if reason.errno in (errno.EMFILE, errno.ENFILE):
+            remedy = "close files or raise their limit, and try again"
+            return StoreError(f"cannot open {path}: {reason.strerror}; {remedy}")
+    return StoreError(f"cannot open {path} ({error}); check the path and its permissions")
+
+
 def failure(error: Exception, path: Path, timeout: float) -> StoreError:
     """Return a `StoreError` that says what went wrong with the database, and the remedy."""
     match error:
@@ -186,7 +197,7 @@ def failure(error: Exception, path: Path, timeout: float) -> StoreError:
         case apsw.ReadOnlyError() | apsw.PermissionsError():
             return StoreError(f"{path} may only be read; make the file and its folder writable")
         case apsw.CantOpenError():
-            return StoreError(f"cannot open {path} ({error}); check the path and its permissions")
+            return _not_opened(error, path)
         case apsw.InterruptError():
             return CorruptJournal(f"{path} is damaged: a query of it does not end; restore it from a backup")
         case apsw.IOError():
@@ -270,7 +281,10 @@ def _check_schema(connection: apsw.Connection, path: Path) -> int:
     """
     with _unchanging(connection):
         version = _version(connection, path)
-        objects = connection.execute(f"{SCHEMA} LIMIT {_MOST_OBJECTS}").fetchall()
+        try:
+            objects = connection.execute(f"{SCHEMA} LIMIT {_MOST_OBJECTS}").fetchall()
+        except UnicodeDecodeError as error:
+            raise CorruptJournal(f"{path} is damaged ({error}); restore it from a backup") from None
     for row in objects:
         if tuple(row) not in expected_schema() and row[1] not in STATISTICS:
             raise StoreError(
