@@ -84,7 +84,7 @@ def test_a_state_is_brought_to_the_version_of_the_graph_on_every_store(store: St
         "topic": "t",
         "big": "b" * 100_000,
     }
-    assert done.plan.migrations == ("the state is brought from version 'v1' to 'v2'",)
+    assert done.plan.migrations == ("the state is migrated from version 'v1' to 'v2'",)
     assert "the version changed from 'v1' to 'v2'" in done.plan.changes
     assert migrations(store) == [("v1", "v2", [("drop", "docs"), ("set", "papers")])]
     assert sum(len(entry.body) for entry in store.read("r")) - before < 5_000
@@ -224,8 +224,8 @@ def test_an_open_sub_graph_has_a_version_of_its_own() -> None:
 
     assert done.outcome is not None and done.outcome.state.to_dict() == {"new": [1], "n": 5}
     assert done.plan.migrations == (
-        "the state is brought from version '1' to '2'",
-        "the state of 'outer#1' is brought from version '1' to '2'",
+        "the state is migrated from version '1' to '2'",
+        "the state of 'outer#1' is migrated from version '1' to '2'",
     )
 
 
@@ -332,7 +332,7 @@ def test_a_plan_that_goes_back_behind_a_migration_tells_of_it() -> None:
     app = then.compile(store)
     plan = app.plan_resume("r", rerun_changed=True)
 
-    assert plan.back_to and plan.migrations == ("the state is brought from version 'v1' to 'v2'",)
+    assert plan.back_to and plan.migrations == ("the state is migrated from version 'v1' to 'v2'",)
     assert app.resume("r", rerun_changed=True, plan=plan).state["papers"] == ["x"]
     assert len(migrations(store)) == 2
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.engine.decide import qualified
@@ -27,17 +27,45 @@ NEW_NODE = "new"
 OTHER_WAY = "what leads to it chooses otherwise"
 
 
+def renamed_outline(outline: Outline, remap: Mapping[str, str], prefix: str = "") -> Outline:
+    """Return an outline in which nodes have the names that `remap` gives them."""
+    if not remap:
+        return outline
+
+    def name(node: str) -> str:
+        return name_now(prefix + node, remap).rpartition("/")[2]
+
+    nodes = {
+        name(own): {**node, "graph": renamed_outline(node["graph"], remap, f"{prefix}{own}/")}
+        if "graph" in node
+        else node
+        for own, node in outline.get("nodes", {}).items()
+    }
+    parts: dict[str, Callable[[Any], Any]] = {
+        "edges": lambda found: [[name(source), name(target), *rest] for source, target, *rest in found],
+        "routes": lambda found: [[name(source), sorted(map(name, targets))] for source, targets in found],
+        "joins": lambda found: [[list(map(name, sources)), name(target)] for sources, target in found],
+        "exits": lambda found: sorted(map(name, found)),
+        "last": name,
+        "choices": lambda found: {
+            name(source): [[name(target), code] for target, code in chosen]
+            for source, chosen in found.items()
+        },
+    }
+    wired = {part: parts[part](found) for part, found in outline.items() if part in parts and found}
+    return {**outline, **wired, "nodes": nodes}
+
+
 def changed_nodes(
     saved: Outline, now: Outline, remap: Mapping[str, str] | None = None, prefix: str = ""
 ) -> dict[str, str]:
-    """The nodes of a graph that are not as they were saved, with the reason in words; `outer/inner` in a sub-graph.
+    """Return the nodes of a graph that are not as they were saved, with the reason; `outer/inner` in a sub-graph.
 
-    `remap` says what was renamed since. A node that is gone is none of them; those that it led to are.
+    `remap` says which nodes were renamed since. A node that is gone is none of them; those that it led to are.
     """
-    renamed = own_names(remap or {}, prefix)
-    old = {renamed.get(name, name): node for name, node in saved.get("nodes", {}).items()}
-    before, after = _predecessors(saved, renamed), _predecessors(now, {})
-    turned = _turned(saved, now, renamed)
+    saved = renamed_outline(saved, remap or {})
+    old, before, after = saved.get("nodes", {}), predecessors(saved), predecessors(now)
+    turned = _turned(saved, now)
     found: dict[str, str] = {}
     for name, node in now.get("nodes", {}).items():
         if name not in old:
@@ -52,20 +80,21 @@ def changed_nodes(
         if reason:
             found[prefix + name] = reason
         if inner:
-            found |= changed_nodes(old[name]["graph"], node["graph"], remap, f"{prefix}{name}/")
+            found |= changed_nodes(old[name]["graph"], node["graph"], None, f"{prefix}{name}/")
     return found
 
 
 def changes_between(
     saved: Outline, now: Outline, remap: Mapping[str, str] | None = None, prefix: str = ""
 ) -> list[str]:
-    """What differs between two outlines, in words."""
-    renamed = own_names(remap or {}, prefix)
-    old, new = {renamed.get(name, name): node for name, node in saved.get("nodes", {}).items()}, now["nodes"]
+    """Return what differs between two outlines, in words."""
+    remap, known = remap or {}, set(outline_names(now)) if remap else ()
+    saved = renamed_outline(saved, remap)
+    old, new = saved.get("nodes", {}), now["nodes"]
     changes = [
-        f"{base_name(prefix + name)!r} was renamed to {base_name(prefix + to)!r}"
-        for name, to in renamed.items()
-        if to in new and name != to
+        f"{base_name(name)!r} was renamed to {base_name(to)!r}"
+        for name, to in remap.items()
+        if to in known and name != to
     ]
     changes += [f"{base_name(prefix + name)!r} was removed" for name in old if name not in new]
     changes += [f"{base_name(prefix + name)!r} was added" for name in new if name not in old]
@@ -73,48 +102,28 @@ def changes_between(
         if name not in new:
             continue
         if "graph" in old[name] and "graph" in new[name]:
-            changes += changes_between(old[name]["graph"], new[name]["graph"], remap, f"{prefix}{name}/")
+            changes += changes_between(old[name]["graph"], new[name]["graph"], None, f"{prefix}{name}/")
         elif why_changed(old[name], new[name]):
             changes.append(f"the code of {base_name(prefix + name)!r} changed")
     where = f"of {prefix.rstrip('/')} " if prefix else ""
     changes += [
         f"the {part} {where}changed"
         for part in ("edges", "routes", "joins", "exits", "last")
-        if _wired(part, saved.get(part), renamed) != now.get(part)
+        if saved.get(part) != now.get(part)
     ]
     changes += [
         f"the way on from {'the beginning' if source == START else repr(prefix + source)} is chosen otherwise"
-        for source in sources_turned(saved, now, renamed)
+        for source in sources_turned(saved, now)
     ]
     if (one := saved.get("version", "")) != (other := now.get("version", "")):
         changes.append(f"the version {where}changed from {one!r} to {other!r}")
     return changes
 
 
-def _wired(part: str, saved: Any, renamed: Mapping[str, str]) -> Any:
-    """A part of an outline in which nodes are called as they are now."""
-    if not renamed or saved is None:
-        return saved
-
-    def name(node: str) -> str:
-        return renamed.get(node, node)
-
-    match part:
-        case "edges":
-            return [[name(source), name(target), *rest] for source, target, *rest in saved]
-        case "routes":
-            return [[name(source), sorted(map(name, targets))] for source, targets in saved]
-        case "joins":
-            return [[list(map(name, sources)), name(target)] for sources, target in saved]
-        case "exits":
-            return sorted(map(name, saved))
-    return name(saved)
-
-
-def _turned(saved: Outline, now: Outline, renamed: Mapping[str, str]) -> set[str]:
-    """The nodes that may follow where the way on is chosen otherwise now; where that is not told, the node itself."""
+def _turned(saved: Outline, now: Outline) -> set[str]:
+    """Return the nodes that may follow where the next node is chosen otherwise now, or the node that chooses."""
     found: set[str] = set()
-    for source in sources_turned(saved, now, renamed):
+    for source in sources_turned(saved, now):
         routes = [targets for start, targets in now.get("routes", ()) if start == source]
         targets = {target for start, target, *_ in now.get("edges", ()) if start == source}
         targets.update(target for each in routes for target in each)
@@ -123,18 +132,21 @@ def _turned(saved: Outline, now: Outline, renamed: Mapping[str, str]) -> set[str
     return found
 
 
-def sources_turned(saved: Outline, now: Outline, renamed: Mapping[str, str]) -> list[str]:
-    """The nodes after which the way is chosen otherwise now; of older outlines that is not known."""
-    before = {renamed.get(source, source): told for source, told in saved.get("choices", {}).items()}
-    found = []
-    for source, told in now.get("choices", {}).items():
-        known = [[renamed.get(target, target), code] for target, code in before.get(source, told)]
-        if len(known) != len(told) or not all(
-            one == other and same_code(code, present)
-            for (one, code), (other, present) in zip(known, told, strict=True)
-        ):
-            found.append(source)
-    return found
+def sources_turned(saved: Outline, now: Outline) -> list[str]:
+    """Return the nodes after which the next node is chosen otherwise now; of older outlines that is not known."""
+    before = saved.get("choices", {})
+    return [
+        source
+        for source, chosen in now.get("choices", {}).items()
+        if not _is_same_choice(before.get(source, chosen), chosen)
+    ]
+
+
+def _is_same_choice(saved: Sequence[Any], now: Sequence[Any]) -> bool:
+    return len(saved) == len(now) and all(
+        one == other and same_code(code, present)
+        for (one, code), (other, present) in zip(saved, now, strict=True)
+    )
 
 
 def look_alike(saved: Outline, now: Outline, node: str) -> str:
@@ -157,62 +169,29 @@ def why_changed(saved: Outline, now: Outline) -> str:
     return "code changed from {} to {}".format(*short_digests(saved["fingerprint"], now["fingerprint"]))
 
 
-def own_names(remap: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Of renamed nodes such as `outer/old` those of the (sub-)graph that has this prefix now, without it."""
-    found = {}
-    for old, new in remap.items():
-        place, _, name = old.rpartition("/")
-        if _moved(place, remap) == prefix:
-            found[name] = new.rpartition("/")[2]
-    return found
-
-
 def name_now(node: str, remap: Mapping[str, str]) -> str:
-    """What a node is called now that it, or a sub-graph that it is in, may have been renamed."""
-    return _moved(node, remap).rstrip("/") if remap else node
-
-
-def _moved(place: str, remap: Mapping[str, str]) -> str:
-    """The prefix that a sub-graph has now if its own node, or one around it, was renamed."""
-    parts = place.split("/") if place else []
+    """Return what a node is called now that it, or a sub-graph that it is in, may have been renamed."""
+    parts = node.split("/") if remap else [node]
     moved: list[str] = []
     for index, part in enumerate(parts):
         new = remap.get("/".join(parts[: index + 1]))
         moved.append(new.rpartition("/")[2] if new is not None else part)
-    return "".join(f"{part}/" for part in moved)
+    return "/".join(moved)
 
 
-def _predecessors(outline: Outline, renamed: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return the nodes that may lead to each node of one graph."""
-    found: dict[str, set[str]] = {}
-    for sources, targets in _links(outline):
+def predecessors(outline: Outline, prefix: str = "") -> dict[str, set[str]]:
+    """Return the nodes that may lead to each node, `outer/inner` in sub-graphs."""
+    found: dict[str, set[str]] = {prefix + name: set() for name in outline.get("nodes", {})}
+    links = [([source], [target]) for source, target, *_ in outline.get("edges", ())]
+    links += [([source], list(targets)) for source, targets in outline.get("routes", ())]
+    links += [(list(sources), [target]) for sources, target in outline.get("joins", ())]
+    for sources, targets in links:
         for target in targets:
-            known = found.setdefault(renamed.get(target, target), set())
-            known.update(renamed.get(source, source) for source in sources)
-    return found
-
-
-def predecessors(outline: Outline, remap: Mapping[str, str], prefix: str = "") -> dict[str, set[str]]:
-    """Return the nodes that may lead to each node, sub-graphs included, by the names that they have now."""
-
-    def called(name: str) -> str:
-        return name_now(prefix + name, remap)
-
-    found: dict[str, set[str]] = {called(name): set() for name in outline.get("nodes", {})}
-    for sources, targets in _links(outline):
-        for target in targets:
-            found.setdefault(called(target), set()).update(map(called, sources))
+            found.setdefault(prefix + target, set()).update(prefix + source for source in sources)
     for name, node in outline.get("nodes", {}).items():
         if "graph" in node:
-            found |= predecessors(node["graph"], remap, f"{prefix}{name}/")
+            found |= predecessors(node["graph"], f"{prefix}{name}/")
     return found
-
-
-def _links(outline: Outline) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield which nodes of a graph lead to which."""
-    yield from (([source], [target]) for source, target, *_ in outline.get("edges", ()))
-    yield from (([source], list(targets)) for source, targets in outline.get("routes", ()))
-    yield from ((list(sources), [target]) for sources, target in outline.get("joins", ()))
 
 
 def _place(sources: set[str]) -> str:
@@ -237,31 +216,30 @@ def migrations(
     `MigrationFailed`.
     """
     found: list[Migrated] = []
-    for frame in run.frames.values():
-        path = renamed_path(frame.path, remap) if frame.path else ""
-        now = graph.at(path)
-        since = str(outline_at(run.outline, frame.path).get("version", ""))
-        if since != now.version and run.outline:
-            where = f"run {name!r}" if not path else f"run {name!r}, sub-graph {path!r}"
-            found += _migrated(where, frame, path, now, _path(where, now, since), codec)
+    for frame, path, steps in _migrations(f"run {name!r}", run, graph, remap):
+        where = f"run {name!r}" if not path else f"run {name!r}, sub-graph {path!r}"
+        found += _migrated(where, frame, path, graph.at(path), steps, codec)
     return found
 
 
 def planned_migrations(run: RunState, graph: Graph, remap: Mapping[str, str]) -> list[str]:
-    """The migrations that a resume would apply, in words."""
-    told = []
-    for frame in run.frames.values():
+    """Return the migrations that a resume would apply, in words."""
+    return [
+        f"the state{f' of {path!r}' if path else ''} is migrated from version {start!r} to {end!r}"
+        for _, path, steps in _migrations("", run, graph, remap)
+        for start, end in steps
+    ]
+
+
+def _migrations(
+    where: str, run: RunState, graph: Graph, remap: Mapping[str, str]
+) -> Iterator[tuple[Frame, str, Path]]:
+    """Yield the frames whose state has another version than their graph, with their paths and the migrations."""
+    for frame in run.frames.values() if run.outline else ():
         path = renamed_path(frame.path, remap) if frame.path else ""
-        since = str(outline_at(run.outline, frame.path).get("version", ""))
-        for step in (
-            _path("", graph.at(path), since) if run.outline and since != graph.at(path).version else ()
-        ):
-            told.append(
-                "the state{} is brought from version {!r} to {!r}".format(
-                    f" of {path!r}" if path else "", *step
-                )
-            )
-    return told
+        now, since = graph.at(path), str(outline_at(run.outline, frame.path).get("version", ""))
+        if since != now.version:
+            yield frame, path, _path(f"{where}, sub-graph {path!r}" if path else where, now, since)
 
 
 def _path(where: str, graph: Graph, since: str) -> Path:

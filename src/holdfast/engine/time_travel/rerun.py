@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
-from holdfast.engine.graph_changes import OTHER_WAY, changed_nodes, predecessors, why_changed
+from holdfast.engine.graph_changes import OTHER_WAY, changed_nodes, predecessors, renamed_outline, why_changed
 from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.settings import Settings
 from holdfast.engine.time_travel.affected import affected_nodes, all_successors
@@ -247,8 +247,8 @@ class _Planner:
 
     def _turns(self, seeds: Mapping[str, str]) -> set[str]:
         """Return the nodes, `START` included, whose successors are chosen otherwise now, or are others."""
-        before = predecessors(self._loaded.run.outline, self._remap)
-        after = predecessors(self._settings.outline, {})
+        before = predecessors(renamed_outline(self._loaded.run.outline, self._remap))
+        after = predecessors(self._settings.outline)
         leads = all_successors(self._settings.graph, self._past.followed)
         found: set[str] = set()
         for name, reason in seeds.items():

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from holdfast import clock
 from holdfast.engine.confirmation import confirm
 from holdfast.engine.continuation import go_on, reconciled_graph
-from holdfast.engine.graph_changes import sources_turned
+from holdfast.engine.graph_changes import renamed_outline, sources_turned
 from holdfast.engine.owner import this_owner
 from holdfast.engine.resume import ResumeOptions, as_journalled
 from holdfast.engine.routing import first_targets
@@ -334,12 +334,12 @@ async def restarted_graphs(
     settings: Settings, run: RunState, run_id: str, remap: Mapping[str, str]
 ) -> list[Steered]:
     """Return the changes with which graphs that have just begun begin with what they begin with now."""
-    found = []
+    found, outline = [], renamed_outline(run.outline, remap)
     for path, frame in run.frames.items():
         now = renamed_path(path, remap) if path else path
-        saved, present = outline_at(run.outline, path), outline_at(settings.outline, now)
         names = names_within(path, remap)
-        same = _entrances(saved) == _entrances(present) and START not in sources_turned(saved, present, names)
+        saved, present = outline_at(outline, now), outline_at(settings.outline, now)
+        same = _entrances(saved) == _entrances(present) and START not in sources_turned(saved, present)
         done = any(step.status == DONE for step in frame.active.values())
         if frame.waves or done or same or not run.outline:
             continue
