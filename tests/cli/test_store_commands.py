@@ -257,7 +257,7 @@ def test_a_run_under_way_is_copied_with_a_word_of_warning_and_moved_once_it_paus
     moved = call("store", "copy", "runs.db", "moved.db", "--move", "--wait", "60")
 
     assert copied.code == 0 and "note: run live: process" in copied.err and "steps run twice" in copied.err
-    assert late.code == 1 and "left out (driven): run live: " in late.err
+    assert late.code == 1 and "left out (busy): run live: " in late.err
     assert moved.code == 0 and moved.out.startswith("1 run moved")
     assert driver.communicate(timeout=60)[0].strip() == "interrupted"
     assert call("runs", "status", "live", "--store", "moved.db").out.startswith("live interrupted")
@@ -291,8 +291,8 @@ def test_ctrl_c_stops_between_runs_and_the_progress_is_shown_to_people(tmp_path:
     source.close()
 
     assert code == 130 and "runs/s" in session.screen and "stopping after this run" in session.screen
-    assert "left out (driven): run live" in session.screen
-    assert "stopped: 1 run moved, 1 run driven" in session.screen
+    assert "left out (busy): run live" in session.screen
+    assert "stopped: 1 run moved, 1 run busy" in session.screen
     assert here(call, "--store", "file:moved") == ["good"]
     assert here(call, "--store", "runs.db") == ["asked", "bad", "live"]
 

@@ -185,7 +185,7 @@ def test_damaged_snapshots_are_written_anew_and_the_old_bytes_kept(
 
     repair = repair_store(store)
 
-    assert repair.runs[0].done == ("the snapshot at 3 is written anew",) and repair.runs[0].new_run is None
+    assert repair.runs[0].done == ("the snapshot at 3 is written again",) and repair.runs[0].new_run is None
     now = store.snapshot("r", 3)
     assert (
         was is not None and now is not None and (now.seq, now.chain, now.at) == (was.seq, was.chain, was.at)

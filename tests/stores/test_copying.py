@@ -394,7 +394,7 @@ def test_a_run_that_does_not_pause_in_time_stays_where_it_is(
 
     report = copy_runs(source, target, move=True, wait=0.0)
 
-    assert {run.run: str(run.outcome) for run in report.runs} == {"r": "moved", "live": "driven"}
+    assert {run.run: str(run.outcome) for run in report.runs} == {"r": "moved", "live": "busy"}
     assert "did not pause within 0 s" in report.problems[0].note
     assert [info.run for info in source.runs()] == ["live"] and [info.run for info in target.runs()] == ["r"]
     let_go_once_asked(source, tmp_path)
@@ -552,7 +552,7 @@ def test_a_run_that_changes_while_it_is_copied_is_copied_as_it_is_then(source: S
     assert contents(target, "r") == contents(source, "r") and facts(target, "r") == facts(source, "r")
 
     (left_out,) = copy_runs(Restless(source, Lives(99)), open_store("memory://")).problems
-    assert left_out.outcome == "driven" and "is being changed; copy it again" in left_out.note
+    assert left_out.outcome == "busy" and "is being changed; copy it again" in left_out.note
 
 
 def test_a_store_that_fails_ends_the_copying(source: Store, target: Store) -> None:

@@ -62,11 +62,11 @@ class CopyOutcome(StrEnum):
     UNCHANGED = "unchanged"
     DIFFERENT = "different"
     DAMAGED = "damaged"
-    DRIVEN = "driven"
+    BUSY = "busy"
     REFUSED = "refused"
 
 
-_PROBLEMS = frozenset((CopyOutcome.DIFFERENT, CopyOutcome.DAMAGED, CopyOutcome.DRIVEN, CopyOutcome.REFUSED))
+_PROBLEMS = frozenset((CopyOutcome.DIFFERENT, CopyOutcome.DAMAGED, CopyOutcome.BUSY, CopyOutcome.REFUSED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class CopyReport:
 
 
 Progress = Callable[[CopiedRun, int, int], object]
-"""Is told of every run, how many are done, and how many there are."""
+"""Is called with every run, how many are done, and how many there are."""
 
 
 _TRIES = 3
@@ -224,16 +224,16 @@ class _Transfer:
                 found = self.source.runs(run=info.run)
                 return self._carry(found[0], tries_left == 0) if found else None
             except CorruptJournal as error:
-                return _told(info, CopyOutcome.DAMAGED, note=problem_of(error))
+                return _copied(info, CopyOutcome.DAMAGED, note=problem_of(error))
             except (_Changed, Conflict):
                 continue
             except CodecError as error:
-                return _told(info, CopyOutcome.REFUSED, note=problem_of(error))
+                return _copied(info, CopyOutcome.REFUSED, note=problem_of(error))
             except StoreError as error:
                 if not self._can_go_on():
                     raise
-                return _told(info, CopyOutcome.REFUSED, note=problem_of(error))
-        return _told(info, CopyOutcome.DRIVEN, note="it, or its copy, is being changed; copy it again")
+                return _copied(info, CopyOutcome.REFUSED, note=problem_of(error))
+        return _copied(info, CopyOutcome.BUSY, note="it, or its copy, is being changed; copy it again")
 
     def _can_go_on(self) -> bool:
         """Whether both stores answer, so that only the one run is to blame."""
@@ -248,7 +248,7 @@ class _Transfer:
         if self.move and has_owner(self.source, info):
             calm = self._paused(info)
             if calm is None:
-                return _told(info, CopyOutcome.DRIVEN, note=_still_driven(info, self.wait))
+                return _copied(info, CopyOutcome.BUSY, note=_still_busy(info, self.wait))
             info = calm
         view = self.view(info)
         last = last_entry(view, info.run)
@@ -259,7 +259,7 @@ class _Transfer:
             return finished
         relation, theirs = self._compare(info, last)
         if relation is Relation.OTHER:
-            return _told(info, CopyOutcome.DIFFERENT, note=self._difference(info, theirs))
+            return _copied(info, CopyOutcome.DIFFERENT, note=self._difference(info, theirs))
         if relation is Relation.AHEAD:
             return self._left(info, last, "the copy has gone on")
         own, in_the_way = ([], False) if theirs is None else own_messages(view, self.target, info.run)
@@ -283,7 +283,7 @@ class _Transfer:
 
     def _unchanged(self, info: RunInfo) -> CopiedRun:
         self._bring_messages(info)
-        return _told(info, CopyOutcome.UNCHANGED)
+        return _copied(info, CopyOutcome.UNCHANGED)
 
     def _bring_messages(self, info: RunInfo, own: Sequence[Message] = ()) -> None:
         bring_messages(self.view(info), self.target, info, own, self.seal)
@@ -308,12 +308,12 @@ class _Transfer:
             raise _Changed
         if self.move:
             self._give_up(info, facts, brought)
-            return _told(info, CopyOutcome.MOVED, brought)
+            return _copied(info, CopyOutcome.MOVED, brought)
         outcome = CopyOutcome.COPIED if relation is Relation.ABSENT else CopyOutcome.UPDATED
         note = ""
         if has_owner(self.source, info):
             note = f"{describe(info.owner)} goes on with it; if the copy is resumed too, steps run twice"
-        return _told(info, outcome, brought, note)
+        return _copied(info, outcome, brought, note)
 
     def _facts(self, info: RunInfo) -> RunInfo:
         """The facts of the copy while the original is there: workers of the target leave it alone."""
@@ -355,19 +355,19 @@ class _Transfer:
         if theirs is None or relation not in (Relation.SAME, Relation.MARKED, Relation.AHEAD):
             return None
         if not self.move:
-            return _told(info, CopyOutcome.UNCHANGED, note="its move is not finished; copy it with --move")
+            return _copied(info, CopyOutcome.UNCHANGED, note="its move is not finished; copy it with --move")
         self._bring_messages(info)
         if relation is not Relation.AHEAD:
             self._hand_over(info, self.target.runs(run=info.run)[0], theirs)
         delete_run(self.journal, info.run, going=None)
-        return _told(info, CopyOutcome.MOVED)
+        return _copied(info, CopyOutcome.MOVED)
 
     def _left(self, info: RunInfo, last: Entry, note: str) -> CopiedRun:
         """A run whose copy has all that it has, and more."""
         if not self.move:
-            return _told(info, CopyOutcome.UNCHANGED, note=note)
+            return _copied(info, CopyOutcome.UNCHANGED, note=note)
         self._remove(self.source, info, self._own_entry(info, last))
-        return _told(info, CopyOutcome.MOVED, note=note)
+        return _copied(info, CopyOutcome.MOVED, note=note)
 
     def _own_entry(self, info: RunInfo, seen: Entry) -> Entry:
         """The entry of the source that the target has, or would have, as `seen`."""
@@ -401,19 +401,19 @@ class _Transfer:
 
     def _difference(self, info: RunInfo, theirs: Entry | None) -> str:
         first = next(iter(self.source.read(info.run)), None)
-        way_out = f"delete it in {self.target.url} to copy it anew"
+        way_out = f"delete it in {self.target.url} to copy it again"
         if first is not None and theirs is not None and first.seq > theirs.seq + 1:
             return f"it was pruned beyond entry {theirs.seq}, where the copy ends; {way_out}"
         return f"the target has a run of this id with another history; {way_out}"
 
 
-def _still_driven(info: RunInfo, wait: float) -> str:
+def _still_busy(info: RunInfo, wait: float) -> str:
     return (
-        f"{describe(info.owner)} drives it and did not pause within {wait:g} s; it was asked to: "
+        f"{describe(info.owner)} executes it and did not pause within {wait:g} s; it was asked to: "
         "move it when it has paused"
     )
 
 
-def _told(info: RunInfo, outcome: CopyOutcome, brought: Brought | None = None, note: str = "") -> CopiedRun:
+def _copied(info: RunInfo, outcome: CopyOutcome, brought: Brought | None = None, note: str = "") -> CopiedRun:
     entries, size = (brought.entries, brought.size) if brought is not None else (0, 0)
     return CopiedRun(info.run, info.workflow, outcome, entries, size, note)

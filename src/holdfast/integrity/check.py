@@ -26,7 +26,7 @@ from holdfast.values import RunStatus
 _WAITING_FOR_WORKERS = {RunStatus.QUEUED.value, RunStatus.INTERRUPTED.value}
 """Statuses that differ without damage: a run that moves between stores is queued by its facts alone."""
 
-_TOLD_BY_THE_LAST_ENTRY = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.PAUSED)
+_SET_BY_THE_LAST_ENTRY = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.PAUSED)
 """Statuses that the facts have only once the journal has them."""
 
 _MOST_MISSING = 100
@@ -113,8 +113,8 @@ class RunCheck:
 
     def _last_known(self) -> int:
         """Return the last entry that there is, or is known to be missing."""
-        told = [damage.seq or 0 for damage in self.damages if damage.part == Part.JOURNAL]
-        return max([self.head, self.seen.head, *told])
+        missing = [damage.seq or 0 for damage in self.damages if damage.part == Part.JOURNAL]
+        return max([self.head, self.seen.head, *missing])
 
     @property
     def journal_is_damaged(self) -> bool:
@@ -166,7 +166,7 @@ class RunCheck:
             self._report(Part.JOURNAL, f"{missing} missing at its end: its facts are newer", self.head + 1)
         elif known or self.sealed or self.seen.problem:
             return
-        elif best.run.status == RunStatus.RUNNING and status in _TOLD_BY_THE_LAST_ENTRY:
+        elif best.run.status == RunStatus.RUNNING and status in _SET_BY_THE_LAST_ENTRY:
             text = f"its facts say that it is {status}: the entry that says so is missing at its end"
             self._report(Part.JOURNAL, text, self.head + 1)
 

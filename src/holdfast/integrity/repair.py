@@ -34,7 +34,7 @@ _BY = "holdfast store fsck"
 
 
 class NewRun:
-    """A new run with the intact stretch of a damaged one: the same records, chained anew under a key of its own."""
+    """A new run with the intact stretch of a damaged one: the same records, chained again under a key of its own."""
 
     def __init__(self, journal: Journal, inspector: Inspector, info: RunInfo, report: RunReport) -> None:
         assert report.intact is not None
@@ -182,7 +182,7 @@ def repair_run(store: Store, run: str, *, seal: Seal | None = None, aside: Path 
     """Repair one run; raise `RunNotFound`, or `RunConflict` if it is being executed.
 
     A damaged journal is left as it is, with the status `damaged`; a new run has what is intact of it and can be
-    resumed. Damaged snapshots are written anew, and facts are made to agree with the journal; the old bytes are
+    resumed. Damaged snapshots are written again, and facts are made to agree with the journal; the old bytes are
     in the folder `aside`, by default `lost+found` beside the store.
     """
     done = repair_store(store, [run], seal=seal, aside=aside)
@@ -281,7 +281,7 @@ class _RunRepair:
         self._done.append("it stays as it is, with the status damaged")
 
     def _renew_snapshot(self, check: RunCheck, seq: int) -> None:
-        """Write a snapshot anew: it is only a cache while the journal reaches back."""
+        """Write a snapshot again: it is only a cache while the journal reaches back."""
         info, run = check.info, self._run
         for found in self._inspector.snapshots(run):
             if found.number == seq:
@@ -292,7 +292,7 @@ class _RunRepair:
             return
         loaded = self._journal.load(info, check.codec, seq)
         add_snapshot(self._journal, run, self._journal.make_snapshot(loaded, check.codec))
-        self._done.append(f"the snapshot at {seq} is written anew")
+        self._done.append(f"the snapshot at {seq} is written again")
 
     def _correct_facts(self, check: RunCheck) -> None:
         if check.best is None:

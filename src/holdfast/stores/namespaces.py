@@ -44,7 +44,7 @@ def check_namespace(name: str) -> str:
     """Return `name`; raise `StoreError` if it cannot name a namespace."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise StoreError(
-            f"{name!r} cannot name a namespace; use at most 63 of the letters a-z and A-Z, digits, '-', '_' and '.'"
+            f"{name!r} cannot name a namespace; use at most 63 of a-z, A-Z, digits, '-', '_' and '.'"
         )
     return name
 
@@ -107,4 +107,4 @@ def folder_of(folder: Path, namespace: str) -> Path:
 
 def _on_disk(namespace: str) -> str:
     """Return a name that differs from all others also where file names have no case."""
-    return re.sub("[A-Z]", lambda letter: f"%{ord(letter[0]):02x}", namespace)
+    return re.sub("[A-Z]", lambda found: f"%{ord(found[0]):02x}", namespace)

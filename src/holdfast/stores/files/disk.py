@@ -42,7 +42,9 @@ def make_folders(folder: Path, mode: int = 0o777) -> None:
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     for place in reversed(missing):
         place.mkdir(mode=mode if place == folder else 0o777, exist_ok=True)
-        with suppress(PermissionError):  # Whoever may make a folder there need not be allowed to read it.
+        with suppress(
+            PermissionError
+        ):  # A process that may make a folder there need not be allowed to read it.
             sync_folder(place.parent)
 
 

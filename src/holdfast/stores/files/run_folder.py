@@ -36,7 +36,7 @@ from holdfast.stores.files.frames import Frame
 from holdfast.stores.maintenance import RunSize
 
 INDEX = "index"
-"""The file with what was last seen of a long journal, so that a store opened anew need not read it all."""
+"""The file with what was last seen of a long journal, so that a reopened store need not read it all."""
 _CHECK = 8
 
 Answer = TypeVar("Answer")
@@ -323,7 +323,7 @@ class RunFolder:
         if durable:
             sync(self._journal)
             if not self.state.is_anchored:
-                # Also of a run that is there: whoever created it may not have asked for that.
+                # Also of a run that is there: its creation need not have been durable.
                 sync_folder(self.path)
                 sync_folder(self.path.parent)
                 self.state = replace(self.state, is_anchored=True)

@@ -200,7 +200,7 @@ class FileStore(BaseStore):
             return FileInspector(self)
 
     def forget(self, run: str) -> None:
-        """Read a run's journal anew when it is next used."""
+        """Read a run's journal again when it is next used."""
         self._states.pop(folder_name(run), None)
 
     def _names(self) -> list[str]:

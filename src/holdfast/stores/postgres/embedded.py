@@ -175,7 +175,7 @@ _mutex = threading.RLock()
 class EmbeddedServer:
     """The server whose data is in `folder/data`. Processes that use it share a lock, which a killed one loses.
 
-    So whoever leaves and can have the lock alone knows that it was the last, and stops the server. One that
+    So a process that leaves and can have the lock alone knows that it was the last, and stops the server. One that
     was killed last leaves the server running until somebody comes, and leaves.
     """
 
@@ -280,7 +280,7 @@ class EmbeddedServer:
     def _start(self) -> None:
         programs = self._prepared()
         if self.socket_folder != self.data:
-            # Before anybody connects: whoever owns the folder decides who answers there.
+            # Before anybody connects: the owner of the folder decides who answers there.
             programs.make_folder(self.socket_folder)
         if _accepts(self.socket_folder):
             return

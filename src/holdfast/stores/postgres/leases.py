@@ -1,4 +1,4 @@
-"""Leases: by the server's clock, and as long as this process renews its own, others know that it is alive."""
+"""The lease of this process, by the server's clock: while it is renewed, others know that the process is alive."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def _now() -> float:
-    """Seconds that pass also while the machine is suspended."""
+    """Return seconds that pass also while the machine is suspended."""
     return time.clock_gettime(_CLOCK)
 
 
 class LeaseKeeper:
-    """Keeps the lease of this process: a row that a thread renews three times in its lifetime."""
+    """The lease of this process: a row that a thread renews three times in its lifetime."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -45,7 +45,7 @@ class LeaseKeeper:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew in a forked child, which is another process and needs a lease of its own."""
+        """Reset in a forked child, which is another process and needs a lease of its own."""
         abandon(self._connection)
         self._connection = None
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class LeaseKeeper:
         self._lapses = 0
 
     def name(self) -> str:
-        """The name of this process's lease, which lives from now on."""
+        """Return the name of this process's lease, which is renewed from now on."""
         return locked(self._lock, self._named)
 
     def _named(self) -> str:
@@ -82,7 +82,7 @@ class LeaseKeeper:
         return str(self._name)
 
     def is_live(self, lease: str, connections: Connections) -> bool:
-        """Whether a lease was renewed in time."""
+        """Return whether a lease was renewed in time."""
         try:
             ident = uuid.UUID(lease)
         except ValueError:
@@ -94,7 +94,7 @@ class LeaseKeeper:
         return row is not None and bool(row[0])
 
     def lapses(self) -> int:
-        """A number that is another each time while the lease is not renewed in time, and changes once more after.
+        """Return a number that differs each time while the lease is not renewed in time, and changes once more after.
 
         By this machine's clock, which goes on while it sleeps.
         """
@@ -115,7 +115,7 @@ class LeaseKeeper:
             connection.close()
 
     def _left(self) -> Connection | None:
-        """The connection, once the thread has ended."""
+        """Return the connection, once the thread has ended."""
         # A store that was forgotten may be found, and closed, by the collector in any thread.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)

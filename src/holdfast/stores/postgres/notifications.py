@@ -1,4 +1,4 @@
-"""Listening for notifications of the server, in a thread, on a connection of its own."""
+"""Notifications of a PostgreSQL store: sending, receiving and waiting for them, in threads of their own."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ _LONGEST_DELAY = 2.0
 
 
 class Listener:
-    """Hears what is told on some channels, from the first `start` on.
+    """A thread that receives the notifications of some channels, from the first `start` on.
 
     `hear(channel, payload)` is called in the listener's thread, and `missed()` whenever it has just begun to
-    listen: whatever was told before, nobody here heard it. `epoch` counts these beginnings; it is 0 while
-    nobody listens.
+    listen: earlier notifications are lost. `epoch` counts these beginnings; it is 0 while nobody listens.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Listener:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew in a forked child."""
+        """Reset in a forked child."""
         abandon(self._connection)
         for end in self._wake or ():
             os.close(end)
@@ -70,7 +69,7 @@ class Listener:
                 self._wake = self._wake or os.pipe()
                 started(thread)
             except (OSError, RuntimeError, MemoryError) as error:
-                # Who waits for news looks for it now and then; and whoever waits next tries this again.
+                # Who waits polls meanwhile, and the next to wait tries this again.
                 logger.warning("not listening to %s for now: %s", self._server.address.url, error)
             else:
                 self._thread = thread
@@ -98,7 +97,7 @@ class Listener:
                 self._listen()
                 delay = 0.05
             except (psycopg.Error, StoreError, OSError) as error:
-                logger.info("not listening to %s for the moment: %s", self._server.address.url, error)
+                logger.info("not listening to %s for now: %s", self._server.address.url, error)
             self.epoch = 0
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -117,8 +116,8 @@ class Listener:
         assert self._wake is not None
         while not self._ended.is_set():
             # Asked first: a notification may have come with the answer to LISTEN.
-            while told := connection.pgconn.notifies():
-                self._hear(told.relname.decode(), told.extra.decode())
+            while notice := connection.pgconn.notifies():
+                self._hear(notice.relname.decode(), notice.extra.decode())
             ready = _ready(connection.fileno(), self._wake[0])
             if connection.fileno() in ready:
                 connection.pgconn.consume_input()
@@ -132,22 +131,20 @@ def _ready(*files: int) -> list[int]:
         return [key.fd for key, _ in selector.select()]
 
 
-# Telling others of changes, off the path of commits: a NOTIFY in a commit would make all commits queue up.
-
-
 GAP = 0.05
-"""Seconds between two announcements of mere progress; what is urgent waits a tenth of it."""
+"""Seconds between two announcements of mere progress; urgent ones wait a tenth of it."""
 
 _AT_ONCE = 400
-"""How many topics one notification carries; it has at most 8,000 bytes."""
+"""The topics of one notification, which has at most 8,000 bytes."""
 
-_TELL = "SELECT pg_notify(channel, payload) FROM unnest(%s::text[], %s::text[]) AS told (channel, payload)"
+_TELL = "SELECT pg_notify(channel, payload) FROM unnest(%s::text[], %s::text[]) AS notice (channel, payload)"
 
 
 class Announcer:
-    """Collects what changed and tells it in few words, in a thread that is started when there is something.
+    """A thread that collects changes and sends them in few notifications, off the path of commits.
 
-    Announcements may get lost with the connection: whoever listens looks for itself now and then.
+    A NOTIFY in a commit would make all commits queue up. Announcements may get lost with the connection: listeners
+    also poll now and then.
     """
 
     def __init__(self, connections: Connections, run_channel: str, queue_channel: str) -> None:
@@ -156,7 +153,7 @@ class Announcer:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew in a forked child."""
+        """Reset in a forked child."""
         self._lock = threading.Lock()
         self._something = threading.Condition(self._lock)
         self._topics: set[str] = set()
@@ -166,9 +163,9 @@ class Announcer:
 
     def tell(self, topics: Iterable[str], queues: Iterable[str] = (), *, urgent: bool = False) -> None:
         """Announce that something of these runs changed, and that something was put into these queues."""
-        locked(self._lock, self._told, topics, queues, urgent)
+        locked(self._lock, self._collect, topics, queues, urgent)
 
-    def _told(self, topics: Iterable[str], queues: Iterable[str], urgent: bool) -> None:
+    def _collect(self, topics: Iterable[str], queues: Iterable[str], urgent: bool) -> None:
         if self._ended:
             return
         is_news = not self._topics or (urgent and not self._is_urgent)
@@ -180,7 +177,7 @@ class Announcer:
             try:
                 started(thread)
             except (RuntimeError, MemoryError) as error:
-                # Who is not told finds out when it looks; with the next change this is tried again.
+                # Others find out when they poll; with the next change this is tried again.
                 logger.warning("changes are not announced for now: %s", error)
             else:
                 self._thread = thread
@@ -199,26 +196,26 @@ class Announcer:
         self._something.notify()
 
     def _run(self) -> None:
-        told_at = 0.0
-        while told := self._next(told_at):
-            told_at = time.monotonic()
+        sent_at = 0.0
+        while notices := self._next(sent_at):
+            sent_at = time.monotonic()
             try:
-                self._connections.run(partial(_tell, told), timeout=1.0)
+                self._connections.run(partial(_send, notices), timeout=1.0)
             except (StoreError, OSError) as error:
                 logger.info("a change could not be announced: %s", error)
 
-    def _next(self, told_at: float) -> list[tuple[str, str]]:
-        """What is to be told next, once it is time; nothing at the end."""
-        topics, queues = locked(self._lock, self._collected, told_at)
-        told = [(self._queue_channel, each) for each in queues]
+    def _next(self, sent_at: float) -> list[tuple[str, str]]:
+        """Return the next notifications, once it is time; none at the end."""
+        topics, queues = locked(self._lock, self._collected, sent_at)
+        notices = [(self._queue_channel, each) for each in queues]
         parts = range(0, len(topics), _AT_ONCE)
-        return told + [(self._run_channel, "".join(topics[begin : begin + _AT_ONCE])) for begin in parts]
+        return notices + [(self._run_channel, "".join(topics[begin : begin + _AT_ONCE])) for begin in parts]
 
-    def _collected(self, told_at: float) -> tuple[list[str], list[str]]:
+    def _collected(self, sent_at: float) -> tuple[list[str], list[str]]:
         while not self._topics and not self._ended:
             self._something.wait()
         while not self._ended:
-            left = told_at + (GAP / 10 if self._is_urgent else GAP) - time.monotonic()
+            left = sent_at + (GAP / 10 if self._is_urgent else GAP) - time.monotonic()
             if left <= 0:
                 break
             self._something.wait(left)
@@ -227,37 +224,34 @@ class Announcer:
         return topics, queues
 
 
-def _tell(told: list[tuple[str, str]], connection: Connection) -> None:
-    channels, payloads = [channel for channel, _ in told], [payload for _, payload in told]
+def _send(notices: list[tuple[str, str]], connection: Connection) -> None:
+    channels, payloads = [channel for channel, _ in notices], [payload for _, payload in notices]
     connection.execute(_TELL, (channels, payloads), prepare=True)
 
 
-# Who waits for changes of runs, and what is known to be unchanged.
-
-
 REMEMBERED = 10_000
-"""How many runs are remembered; of those that are forgotten, anything may have changed."""
+"""The runs that are remembered; any other may have changed."""
 
 TRUSTED = 2.0
-"""How many seconds an inbox that was read is believed to be unchanged while nobody tells otherwise."""
+"""The seconds for which an inbox counts as unchanged without a notification."""
 
 POLLING = 1.0
-"""How many seconds to wait between looks while the server cannot tell of changes."""
+"""The seconds between two polls while the server sends no notifications."""
 
 _TOPIC = 16
 
 
 class Topics:
-    """What stands for runs, and for the queues of a namespace, in notifications, which every role can hear.
+    """The topics of runs, and of the queues of a namespace, in notifications, which every role can receive.
 
-    Only those who know the key of the namespace can tell which run is meant.
+    Only roles that know the key of the namespace can tell which run a topic means.
     """
 
     def __init__(self, namespace: str, key: bytes) -> None:
         self._namespace, self._key = namespace, key
 
     def of(self, run: str = "") -> str:
-        """The topic of a run; without one, of the queues."""
+        """Return the topic of a run; without one, of the queues."""
         text = f"{self._namespace}\0{run}".encode("utf-8", "surrogatepass")
         return hashlib.blake2b(text, key=self._key, digest_size=_TOPIC // 2).hexdigest()
 
@@ -280,7 +274,7 @@ class _Seen(NamedTuple):
 
 
 class Watch:
-    """What was heard of the runs that somebody here is interested in."""
+    """What was heard of the runs that threads of this process are interested in."""
 
     def __init__(self, server: Server, run_channel: str, queue_channel: str) -> None:
         self.run_channel, self.queue_channel = run_channel, queue_channel
@@ -292,18 +286,18 @@ class Watch:
         self._forget()
 
     def reset(self) -> None:
-        """Begin anew in a forked child."""
+        """Reset in a forked child."""
         self._callbacks = []
         self._forget()
         self.listener.reset()
 
     def close(self) -> None:
-        """Wake everybody who waits, and listen no more."""
+        """Wake all waiting threads, and listen no more."""
         locked(self._lock, self._changed.notify_all)
         self.listener.close()
 
     def heard(self, topics: Iterable[str]) -> None:
-        """Something of these runs changed."""
+        """Note that these runs changed."""
         locked(self._lock, self._heard, topics)
 
     def _heard(self, topics: Iterable[str]) -> None:
@@ -314,33 +308,30 @@ class Watch:
             self._changed.notify_all()
 
     def wait(self, topic: str, timeout: float) -> bool:
-        """Wait until something of a run may have changed since this thread was last told; `False` if not in time."""
+        """Wait until a run may have changed since this thread last waited; return `False` if not in time."""
         self.listener.start()
         return locked(self._lock, self._waited, topic, time.monotonic() + timeout)
 
     def _waited(self, topic: str, deadline: float) -> bool:
         who, tick = (threading.get_ident(), topic), self._interest(topic)
-        if who not in self._told:
-            self._told[who] = tick
+        if who not in self._waits:
+            self._waits[who] = tick
             return True
-        while self._ticks.get(topic) == self._told.get(who):
+        while self._ticks.get(topic) == self._waits.get(who):
             self._server.check_open()
             left = deadline - time.monotonic()
             if left <= 0:
                 return not self.listener.epoch
-            is_told = self.listener.epoch != 0
-            if not self._changed.wait(left if is_told else min(left, POLLING)) and not is_told:
+            is_notified = self.listener.epoch != 0
+            if not self._changed.wait(left if is_notified else min(left, POLLING)) and not is_notified:
                 return True
-        self._told[who] = self._interest(topic)
+        self._waits[who] = self._interest(topic)
         return True
 
     def look(
         self, looks: Sequence[Look], read: Callable[[dict[str, int]], dict[str, list[Message]]]
     ) -> dict[str, list[Message]]:
-        """Look into the inboxes that may have changed, and remember what came of it.
-
-        Who looks twice will look again: then listen.
-        """
+        """Read the inboxes that may have changed, and remember the result; the second look at a run listens."""
         looks = [look for look in looks if not self._is_unchanged(look)]
         if not looks:
             return {}
@@ -356,7 +347,7 @@ class Watch:
         return found
 
     def _is_unchanged(self, look: Look) -> bool:
-        """Whether nothing beyond message `after` can have come in since the inbox was last looked into."""
+        """Return whether nothing beyond message `after` can have come since the inbox was last read."""
         seen = self._seen.get(look.topic)
         return (
             seen is not None
@@ -367,7 +358,7 @@ class Watch:
         )
 
     def on_queue(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call `callback` whenever something may have been queued, until what is answered is called."""
+        """Call `callback` whenever something may have been queued, until the returned function is called."""
         self._callbacks.append(callback)
         self.listener.start()
 
@@ -381,14 +372,14 @@ class Watch:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._ticks: dict[str, int] = {}
-        self._told: dict[tuple[int, str], int] = {}
+        self._waits: dict[tuple[int, str], int] = {}
         self._seen: dict[str, _Seen] = {}
 
     def _interest(self, topic: str) -> int:
-        """How often something of a run was heard, which is counted from the first time that somebody asks."""
-        if len(self._ticks) + len(self._told) > REMEMBERED:
+        """Return how often something of a run was heard, counted from the first call."""
+        if len(self._ticks) + len(self._waits) > REMEMBERED:
             self._ticks.clear()
-            self._told.clear()
+            self._waits.clear()
             self._seen.clear()
         return self._ticks.setdefault(topic, 0)
 
@@ -413,4 +404,4 @@ class Watch:
             try:
                 callback()
             except Exception:
-                logger.exception("what was to be told of queued runs failed")
+                logger.exception("a callback for queued runs failed")

@@ -18,28 +18,22 @@ from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
 from holdfast.stores.postgres.connection import Connection, Server, abandon
 from holdfast.threads import locked
 
-# Any text in PostgreSQL's text columns, which cannot hold the character NUL.
-
-
 # Keeps the order of texts: NUL still sorts before U+0001, and that before all others.
 _ESCAPES = {"\1": "\1\2", "\0": "\1\1"}
 
 
 def to_column(text: str) -> str:
-    """A text as it is stored; of all but very odd texts, the text itself."""
+    """Return a text as it is stored: itself, unless it has NUL or U+0001."""
     if "\0" in text or "\1" in text:
         return text.replace("\1", _ESCAPES["\1"]).replace("\0", _ESCAPES["\0"])
     return text
 
 
 def from_column(text: str) -> str:
-    """A text as it was before it was stored."""
+    """Return a text as it was before it was stored."""
     if "\1" in text:
         return text.replace(_ESCAPES["\0"], "\0").replace(_ESCAPES["\1"], "\1")
     return text
-
-
-# An append as SQL: one statement that is the fence and the insert in one.
 
 
 LARGE_BYTES, LARGE_ENTRIES = 32 << 20, 2000
@@ -63,7 +57,7 @@ _NEW_RUN = (
     f"VALUES (%(namespace)s, {', '.join(_GIVEN.values())}, %(head)s) ON CONFLICT DO NOTHING"
 )
 
-# Whoever deletes or prunes the parent meanwhile waits, and then sees the fork.
+# A concurrent delete or prune of the parent waits, and then sees the fork.
 _KEEP_PARENT = "SELECT 1 FROM run WHERE namespace = %(namespace)s AND key = %(parent)b FOR KEY SHARE"
 
 # A run that others created under this id has another key, and one that has entries is not new.
@@ -92,13 +86,13 @@ _ENTRIES = (
     "AS given"
 )
 _CHANGES = ", ".join(f"{name} = {_GIVEN[name]}" for name in FACTS[2:])
-# Whoever queues a run anew wants it tried, whatever kept it from being taken up before.
-_TRIED_ANEW = (
+# A run that is queued again is tried, even if it was held.
+_UNHELD = (
     "held = CASE WHEN %(status)s = 'queued' THEN NULL ELSE run.held END, "
     "strikes = CASE WHEN %(status)s = 'queued' THEN 0 ELSE run.strikes END"
 )
 _HEAD = "head = greatest(run.head, %(head)s)"
-_FACTS = f"UPDATE run SET {_CHANGES}, {_HEAD}, {_TRIED_ANEW} FROM {{place}} WHERE no = run_no"
+_FACTS = f"UPDATE run SET {_CHANGES}, {_HEAD}, {_UNHELD} FROM {{place}} WHERE no = run_no"
 REPLACE_FACTS = f"UPDATE run SET {_CHANGES}, {_HEAD} WHERE {_THE_RUN}"
 _SNAPSHOTS = (
     "INSERT INTO snapshot (run_no, seq, at, chain, body) SELECT run_no, given.* FROM {place}, "
@@ -121,7 +115,7 @@ class Steps(NamedTuple):
 
 
 def steps_of(append: Append, namespace: str) -> Steps:
-    """What writes an append if, and only if, its run is where it is believed to be."""
+    """Return the statements that write an append if, and only if, its run ends at `after`."""
     run, after, entries, info, snapshots, _, link = append
     common: Values = {"namespace": namespace, "run": to_column(run)}
     values: Values = {**common, "after": Int8(after), "link": link}
@@ -151,7 +145,7 @@ def steps_of(append: Append, namespace: str) -> Steps:
 
 @cache
 def _statement(creates: bool, one: bool, several: bool, facts: bool, snapshots: bool) -> str:
-    """One statement for all that an append has; what follows the fence happens only behind it."""
+    """Return one statement for all that an append has; what follows the fence happens only behind it."""
     if one and not (several or facts or snapshots):
         return _ALONE
     place = "first" if one else "head"
@@ -167,7 +161,7 @@ def _statement(creates: bool, one: bool, several: bool, facts: bool, snapshots: 
 
 
 def facts_of(info: RunInfo) -> Values:
-    """A run's facts as the values of columns."""
+    """Return a run's facts as the values of columns."""
     return {
         "run": to_column(info.run),
         "key": info.key,
@@ -186,7 +180,7 @@ def facts_of(info: RunInfo) -> Values:
 
 
 def _pieces(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """The entries in portions that one statement can carry."""
+    """Yield the entries in portions that one statement can carry."""
     begin = size = 0
     for place, entry in enumerate(entries):
         if place > begin and (size + len(entry.body) > LARGE_BYTES or place - begin >= LARGE_ENTRIES):
@@ -214,9 +208,6 @@ def _kept(snapshots: Sequence[Snapshot]) -> Values:
         "kept_chains": [each.chain for each in snapshots],
         "kept_bodies": [each.body for each in snapshots],
     }
-
-
-# The appends of one commit as statements: one for all that can share it, others for each that cannot.
 
 
 Rows = list[tuple[Any, ...]]
@@ -254,7 +245,7 @@ class Batch:
             self.steps.append(Steps([(_SHARED, values)], []))
 
     def refused(self, answers: Sequence[Rows]) -> set[int]:
-        """The places of the appends that were not written, by what the steps answered."""
+        """Return the places of the appends that were not written, by what the steps answered."""
         own = answers[: len(self._others)]
         refused = {place for place, rows in zip(self._others, own, strict=True) if not rows}
         if self._sharing:
@@ -264,7 +255,7 @@ class Batch:
 
 
 def _sharing(appends: Sequence[Append], order: Sequence[int]) -> list[int]:
-    """The places of those that are the commonest: one entry to a run of which the batch has nothing else."""
+    """Return the places of the commonest appends: one entry to a run of which the batch has nothing else."""
     times = Counter(append.run for append in appends)
     found: list[int] = []
     size = 0
@@ -357,7 +348,7 @@ class WriteConnection:
         return locked(self._lock, self._server.retry, lambda: self._attempt(action))
 
     def close(self) -> None:
-        """Close the connection, once whoever uses it is done."""
+        """Close the connection, once its user is done."""
         locked(self._lock, self._drop)
 
     def _attempt(self, action: Callable[[Writer], Result]) -> Result:
@@ -378,7 +369,7 @@ class WriteConnection:
 class Writer:
     """Changes one namespace through one connection. Not thread-safe: its owner holds a lock.
 
-    Whoever gets an error from it must not use it again.
+    It must not be used again after an error.
     """
 
     def __init__(self, connection: Connection, namespace: str) -> None:

@@ -203,7 +203,7 @@ class SqliteInspector(TableInspector):
         done = super().repair(keep)
         if any("index" in problem for problem in self._checked()):
             self.change("REINDEX")
-            done.append("the indexes are made anew")
+            done.append("the indexes are rebuilt")
         return done
 
     def _number(self, run: str) -> int:

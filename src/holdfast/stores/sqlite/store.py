@@ -343,7 +343,7 @@ _forking: list[SqliteStore] = []
 
 
 def _before_fork() -> None:
-    """Close all connections: SQLite's locks do not survive a fork, not even for a file opened anew."""
+    """Close all connections: SQLite's locks do not survive a fork, not even for a file opened again."""
     _stores_lock.acquire()
     _forking.extend(_stores)
     for store in _forking:
