@@ -6,13 +6,16 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.events import Event
 
-if TYPE_CHECKING:
-    from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
+try:
+    from opentelemetry import trace
+    from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlags, Tracer, TracerProvider
+except ImportError:
+    raise HoldfastError("traces need OpenTelemetry: pip install 'holdfast[otel]'") from None
 
 _BEGINS = ("graph.start", "checkpoint.resume")
 _ENDS = ("graph.complete", "graph.fail", "graph.cancel")
@@ -30,10 +33,6 @@ class TraceObserver:
     wants = frozenset({*_BEGINS, *_ENDS, "node.start", "node.complete", "node.error", "pause"})
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
-        try:
-            from opentelemetry import trace
-        except ImportError:
-            raise HoldfastError("traces need OpenTelemetry: pip install 'holdfast[otel]'") from None
         self._tracer: Tracer = trace.get_tracer("holdfast", tracer_provider=provider)
         self._executions: dict[str, Span] = {}
         self._steps: dict[tuple[str, str], Span] = {}
@@ -55,8 +54,6 @@ class TraceObserver:
     @contextmanager
     def inside(self, run_id: str, step: str) -> Iterator[None]:
         """Make the span of a step, `ctx.step`, the current one, so that what is traced inside belongs to it."""
-        from opentelemetry import trace
-
         with self._lock:
             span = self._steps.get((run_id, step))
         if span is None:
@@ -66,8 +63,6 @@ class TraceObserver:
             yield
 
     def _begin(self, event: Event) -> None:
-        from opentelemetry import trace
-
         self._close(event.run_id, event.timestamp)
         current = trace.get_current_span().get_span_context()
         links = [trace.Link(current)] if current.is_valid else []
@@ -80,8 +75,6 @@ class TraceObserver:
         )
 
     def _start_step(self, event: Event) -> None:
-        from opentelemetry import trace
-
         execution = self._executions.get(event.run_id)
         if execution is None:
             return
@@ -138,8 +131,6 @@ class TraceObserver:
 
 def origin_of(run_id: str) -> SpanContext:
     """What all executions of a run have as their parent: computed, so that nobody has to keep it."""
-    from opentelemetry.trace import SpanContext, TraceFlags
-
     digest = hashlib.blake2b(
         run_id.encode("utf-8", "surrogatepass"), digest_size=24, person=b"holdfast"
     ).digest()
@@ -160,8 +151,6 @@ def _attributes(event: Event) -> dict[str, Any]:
 
 
 def _blame(span: Span, error: object) -> None:
-    from opentelemetry.trace import Status, StatusCode
-
     text = str(error) if error is not None and not isinstance(error, bool) else ""
     span.set_status(Status(StatusCode.ERROR, text or None))
 

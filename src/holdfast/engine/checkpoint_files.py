@@ -15,6 +15,7 @@ import pathlib
 import pickle
 import pickletools
 import re
+import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -161,9 +162,6 @@ def save(
         content["next"] = list(next_nodes)
     if gate:
         content["gate"] = gate
-    import pickle
-    import tempfile
-
     try:
         data = pickle.dumps(content, protocol=4)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:

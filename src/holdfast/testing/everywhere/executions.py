@@ -52,6 +52,7 @@ from holdfast.testing.everywhere.judging import (
 )
 from holdfast.testing.fakes import Answers
 from holdfast.testing.ledger import FINISHED, FileLedger, read_journal
+from holdfast.testing.time_skipping import skipping_time
 from holdfast.testing.wrapped_store import Crash
 from holdfast.values import RunStatus
 
@@ -337,8 +338,6 @@ class Execution:
             not self._trial.skip_time or clock.loop_factory is not None
         ):  # It is skipped already, or not to be.
             return contextlib.nullcontext()
-        from holdfast.testing.time_skipping import skipping_time
-
         return skipping_time()
 
     def _note_what_is_finished(self) -> None:
