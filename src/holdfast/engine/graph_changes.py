@@ -158,7 +158,7 @@ def look_alike(saved: Outline, now: Outline, node: str) -> str:
 
 
 def why_changed(saved: Outline, now: Outline) -> str:
-    """What changed of one node's own work, in words; empty if nothing did, as far as can be told."""
+    """Return what changed of one node's own work, in words; empty if nothing did, as far as is known."""
     if ("graph" in saved) != ("graph" in now):
         return "it is a sub-graph now" if "graph" in now else "it is no longer a sub-graph"
     one, other = saved.get("version"), now.get("version")
@@ -389,7 +389,7 @@ def _preparations(
 
 
 def brought_over(name: str, run: RunState, graph: Graph, codec: Codec) -> list[records.Record]:
-    """What brings the state of a run to the version that the graph has, for whoever changes it by that graph's keys.
+    """What brings the state of a run to the version that the graph has, before it is changed by that graph's keys.
 
     Else the run stays one of the graph that it was saved with.
     """
@@ -437,9 +437,9 @@ def check_nodes(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, st
         for join in frame.waiting if inner is not None else ():
             _check_join(run_id, inner, join, names)
     if missing:
-        told = ", ".join(f"{base_name(name)!r}{hint}" for name, hint in missing.items())
+        names_missing = ", ".join(f"{base_name(name)!r}{hint}" for name, hint in missing.items())
         raise GraphChanged(
-            f"run {run_id!r} is to go on with {told}, which the workflow no longer has",
+            f"run {run_id!r} is to go on with {names_missing}, which the workflow no longer has",
             remedies=(_PUT_BACK, Remedy("resume", run_id, {"remap": renames or {"OLD": "NEW"}})),
         )
 

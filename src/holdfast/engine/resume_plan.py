@@ -170,7 +170,7 @@ class _Unfinished:
     ) -> None:
         self._graph, self._after, self._refused = settings.graph, after, refused
         self._before = {step.id: step for step in before.active()}
-        # A refused resume decides nothing, nor does one of a run whose open sub-graphs are gone; what can be told is.
+        # A refused resume decides nothing, nor does one of a run whose open sub-graphs are gone; the rest is planned.
         decides = not refused and all(graph_at(settings.graph, path) is not None for path in after.frames)
         self._decisions = _decisions(settings.graph, after, rules) if decides else {}
         self._reusable = ReusableSteps.of(settings.journal, settings.graph, settings.codec, after, name)
@@ -341,18 +341,18 @@ def what_moved(journal: Journal, codec: Codec, run: str, given: str, now: str) -
         moved.append("other options are given than it was made for")
     if then[3] != current[3]:
         moved.append("the workflow changed again")
-    return moved or ["time has passed: what was waited for is over, or a driver came or went"]
+    return moved or ["time has passed: what was waited for is over, or its owner changed"]
 
 
 def _by(journal: Journal, codec: Codec, run: str, after: int) -> str:
     """Who advanced a run, if its journal tells."""
-    driver = ""
+    owner = ""
     _, history = journal.history(journal.info(run), codec)
     for entry, found in history:
         for record in found:
-            if isinstance(record, (RunStarted, Resumed)) and (entry.seq > after or not driver):
-                driver = record.owner or driver
-    return f" (executed by {describe(driver)})" if driver else ""
+            if isinstance(record, (RunStarted, Resumed)) and (entry.seq > after or not owner):
+                owner = record.owner or owner
+    return f" (executed by {describe(owner)})" if owner else ""
 
 
 def _digest(value: Any) -> str:

@@ -82,7 +82,7 @@ class Portion(View):
 
 @dataclass(frozen=True, slots=True)
 class Row(View):
-    """What was used up by all that have a name in common; `wasted` is how much of it was in vain."""
+    """What was used up by all that have a name in common; `wasted` is the part of which nothing came."""
 
     JSON: ClassVar[str] = "name steps seconds *spent wasted_cost=wasted.cost wasted_seconds"
 
@@ -118,14 +118,14 @@ def _name(charge: Charge, by: str, ids: bool) -> str:
 def row_of(name: str, charges: Iterable[Charge]) -> Row:
     """What charges add up to."""
     every = list(charges)
-    in_vain = [charge for charge in every if charge.wasted]
+    wasted_ones = [charge for charge in every if charge.wasted]
     return Row(
         name,
         sum(charge.finished for charge in every if not charge.wasted),
         sum(charge.seconds for charge in every),
         total(*(charge.spent for charge in every if charge.model is not None)),
-        total(*(charge.spent for charge in in_vain if charge.model is not None)),
-        sum(charge.seconds for charge in in_vain),
+        total(*(charge.spent for charge in wasted_ones if charge.model is not None)),
+        sum(charge.seconds for charge in wasted_ones),
     )
 
 

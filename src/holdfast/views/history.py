@@ -70,7 +70,7 @@ _TOLD = (
     StateEdited,
     Steered,
 )
-"""The records that are always told in words."""
+"""The records that are always put in words."""
 
 
 _NO_REMARK = Remark()
@@ -203,8 +203,8 @@ class _Stretch:
 
 def texts_of(record: Record, run_id: str) -> list[str]:
     """Return a record of a run in words; nothing if it tells people nothing."""
-    told = tell(record, ViewCodec(), run_id)
-    return [] if told is None else [told[2]]
+    found = tell(record, ViewCodec(), run_id)
+    return [] if found is None else [found[2]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

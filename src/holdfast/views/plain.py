@@ -108,12 +108,12 @@ def pairs_of(value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def when(at: float) -> dt.datetime:
-    """A moment of the journal, in UTC."""
+    """Return a time of the journal, in UTC."""
     return moment(at)
 
 
 def iso(at: dt.datetime | None) -> str | None:
-    """A moment as ISO 8601 text with milliseconds, in UTC."""
+    """Return a time as ISO 8601 text with milliseconds, in UTC."""
     return None if at is None else at.astimezone(dt.UTC).isoformat(timespec="milliseconds")
 
 
@@ -356,7 +356,7 @@ def size_text(size: float) -> str:
     return f"{size:.1f} GB"
 
 
-# Any value as indented lines: complete, obeyed by no terminal, and never the same lines for two values.
+# Any value as indented lines: complete, harmless to terminals, and never the same lines for two values.
 
 
 _PLAIN = (type(None), bool, int, float, str)

@@ -129,8 +129,8 @@ def charges_of(
 ) -> Iterator[Charge]:
     """Yield what several runs used up themselves, one run after the other; with `since` only from that time on.
 
-    A damaged run that was repaired as another is left out: what could be read of it is that run's. `unreadable` is told
-    of runs that cannot be read; without it they raise.
+    A damaged run that was repaired as another is left out: what could be read of it is that run's. `unreadable` is
+    called for runs that cannot be read; without it they raise.
     """
     for run_id in runs:
         if not _counts(journal, run_id):

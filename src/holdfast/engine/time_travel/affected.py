@@ -17,12 +17,12 @@ def affected_nodes(
     followed: Mapping[str, Collection[str]] | None = None,
     written: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, str]:
-    """The nodes that are affected if those of `seeds` are, each with the reason in words.
+    """Return the nodes that are affected if those of `seeds` are, each with the reason.
 
     These are the seeds and all that comes after them in the graph; a sub-graph is affected as a whole by what comes
     before it, but a change inside of it affects only what follows there, and what follows the sub-graph. `followed`
     is what has followed what, for routing functions that do not say where they lead. `written` are the keys that
-    the nodes have written: whoever declares to read one of an affected node is affected, too.
+    the nodes have written: a node that declares to read one of an affected node is affected, too.
     """
     leads = all_successors(graph, followed or {})
     found = {name: reason for name, reason in seeds.items() if _exists(graph, name)}

@@ -1,4 +1,4 @@
-"""Naming a moment of a run: a run, a checkpoint, `RUN@3`, `RUN@-1`, `RUN@NODE`."""
+"""Names of checkpoints: a run, a checkpoint, `RUN@3`, `RUN@-1`, `RUN@NODE`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Position:
 
 
 def find_position(store: Store, target: str) -> Position:
-    """The moment that somebody means.
+    """Return the position that a name stands for.
 
     A run id, or a workflow's name for its latest run, is that run as it stands; a checkpoint id is that checkpoint.
     `RUN@3` is after wave 3, and in a run that was taken back after the last time that it came there; `RUN@0` is
@@ -41,21 +41,21 @@ def find_position(store: Store, target: str) -> Position:
 
 
 def parted(target: str) -> tuple[str, str, str]:
-    """Return the run, the `@` and the place of a moment's name; the key of an item may have an `@` of its own."""
+    """Return the run, the `@` and the place in the name of a checkpoint; an item's key may have an `@`."""
     name, bracket, key = target.partition("[") if target.endswith("]") else (target, "", "")
     run, at, place = name.rpartition("@")
     return (run, at, f"{place}{bracket}{key}") if at else target.rpartition("@")
 
 
 def checkpoint_at(store: Store, position: Position) -> Checkpoint | None:
-    """The checkpoint at a moment, or the newest before it; `None` where there is none."""
+    """Return the checkpoint at a position, or the newest before it; `None` where there is none."""
     before = None if position.seq is None else position.seq + 1
     found = store.marks(position.info.run, before, 1)
     return read_mark(position.info.key, found[0], position.info.run) if found else None
 
 
 def checkpoints_back(store: Store, info: RunInfo, before: int | None = None) -> Iterator[Checkpoint]:
-    """The checkpoints of a run, newest first, read page by page."""
+    """Yield the checkpoints of a run, newest first, read page by page."""
     return (_read(info, mark) for mark in _marks_back(store, info, before))
 
 
@@ -175,10 +175,10 @@ def _after_node(store: Store, info: RunInfo, place: str) -> int:
         return finishes[-times]
     _refuse_item(info, place, seen)
     which = f"{node!r} for the {visit:.{_MOST_DIGITS}}. time" if visit else repr(node)
-    told = list(dict.fromkeys(map(base_name, seen)))
-    known = f"; the last to finish were {', '.join(told[:_SHOWN])}" if told else ""
+    finished = list(dict.fromkeys(map(base_name, seen)))
+    known = f"; the last to finish were {', '.join(finished[:_SHOWN])}" if finished else ""
     raise CheckpointNotFound(
-        f"run {info.run!r} has no checkpoint after {which}{suggestion(node, told)}{known}"
+        f"run {info.run!r} has no checkpoint after {which}{suggestion(node, finished)}{known}"
     )
 
 
@@ -198,7 +198,7 @@ Place = str | int
 
 
 def find_place(store: Store, run: str, place: Place | None) -> Position:
-    """The moment of a run that a place means; without one, what `run` says itself."""
+    """Return the position of a place in a run; without a place, the one that `run` names."""
     if place is None:
         return find_position(store, run)
     if isinstance(place, bool) or not isinstance(place, (str, int)):

@@ -28,7 +28,7 @@ from holdfast.views.projection import FinishedStep, Projection, node_outline, pr
 logger = logging.getLogger("holdfast")
 
 _OF_A_FILE = ("flow", "run", "replanned")
-"""What the config of a run of a workflow file holds for whoever goes on with it, and not for its steps."""
+"""What the config of a run of a workflow file holds for a resume, and not for its steps."""
 
 
 class ReusableSteps:
@@ -45,7 +45,7 @@ class ReusableSteps:
         self._outline = graph.outline()
         self._equality = _Equality(codec)
         self.steps: dict[str, None] = {}
-        """The steps that this drive was given."""
+        """The steps of this execution that took a result."""
         self.seconds = 0.0
         """How long they took when they ran."""
         self.cost = 0.0
@@ -124,10 +124,10 @@ class ReusableSteps:
             return False
         frame, wanted = self._run.frames[step.frame], {*node.wants, *node.named}
         # Whoever answered may have looked at anything.
-        told = found.asked or (bool(found.record.origin) and "ctx" in wanted)
+        saw_all = found.asked or (bool(found.record.origin) and "ctx" in wanted)
         return all(
             self._equality.holds((frame.path, key), frame.cells.get(key), seen.cells.get(key))
-            for key in _inputs({} if told else seen.outline, now, frame, seen.cells, step.item)
+            for key in _inputs({} if saw_all else seen.outline, now, frame, seen.cells, step.item)
         )
 
     def _is_valid(self, schema: Schema, op: Op, cells: Cells) -> bool:
@@ -259,7 +259,7 @@ class ReuseSource:
 
     @classmethod
     def find(cls, settings: Settings, target: str) -> ReuseSource:
-        """The run that is meant, up to the moment that is meant; one of another workflow is refused."""
+        """Return the source that a name stands for; raise `CannotReuse` if it is of another workflow."""
         if not isinstance(target, str):
             raise StateInvalid(
                 f"reuse= names a run by its id, a checkpoint or a workflow's name, not {target!r:.80}"

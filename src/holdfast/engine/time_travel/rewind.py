@@ -74,7 +74,7 @@ class Fork(NamedTuple):
     def make_safe(self) -> None:
         """Give a fork that was just stored a snapshot, if its parent is gone by now, or far away.
 
-        Whoever prunes or deletes the parent later finds the fork, and does the same.
+        A later prune or delete of the parent finds the fork, and does the same.
         """
         writer, base = self
         journal = writer.journal
@@ -348,7 +348,7 @@ async def restarted_graphs(
             targets = await first_targets(settings.graph.at(now), state, settings.codec)
         except Exception as error:
             raise CannotRerun(
-                f"run {run_id!r}: what it begins with now cannot be told: {problem_of(error)}"
+                f"run {run_id!r}: what it begins with now is not known: {problem_of(error)}"
             ) from error
         wanted = {(target.node, target.key) for target in targets}
         known = {(names.get(step.node, step.node), step.key): step.id for step in frame.active.values()}

@@ -1,1 +1,1 @@
-"""What differs between two values, two states, two moments of runs."""
+"""What differs between two values, two states, two checkpoints of runs."""

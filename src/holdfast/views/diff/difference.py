@@ -44,8 +44,8 @@ _CODEC = Codec()
 class Numbering:
     """Numbers for values: two values have the same number exactly if they are the same, types included.
 
-    Linear in the sizes of the values, and not bound by how deep they are nested. Containers are told apart by identity
-    while this lives, so they have to stay as they are and alive.
+    Linear in the sizes of the values, and not bound by how deep they are nested. Containers are known by their
+    identity, so they have to stay as they are and alive.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What differs between two moments of runs: their states, and where the runs stood."""
+"""What differs between two checkpoints of runs: their states and positions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.views.diff.patch import Operation, json_patch
 from holdfast.views.plain import LenientCodec, View, size_text, when
 
 FACTS = ("workflow", "status", "wave", "node", "next", "pauses")
-"""What is told of where two runs stood, if it differs."""
+"""The facts about two positions that are compared."""
 
 
 class _NoTypes(Types):
@@ -37,13 +37,13 @@ differences are the same wherever they are made."""
 
 @dataclass(frozen=True, slots=True)
 class Side(View):
-    """Where a run stood at a moment."""
+    """The position of a run at a checkpoint."""
 
     JSON: ClassVar[str] = "run_id workflow checkpoint_id status wave node next pauses at"
     run_id: str
     workflow: str
     checkpoint_id: str
-    """The newest checkpoint of that moment; empty before the first."""
+    """The newest checkpoint there; empty before the first."""
     at: dt.datetime
     status: str
     wave: int
@@ -73,7 +73,7 @@ class Side(View):
 
 @dataclass(frozen=True, slots=True)
 class StateDifference(View):
-    """What differs between two moments; false if the states do not. Values of user types are plain data in it."""
+    """What differs between two checkpoints; false if the states do not. Values of user types are plain data in it."""
 
     JSON: ClassVar[str] = "one other same changes=state.count facts=changed_facts state=tree not_compared"
 
@@ -81,7 +81,7 @@ class StateDifference(View):
     other: Side
     state: Difference
     before: Mapping[str, Any]
-    """The values of the keys that differ, at the one moment."""
+    """The values of the keys that differ, at the one checkpoint."""
     after: Mapping[str, Any]
     """The same at the other."""
     not_compared: Mapping[str, str]
@@ -121,7 +121,7 @@ class StateDifference(View):
 
 
 def load_plainly(journal: Journal, info: RunInfo, seq: int | None = None) -> Loaded:
-    """A run at a moment, for `state_difference`."""
+    """Return a run at an entry, for `state_difference`."""
     return journal.load(info, PLAIN_CODEC, seq)
 
 
