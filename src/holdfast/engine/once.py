@@ -124,7 +124,7 @@ class Onces:
     def _run(self, context: Context, call: _Call, function: Callable[[], Any], policy: Policy | None) -> Any:
         key = call.key
         with self._ending(call):
-            known, value, is_awaited = context._recalled(key)  # It may have been finished a moment ago.
+            known, value, is_awaited = context._recalled(key)  # It may have been finished just now.
             decision = None if known else _doubt(context, key, policy)
             if callable(decision):
                 value = decision(context)

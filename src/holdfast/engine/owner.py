@@ -195,7 +195,7 @@ active_runs = ActiveRuns()
 
 
 def has_owner(store: Store, info: RunInfo) -> bool:
-    """Return True if a run is executing: in this process, or in another that is alive as far as can be told."""
+    """Return True if a run is executing: in this process, or in another that is alive as far as can be seen."""
     if active_runs.find(store, info.run) is not None:
         return True
     return info.status == RunStatus.RUNNING and is_alive(info.owner, store)

@@ -88,7 +88,7 @@ def find_checkpoint(store: Store, ident: str) -> tuple[RunInfo, int]:
 def as_journalled(loaded: Loaded) -> Loaded:
     """Return a loaded run with the status and the owner that its journal tells.
 
-    Its plain facts were read a moment earlier, and another process may have resumed the run in between.
+    Its plain facts were read a little earlier, and another process may have resumed the run in between.
     """
     facts, status, owner = loaded.info, str(loaded.run.status), loaded.run.owner
     if facts.status == status and facts.owner == owner:

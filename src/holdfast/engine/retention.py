@@ -216,7 +216,7 @@ class Janitor:
             try:
                 start(thread, "pruning")
             except ResourceExhausted as error:
-                self._busy = False  # Whoever runs next tries again.
+                self._busy = False  # The next execution tries again.
                 logger.warning("nothing is pruned for now: %s", error)
             else:
                 self._thread = thread

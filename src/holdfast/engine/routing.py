@@ -295,13 +295,13 @@ def _note(siblings: dict[str, Write], frame: Frame, step: Step, ops: Iterable[Op
 
 def _refusal(schema: Schema, key: str, one: str, other: str) -> str:
     channel = schema.channels.get(key)
-    told = f"the parallel steps {step_label(one)!r} and {step_label(other)!r} both set state key {key!r}"
+    problem = f"the parallel steps {step_label(one)!r} and {step_label(other)!r} both set state key {key!r}"
     if channel is None or channel.reducer is None:
         return (
-            f"{told}, which has no reducer: one of the two results would be lost; declare how results are put "
+            f"{problem}, which has no reducer: one of the two results would be lost; declare how results are put "
             f"together, such as {key}: Annotated[list, append], or let each step set a key of its own"
         )
     return (
-        f"{told}, and one of the two replaces what the other adds with the reducer: it returned a whole State "
+        f"{problem}, and one of the two replaces what the other adds with the reducer: it returned a whole State "
         f"(return {{{key!r}: …}} instead), or it finished before the key had its reducer"
     )

@@ -209,7 +209,7 @@ class Runner:
             )
 
     def refuse_owned(self, info: RunInfo, takeover: bool = False) -> None:
-        """Refuse a run that another process is executing, as far as can be told from here."""
+        """Refuse a run that another process is executing, as far as can be seen from here."""
         if active_runs.find(self._store, info.run) is not None:
             raise self._own_already(info.run)
         if takeover or info.status != RunStatus.RUNNING or not is_alive(info.owner, self._store):
@@ -295,7 +295,7 @@ class Runner:
         return self._outcome(execution, status, kept)
 
     async def _process_inbox(self, execution: Execution, status: RunStatus) -> None:
-        """Apply commands that came in while the execution was ending: whoever sent them relied on it."""
+        """Apply commands that came in while the execution was ending: their senders relied on it."""
         if status == RunStatus.COMPLETED or not execution.saving.writer.stored:
             return
         try:

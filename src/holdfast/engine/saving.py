@@ -1,4 +1,4 @@
-"""Saving an executing run: what is saved when, what observers are told once it is, and what steps have stored."""
+"""Saving an executing run: what is saved when, what observers hear once it is, and what steps have stored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LARGE_CHECKPOINT = 500 * 1024
 class Saving:
     """One run's records on their way to the store, and its events on their way to the observers.
 
-    Events about what was recorded are told after it is saved, so whoever hears of a step may rely on it.
+    Events about what was recorded are sent after it is saved, so an observer that hears of a step may rely on it.
     """
 
     def __init__(self, settings: Settings, writer: Writer, observer: Observer | None) -> None:

@@ -114,8 +114,8 @@ def redefine(
 ) -> RunCommand:
     """Return a command to go on with another definition of the workflow: `config` is laid over the run's.
 
-    `names` renames steps. The execution stops between two waves, as interrupted, or as queued in the fleet; whoever
-    goes on reads the new config.
+    `names` renames steps. The execution stops between two waves, as interrupted, or as queued in the fleet; the next
+    execution reads the new config.
     """
     encoded, renamed = Codec().encode(dict(config)), dict(names or {})
     definition = {"workflow": workflow, "outline": dict(outline), "config": encoded, "names": renamed}
@@ -260,13 +260,13 @@ def _seen(
             if not apply_inbox(journal, loaded, codec, graph):
                 return None
         except RunConflict:
-            conflicts += 1  # Somebody recorded something, or resumed the run, at this very moment.
+            conflicts += 1  # Somebody recorded something, or resumed the run, at the same time.
             if conflicts == TRIES:
                 raise
 
 
 def _retried(action: Callable[[], Result]) -> Result:
-    """Return what `action` returns, tried again while somebody else writes to the run at the same moment."""
+    """Return what `action` returns, tried again while somebody else writes to the run at the same time."""
     for _ in range(TRIES - 1):
         try:
             return action()
@@ -574,7 +574,7 @@ def _outcome(journal: Journal, loaded: Loaded, receipt: Receipt, codec: Codec) -
 # Annotations.
 
 ANNOTATION_TIMEOUT = 0.2
-"""Seconds to wait at least: an execution may end at this very moment without having looked."""
+"""Seconds to wait at least: an execution may end at the same time without having looked."""
 
 
 def annotate(
@@ -595,24 +595,24 @@ def annotate(
     It is of the run, or of a checkpoint if `target` or `checkpoint` names one. `keep` has retention leave a checkpoint
     alone, and the run with it: the newest, if none is named. The run may be completed.
     """
-    moment = _annotated(journal, target, checkpoint)
-    seq = moment.seq or 0
+    position = _annotated(journal, target, checkpoint)
+    seq = position.seq or 0
     if keep is not None:
-        found = checkpoint_at(journal.store, moment)
-        if found is None or (moment.seq is not None and found.seq != moment.seq):
-            raise CheckpointNotFound(f"run {moment.info.run!r} has no checkpoint to keep there")
+        found = checkpoint_at(journal.store, position)
+        if found is None or (position.seq is not None and found.seq != position.seq):
+            raise CheckpointNotFound(f"run {position.info.run!r} has no checkpoint to keep there")
         seq = found.seq
     command = RunCommand(ANNOTATE, annotation=annotation(seq, text, add, remove, keep))
     timeout = max(timeout, ANNOTATION_TIMEOUT)
-    return send(journal, moment.info.run, command, by=by, codec=codec or TolerantCodec(), timeout=timeout)
+    return send(journal, position.info.run, command, by=by, codec=codec or TolerantCodec(), timeout=timeout)
 
 
 def _annotated(journal: Journal, target: str, checkpoint: Place | None) -> Position:
     """Return the run, with the entry of the checkpoint that is meant, if one is."""
-    moment = find_place(journal.store, target, checkpoint)
+    position = find_place(journal.store, target, checkpoint)
     if checkpoint is not None and find_position(journal.store, target).seq is not None:
         raise CommandRefused(f"{target!r} names a checkpoint already; give only one")
-    found = None if moment.seq is None else checkpoint_at(journal.store, moment)
-    if moment.seq is not None and (found is None or found.seq != moment.seq):
+    found = None if position.seq is None else checkpoint_at(journal.store, position)
+    if position.seq is not None and (found is None or found.seq != position.seq):
         raise CheckpointNotFound(f"{target!r} is before the first checkpoint; speak of the run itself")
-    return moment
+    return position
