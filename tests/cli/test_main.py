@@ -81,6 +81,42 @@ def test_every_command_has_a_help_text_with_an_example(words: str, command: clic
             assert parameter.help, f"{words} {parameter.opts}"
 
 
+SHARED = [
+    "--all",
+    "--by",
+    "--every",
+    "--force",
+    "--heartbeat",
+    "--inputs",
+    "--json",
+    "--namespace",
+    "--passphrase-file",
+    "--plan",
+    "--priority",
+    "--reason",
+    "--remap",
+    "--reuse",
+    "--run-id",
+    "--set",
+    "--skip-gates",
+    "--store",
+    "--yes",
+]
+
+
+@pytest.mark.parametrize("flag", SHARED)
+def test_a_shared_option_has_one_wording(flag: str) -> None:
+    own = {("demo", "--store"), ("runs cost", "--by")}
+    wordings = {
+        parameter.help
+        for words, command in every_command()
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and flag in parameter.opts and (words, flag) not in own
+    }
+
+    assert len(wordings) == 1
+
+
 def test_export_and_import_are_understood_without_the_name_of_their_group(tmp_path: Path) -> None:
     for name in ("export", "import"):
         assert call(tmp_path, name, "--help").stdout.startswith(f"Usage: holdfast {name} ")

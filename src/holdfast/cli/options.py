@@ -146,6 +146,9 @@ REMAP = repeated(
     "--remap", "remap", "OLD=NEW", "A step was renamed; in a sub-workflow it is OUTER/OLD=OUTER/NEW."
 )
 SET = repeated("--set", "changes", "NAME=VALUE", "Change the state first, as `runs edit` does.")
+PLAN = click.option(
+    "--plan", is_flag=True, help="Print what would be kept and what would run, step by step; do nothing."
+)
 TRUST = click.option(
     "--trust",
     is_flag=True,

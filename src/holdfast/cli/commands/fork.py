@@ -20,6 +20,7 @@ from holdfast.cli.options import (
     EXECUTION,
     JSON,
     OTHER_WORKFLOW,
+    PLAN,
     REASON,
     RUN_ID,
     SET,
@@ -256,9 +257,7 @@ def _print_moved(session: Session, info: RunInfo, ident: str, what: str) -> None
     SET,
     click.option("--in-place", is_flag=True, help="Roll the run itself back, instead of starting a new one."),
     RUN_ID,
-    click.option(
-        "--plan", is_flag=True, help="Print what would be kept and what would run again; do nothing."
-    ),
+    PLAN,
     OTHER_WORKFLOW,
     TRUST,
     BY,

@@ -24,6 +24,7 @@ from holdfast.cli.options import (
     INPUTS_FILE,
     JSON,
     OTHER_WORKFLOW,
+    PLAN,
     PRIORITY,
     QUEUE,
     REMAP,
@@ -180,7 +181,7 @@ latest unfinished run of the store is resumed."""
         help="What to do with steps that were running when the process died; by default as the workflow says.",
     ),
     INPUT,
-    click.option("--plan", is_flag=True, help="Print what a resume would do with every step; do nothing."),
+    PLAN,
     click.option(
         "--as-planned",
         metavar="ID",
