@@ -92,7 +92,7 @@ def test_time_that_passes_unused_is_not_saved_up_beyond_the_rate(pg: PostgresSto
 def test_what_is_driven_or_claimed_counts_and_what_lost_its_driver_has_its_place(pg: PostgresStore) -> None:
     Limits(pg).set("default", max_running=2)
     first, second, third = submitted(pg, 3)
-    sql(pg, "UPDATE run SET status = 'running', driver = '{\"lease\": \"none\"}' WHERE run = %s", first)
+    sql(pg, "UPDATE run SET status = 'running', owner = '{\"lease\": \"none\"}' WHERE run = %s", first)
 
     assert set(claim(pg)) == {first, second}, "the first is an orphan"
     assert claim(pg) == []

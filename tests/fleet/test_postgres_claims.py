@@ -132,7 +132,7 @@ def test_a_run_that_a_worker_dropped_is_taken_up_by_it_again(stores: list[Postgr
     lease = store.lease()
     with store.transaction() as connection:
         connection.execute(
-            "UPDATE run SET status = 'running', driver = %s", (f'{{"pid": 1, "lease": "{lease}"}}',)
+            "UPDATE run SET status = 'running', owner = %s", (f'{{"pid": 1, "lease": "{lease}"}}',)
         )
 
     assert claims(stores[1]).claim(9, ()) == [] and claims(store).claim(9, (run,)) == []
@@ -196,7 +196,7 @@ def test_a_driver_that_makes_no_sense_keeps_nobody_from_claiming(
     app.submit({}, run_id="odd")
     with stores[0].transaction() as connection:
         connection.execute(
-            "UPDATE run SET status = 'running', driver = %s", (f'{{"pid": 1, "lease": "{lease}"}}',)
+            "UPDATE run SET status = 'running', owner = %s", (f'{{"pid": 1, "lease": "{lease}"}}',)
         )
     app.submit({}, run_id="good")
 
