@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import importlib.util
+import pickle
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -118,8 +119,6 @@ def _unimportable(function: Callable[..., Any]) -> Iterator[str]:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     way_out = "define it with `def` at the top level of a module"
     try:
-        import pickle
-
         packed = pickle.dumps(function)
     except Exception as error:
         reason = "a lambda or a function inside another" if "<" in name else str(error)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -109,9 +111,6 @@ def definition_digest(run: RunState, messages: Iterable[bytes], config: bytes | 
 
 def me() -> str:
     """Return the user and the host of this process."""
-    import getpass
-    import socket
-
     try:
         user = getpass.getuser()
     except (OSError, KeyError):
