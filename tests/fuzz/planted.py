@@ -34,12 +34,12 @@ from holdfast.state.standard_types import Allowance
 from holdfast.stores.files import frames
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.views.diff import patch as patching
+from holdfast.workflows import scripts as script
 from holdfast.workflows import secrets
-from holdfast.workflows import shell as script
 from holdfast.workflows.language import functions
 from holdfast.workflows.language import functions as operators
 from holdfast.workflows.reading.documents import _Document
-from holdfast.workflows.shell import _Variables
+from holdfast.workflows.scripts import _Variables
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS, times, workflow_files
 from tests.fuzz.trying import Tally, run_target

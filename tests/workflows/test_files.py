@@ -11,7 +11,8 @@ import pytest
 
 from holdfast import HoldfastError, load_workflow, open_store
 from holdfast.cli.main import main
-from holdfast.workflows import WorkflowInvalid, files
+from holdfast.workflows import WorkflowInvalid
+from holdfast.workflows import workflow as files
 from holdfast.workflows.workflow import workflow_of_run
 
 OUTER = """

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
 from holdfast.workflows.language.templates import compile_template
-from holdfast.workflows.shell import UnsafePlace, UnusableValue, check_script, program_problem, safe_script
+from holdfast.workflows.scripts import UnsafePlace, UnusableValue, check_script, program_problem, safe_script
 from tests.workflows.shell_attacks import COMMANDS, PWN, REFUSED, TEMPLATES
 
 SHELLS = [shell for shell in ("/bin/sh", shutil.which("bash")) if shell]

@@ -9,7 +9,7 @@ from random import Random
 
 from holdfast.errors import HoldfastError
 from holdfast.workflows.language.templates import compile_template
-from holdfast.workflows.shell import safe_script
+from holdfast.workflows.scripts import safe_script
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import Check, Target, Wrong, own_folder
 from tests.workflows.test_shell_words import PIECES

@@ -22,7 +22,7 @@ from holdfast.workflows.errors import StepFailed, StepTimedOut
 from holdfast.workflows.kinds.kind import Kind, Result, read_json, write_json
 from holdfast.workflows.model import Step
 from holdfast.workflows.scope import Resources
-from holdfast.workflows.shell import safe_script
+from holdfast.workflows.scripts import safe_script
 
 # One shell at work on a script: its pipes, its end, and a guard that ends it when we are gone.
 

@@ -18,7 +18,7 @@ from holdfast.workflows.model import Ask, Part, Question
 from holdfast.workflows.reading.checks import SCOPE, Draft, Placed, check_declared
 from holdfast.workflows.reading.problems import Problem, listed
 from holdfast.workflows.reading.source import DataPath
-from holdfast.workflows.shell import INTERPRETED, UnsafePlace, check_script, program_problem
+from holdfast.workflows.scripts import INTERPRETED, UnsafePlace, check_script, program_problem
 
 _TIMED = ("python", "shell", "http", "agent")
 _NO_RETRY = ("parallel", "workflow", "end")
