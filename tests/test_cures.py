@@ -636,11 +636,13 @@ def values_that_are_too_large_together(bench: Bench) -> None:
 @cures("engine/checkpoint_files.py", "use_own_file", "begin_own_run")
 def a_definition_and_options_that_are_refused(bench: Bench) -> None:
     file = bench.file(INNOCENT, "own.yaml")
-    told = _changed_by_hand(bench, "definition", lambda config: config["flow"].update(more="x"), code=1)
+    told = _changed_by_hand(
+        bench, "definition", lambda config: config["workflow_file"].update(more="x"), code=1
+    )
     told = told.replace("RUN", "definition").replace("FILE", f"{file} --answer yes")
     assert "completed" in bench.paste(told.replace(")", ";"), "holdfast resume")
     told = _changed_by_hand(
-        bench, "options", lambda config: config.update({PurePosixPath("flow"): {}}), code=1
+        bench, "options", lambda config: config.update({PurePosixPath("workflow_file"): {}}), code=1
     )
     again = bench.holdfast("resume", "options", "--workflow", file, "--answer", "yes", code=1)
     assert "--workflow" not in told + again and "holdfast show RUN" in again
@@ -650,7 +652,7 @@ def a_definition_and_options_that_are_refused(bench: Bench) -> None:
 @cures("engine/checkpoint_files.py", "use_own_file")
 def a_checkpoint_file_with_a_definition_that_is_refused(bench: Bench) -> None:
     flow = load_workflow(bench.folder / "w.yaml", text=INNOCENT)
-    config: dict[Any, Any] = {**flow.config(), PurePosixPath("flow"): {}}
+    config: dict[Any, Any] = {**flow.config(), PurePosixPath("workflow_file"): {}}
     flow.open("memory://").save_checkpoint(bench.folder / "a b.pkl", {"inputs": {}}, "act", config)
     told = bench.holdfast("resume", "a b.pkl", code=1)
     file = bench.file(INNOCENT, "own.yaml")
@@ -665,7 +667,9 @@ def a_definition_that_cannot_be_used(bench: Bench) -> None:
     assert "did you mean" in told and "--workflow" not in told, "the file is there, and can be corrected"
 
     source = "workflow: {name: w}\nsteps: 5\n"
-    told = _changed_by_hand(bench, "broken", lambda config: config["flow"].update(source=source), code=2)
+    told = _changed_by_hand(
+        bench, "broken", lambda config: config["workflow_file"].update(source=source), code=2
+    )
     file = bench.file(INNOCENT, "own.yaml")
     assert "completed" in bench.paste(told.replace("FILE", f"{file} --answer yes"), "holdfast resume")
 
@@ -824,7 +828,7 @@ def a_place_that_is_not_resumed_but_forked(bench: Bench) -> None:
         assert eval(call[0], {"app": app}).state["log"] == ["a", "b"]
     assert "app.fork" not in failed(lambda: app.resume("x@0"), HoldfastError), "there is no run x"
 
-    bench.holdfast("run", bench.file(FLOW), "--run-id", "flow", code=1)
+    bench.holdfast("run", bench.file(FLOW), "--run-id", "workflow_file", code=1)
     told = bench.holdfast("resume", "flow@a", "--detach", code=2)
     (bench.folder / "ready").touch()
     assert "completed" in bench.paste(told, "holdfast fork")

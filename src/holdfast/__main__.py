@@ -9,7 +9,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; answer its exit code. Ctrl+C is heeded while the command is still being loaded, too."""
+    """Run one command; answer its exit code. Ctrl+C works while the command is still being loaded, too."""
     try:
         from holdfast.cli.main import main as run
     except KeyboardInterrupt:
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def script() -> None:
-    """Run the command that this process was started for, and leave; what is all told cannot be interrupted."""
+    """Run the command of this process and exit; once all output is written, nothing can interrupt it."""
     code = main()
     import signal
 

@@ -29,16 +29,16 @@ def started(thread: threading.Thread) -> Callable[[], bool]:
     Raises `RuntimeError` or `MemoryError` if it cannot be started. Without memory a new thread may end before it has
     said that it runs; `Thread.start` alone would then wait for ever.
     """
-    life = _Life(thread)
+    liveness = _Liveness(thread)
     # CPython gives these two to the new thread, and waits for the second.
-    thread._bootstrap = life.first  # type: ignore[attr-defined]
-    thread._started = _Started(life)  # type: ignore[attr-defined]
+    thread._bootstrap = liveness.first  # type: ignore[attr-defined]
+    thread._started = _Started(liveness)  # type: ignore[attr-defined]
     thread.start()
-    return life.is_over
+    return liveness.is_over
 
 
-class _Life:
-    """Knows whether a thread lives: the first function that it calls is then referred to by it, and by nobody else."""
+class _Liveness:
+    """Tells whether a thread is alive: while it is, it holds the only reference to the first function that it calls."""
 
     def __init__(self, thread: threading.Thread) -> None:
         self.thread = weakref.ref(thread)
@@ -60,14 +60,14 @@ class _Life:
 class _Started(threading.Event):
     """What is waited for when a thread is started: that it runs, or that it was lost."""
 
-    def __init__(self, life: _Life) -> None:
+    def __init__(self, liveness: _Liveness) -> None:
         super().__init__()
-        self._life = life
+        self._liveness = liveness
 
     def wait(self, timeout: float | None = None) -> bool:
-        self._life.begin()
+        self._liveness.begin()
         while not self.is_set():
-            if self._life.is_over() and not self.is_set():
+            if self._liveness.is_over() and not self.is_set():
                 raise RuntimeError("the new thread was lost before it could begin")
             try:
                 super().wait(_LOOK_EVERY)
@@ -147,7 +147,7 @@ class Workers:
             try:
                 return worker.jobs.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
-                with suppress(ValueError):  # Whoever has taken it out is about to give it a job.
+                with suppress(ValueError):  # The thread that took it out is about to give it a job.
                     self._idle.remove(worker)
                     return None
 
@@ -163,15 +163,15 @@ class Escaped(Exception):
 
 
 class _Answer(asyncio.Future[Result]):
-    """What a worker thread comes to. The thread leaves it in `told` before it wakes the event loop."""
+    """The result of a worker thread, which leaves it in `outcome` before it wakes the event loop."""
 
-    told: tuple[Any, BaseException | None] | None = None
+    outcome: tuple[Any, BaseException | None] | None = None
 
     def settle(self) -> None:
-        """Take what the thread has told, if it has; an interrupted call may be made again."""
-        if self.told is None or self.done():
+        """Take the outcome that the thread left, if it has; an interrupted call may be made again."""
+        if self.outcome is None or self.done():
             return
-        value, error = self.told
+        value, error = self.outcome
         if error is not None:
             self.set_exception(Escaped(error))
         else:
@@ -184,7 +184,7 @@ def in_thread(function: Callable[[], Result]) -> asyncio.Future[Result]:
     future: _Answer[Result] = _Answer(loop=loop)
 
     def tell(value: Any, error: BaseException | None) -> None:
-        future.told = value, error
+        future.outcome = value, error
         with suppress(RuntimeError):  # The run was left and its loop closed; nobody waits for this any more.
             loop.call_soon_threadsafe(future.settle)
 
@@ -200,7 +200,7 @@ def in_thread(function: Callable[[], Result]) -> asyncio.Future[Result]:
             tell(value, failure)
         except BaseException as error:
             tell(None, error)
-        job.is_told = True
+        job.is_reported = True
 
     try:
         workers.submit(_Job(work, lambda: tell(None, ThreadLost("a worker thread was ended from outside"))))
@@ -215,16 +215,16 @@ class ThreadLost(HoldfastError):
 
 
 class _Job:
-    """What a worker thread is to do. If it is gone and nothing was told, the thread is, too: then that is told."""
+    """The job of a worker thread. If it is collected before anything was reported, the thread is gone."""
 
     def __init__(self, work: Callable[[_Job], None], lost: Callable[[], None]) -> None:
-        self._work, self._lost, self.is_told = work, lost, False
+        self._work, self._lost, self.is_reported = work, lost, False
 
     def __call__(self) -> None:
         self._work(self)
 
     def __del__(self) -> None:
-        if not self.is_told:
+        if not self.is_reported:
             self._lost()
 
 
@@ -233,7 +233,7 @@ async def in_background(
 ) -> Result:
     """Call a blocking function of a store in a thread; in this one, if none can be started.
 
-    Whoever is cancelled meanwhile is so once the function has returned: nothing is then still under way.
+    A caller that is cancelled meanwhile is cancelled once the function has returned, so that nothing is left running.
     """
     call = functools.partial(function, *args, **kwargs)
     try:

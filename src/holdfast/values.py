@@ -25,7 +25,7 @@ END = "__end__"
 _LAST = dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
 
 
-def moment(at: float) -> dt.datetime:
+def utc_time(at: float) -> dt.datetime:
     """A time in seconds since 1970, in UTC; one that calendars do not reach is the last day that all of them do."""
     return dt.datetime.fromtimestamp(at, dt.UTC) if at < _LAST.timestamp() else _LAST
 
@@ -47,7 +47,7 @@ class RunStatus(StrEnum):
 
 
 def step_label(step: str) -> str:
-    """Return a step as messages name it: `outer/work[a/b]` for `outer:flow#1/work:item#1[a%2Fb]`."""
+    """Return a step as messages name it: `outer/work[a/b]` for `outer:workflow#1/work:item#1[a%2Fb]`."""
     return readable_step("/".join(map(_label, step.split("/"))))
 
 

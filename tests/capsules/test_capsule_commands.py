@@ -247,7 +247,7 @@ def test_what_a_stranger_wrote_does_nothing_to_a_terminal(call: Call, tmp_path: 
 
     evil = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
     source = f'workflow: {{name: w}}\nsteps:\n  - {{name: s, shell: "{evil!s}"}}\n'
-    config = b"\x01" + ormsgpack.packb({"flow": {"path": evil, "source": source}})
+    config = b"\x01" + ormsgpack.packb({"workflow_file": {"path": evil, "source": source}})
     nodes: dict[str, Any] = {evil: {"fingerprint": evil}}
     outline = {"name": evil, "nodes": nodes, "edges": []}
     forged(
@@ -277,7 +277,7 @@ def test_deeds_are_read_without_files_and_without_the_environment(
 
     effects = effects_of(flow)
 
-    shown = "\n".join(source_lines({"flow": flow}))
+    shown = "\n".join(source_lines({"workflow_file": flow}))
     assert len(effects) == 14 and "local secret" not in str(effects) + shown
     assert "https://localhost/{{ secrets.TOKEN }}" in shown and effects[-1].name == "sub.yaml: on_complete"
     assert reads_of(flow) == ["${NOBODY_SET_THIS}", "secrets.TOKEN"]
@@ -292,7 +292,7 @@ def test_deeds_are_read_without_files_and_without_the_environment(
     ):
         flow = {"path": str(tmp_path / "x.yaml"), "source": source}
         assert [effect.kind for effect in effects_of(flow)] == ["unreadable"], source
-        assert str(source) in "\n".join(source_lines({"flow": flow})), "it is shown as it is"
+        assert str(source) in "\n".join(source_lines({"workflow_file": flow})), "it is shown as it is"
     found = effects_of({"source": "steps: [1, {name: x}, {shell: {run: ls}}]\nworkflow: 1"})
     assert [effect.kind for effect in found] == ["unknown", "unknown", "shell"] and all(
         d.reach for d in found

@@ -130,7 +130,9 @@ def test_commands_of_a_trusted_capsule_are_taken_along(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_shown_as_it_is_and_hides_nothing(call: Call, tmp_path: Path) -> None:
     store = paused_run(tmp_path, EVIL)
     path = with_config(
-        store, tmp_path, lambda config: config["flow"]["files"].update({"x.yaml": {"source": "a: [1"}})
+        store,
+        tmp_path,
+        lambda config: config["workflow_file"]["files"].update({"x.yaml": {"source": "a: [1"}}),
     )
 
     shown = call("import", "--inspect", str(path)).out
@@ -207,7 +209,7 @@ def test_a_sub_workflow_that_is_not_in_the_capsule_is_not_looked_for_on_disk(
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "sub.yaml").write_text("workflow: {name: s}\nsteps: [{name: x, set: {a: 1}}]\n")
     store = paused_run(tmp_path, EVIL.replace('shell: "touch sprung"', "workflow: sub.yaml"))
-    path = with_config(store, tmp_path, lambda config: config["flow"]["files"].clear())
+    path = with_config(store, tmp_path, lambda config: config["workflow_file"]["files"].clear())
     (tmp_path / "there" / "sub.yaml").write_text(EVIL)
     call("import", str(path))
 
@@ -239,7 +241,7 @@ def test_nothing_of_a_workflow_is_left_out_of_what_is_shown(call: Call, tmp_path
     from holdfast.workflows.foreign import effects_of
 
     flow = {"path": "/w.yaml", "digest": "", "source": COMPLETE, "included": {}, "files": {}}
-    shown = "\n".join(source_lines({"flow": flow, "run": {"skip_gates": True}}))
+    shown = "\n".join(source_lines({"workflow_file": flow, "run": {"skip_gates": True}}))
 
     for text in (
         "${SOMEWHERE:-the-default-of-a-variable}", "echo the-hook", "the-stdin", "the-env", "the-argument",
@@ -266,7 +268,7 @@ def test_every_text_of_a_workflow_file_and_its_options_is_in_what_is_shown(
 ) -> None:
     """And no character of it does anything to a terminal."""
     source = json.dumps(data, ensure_ascii=False)
-    lines = source_lines({"flow": {"path": "w", "source": source}, "run": options})
+    lines = source_lines({"workflow_file": {"path": "w", "source": source}, "run": options})
 
     shown = "\n".join(lines)
     assert all(char.isprintable() or char in "\n\t" for char in shown)
@@ -580,17 +582,17 @@ def with_odd_keys(store: Store, folder: Path, where: str) -> Path:
     """A capsule of a run whose config has a key beside another one that looks alike."""
 
     def change(config: dict[Any, Any]) -> None:
-        harmless = {**config["flow"], "source": INNOCENT}
+        harmless = {**config["workflow_file"], "source": INNOCENT}
         if where == "config":
-            config[PurePosixPath("flow")] = harmless
+            config[PurePosixPath("workflow_file")] = harmless
         elif where == "included":
-            config["flow"]["included"][PurePosixPath("cmd.txt")] = "echo hello\n"
+            config["workflow_file"]["included"][PurePosixPath("cmd.txt")] = "echo hello\n"
         elif where == "files":
-            config["flow"]["files"][""] = {"source": INNOCENT, "included": {}}
+            config["workflow_file"]["files"][""] = {"source": INNOCENT, "included": {}}
         elif where == "source":
-            config["flow"]["source"] = PurePosixPath("touch sprung")
+            config["workflow_file"]["source"] = PurePosixPath("touch sprung")
         elif where == "unknown":
-            config["flow"]["more"] = "x"
+            config["workflow_file"]["more"] = "x"
         else:
             deep: Any = "touch sprung"
             for _ in range(70):
@@ -626,12 +628,12 @@ def test_a_definition_with_keys_that_look_alike_is_refused_by_every_way_in(
 def test_a_checkpoint_file_with_keys_that_look_alike_is_refused(call: Call, tmp_path: Path) -> None:
     flow = load_workflow(tmp_path / "w.yaml", text=EVIL)
     config: dict[Any, Any] = RunOptions().config(flow)
-    config[PurePosixPath("flow")] = {**config["flow"], "source": INNOCENT}
+    config[PurePosixPath("workflow_file")] = {**config["workflow_file"], "source": INNOCENT}
     flow.open("memory://").save_checkpoint(tmp_path / "s.pkl", {"inputs": {}}, "act", config)
 
     refused = call("resume", "s.pkl", "--trust")
 
-    assert refused.code == 1 and "config has the key PurePosixPath('flow')" in refused.err
+    assert refused.code == 1 and "config has the key PurePosixPath('workflow_file')" in refused.err
     assert not (tmp_path / "sprung").exists()
     with pytest.raises(CodecError, match="the saved definition is refused"):
         flow.open("memory://").resume(tmp_path / "s.pkl", trust=True)
@@ -733,7 +735,7 @@ def test_a_definition_is_refused_or_every_value_of_it_is_shown(
     included: dict[Any, Any], files: dict[Any, Any], options: Any
 ) -> None:
     flow = {"path": "/w.yaml", "digest": "", "source": INNOCENT, "included": included, "files": files}
-    config = {"flow": flow, "run": options}
+    config = {"workflow_file": flow, "run": options}
     try:
         check_config(config)
     except CodecError:
@@ -806,7 +808,7 @@ def saved_flow(folder: Path, run: str) -> Any:
     store = open_store(f"sqlite:///{folder / 'runs.db'}")
     journal = Journal(store)
     try:
-        return Codec().decode(journal.load(journal.info(run), Codec()).run.config)["flow"]
+        return Codec().decode(journal.load(journal.info(run), Codec()).run.config)["workflow_file"]
     finally:
         store.close()
 
@@ -843,7 +845,7 @@ def test_going_back_behind_ones_own_file_asks_python_too(call: Call, tmp_path: P
 
 def odd_options(config: dict[Any, Any]) -> None:
     """Leave no definition in a config, and a key beside its options that looks like theirs."""
-    del config["flow"]
+    del config["workflow_file"]
     config["run"]["skip_gates"] = True
     config[PurePosixPath("run")] = {"skip_gates": False}
 
@@ -915,7 +917,7 @@ def test_what_is_refused_names_a_way_out_of_where_it_stands(call: Call, tmp_path
     (tmp_path / "there" / "cmd.txt").write_text("touch sprung")
     path = with_odd_keys(paused_run(tmp_path, INCLUDING), tmp_path, "unknown")
     flow = load_workflow(tmp_path / "w.yaml", text=EVIL)
-    config: dict[Any, Any] = {**RunOptions().config(flow), PurePosixPath("flow"): {}}
+    config: dict[Any, Any] = {**RunOptions().config(flow), PurePosixPath("workflow_file"): {}}
     app = flow.open("memory://")
     app.save_checkpoint(tmp_path / "s.pkl", {"inputs": {}}, "act", config)
     (tmp_path / "own.yaml").write_text(EVIL.replace("touch sprung", "touch mine"))
@@ -945,10 +947,10 @@ def test_a_hostile_redefinition_is_refused_and_the_run_goes_on_as_it_was(
     definition = {**wish.definition, "config": Codec().encode(wish.definition["config"])}
     config: dict[Any, Any] = {**wish.definition["config"]}
     if how == "key":
-        config[PurePosixPath("flow")] = {**config["flow"], "source": EVIL}
+        config[PurePosixPath("workflow_file")] = {**config["workflow_file"], "source": EVIL}
         definition["config"] = Codec().encode(config)
     elif how == "config":
-        definition["config"] = Codec().encode(["flow"])
+        definition["config"] = Codec().encode(["workflow_file"])
     elif how == "outline":
         definition["outline"] = {**definition["outline"], "joins": 5, "edges": "all"}
     elif how == "names":
@@ -974,8 +976,8 @@ def test_a_redefinition_that_cannot_be_compiled_leaves_a_run_that_goes_on_with_a
     assert call("run", "w.yaml", "--run-id", "r", "--no-interactive").code == 4
     wish = redefinition(tmp_path, INNOCENT)
     assert wish.definition is not None
-    flow = {**wish.definition["config"]["flow"], "source": "workflow: {name: w}\nsteps: 5\n"}
-    definition = {**wish.definition, "config": Codec().encode({"flow": flow})}
+    flow = {**wish.definition["config"]["workflow_file"], "source": "workflow: {name: w}\nsteps: 5\n"}
+    definition = {**wish.definition, "config": Codec().encode({"workflow_file": flow})}
     store = open_store(f"sqlite:///{tmp_path / 'runs.db'}")
     store.post("r", write_message(wish._replace(definition=definition)))
     store.close()

@@ -300,7 +300,7 @@ def test_a_summary_that_says_something_else_than_the_journal_is_told(tmp_path: P
 def test_types_that_the_data_names_are_not_imported(tmp_path: Path) -> None:
     (tmp_path / "trap.py").write_text("open('sprung', 'w')\nclass Trap: pass\n")
     value = b"\x01" + ormsgpack.packb([ormsgpack.Ext(0, b""), "trap.Trap", {}])
-    config = b"\x01" + ormsgpack.packb({"flow": {"path": "trap.py", "source": "x"}, "tags": []})
+    config = b"\x01" + ormsgpack.packb({"workflow_file": {"path": "trap.py", "source": "x"}, "tags": []})
     forged(tmp_path / "trap.holdfast", [body(started([0, "value", 0, value], config=config))])
     program = (
         "import sys\nfrom holdfast import open_store\nfrom holdfast.capsules import import_run, inspect_capsule\n"

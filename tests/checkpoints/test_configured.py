@@ -45,7 +45,7 @@ def registered(heard: Heard) -> Heard:
 
 def config(interval: int = 1, preserve: bool = True, **options: Any) -> GraphConfig:
     checkpoint = CheckpointConfig("fresh", interval, preserve)
-    return GraphConfig("flow", **{"observer": "heard", "checkpoint": checkpoint, **options})
+    return GraphConfig("workflow_file", **{"observer": "heard", "checkpoint": checkpoint, **options})
 
 
 def line(
@@ -91,10 +91,15 @@ def test_a_checkpoint_config_is_off_and_in_memory_by_default():
 
 def test_a_graph_config_logs_and_allows_a_thousand_iterations_by_default():
     """S3.10: with the keys name, observer, max_iterations and checkpoint."""
-    assert default_graph_config("flow") == GraphConfig("flow", "slog", 1000, CheckpointConfig())
-    whole = GraphConfig("flow", "noop", 7, CheckpointConfig(interval=3))
+    assert default_graph_config("workflow_file") == GraphConfig(
+        "workflow_file", "slog", 1000, CheckpointConfig()
+    )
+    whole = GraphConfig("workflow_file", "noop", 7, CheckpointConfig(interval=3))
     assert GraphConfig.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
-    assert GraphConfig.from_dict({"name": "flow", "checkpoint": {"interval": 1}}).checkpoint.interval == 1
+    assert (
+        GraphConfig.from_dict({"name": "workflow_file", "checkpoint": {"interval": 1}}).checkpoint.interval
+        == 1
+    )
     with pytest.raises(HoldfastError, match="needs a name"):
         GraphConfig.from_dict({})
 
@@ -118,7 +123,7 @@ def test_names_are_resolved_once_when_the_graph_is_made(registered):
 def test_a_configured_graph_has_the_surface_of_a_state_graph(registered):
     """S3.20: name, nodes, edges with predicates, entry, exits, execute and resume."""
     graph = ConfiguredGraph(config())
-    assert graph.name == "flow"
+    assert graph.name == "workflow_file"
     graph.add_node("a", lambda state: state.set("n", 1))
     graph.add_node("low", lambda state: state.set("end", "low"))
     graph.add_node("high", lambda state: state.set("end", "high"))
@@ -147,7 +152,7 @@ def test_a_save_follows_every_nth_node_that_succeeded(registered, interval, save
 
     told = [(event.data["node"], event.data["run_id"]) for event in registered.of("checkpoint.save")]
     assert told[: len(saved)] == [(node, state.run_id) for node in saved]
-    checkpoints = [data.state for data in CheckpointStore("fresh").list_checkpoints("flow")]
+    checkpoints = [data.state for data in CheckpointStore("fresh").list_checkpoints("workflow_file")]
     assert [found.checkpoint_node for found in reversed(checkpoints)][: len(saved)] == list(saved)
 
 

@@ -21,13 +21,13 @@ def crashed(app: Any, *args: Any, **options: Any) -> None:
 
 def test_a_checkpoint_has_all_that_a_resume_or_a_reader_needs(store):
     """S1.10, S2.7, S0.1: ids, inputs, place, results, state, graph, config, counts and times."""
-    app = chain("a", "b", "c", name="flow").compile(store, interrupt_before=["c"])
+    app = chain("a", "b", "c", name="workflow_file").compile(store, interrupt_before=["c"])
     before = dt.datetime.now(dt.UTC)
     out = app.invoke({"n": 5}, run_id="r", config={"timeout": 30})
 
     data = CheckpointStore(store).load(out.checkpoint_id)
 
-    assert (data.checkpoint_id, data.run_id, data.workflow_name) == (out.checkpoint_id, "r", "flow")
+    assert (data.checkpoint_id, data.run_id, data.workflow_name) == (out.checkpoint_id, "r", "workflow_file")
     assert data.workflow_inputs == {"n": 5, "log": []}
     assert data.status == RunStatus.PAUSED
     assert data.completed == ("a", "b")

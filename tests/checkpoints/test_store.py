@@ -97,10 +97,10 @@ def test_deleting_is_idempotent_and_by_run_or_by_checkpoint(checkpoints):
 
 
 def test_the_run_of_a_graph_is_saved_by_that_graph_only(store):
-    app = chain("a", name="flow").compile(store)
+    app = chain("a", name="workflow_file").compile(store)
     out = app.invoke({}, run_id="r")
 
-    with pytest.raises(RunExists, match="'r' is one of workflow 'flow'"):
+    with pytest.raises(RunExists, match="'r' is one of workflow 'workflow_file'"):
         out.state.checkpoint(CheckpointStore(store))
 
     assert app.get_state("r") == out.state

@@ -25,7 +25,7 @@ def event(type: str, node: str, step: str = "", **data: Any) -> Event:
 def test_places_are_read_from_step_ids() -> None:
     assert place_of("a#1") == Place(("a",)) and place_of("a#2").label == "a (2)"
     assert place_of("a:item#1[x%2Fy]") == Place(("a",), "item", 1, "x/y")
-    assert place_of("outer:flow#1/inner#3").label == "outer/inner (3)"
+    assert place_of("outer:workflow#1/inner#3").label == "outer/inner (3)"
     assert place_of("", "a:done") == Place(("a",), "done") and place_of("output#1").role == "output"
 
 

@@ -100,7 +100,7 @@ def test_a_for_each_has_a_bar_that_knows_how_many_there_are() -> None:
 
 def test_steps_of_a_nested_workflow_stand_below_it() -> None:
     live, _ = view("outer", "after")
-    live.on_event(Event("node.start", "r1", "inner", {"step": "outer:flow#1/inner#1", "attempt": 1}))
+    live.on_event(Event("node.start", "r1", "inner", {"step": "outer:workflow#1/inner#1", "attempt": 1}))
 
     lines = [line.strip(" ⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏·").split()[0] for line in drawn(live).splitlines()[1:4]]
 

@@ -34,7 +34,9 @@ def test_names_and_bars_give_way_before_figures(columns: int) -> None:
     console = Console(file=out, width=columns, force_terminal=True, color_system=None)
 
     console.print(
-        LiveView(progress, "flow", "r1", "sqlite:////a/very/long/path/to/the/runs.db", console).render()
+        LiveView(
+            progress, "workflow_file", "r1", "sqlite:////a/very/long/path/to/the/runs.db", console
+        ).render()
     )
 
     (line,) = [line for line in out.getvalue().splitlines() if "a-step" in line]

@@ -190,7 +190,7 @@ def test_a_run_goes_on_with_a_changed_file(failed: Path, say: Say) -> None:
     assert "of workflow 'w', and the new definition of 'v'" in other.err
     assert done.code == 0 and done.out.startswith("run r1: it continues with v2.yaml"), done.err
     assert resumed(say)["echo"] == "tides 1" and ran(failed) == ["first", "gated", "second", *["echo"] * 3]
-    assert say("show", "r1", "--json").json["flow"]["path"].endswith("v2.yaml")
+    assert say("show", "r1", "--json").json["workflow_file"]["path"].endswith("v2.yaml")
 
 
 def test_the_graph_of_a_program_takes_what_it_can_and_the_rest_waits_for_the_program(

@@ -139,7 +139,7 @@ def test_urls_keep_their_namespace_wherever_they_are_looked_at_from(
 ) -> None:
     env = {"HOLDFAST_NAMESPACE": "team"}
     assert chosen_url(None, None, env) == default_url(env) == "sqlite:///.holdfast/runs.db?namespace=team"
-    assert chosen_url("?namespace=x", "file:flow", env) == "file:flow?namespace=x"
+    assert chosen_url("?namespace=x", "file:workflow", env) == "file:workflow?namespace=x"
     assert chosen_url("pg-embedded:p?schema=s", None, env) == "pg-embedded:p?schema=s&namespace=team"
     assert absolute_url("file:b?namespace=x") == f"file://{tmp_path}/b?namespace=x"
     assert absolute_url("pg-embedded:p?schema=s") == f"pg-embedded:{tmp_path}/p?schema=s"

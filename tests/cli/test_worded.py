@@ -75,7 +75,7 @@ def test_every_error_has_a_code_of_its_own() -> None:
     ("step", "label"),
     [
         ("work:item#1[a%2Fb]", "work[a/b]"),
-        ("outer:flow#1/publish:done#1", "outer/publish"),
+        ("outer:workflow#1/publish:done#1", "outer/publish"),
         ("work#2", "work#2"),
         ("status", "status"),
     ],

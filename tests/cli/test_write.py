@@ -358,7 +358,11 @@ def test_a_flow_run_shows_its_steps_items_and_members(call: Call, tmp_path: Path
         "left": {"x": 1},
         "right": {"x": 2},
     }
-    assert data["output"] == "done" and data["flow"]["path"].endswith("flow.yaml") and data["inputs"] == {}
+    assert (
+        data["output"] == "done"
+        and data["workflow_file"]["path"].endswith("flow.yaml")
+        and data["inputs"] == {}
+    )
 
 
 FAILING = """

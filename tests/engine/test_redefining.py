@@ -36,7 +36,7 @@ def test_a_run_goes_on_with_another_definition(memory: Store) -> None:
     answer = control.send(
         app._settings.journal,
         "r",
-        control.redefine("graph", changed.outline(), {"flow": "v2"}),
+        control.redefine("graph", changed.outline(), {"workflow_file": "v2"}),
         by="ann",
         reason="better",
     )
@@ -45,7 +45,7 @@ def test_a_run_goes_on_with_another_definition(memory: Store) -> None:
         "the workflow changed by ann",
         "replan was asked for by ann: better",
     ]
-    assert run_view(app._settings.journal, "r").config == {"flow": "v2"}
+    assert run_view(app._settings.journal, "r").config == {"workflow_file": "v2"}
     assert changed.resume("r", on_change="fail").state["log"] == ["a1", "mended1", "z"]
 
 

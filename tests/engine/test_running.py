@@ -872,7 +872,7 @@ def test_odd_exceptions_are_failures_like_any_other(error: Exception, parallel: 
 
 
 def test_an_unknown_run_is_refused_with_the_nearest_name(memory: Store) -> None:
-    app = chain("a", name="flow").compile(memory)
+    app = chain("a", name="workflow_file").compile(memory)
     app.invoke(run_id="monday")
 
     with pytest.raises(RunNotFound, match="did you mean 'monday'"):

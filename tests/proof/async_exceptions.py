@@ -117,7 +117,7 @@ def count_places(case: Case, urls: Urls, report: Path) -> tuple[str, list[Place]
 
 
 def hold_all(
-    case: Case, places: Sequence[Place], wanted: str, urls: Urls, report: Path, patience: float, first: bool
+    case: Case, places: Sequence[Place], wanted: str, urls: Urls, report: Path, timeout: float, first: bool
 ) -> Tally:
     """One trial for each place, many in one process; one that hangs or dies is found, and the rest goes on.
 
@@ -127,7 +127,7 @@ def hold_all(
     while left and not (first and tally.violations):
         batch = left[:BATCH]
         report.write_text("")
-        code = in_child(partial(_hold_batch, case, batch, wanted, urls, report, patience, first), report)
+        code = in_child(partial(_hold_batch, case, batch, wanted, urls, report, timeout, first), report)
         lines = [json.loads(line) for line in report.read_text().splitlines()]
         done = [line for line in lines if "struck" in line]
         for line in done:
@@ -153,7 +153,7 @@ def _hold_batch(
     wanted: str,
     urls: Urls,
     report: Path,
-    patience: float,
+    timeout: float,
     first: bool,
 ) -> None:
     _quieten()
@@ -161,8 +161,8 @@ def _hold_batch(
     uninterrupted(case, urls.make(case.scheme), f"first-{os.getpid()}")
     with report.open("a") as told, report.with_suffix(".error").open("w") as stacks:
         for number, place in enumerate(batch):
-            faulthandler.dump_traceback_later(patience, exit=False, file=stacks)
-            watchdog = threading.Timer(patience + 2, os._exit, (3,))
+            faulthandler.dump_traceback_later(timeout, exit=False, file=stacks)
+            watchdog = threading.Timer(timeout + 2, os._exit, (3,))
             watchdog.daemon = True
             watchdog.start()
             beside = number % BESIDE == 0 and case.scheme != "memory"
@@ -216,7 +216,7 @@ def main() -> int:
             return (
                 case,
                 len(places),
-                hold_all(case, places, wanted, urls, report, given.patience, given.first),
+                hold_all(case, places, wanted, urls, report, given.timeout, given.first),
             )
 
         cases = [
@@ -286,7 +286,7 @@ def _given() -> argparse.Namespace:
     )
     parser.add_argument("--first", action="store_true", help="end with the first violation of each case")
     parser.add_argument(
-        "--patience", type=float, default=PATIENCE, help="seconds before a trial counts as hung"
+        "--timeout", type=float, default=PATIENCE, help="seconds before a trial counts as hung"
     )
     parser.add_argument("--full", action="store_true", help="all of them: the default")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many processes at a time")

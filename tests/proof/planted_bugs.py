@@ -140,7 +140,7 @@ OF_SERVERS = (
 
 def _interrupted(name: str, breaks: str, file: str, old: str, new: str, *where: str) -> Planted:
     """A bug that only an exception between two lines shows."""
-    how = ("--first", "--patience", "8", "--jobs", "1")
+    how = ("--first", "--timeout", "8", "--jobs", "1")
     return Planted(name, breaks, file, old, new, ("tests.proof.async_exceptions", *where, *how))
 
 

@@ -177,14 +177,14 @@ def test_a_mark_that_cannot_be_read_is_null(store: PostgresStore, damaged: bytes
 def test_the_views_tell_in_plain_sql_how_runs_stand(store: PostgresStore) -> None:
     """S2.18, S2.4: status, tags and checkpoints of runs, for whoever knows SQL."""
     nodes = {"ask": lambda state, ctx: {"log": [ctx.ask("well?")]}}
-    app = chain("first", "ask", "last", nodes=nodes, name="flow").compile(store)
+    app = chain("first", "ask", "last", nodes=nodes, name="workflow_file").compile(store)
     app.invoke({"n": 1}, run_id="r", config={"tags": ["red", "blue"]})
 
     [run] = rows(store, "SELECT * FROM runs WHERE 'red' = ANY (tags)")
     assert (run["run"], run["namespace"], run["workflow"], run["status"]) == (
         "r",
         "default",
-        "flow",
+        "workflow_file",
         "paused",
     )
     assert run["owner_pid"] is None and run["owner_is_live"] is False
@@ -215,7 +215,7 @@ def test_the_views_tell_in_plain_sql_how_runs_stand(store: PostgresStore) -> Non
         ("last", "finished", True),
     ]
     newest = rows(store, "SELECT * FROM workflow_checkpoints ORDER BY completed_waves DESC LIMIT 1")[0]
-    assert newest["workflow_name"] == "flow" and newest["completed_waves"] == 3
+    assert newest["workflow_name"] == "workflow_file" and newest["completed_waves"] == 3
     assert newest["context"]["run"] == "r"
 
     ident = app.rollback("r", 1)

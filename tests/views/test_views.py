@@ -65,7 +65,7 @@ def test_a_completed_run_shows_its_steps_inputs_and_output(store: Store) -> None
     assert view.steps[0].started_at is not None and view.steps[0].ended_at is not None
     assert view.checkpoints == len(store.marks("r")) and view.size > 0
     assert view.checkpoint_id == CheckpointStore(store).load("r").checkpoint_id  # type: ignore[union-attr]
-    assert view.flow is None and view.tags == () and view.fault is None and view.pauses == ()
+    assert view.workflow_file is None and view.tags == () and view.fault is None and view.pauses == ()
 
 
 def test_a_failed_run_says_where_and_why_and_what_was_not_reached(store: Store) -> None:
@@ -309,18 +309,20 @@ def test_values_of_unknown_types_are_shown_as_data(memory: Store) -> None:
 
 def test_everything_a_view_says_is_json(store: Store) -> None:
     app = chain("a", "b", nodes={"b": asks}, name="w").compile(store)
-    app.invoke({"n": 1}, run_id="r", config={"tags": ["x"], "flow": {"path": "f.yaml", "digest": "d" * 64}})
+    app.invoke(
+        {"n": 1}, run_id="r", config={"tags": ["x"], "workflow_file": {"path": "f.yaml", "digest": "d" * 64}}
+    )
 
     data = json.loads(json.dumps(run_view(Journal(store), "r").as_json(state=True), allow_nan=False))
 
     assert set(data) == {
-        "run_id", "workflow", "status", "dead", "started_at", "updated_at", "wave", "next", "owner", "flow",
+        "run_id", "workflow", "status", "dead", "started_at", "updated_at", "wave", "next", "owner", "workflow_file",
         "tags", "parent", "provenance", "inputs", "output", "steps", "steps_done", "items_done", "seconds", "pauses",
         "ledger",
         "checkpoints", "checkpoint_id", "bytes", "commands_refused", "refusals", "facts", "remarks", "error", "state",
         "queue", "priority", "due_at",
     }  # fmt: skip
-    assert data["flow"] == {"path": "f.yaml", "digest": "d" * 64} and data["tags"] == ["x"]
+    assert data["workflow_file"] == {"path": "f.yaml", "digest": "d" * 64} and data["tags"] == ["x"]
     assert set(data["steps"][0]) == {
         "name", "status", "visits", "attempts", "seconds", "started_at", "ended_at", "retry_at", "items",
         "error", "note", "preview",

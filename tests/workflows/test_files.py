@@ -73,13 +73,13 @@ def finished(config: dict[str, Any], url: str, **options: Any) -> Any:
 
 
 def test_a_run_saves_every_file_once_by_its_path_from_the_workflow(folder: Path) -> None:
-    saved = load_workflow(folder / "flow.yaml").config()["flow"]["files"]
+    saved = load_workflow(folder / "flow.yaml").config()["workflow_file"]["files"]
 
     assert saved == {
         "parts/mid.yaml": {"source": MID, "included": {}},
         "shared/leaf.yaml": {"source": LEAF, "included": {"texts/greeting.txt": "hello"}},
     }
-    assert load_workflow(folder / "shared" / "leaf.yaml").config()["flow"]["files"] == {}
+    assert load_workflow(folder / "shared" / "leaf.yaml").config()["workflow_file"]["files"] == {}
 
 
 def test_a_run_goes_on_where_the_whole_folder_is_gone(folder: Path, sqlite_url: str) -> None:
@@ -129,14 +129,14 @@ def test_what_was_resumed_from_its_saved_files_saves_them_again(folder: Path, sq
 
     again = workflow_of_run(config).config()
 
-    assert again["flow"] == config["flow"]
+    assert again["workflow_file"] == config["workflow_file"]
 
 
 def test_a_run_that_saved_no_sub_workflows_looks_for_them_on_disk_only_if_files_are_preferred(
     folder: Path, sqlite_url: str
 ) -> None:
     config = stored(folder, sqlite_url)
-    del config["flow"]["files"]
+    del config["workflow_file"]["files"]
 
     assert workflow_of_run(config).open("memory://")
     with pytest.raises(WorkflowInvalid, match=r"there is no workflow file 'parts/mid\.yaml'"):
@@ -159,7 +159,7 @@ def test_too_much_to_keep_is_told_before_anything_runs(
 
 def test_what_is_preferred_is_one_of_two() -> None:
     with pytest.raises(HoldfastError, match="prefer must be 'file' or 'saved', not 'newest'"):
-        workflow_of_run({"flow": {"path": "x.yaml", "source": ""}}, prefer="newest")
+        workflow_of_run({"workflow_file": {"path": "x.yaml", "source": ""}}, prefer="newest")
 
 
 def test_nothing_saved_is_written_to_disk(folder: Path, sqlite_url: str) -> None:

@@ -151,7 +151,7 @@ OUTLINE: dict[str, Any] = {
         "each:item": {},
         "each:done": {},
         "sub": {},
-        "sub:flow": {"graph": {"nodes": {"b": {}, "e": {}, "e:item": {}, "e:done": {}}}},
+        "sub:workflow": {"graph": {"nodes": {"b": {}, "e": {}, "e:item": {}, "e:done": {}}}},
         "many": {},
         "many:item": {"graph": {"nodes": {"c": {}}}},
         "many:done": {},

@@ -51,7 +51,7 @@ def test_a_run_whose_file_changed_goes_on_with_it_as_it_is_now(shop: Workshop) -
     flow = workflow_of_run(config)
     flow.open(shop.url).resume("r")
 
-    assert flow.digest != config["flow"]["digest"] and shop.calls() == ["a", "b", "b", "other"]
+    assert flow.digest != config["workflow_file"]["digest"] and shop.calls() == ["a", "b", "b", "other"]
 
 
 def test_a_run_whose_file_is_gone_goes_on_with_what_was_saved(shop: Workshop) -> None:

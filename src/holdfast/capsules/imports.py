@@ -24,7 +24,15 @@ from holdfast.capsules.capsule import (
 )
 from holdfast.capsules.format import Kind, Sink, Writer
 from holdfast.capsules.signing import Trust, demanded, fingerprint
-from holdfast.capsules.summary import LIMIT, decoded, flow_of, fold_capsule, naming, open_capsule, reading
+from holdfast.capsules.summary import (
+    LIMIT,
+    decoded,
+    fold_capsule,
+    naming,
+    open_capsule,
+    reading,
+    workflow_file_of,
+)
 from holdfast.engine.checkpoint_files import AGAIN, check_config
 from holdfast.engine.confirmation import digest_of
 from holdfast.engine.owner import describe, has_owner
@@ -129,7 +137,7 @@ class ImportedRun(View):
     size: int
     signed_by: str = ""
     notes: tuple[str, ...] = ()
-    flow: Mapping[str, Any] | None = field(default=None, repr=False)
+    workflow_file: Mapping[str, Any] | None = field(default=None, repr=False)
     """The workflow file that came with it: path, source, included files; what resuming the run would run."""
     is_confirmed: bool = False
     """Whether it may be resumed as it is; if not, somebody has to confirm it."""
@@ -163,7 +171,7 @@ def import_run(
         tallies = fold_capsule(capsule, own, max_state)
         run = None if tallies is None else tallies.run
         with reading():
-            unread, flow = ((_UNREAD,), None) if run is None else ((), flow_of(run))
+            unread, saved = ((_UNREAD,), None) if run is None else ((), workflow_file_of(run))
             check_config(None if run is None else decoded(run.config), AGAIN)
         is_trusted = trust is True or bool(demanded(trust))
         notes = unread if is_trusted else (*unread, *_left_out(capsule, run, path))
@@ -179,7 +187,16 @@ def import_run(
     origin = Provenance.of(info)
     is_confirmed = origin is None or origin.confirmation is not None
     return ImportedRun(
-        info.run, info.workflow, info.status, outcome, entries, size, signed, notes, flow, is_confirmed
+        info.run,
+        info.workflow,
+        info.status,
+        outcome,
+        entries,
+        size,
+        signed,
+        notes,
+        saved,
+        is_confirmed,
     )
 
 

@@ -48,11 +48,13 @@ class CarefulCodec(ViewCodec):
 
 def summary_of(run: RunState) -> dict[str, Any]:
     """The summary of a run, from its journal alone: the same wherever it is made."""
-    flow, codec = flow_of(run), CarefulCodec()
+    saved, codec = workflow_file_of(run), CarefulCodec()
     return {
         "workflow": plain(run.workflow),
         "definition": plain(run.outline),
-        "flow": None if flow is None else {key: plain(flow.get(key)) for key in ("path", "digest")},
+        "workflow_file": None
+        if saved is None
+        else {key: plain(saved.get(key)) for key in ("path", "digest")},
         "ledger": ledger_of(run),
         "environment": plain(decoded(run.facts, codec)),
         "steps_done": run.steps_done,
@@ -68,10 +70,10 @@ def ledger_of(run: RunState) -> dict[str, Any]:
     }
 
 
-def flow_of(run: RunState) -> Mapping[str, Any] | None:
+def workflow_file_of(run: RunState) -> Mapping[str, Any] | None:
     """The workflow file that the run was started with, its source included; `None` for a Python graph."""
     config = decoded(run.config)
-    found = config.get("flow") if isinstance(config, Mapping) else None
+    found = config.get("workflow_file") if isinstance(config, Mapping) else None
     return found if isinstance(found, Mapping) else None
 
 
@@ -336,10 +338,10 @@ class CapsuleInfo(View):
     steps: tuple[CapsuleStep, ...] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
     """Its definition, ledger and environment, from its journal."""
-    flow: Mapping[str, Any] | None = None
+    workflow_file: Mapping[str, Any] | None = None
     """The workflow file in it: path, source, included files, sub-workflows; `None` for a Python graph."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """All that the run was started with: `flow`, its options, and anything else."""
+    """All that the run was started with: `workflow_file`, its options, and anything else."""
     inbox: tuple[Mapping[str, Any], ...] = ()
     """The commands that wait in its inbox."""
     notes: tuple[str, ...] = ()
@@ -347,12 +349,12 @@ class CapsuleInfo(View):
     JSON = (
         "bytes=size encrypted open=is_open digest~ signed_by~ run_id~ workflow~ status~ under_way created_at "
         "updated_at tags parent~ entries pruned checkpoints messages journal_bytes=journal_size sealed read=is_read "
-        "steps flow=_file ledger=_ledger environment=_environment config inbox notes"
+        "steps workflow_file=_file ledger=_ledger environment=_environment config inbox notes"
     )
 
     @property
     def _file(self) -> Any:
-        return self.summary.get("flow")
+        return self.summary.get("workflow_file")
 
     @property
     def _ledger(self) -> Any:
@@ -408,11 +410,11 @@ def _info(
 ) -> CapsuleInfo:
     facts, run = capsule.facts, None if tallies is None else tallies.run
     with reading():
-        flow = None if run is None else flow_of(run)
+        saved = None if run is None else workflow_file_of(run)
         summary = {} if run is None else summary_of(run)
         config = {} if run is None else config_shown(run.config, CarefulCodec(), AGAIN)
         inbox = () if run is None else _inbox(capsule, run, seal)
-        steps = () if tallies is None else _steps(tallies, flow is not None)
+        steps = () if tallies is None else _steps(tallies, saved is not None)
     if run is not None and capsule.summary is not None and capsule.summary != canonical(summary):
         notes = (*notes, _ANOTHER)
     return CapsuleInfo(
@@ -437,7 +439,7 @@ def _info(
         is_read=run is not None,
         steps=tuple(map(_step, steps)),
         summary=summary,
-        flow=flow,
+        workflow_file=saved,
         config=config,
         inbox=inbox,
         notes=notes,
@@ -453,8 +455,8 @@ def _inbox(capsule: Capsule, run: RunState, seal: Seal | None) -> tuple[Mapping[
     )
 
 
-def _steps(tallies: Tallies, is_flow: bool) -> tuple[StepView, ...]:
-    return step_views(tallies, tallies.run.outline, executed=False, is_file=is_flow)
+def _steps(tallies: Tallies, is_of_file: bool) -> tuple[StepView, ...]:
+    return step_views(tallies, tallies.run.outline, executed=False, is_file=is_of_file)
 
 
 def _step(view: StepView) -> CapsuleStep:

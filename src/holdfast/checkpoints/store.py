@@ -420,8 +420,8 @@ def _record_saving(writer: Writer, state: State) -> None:
     node = origin.checkpoint_node or START
     if writer.seq == 0:
         ops = _ANY_KEY.replace(codec, {}, state)
-        driver, config = "", codec.encode({})
-        writer.record(RunStarted(writer.info.workflow, tuple(ops), (Target(node),), config, {}, driver))
+        owner, config = "", codec.encode({})
+        writer.record(RunStarted(writer.info.workflow, tuple(ops), (Target(node),), config, {}, owner))
     else:
         cells = writer.run.root.cells
         ops = _ANY_KEY.replace(codec, cells, state)

@@ -38,7 +38,7 @@ def resume_line(run_id: str, url: str, queue: str = "", *, is_of_program: bool =
 
 def resume_line_of(journal: Journal, info: RunInfo) -> str:
     """Return the command or the call that resumes a stored run."""
-    is_of_program = not info.queue and "flow" not in config_of(journal, info)
+    is_of_program = not info.queue and "workflow_file" not in config_of(journal, info)
     return resume_line(info.run, journal.store.url, info.queue, is_of_program=is_of_program)
 
 

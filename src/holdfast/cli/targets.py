@@ -94,9 +94,9 @@ class Confirmation:
 def _show(found: Disclosure) -> None:
     from holdfast.workflows.foreign import effects_of, reads_of, warning_of
 
-    flow, origin = found.config.get("flow"), found.provenance
+    saved, origin = found.config.get("workflow_file"), found.provenance
     click.echo(f"{_name(found)} came from outside: {escaped(origin.source)}, {origin.signer}", err=True)
-    effects, reads = (effects_of(flow), reads_of(flow)) if isinstance(flow, Mapping) else ([], [])
+    effects, reads = (effects_of(saved), reads_of(saved)) if isinstance(saved, Mapping) else ([], [])
     if effects:
         click.echo(warning_of(effects), err=True)
     print_source(found.config, found.inbox, effects, reads, err=True)
@@ -263,7 +263,7 @@ def latest_unfinished(store: Store) -> RunInfo:
 
 
 def _refuse_python(info: RunInfo, config: dict[str, Any], workflow: Path | None, command: str) -> None:
-    if "flow" not in config and workflow is None:
+    if "workflow_file" not in config and workflow is None:
         call = f"app.resume({info.run!r})" if command == "resume" else f"app.{command}({info.run!r}, …)"
         raise click.UsageError(
             f"run {info.run!r} was not started from a workflow file; {command} it with {call} in "
@@ -284,7 +284,7 @@ def _from_file(session: Session, path: Path, workflow: Path | None, confirmation
     config = found.content["config"]
     if workflow is not None:
         used, options, trust = load_workflow(workflow), RunOptions(), ""
-    elif "flow" not in config:
+    elif "workflow_file" not in config:
         raise click.UsageError(f"{path} does not say which workflow it is of; give --workflow FILE")
     else:
         trust = confirmation.digest(found.disclosure(), f"holdfast resume {path} --trust")

@@ -252,7 +252,7 @@ class App(TimeTravel):
         place = Place.of(queue or known.queue or DEFAULT_QUEUE, urgency, when)
         return requeue(self._settings.journal, run_id, place, codec=self._settings.codec, trust=trust)
 
-    # Commands to runs, whoever executes them.
+    # Commands to runs, in whatever process they execute.
 
     def cancel(self, run_id: str, reason: str = "cancelled", *, by: str = "") -> RunStatus:
         """Stop a run for good or until it is resumed. A run that is executing, in any process, stops soon.

@@ -45,12 +45,12 @@ AGAIN = Remedy(text="have the run exported again by somebody who has its workflo
 _OWN_FILE, _OWN_RUN = (Remedy("use_own_file", "RUN"), AGAIN), (Remedy("begin_own_run", "RUN"), AGAIN)
 
 _LEAVES = (type(None), bool, int, float, str)
-_FLOW = {"path": str, "digest": str, "source": str, "included": dict, "files": dict}
+_FILE_KEYS = {"path": str, "digest": str, "source": str, "included": dict, "files": dict}
 
 
-def has_flow(config: Any) -> bool:
+def has_workflow_file(config: Any) -> bool:
     """Return whether a config says which workflow file its run is of."""
-    return isinstance(config, Mapping) and isinstance(config.get("flow"), Mapping)
+    return isinstance(config, Mapping) and isinstance(config.get("workflow_file"), Mapping)
 
 
 def check_config(config: Any, *remedies: Remedy) -> None:
@@ -60,12 +60,12 @@ def check_config(config: Any, *remedies: Remedy) -> None:
     that it is not. The config of a Python graph is left to its program. `remedies` say what to do instead, by default
     with a run in a store.
     """
-    if not has_flow(config):
+    if not has_workflow_file(config):
         return
     check_options(config, *remedies)
     with _remedied(remedies or _OWN_FILE):
-        _check_plain({"flow": config["flow"]})
-        _check_flow(config["flow"], "config['flow']", tuple(_FLOW))
+        _check_plain({"workflow_file": config["workflow_file"]})
+        _check_file(config["workflow_file"], "config['workflow_file']", tuple(_FILE_KEYS))
 
 
 def check_options(config: Any, *remedies: Remedy) -> None:
@@ -73,7 +73,11 @@ def check_options(config: Any, *remedies: Remedy) -> None:
 
     That is what is taken from a run that goes on with a workflow file of its owner's.
     """
-    rest = {key: value for key, value in config.items() if key != "flow"} if has_flow(config) else config
+    rest = (
+        {key: value for key, value in config.items() if key != "workflow_file"}
+        if has_workflow_file(config)
+        else config
+    )
     with _remedied(remedies or _OWN_RUN):
         _check_plain(rest)
 
@@ -107,20 +111,20 @@ def _check_plain(config: Any) -> None:
             raise _refusal(place, f"is a {_kind(value)}, where only plain data is taken")
 
 
-def _check_flow(flow: Mapping[str, Any], place: str, known: tuple[str, ...]) -> None:
-    for key, value in flow.items():
+def _check_file(saved: Mapping[str, Any], place: str, known: tuple[str, ...]) -> None:
+    for key, value in saved.items():
         if key not in known:
             raise _refusal(place, f"has the unknown key {key!r:.80}; known are {', '.join(known)}")
-        if type(value) is not _FLOW[key]:
-            raise _refusal(f"{place}[{key!r}]", f"is a {_kind(value)}, not a {_FLOW[key].__name__}")
-    for name, text in flow.get("included", {}).items():
+        if type(value) is not _FILE_KEYS[key]:
+            raise _refusal(f"{place}[{key!r}]", f"is a {_kind(value)}, not a {_FILE_KEYS[key].__name__}")
+    for name, text in saved.get("included", {}).items():
         if type(text) is not str:
             raise _refusal(f"{place}['included'][{name!r:.80}]", f"is a {_kind(text)}, not a str")
-    for name, file in flow.get("files", {}).items():
+    for name, file in saved.get("files", {}).items():
         inside = f"{place}['files'][{name!r:.80}]"
         if not name or type(file) is not dict:
             raise _refusal(inside, "is not a file with a name")
-        _check_flow(file, inside, ("source", "included"))
+        _check_file(file, inside, ("source", "included"))
 
 
 def _refusal(place: str, why: str) -> CodecError:
@@ -190,7 +194,7 @@ class CheckpointFile(NamedTuple):
     @property
     def has_workflow(self) -> bool:
         """Whether a workflow file is in it, so that it tells what is run and not only where to go on."""
-        return "flow" in self.content["config"]
+        return "workflow_file" in self.content["config"]
 
     def disclosure(self) -> Disclosure:
         """Return all that a run from this file would run with."""
@@ -199,9 +203,12 @@ class CheckpointFile(NamedTuple):
         place = {name: self.content[name] for name in ("node", "next", "gate") if name in self.content}
         own = self.content["config"]
         check_config(own, Remedy("use_own_file", str(self.path)))
-        flow, rest = own.get("flow"), {key: value for key, value in own.items() if key != "flow"}
-        config = {"flow": flow, "taken from the file": rest, "goes on with": place}
-        name = str(flow.get("path", "")) if isinstance(flow, Mapping) else ""
+        saved, rest = (
+            own.get("workflow_file"),
+            {key: value for key, value in own.items() if key != "workflow_file"},
+        )
+        config = {"workflow_file": saved, "taken from the file": rest, "goes on with": place}
+        name = str(saved.get("path", "")) if isinstance(saved, Mapping) else ""
         return Disclosure("", name, self.provenance(), self.digest, config, ())
 
     def provenance(self) -> Provenance:

@@ -31,7 +31,7 @@ class Disclosure:
     provenance: Provenance
     digest: str
     config: Mapping[str, Any]
-    """Under `flow` the workflow file that came with it, if one did; everything else is options."""
+    """Under `workflow_file` the workflow file that came with it, if one did; everything else is options."""
     inbox: tuple[Mapping[str, Any], ...]
 
     @property
@@ -41,7 +41,7 @@ class Disclosure:
 
     def with_file(self, path: Path) -> Disclosure:
         """Return the same for people: of a workflow file of their own its path, and not all that is in it."""
-        rest = {key: value for key, value in self.config.items() if key != "flow"}
+        rest = {key: value for key, value in self.config.items() if key != "workflow_file"}
         return replace(self, config={"your own workflow file": str(path), "taken from the run": rest})
 
     def lines(self) -> list[str]:

@@ -240,14 +240,14 @@ async def _from_file(
     settings, given = runner.settings, dict(options.config or {})
     found = files.read(path, settings.codec)
     content, provenance = found.content, None
-    if found.has_workflow and "flow" not in given:
+    if found.has_workflow and "workflow_file" not in given:
         provenance = admitted_file(found.disclosure(), options.trust, str(found.path))
     nodes = tuple(content.get("next") or (content["node"],))
     for node in nodes:
         if node not in settings.graph.nodes and node != END:
             raise GraphChanged(f"{path} is to go on with step {node!r}: node not found: {node}")
     # With a workflow of the caller's own nothing else of the file's config is taken.
-    config = given if "flow" in given else {**content["config"], **given}
+    config = given if "workflow_file" in given else {**content["config"], **given}
     run, owner = runner.new_run_id(run_id), this_owner(runner.journal.store)
     first = () if provenance is None else (provenance.record(),)
     writer = await runner.new_run(content["state"], run, config, owner, nodes=nodes, first=first)

@@ -37,7 +37,7 @@ from holdfast.journal.run_state import (
 from holdfast.state.codec import Codec
 from holdfast.stores.base import RunInfo, Store
 from holdfast.suggestions import suggestion
-from holdfast.values import RunStatus, moment
+from holdfast.values import RunStatus, utc_time
 
 _NOT_COMPLETED = [status for status in RunStatus if status not in (RunStatus.COMPLETED, RunStatus.DAMAGED)]
 
@@ -212,10 +212,10 @@ def _take(run: str, pause: Pause, value: Any, codec: Codec, retention: Retention
     if expires is None and retention is not None and retention.pause_ttl is not None:
         expires = pause.since + retention.pause_ttl.total_seconds()
     if expires is not None and clock.time() > expires:
-        when = moment(expires).isoformat(timespec="seconds")
+        when = utc_time(expires).isoformat(timespec="seconds")
         way_out = "raise pause_ttl in its retention, or start a new run"
         if pause.expires_at is not None:
-            way_out = "a resume goes on without it: with the question's default, or asking it anew"
+            way_out = "a resume goes on without it: with the question's default, or asking it again"
         raise AnswerRejected(
             f"the answer to {pause.name!r} of run {run!r} comes too late: it was due by {when}; {way_out}",
             remedies=Remedy("resume", run) if pause.expires_at is not None else (),
@@ -297,7 +297,7 @@ class ResumeOptions:
         """Refuse to take back what begins at an older checkpoint."""
         if self.rerun_changed:
             raise StateInvalid(
-                "rerun-changed is for a run, and not an older checkpoint, from which all that follows runs anew"
+                "rerun-changed is for a run, and not an older checkpoint, from which all that follows runs again"
             )
 
     def refuse_answers(self, what: str) -> None:

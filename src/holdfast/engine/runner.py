@@ -214,7 +214,7 @@ class Runner:
             raise self._own_already(info.run)
         if takeover or info.status != RunStatus.RUNNING or not is_alive(info.owner, self._store):
             return
-        certain, hopeless = ", as far as can be told from here", "is known to be dead"
+        certain, hopeless = ", as far as this process can see", "is known to be dead"
         if is_here(info.owner):
             certain, hopeless = ", which is alive", "hangs for good"
         raise RunConflict(

@@ -171,7 +171,7 @@ class Saving:
             "run_id": self.run_id,
             "size": self.writer.last_size,
         }
-        # Told where it was marked: after the wave that it saves, before what follows.
+        # Reported where it was recorded: after the wave that it saves, before what follows.
         self._events.insert(self._mark_place, ("checkpoint.save", node, facts))
 
     def failed(self, error: StoreError) -> None:

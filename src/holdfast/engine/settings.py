@@ -17,7 +17,7 @@ from holdfast.journal.run_state import Pause as FoldedPause
 from holdfast.journal.run_state import RunState
 from holdfast.state.codec import Codec
 from holdfast.state.state import State
-from holdfast.values import RunStatus, moment
+from holdfast.values import RunStatus, utc_time
 
 DURABILITY = ("full", "process", "exit")
 ON_FAILURE = ("pause", "continue", "rollback")
@@ -205,6 +205,6 @@ def _public(pause: FoldedPause, codec: Codec) -> Pause:
         name=pause.name,
         prompt=pause.prompt,
         schema=codec.decode(pause.schema) if pause.schema else None,
-        since=moment(pause.since),
-        expires_at=None if pause.expires_at is None else moment(pause.expires_at),
+        since=utc_time(pause.since),
+        expires_at=None if pause.expires_at is None else utc_time(pause.expires_at),
     )

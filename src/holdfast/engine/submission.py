@@ -113,7 +113,7 @@ def requeue(
         command = open_message(journal, info, message, sealed=loaded.sealed)
         if command.kind not in STOPS:
             break
-        # Whoever wants it to go on knows that it was to stop before.
+        # A caller that wants it to go on knows that it was to stop before.
         writer.record(Commanded(message.number, command.kind, STALE, command.by, command.reason))
     for record in found:
         writer.record(record)

@@ -188,7 +188,7 @@ def _tell_once(run_id: str, how: str) -> None:
 
 
 class Ending:
-    """The end of one execution, recorded and told to observers. Why it failed is left in `failure`."""
+    """The end of one execution, recorded and reported to observers. Why it failed is left in `failure`."""
 
     def __init__(self, saving: Saving, gates: Gates, results: Results, inbox: Inbox) -> None:
         self._saving, self._gates, self._results, self._inbox = saving, gates, results, inbox

@@ -357,7 +357,7 @@ class Graph:
 
 
 def base_name(name: str) -> str:
-    """Return the step that a node belongs to: `outer/publish` for its helper `outer:flow/publish:item`."""
+    """Return the step that a node belongs to: `outer/publish` for its helper `outer:workflow/publish:item`."""
     if ":" not in name:
         return name
     return "/".join(part.partition(":")[0] or part for part in name.split("/"))

@@ -58,7 +58,7 @@ _ENDS = {
 KINDS = ("start", "resume", "edit", "wave", "migration", *_ENDS.values(), "fork", "rollback", "promotion")
 """What a checkpoint is named for, the most telling last."""
 
-_TOLD = (
+_SHOWN = (
     Confirmed,
     Forked,
     GraphChanged,
@@ -176,10 +176,10 @@ class _Stretch:
                 self.kinds.add("rollback" if record.is_of(self.run_id) else "promotion")
             case Resumed():
                 self.kinds.add("resume")
-        if self._is_told(record):
+        if self._is_shown(record):
             self.events += texts_of(record, self.run_id)
 
-    def _is_told(self, record: Record) -> bool:
+    def _is_shown(self, record: Record) -> bool:
         match record:
             case StepFailed():
                 return record.retry_at is None
@@ -191,7 +191,7 @@ class _Stretch:
                 return bool(record.refused)
             case Described():
                 return "start" not in self.kinds  # The run itself tells where it began.
-        return isinstance(record, _TOLD)
+        return isinstance(record, _SHOWN)
 
     def _count(self, kind: str, frame: str, ops: Iterable[Op]) -> None:
         if kind:

@@ -25,7 +25,7 @@ from holdfast.state import standard_types as budget
 from holdfast.state.codec import Codec, Unknown
 from holdfast.state.standard_types import Allowance
 from holdfast.state.state import State
-from holdfast.values import moment
+from holdfast.values import utc_time
 
 MAX_DEPTH = 60
 """Containers nested deeper than this are named, not shown."""
@@ -109,7 +109,7 @@ def pairs_of(value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
 
 def when(at: float) -> dt.datetime:
     """Return a time of the journal, in UTC."""
-    return moment(at)
+    return utc_time(at)
 
 
 def iso(at: dt.datetime | None) -> str | None:

@@ -68,7 +68,7 @@ def groups_of(outline: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Return the steps of every group, by its name."""
     nodes = outline.get("nodes", {})
     groups = {name for name in nodes if f"{name}:done" in nodes}
-    groups -= {name for name in groups if f"{name}:item" in nodes or f"{name}:flow" in nodes}
+    groups -= {name for name in groups if f"{name}:item" in nodes or f"{name}:workflow" in nodes}
     found: dict[str, list[str]] = {}
     for name, targets in outline.get("routes", ()) if groups else ():
         if name in groups:
@@ -279,7 +279,7 @@ class PauseView(View):
 
     @property
     def command(self) -> str:
-        """The command that answers it, something like `<text>` standing for the answer."""
+        """The command that answers it, with a placeholder such as `<text>` for the answer."""
         run = shlex.quote(self.run_id)
         if self.is_gate or self.is_wait:
             return resume_call(self.run_id) if self.is_of_program else f"holdfast resume {run}"
@@ -481,7 +481,7 @@ class RunView(View):
     """A run: its facts, its steps, its pauses, its state and its result."""
 
     JSON: ClassVar[str] = (
-        "*line owner=line.owner flow=file parent=fork provenance=foreign inputs! output! steps steps_done "
+        "*line owner=line.owner workflow_file=file parent=fork provenance=foreign inputs! output! steps steps_done "
         "items_done=done.items seconds pauses ledger checkpoints checkpoint_id bytes=size commands_refused "
         "refusals=refused facts! remarks error=fault"
     )
@@ -534,7 +534,7 @@ class RunView(View):
     @property
     def visible_state(self) -> Mapping[str, Any]:
         """The state; of a workflow file without what its helper nodes keep. See `Unread` for what is too much."""
-        if self.flow is None:
+        if self.workflow_file is None:
             return self.state
         return {key: self._read(key) for key in self.state if ":" not in key}
 
@@ -547,9 +547,9 @@ class RunView(View):
             return self.state[key]
 
     @property
-    def flow(self) -> Mapping[str, Any] | None:
+    def workflow_file(self) -> Mapping[str, Any] | None:
         """The workflow file it was started with: path, digest, source, base; `None` for a Python graph."""
-        found = self.config.get("flow")
+        found = self.config.get("workflow_file")
         return found if isinstance(found, Mapping) else None
 
     @property
@@ -560,11 +560,11 @@ class RunView(View):
     @property
     def output(self) -> Any:
         """What it resulted in: a workflow file's output; of a Python graph the final state. Else `None`."""
-        if self.flow is not None and "last" in self.outline:
+        if self.workflow_file is not None and "last" in self.outline:
             return self._read("output")
         if self.line.status != RunStatus.COMPLETED:
             return None
-        if self.flow is None:
+        if self.workflow_file is None:
             return dict(pairs_of(self.state))
         name = origin_of(self.state).checkpoint_node.partition(":")[0]
         return read_or_unread(lambda: step_output(self.state, name, members_of(self.outline, name)))
@@ -576,7 +576,11 @@ class RunView(View):
     @property
     def file(self) -> dict[str, Any] | None:
         """The path and the digest of its workflow file."""
-        return None if self.flow is None else {key: self.flow.get(key) for key in ("path", "digest")}
+        return (
+            None
+            if self.workflow_file is None
+            else {key: self.workflow_file.get(key) for key in ("path", "digest")}
+        )
 
     @property
     def fork(self) -> dict[str, Any] | None:

@@ -168,7 +168,7 @@ def run_view(
     # What is read first is read whatever the rest needs: what the run is, what it waits for, its inputs, its output.
     config = _config(run, codec)
     pauses, facts = _pauses(info, run, codec, config), read_environment(run.facts, codec)
-    is_file = isinstance(config.get("flow"), Mapping)
+    is_file = isinstance(config.get("workflow_file"), Mapping)
     inputs = _inputs(state) if is_file else state_view(advance({}, initial), codec, run_id, ident, "", 0.0)
     if is_file:
         read_or_unread(lambda: state.get("output"))
@@ -243,7 +243,7 @@ def _fault(run: RunState) -> FaultView | None:
 def _pauses(
     info: RunInfo, run: RunState, codec: ViewCodec, config: Mapping[str, Any]
 ) -> tuple[PauseView, ...]:
-    is_of_program = not info.queue and "flow" not in config
+    is_of_program = not info.queue and "workflow_file" not in config
     return mark_shared_names([_pause(info, pause, is_of_program, codec) for pause in run.pauses.values()])
 
 

@@ -161,7 +161,7 @@ class Nested:
     def enter(self, state: State) -> str:
         """Return what follows the first node."""
         runs = self._outer.status(state, self.step.name) == "running"
-        return f"{self.step.name}:{'flow' if runs else 'done'}"
+        return f"{self.step.name}:{'workflow' if runs else 'done'}"
 
     def done(self, state: State) -> dict[str, Any] | None:
         """Run the step's last node; a failure that ended the other workflow early is one of this step."""
@@ -482,8 +482,9 @@ class _Compiler:
             self._graph.add_node(items.item_node, compiled.graph, max_parallel=limit, on_skip=skipped)
             self._surround(items, goes_on)
             return
-        flow, done, stand_in = f"{step.name}:flow", f"{step.name}:done", self._stand_in(nested.work, goes_on)
-        self._take_in(step.name, flow, compiled)
+        sub_graph, done = f"{step.name}:workflow", f"{step.name}:done"
+        stand_in = self._stand_in(nested.work, goes_on)
+        self._take_in(step.name, sub_graph, compiled)
         skipped, broken_off = nested.work.skipped, nested.work.broken_off
         self._graph.add_node(
             step.name,
@@ -493,10 +494,10 @@ class _Compiler:
             on_error=stand_in,
             on_skip=skipped,
         )
-        self._fan_out(step.name, nested.enter, [flow, done])
-        self._graph.add_node(flow, compiled.graph, on_skip=broken_off)
+        self._fan_out(step.name, nested.enter, [sub_graph, done])
+        self._graph.add_node(sub_graph, compiled.graph, on_skip=broken_off)
         self._graph.add_node(done, nested.done, version="done", on_error=stand_in, on_skip=broken_off)
-        self._graph.add_edge(flow, done)
+        self._graph.add_edge(sub_graph, done)
         self._result.last[step.name] = done
 
     def _fan_out(self, name: str, choose: Callable[..., Any], targets: list[str]) -> None:

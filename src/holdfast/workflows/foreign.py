@@ -89,8 +89,12 @@ def source_lines(config: Mapping[str, Any], inbox: Sequence[Mapping[str, Any]] =
     Workflow files are shown as they are read, not as they look: without comments, with escapes and folded lines
     resolved, and with the texts of the files that they include.
     """
-    saved = config.get("flow")
-    rest = {key: value for key, value in config.items() if key != "flow" or not isinstance(value, Mapping)}
+    saved = config.get("workflow_file")
+    rest = {
+        key: value
+        for key, value in config.items()
+        if key != "workflow_file" or not isinstance(value, Mapping)
+    }
     lines = list(_file_lines(saved)) if isinstance(saved, Mapping) else []
     lines += tree_lines({"options": rest}) if rest else []
     lines += tree_lines({"commands that wait in its inbox": list(inbox)}) if inbox else []

@@ -233,12 +233,12 @@ def _around(nodes: Nodes, names: Sequence[str]) -> tuple[Nodes, str, str]:
     """Return the nodes of a sub-workflow, the key of the step that it is, and the key that holds its inputs."""
     shared = holder = ""
     for name in names:
-        flow, each = nodes.get(f"{name}:flow"), nodes.get(f"{name}:item", {})
-        inner = flow if flow is not None else each
+        inner_node, each = nodes.get(f"{name}:workflow"), nodes.get(f"{name}:item", {})
+        inner = inner_node if inner_node is not None else each
         if "graph" not in inner:
             raise CommandRefused(f"there is no sub-workflow {name!r}{suggestion(name, nodes)}")
         shared = f"{shared}/{name}" if shared else name
-        holder = shared if flow is not None else f"{shared}:each"
+        holder = shared if inner_node is not None else f"{shared}:each"
         nodes = inner["graph"]["nodes"]
     return nodes, shared, holder
 
@@ -246,7 +246,7 @@ def _around(nodes: Nodes, names: Sequence[str]) -> tuple[Nodes, str, str]:
 def _check_output(nodes: Nodes, name: str) -> None:
     if name not in nodes or ":" in name:
         raise CommandRefused(f"there is no step {name!r}{suggestion(name, nodes)}")
-    if f"{name}:done" in nodes and f"{name}:flow" not in nodes:
+    if f"{name}:done" in nodes and f"{name}:workflow" not in nodes:
         raise CommandRefused(f"the output of {name!r} is put together from others; change those")
 
 

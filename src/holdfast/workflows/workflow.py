@@ -214,7 +214,7 @@ def workflow_of_run(
     `file` says where its file is if it was moved. Of files that are gone, sub-workflows included, what the run
     saved is taken; with `prefer="saved"`, for a run from outside say, nothing else is, whatever files are there.
     """
-    environment, saved = os.environ if env is None else env, config.get("flow")
+    environment, saved = os.environ if env is None else env, config.get("workflow_file")
     if file is not None:
         return load_workflow(file, env=environment)
     check_config(config)
@@ -257,7 +257,7 @@ class Workflow:
     def config(self) -> dict[str, Any]:
         """What a run remembers of its workflow file and its sub-workflows: it can be resumed by its id alone."""
         return {
-            "flow": {
+            "workflow_file": {
                 "path": str(self.path.resolve()),
                 "digest": self.digest,
                 "source": self._source.text,

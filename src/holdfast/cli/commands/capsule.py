@@ -265,7 +265,7 @@ def _effects_json(effects: Sequence[Effect]) -> list[dict[str, str]]:
 
 
 def _print_import(session: Session, imported: ImportedRun, url: str) -> None:
-    effects = [] if imported.flow is None else effects_of(imported.flow)
+    effects = [] if imported.workflow_file is None else effects_of(imported.workflow_file)
     _print_notes(imported.notes)
     signed = f"signed by {imported.signed_by}" if imported.signed_by else "signed by nobody"
     text = f"run {imported.run} of {imported.workflow} ({imported.status}) {imported.outcome}: "
@@ -273,7 +273,7 @@ def _print_import(session: Session, imported: ImportedRun, url: str) -> None:
         {**imported.as_json(), "effects": _effects_json(effects), "store": url},
         f"{text}{imported.entries} new entries, {signed}",
     )
-    if not session.as_json and imported.flow is not None and imported.status != RunStatus.COMPLETED:
+    if not session.as_json and imported.workflow_file is not None and imported.status != RunStatus.COMPLETED:
         click.echo(warning_of(effects))
         if not imported.is_confirmed:
             click.echo("its first resume shows its complete definition, and has to be confirmed")
@@ -281,8 +281,8 @@ def _print_import(session: Session, imported: ImportedRun, url: str) -> None:
 
 
 def _print_capsule(session: Session, info: CapsuleInfo, file: Path) -> None:
-    effects = [] if info.flow is None else effects_of(info.flow)
-    reads = [] if info.flow is None else reads_of(info.flow)
+    effects = [] if info.workflow_file is None else effects_of(info.workflow_file)
+    reads = [] if info.workflow_file is None else reads_of(info.workflow_file)
     if session.as_json:
         print_json({**info.as_json(), "effects": _effects_json(effects), "reads": reads, "file": str(file)})
         return
@@ -301,7 +301,7 @@ def _print_capsule(session: Session, info: CapsuleInfo, file: Path) -> None:
         click.echo(f"… and {len(info.steps) - MOST_STEPS} more")
     if info.is_read:
         no_code = "no code is in it: it can be resumed only by the Python program that has its workflow"
-        click.echo(f"\n{no_code if info.flow is None else warning_of(effects)}")
+        click.echo(f"\n{no_code if info.workflow_file is None else warning_of(effects)}")
         print_source(info.config, info.inbox, effects, reads)
     for note in info.notes:
         click.echo(f"note: {one_line(note, 500)}")
@@ -333,7 +333,7 @@ def _facts(info: CapsuleInfo) -> list[tuple[str, str]]:
 def _secrecy(info: CapsuleInfo) -> str:
     if info.encrypted or info.sealed:
         return "encrypted" if info.encrypted else "its journal is encrypted with the key of a store"
-    return "not encrypted: inputs, prompts and results can be read by whoever has it"
+    return "not encrypted: inputs, prompts and results can be read by anybody who has it"
 
 
 def _used(ledger: Any) -> str:

@@ -87,16 +87,16 @@ def _next_command(session: Session, info: RunInfo, left: list[str]) -> str:
 
 def _print_receipt(session: Session, receipt: control.Receipt) -> int:
     what = f"the answer to {', '.join(receipt.names)}" if receipt.names else "the answer"
-    told = f"{what} of run {receipt.run_id}"
+    text = f"{what} of run {receipt.run_id}"
     refused = receipt.status == "refused"
     if refused:
-        told += f" is refused: {receipt.reason}"
+        text += f" is refused: {receipt.reason}"
     elif receipt.status == "waiting":
         later = command_line("answer", receipt.handle, store=session.url())
-        told += f" is waiting; ask again with: {later} --status"
+        text += f" is waiting; ask again with: {later} --status"
     else:
-        told += " is applied"
-    session.print(receipt, told, err=refused)
+        text += " is applied"
+    session.print(receipt, text, err=refused)
     return 1 if refused else 0
 
 
@@ -155,8 +155,8 @@ def _stop(session: Session, run: str, what: str, reason: str, by: str | None) ->
     stop = control.pause if what == "pause" else control.cancel
     status = str(stop(session.journal, run_id, reason, by=by or me()))
     asked = f"is asked to {'stop' if what == 'cancel' else what}; it will soon"
-    told = asked if status == "running" else f"is {status}"
-    session.print({"run_id": run_id, "status": status, "asked": what}, f"run {run_id} {told}")
+    text = asked if status == "running" else f"is {status}"
+    session.print({"run_id": run_id, "status": status, "asked": what}, f"run {run_id} {text}")
 
 
 @command(RUN, YES, STORE, JSON)

@@ -122,7 +122,7 @@ def _prepared(
     info, journal = found.info, session.journal
     config = config_of(journal, info)
     is_changed = bool(pairs) or as_node is not None
-    if "flow" not in config and (go_on or is_changed):
+    if "workflow_file" not in config and (go_on or is_changed):
         update = ", update={…}" if pairs else ""
         node = f", as_node={as_node!r}" if as_node is not None else ""
         raise click.UsageError(

@@ -219,7 +219,7 @@ class Steering:
         self._session, self._reason, self._by = session, reason, by or me()
         self._info = session.unfinished_run(run)
         config = config_of(session.journal, self._info)
-        self._is_of_file = "flow" in config
+        self._is_of_file = "workflow_file" in config
         self._workflow = self._read_workflow(config) if self._is_of_file else None
         self._owned = has_owner(session.store, self._info)
         self._app = self._open()

@@ -51,7 +51,7 @@ from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
         help="Lease timeout before another worker takes over; PostgreSQL only, by default 15.",
     ),
     number(
-        "--grace", 0.0, "SECONDS", "How long steps may take to finish when the worker is told to stop.", 30.0
+        "--grace", 0.0, "SECONDS", "How long steps may take to finish when the worker is asked to stop.", 30.0
     ),
     number(
         "--idle-timeout",
@@ -79,13 +79,13 @@ def worker(
     until_idle: bool,
     name: str | None,
 ) -> None:
-    """Execute the runs that were submitted to a store, until it is told to stop.
+    """Execute the runs that were submitted to a store, until it is asked to stop.
 
     Any number of workers may share a store; on PostgreSQL on any number of machines. Each run is executed by one at
     a time, and the runs of a worker that dies are resumed by another. SIGTERM and Ctrl+C let the steps under way
     finish and release the runs; a second one stops at once.
 
-    Trust: without --workflow and --app a worker executes the workflows that runs carry with them, so whoever may write
+    Trust: without --workflow and --app a worker executes the workflows that runs carry with them, so who may write
     to the store may run commands here. With --workflow it executes runs of those workflow files only, and --app imports
     a program that you name; what runs carry with them is then never executed. A run of a Python program needs a worker
     with --app; keep such runs in a queue of their own if other workers share the store.
@@ -155,17 +155,17 @@ class Secrets:
     """The secrets of all workflows that were opened, to be scrubbed from all output."""
 
     def __init__(self) -> None:
-        self._flows: dict[int, Workflow] = {}
+        self._workflows: dict[int, Workflow] = {}
 
     def keep(self, workflow: Workflow) -> None:
         """Scrub the secrets of this workflow, too."""
-        if len(self._flows) >= _KEPT:
-            self._flows.pop(next(iter(self._flows)))
-        self._flows[id(workflow)] = workflow
+        if len(self._workflows) >= _KEPT:
+            self._workflows.pop(next(iter(self._workflows)))
+        self._workflows[id(workflow)] = workflow
 
     def scrub(self, value: Any) -> Any:
         """Return a value without secrets."""
-        for workflow in list(self._flows.values()):
+        for workflow in list(self._workflows.values()):
             value = workflow.scrub(value)
         return value
 
@@ -194,7 +194,7 @@ def _opener(workflow: Workflow | None, secrets: Secrets) -> Opener:
 
 
 def _carried(config: Mapping[str, Any]) -> Workflow:
-    if "flow" not in config:
+    if "workflow_file" not in config:
         raise UnknownWorkflow(
             "this run is one of a Python program and carries no workflow with it; start a worker that knows the "
             "program: holdfast worker --app MODULE:ATTRIBUTE"

@@ -47,7 +47,7 @@ def validate(session: Session, workflows: tuple[Path, ...], strict: bool) -> int
 
     \b
     Example:
-      holdfast validate flows/*.yaml --strict
+      holdfast validate workflows/*.yaml --strict
     """
     reports = [_checked(path) for path in workflows]
     bad = [report for report in reports if report["problems"] or (strict and report["warnings"])]
@@ -92,8 +92,8 @@ def workflow() -> None:
 
     \b
     Example:
-      holdfast workflow inspect flow.yaml
-      holdfast workflow draw flow.yaml > flow.mmd
+      holdfast workflow inspect report.yaml
+      holdfast workflow draw report.yaml > report.mmd
     """
 
 
@@ -107,7 +107,7 @@ def inspect(session: Session, target: str) -> None:
 
     \b
     Example:
-      holdfast workflow inspect flow.yaml
+      holdfast workflow inspect report.yaml
     """
     outline, kinds = _outline(session, target)
     session.print(_described(outline, kinds), f"{outline['name']}: {count(len(outline['nodes']), 'step')}")
@@ -133,8 +133,8 @@ def draw(session: Session, target: str, form: str) -> None:
 
     \b
     Example:
-      holdfast workflow draw flow.yaml > flow.mmd
-      holdfast workflow draw flow.yaml --format dot | dot -Tsvg > flow.svg
+      holdfast workflow draw report.yaml > report.mmd
+      holdfast workflow draw report.yaml --format dot | dot -Tsvg > report.svg
     """
     outline, _ = _outline(session, target)
     click.echo(dot(outline) if form == "dot" else mermaid(outline), nl=False)
@@ -148,7 +148,7 @@ def _outline(session: Session, target: str) -> tuple[dict[str, Any], dict[str, s
     view = run_view(session.journal, session.run(target).run, is_alive=liveness(session.store))
     if not view.outline:
         raise click.BadParameter(f"run {view.run_id!r} has no graph: its state was saved by hand")
-    return folded(view.outline, of_file=view.flow is not None), {}
+    return folded(view.outline, of_file=view.workflow_file is not None), {}
 
 
 def _outline_of_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

@@ -23,7 +23,7 @@ from holdfast.cli.render import clock, duration, json_text, local_time, one_line
 from holdfast.errors import StoreError
 from holdfast.events import Event, MultiObserver, Observer
 from holdfast.threads import started
-from holdfast.values import moment as time_of
+from holdfast.values import utc_time
 from holdfast.views.plain import plain
 
 if TYPE_CHECKING:
@@ -436,7 +436,7 @@ class WorkerLines:
     def tell(self, event: WorkerEvent) -> None:
         """Write what became of a run."""
         text = explain(str(self._scrub(event.text)), event.remedies, self._where, detach=True)
-        due = None if event.due_at is None else time_of(event.due_at)
+        due = None if event.due_at is None else utc_time(event.due_at)
         facts = {"run_id": event.run, "workflow": event.workflow, "queue": event.queue, "text": text}
         self._write(
             f"{event.run} {event.workflow}: {_result(event.kind, text, due)}",

@@ -80,7 +80,7 @@ def _group(outline: Mapping[str, Any], name: str, members: tuple[str, ...]) -> d
     """Return the members of a group as a graph of its own: all side by side."""
     nodes: dict[str, Any] = {}
     for member in members:
-        inner = [outline["nodes"].get(node, {}) for node in (f"{member}:flow", f"{member}:item", member)]
+        inner = [outline["nodes"].get(node, {}) for node in (f"{member}:workflow", f"{member}:item", member)]
         graphs = [node["graph"] for node in inner if "graph" in node]
         nodes[member] = {"graph": folded(graphs[0], of_file=True)} if graphs else {}
     edges = [[START, member, "", False] for member in members]

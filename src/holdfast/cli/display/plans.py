@@ -114,9 +114,9 @@ def _amount(seconds: float, cost: float | None) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, str, str]]) -> list[str]:
-    told = [(name, _WORDS.get(what, what), reason) for name, what, reason in rows]
-    widths = [max((len(row[column]) for row in told), default=0) for column in (0, 1)]
-    return [f"  {name:<{widths[0]}}  {what:<{widths[1]}}  {reason}" for name, what, reason in told]
+    shown = [(name, _WORDS.get(what, what), reason) for name, what, reason in rows]
+    widths = [max((len(row[column]) for row in shown), default=0) for column in (0, 1)]
+    return [f"  {name:<{widths[0]}}  {what:<{widths[1]}}  {reason}" for name, what, reason in shown]
 
 
 def resume_plan(app: App, run_id: str, plan: ResumePlan, if_interrupted: str | None) -> PlanView:

@@ -60,12 +60,12 @@ def _print_next_command(view: RunView, url: str, held: str | None) -> None:
     answered = line.status == RunStatus.PAUSED and not view.pauses
     stopped = line.status in (RunStatus.FAILED, RunStatus.INTERRUPTED, RunStatus.CANCELLED)
     if view.fault is not None and view.fault.type == "StepInterrupted":
-        ways = doubt_lines(view.run_id, url, in_program=view.flow is None)
+        ways = doubt_lines(view.run_id, url, in_program=view.workflow_file is None)
         print_block("find out whether it took effect, then resume with one of:", "\n".join(ways))
     elif held is not None:
         click.echo(f"\nlet workers try again: {resume_line(view.run_id, url, line.queue)}")
     elif lost or answered or stopped:
-        of_program = view.flow is None and not line.queue
+        of_program = view.workflow_file is None and not line.queue
         click.echo(f"\nresume with: {resume_line(view.run_id, url, line.queue, is_of_program=of_program)}")
 
 
@@ -82,7 +82,7 @@ def _print_remark(said: RemarkView) -> None:
 
 
 def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
-    line, source, fault = view.line, view.flow or {}, view.fault
+    line, source, fault = view.line, view.workflow_file or {}, view.fault
     file = f"{source['path']} ({str(source.get('digest'))[:12]})" if source.get("path") else ""
     place = f"{fault.step}: " if fault is not None and fault.step else ""
     newest = view.checkpoint_id or "none"

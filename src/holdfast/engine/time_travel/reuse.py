@@ -27,7 +27,7 @@ from holdfast.views.projection import FinishedStep, Projection, node_outline, pr
 
 logger = logging.getLogger("holdfast")
 
-_OF_A_FILE = ("flow", "run", "replanned")
+_OF_A_FILE = ("workflow_file", "run", "replanned")
 """What the config of a run of a workflow file holds for a resume, and not for its steps."""
 
 
@@ -123,7 +123,7 @@ class ReusableSteps:
         if {"config", "ctx"} & {*node.wants, *node.named} and not self._is_same_config(seen.config):
             return False
         frame, wanted = self._run.frames[step.frame], {*node.wants, *node.named}
-        # Whoever answered may have looked at anything.
+        # A person who answered may have looked at anything.
         saw_all = found.asked or (bool(found.record.origin) and "ctx" in wanted)
         return all(
             self._equality.holds((frame.path, key), frame.cells.get(key), seen.cells.get(key))
@@ -158,8 +158,8 @@ class ReusableSteps:
 
 def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a run's config its steps may go by: not its tags, by which people find it, nor where its file is."""
-    flow = config.get("flow")
-    of_file = _OF_A_FILE if isinstance(flow, Mapping) and "path" in flow else ()
+    saved = config.get("workflow_file")
+    of_file = _OF_A_FILE if isinstance(saved, Mapping) and "path" in saved else ()
     return {key: value for key, value in config.items() if key != "tags" and key not in of_file}
 
 
@@ -304,5 +304,5 @@ class ReuseSource:
 
     def config(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
         """The config of the new run: that of the source, with what is given laid over it; that of a file is whole."""
-        saved = self.past.run.config if "flow" not in (given or {}) else b""
+        saved = self.past.run.config if "workflow_file" not in (given or {}) else b""
         return {**(self.settings.codec.decode(saved) if saved else {}), **(given or {})}

@@ -363,7 +363,7 @@ _TIMEOUT = 30.0
 class LeasesContract(Opening):
     """For a store that tells by its own clock whether an owner is alive; mix it in beside `StoreContract`."""
 
-    def test_a_lease_is_one_name_that_lives_while_its_store_is_open(
+    def test_a_lease_is_one_name_that_is_valid_while_its_store_is_open(
         self, store: Store, reopen: Reopen
     ) -> None:
         """`lease` answers the same name every time; other processes see it live, and gone when its store is

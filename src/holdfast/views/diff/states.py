@@ -136,7 +136,7 @@ def state_difference(
     allowance = allowance or Allowance()
     mine, theirs = one.run.root.cells, other.run.root.cells
     every = list(dict.fromkeys((*mine, *theirs)))
-    wanted = _wanted(every, keys, hide=_is_flow(one.run, allowance) or _is_flow(other.run, allowance))
+    wanted = _wanted(every, keys, hide=_is_of_file(one.run, allowance) or _is_of_file(other.run, allowance))
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     changed: dict[str, Change] = {}
@@ -182,9 +182,9 @@ def _wanted(every: Sequence[str], keys: Sequence[str], *, hide: bool) -> list[st
     return [key for key in every if not hide or ":" not in key]
 
 
-def _is_flow(run: RunState, allowance: Allowance) -> bool:
+def _is_of_file(run: RunState, allowance: Allowance) -> bool:
     config = PLAIN_CODEC.decode(run.config) if run.config and allowance.takes(run.config) else {}
-    return isinstance(config, Mapping) and isinstance(config.get("flow"), Mapping)
+    return isinstance(config, Mapping) and isinstance(config.get("workflow_file"), Mapping)
 
 
 def _is_stored_alike(one: Slot, other: Slot) -> bool:
