@@ -117,3 +117,14 @@ def test_an_observer_that_wants_little_is_told_the_same_on_the_short_path() -> N
     app.invoke({"n": 0}, observer=CallbackObserver(partial(listen, "long")))
 
     assert told["short"] == told["long"] and len(told["short"]) > 10
+
+
+def test_a_command_that_a_step_saw_is_applied_before_the_next_step() -> None:
+    def first(state: Any, ctx: Any) -> dict[str, Any]:
+        app.edit("r", {"n": 40})
+        assert not ctx.cancelled  # That looks into the inbox.
+        return {"log": ["first"]}
+
+    app = chain(first, step, step).compile(store="memory://")
+
+    assert app.invoke({"n": 0}, run_id="r").state["log"] == ["first", "at 40", "at 41"]
