@@ -308,7 +308,7 @@ def test_every_template_is_valid_and_runs(call: Call, tmp_path: Path, template: 
     assert (
         ran.json["output"]
         == {
-            "chain": {"greeting": "HELLO, WORLD!", "letters": 13},
+            "chain": {"greeting": "HELLO, WORLD!", "length": 13},
             "loop": "128 after 7 times",
             "dag": "9 words on 2 lines",
             "for-each": {"greetings": ["Hello, Ada!", "Hello, Grace!", "Hello, Edsger!"], "failures": {}},

@@ -12,7 +12,7 @@ from holdfast.errors import StateInvalid
 from holdfast.fleet import Worker
 from holdfast.stores.base import Store
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.values import moment
+from holdfast.values import utc_time
 
 
 @pytest.mark.parametrize("length", [1e12, float("inf"), float("nan"), dt.timedelta.max])
@@ -29,8 +29,8 @@ def test_nobody_sleeps_for_more_than_a_hundred_years(memory: Store, length: Any)
 
 @pytest.mark.parametrize("at", [1e12, 1e300, float("inf")])
 def test_times_beyond_the_calendar_are_shown_as_its_end(at: float) -> None:
-    assert moment(at).year == 9999 and moment(at).astimezone(dt.timezone(dt.timedelta(hours=14)))
-    assert moment(0.5) == dt.datetime(1970, 1, 1, 0, 0, 0, 500_000, dt.UTC)
+    assert utc_time(at).year == 9999 and utc_time(at).astimezone(dt.timezone(dt.timedelta(hours=14)))
+    assert utc_time(0.5) == dt.datetime(1970, 1, 1, 0, 0, 0, 500_000, dt.UTC)
 
 
 @pytest.mark.parametrize("store_url", ["memory", "postgres"], indirect=True)
