@@ -410,7 +410,6 @@ def test_any_number_of_questions_is_answered() -> None:
 # What is left behind.
 
 
-@pytest.mark.xfail(reason="an interrupt in the undisturbed run may be reported as a failure", strict=False)
 def test_ctrl_c_ends_the_test_and_not_only_a_life(tmp_path: Path) -> None:
     program = tmp_path / "stopped.py"
     program.write_text(

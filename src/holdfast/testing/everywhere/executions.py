@@ -188,8 +188,8 @@ def within(seconds: float, call: Callable[[], Result], give_up: Callable[[], obj
 
     context = contextvars.copy_context()
     thread = threading.Thread(target=context.run, args=(work,), name="holdfast-execution", daemon=True)
-    thread.start()
     try:
+        thread.start()
         return future.result(seconds)
     except concurrent.futures.TimeoutError:
         if future.done():
