@@ -88,8 +88,10 @@ def test_where_no_connection_can_be_opened_a_call_says_so_and_can_be_resumed(pos
     assert told["status"] == "completed" or (told["clear"] and "Too many open files" in told["message"])
 
 
-@pytest.mark.xfail(reason="with three descriptors it may end without an error", strict=False)
-@pytest.mark.parametrize("spare", [2, 3, 4])
+ENDS_QUIETLY = pytest.mark.xfail(reason="it may end without an error and leave its run queued", strict=False)
+
+
+@pytest.mark.parametrize("spare", [2, pytest.param(3, marks=ENDS_QUIETLY), 4])
 def test_a_worker_without_descriptors_ends_after_a_few_tries_and_leaves_its_runs(
     tmp_path: Path, spare: int
 ) -> None:
