@@ -165,7 +165,7 @@ def test_a_fork_whose_parent_is_gone_is_damaged_unless_it_has_a_snapshot_of_its_
 
     (damaged,) = check_store(memory).damaged
     assert "that run is gone" in str(damaged.damages[0]) and damaged.intact is None
-    assert "restore a backup" in damaged.remedy
+    assert "restore it from a backup, or delete it" in damaged.remedy
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,28 @@ def test_repair_needs_a_yes_where_nobody_can_be_asked(call: Call, damaged: None)
     }
 
 
+def test_a_run_that_cannot_be_read_at_all_stays_damaged_after_a_repair(call: Call, damaged: None) -> None:
+    store = open_store(URL)
+    damage_entry(store, "broken-run", 1)
+    store.close()
+
+    done = call("store", "fsck", "--repair", "--yes", "--json")
+
+    assert done.code == 1 and done.json["fine"] is False
+    (run,) = (run for run in done.json["runs"] if not run["fine"])
+    assert run["repaired_as"] is None and run["intact"] is None and run["status"] == "damaged"
+    assert run["remedy"] == "nothing of it can be read; restore it from a backup, or delete it"
+    (repair,) = done.json["repair"]["runs"]
+    assert repair["new_run_id"] is None and "nothing of it can be read" in repair["refused"]
+    for words in ((), ("--repair", "--yes")):
+        again = call("store", "fsck", *words)
+        assert again.code == 1 and "unreadable run broken-run (workflow graph, damaged)" in again.out
+        assert "remedy: nothing of it can be read; restore it from a backup, or delete it" in again.out
+        assert "1 run fine, 1 run damaged" in again.out and "repaired run" not in again.out
+    assert "not repaired: run broken-run: nothing of it can be read" in again.err
+    assert call("delete", "broken-run", "--yes").code == 0 and call("store", "fsck").code == 0
+
+
 def test_on_a_terminal_it_asks_first(tmp_path: Path, damaged: None) -> None:
     session = Session(tmp_path, "store", "fsck", "--repair")
     session.expect("Repair 1 run of sqlite")

@@ -274,14 +274,15 @@ def test_keys_and_stray_files_of_a_file_store_are_righted(tmp_path: Path) -> Non
     store.close()
 
 
-def test_what_cannot_be_saved_at_all_is_set_aside_too(memory: Store) -> None:
+def test_what_cannot_be_read_at_all_is_not_repaired_and_not_executed(memory: Store) -> None:
     made(memory)
     damage_entry(memory, "r", 1)
 
-    repair = repair_run(memory, "r")
+    with pytest.raises(CorruptJournal, match="nothing of it can be read"):
+        repair_run(memory, "r")
 
-    assert repair.new_run is None and memory.runs(run="r")[0].status == "damaged"
-    assert check_store(memory).is_fine and repair_store(memory).did_nothing
+    assert memory.runs(run="r")[0].status == "damaged" and memory.runs(run="r")[0].tags == ("mine",)
+    assert not check_store(memory).is_fine and repair_store(memory).did_nothing
 
 
 def test_forks_of_a_damaged_run_stay_readable(memory: Store) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from holdfast.engine.owner import describe, has_owner
-from holdfast.errors import HoldfastError, Remedy, RunConflict, RunNotFound, problem_of
+from holdfast.errors import CorruptJournal, HoldfastError, Remedy, RunConflict, RunNotFound, StoreError
 from holdfast.integrity.check import Checked, RunCheck, check_run
-from holdfast.integrity.report import NOTHING, Part, Progress, Repair, RunReport, StoreRepair, Stretch
+from holdfast.integrity.report import UNREADABLE, Part, Progress, Repair, RunReport, StoreRepair, Stretch
 from holdfast.journal.checkpoint_ids import encode_mark, moved_mark, new_run_key
 from holdfast.journal.copying import add_snapshot
 from holdfast.journal.encoding import Track, decode_run
@@ -179,7 +179,7 @@ class Aside:
 
 
 def repair_run(store: Store, run: str, *, seal: Seal | None = None, aside: Path | None = None) -> Repair:
-    """Repair one run; raise `RunNotFound`, or `RunConflict` if it is being executed.
+    """Repair one run; raise `RunConflict` if it is being executed, `CorruptJournal` if nothing of it can be read.
 
     A damaged journal is left as it is, with the status `damaged`; a new run has what is intact of it and can be
     resumed. Damaged snapshots are written again, and facts are made to agree with the journal; the old bytes are
@@ -187,8 +187,8 @@ def repair_run(store: Store, run: str, *, seal: Seal | None = None, aside: Path 
     """
     done = repair_store(store, [run], seal=seal, aside=aside)
     repair = done.runs[0] if done.runs else Repair(run)
-    if repair.refused:
-        raise RunConflict(repair.refused)
+    if repair.error is not None:
+        raise repair.error
     return repair
 
 
@@ -229,16 +229,16 @@ class _RunRepair:
 
     def repair(self) -> Repair | None:
         """Repair the run; return what was done, `None` if there was nothing to do."""
-        refused: str | None = None
+        refused: HoldfastError | None = None
         try:
             checked = check_run(self._journal, self._inspector, self._run)
             if checked is None or checked.report.is_fine or checked.report.repaired_as:
                 return None
             self._repair(checked)
         except HoldfastError as error:
-            refused = problem_of(error)
+            refused = error
         except Exception as error:  # What is in a damaged store must not keep other runs from being repaired.
-            refused = f"{type(error).__name__}: {error}"
+            refused = StoreError(f"{type(error).__name__}: {error}")
         done = tuple(dict.fromkeys(self._done))
         return Repair(self._run, done, self._new_run, refused) if done or refused else None
 
@@ -250,7 +250,7 @@ class _RunRepair:
         if error is not None:
             raise error
         if check.sealed or (check.first_sealed and self._journal.seal is None):
-            raise HoldfastError(f"run {info.run!r} is encrypted; set HOLDFAST_KEY to its key to repair it")
+            raise RunConflict(f"run {info.run!r} is encrypted; set HOLDFAST_KEY to its key to repair it")
         if report.needs_new_run:
             self._write_new_run(check, report)
             return
@@ -266,7 +266,9 @@ class _RunRepair:
         info = check.corrected().info if check.seen.problem else check.info
         if report.intact is not None:
             self._new_run = NewRun(self._journal, self._inspector, info, report).write()
-        tags = (*info.tags, f"{REPAIRED_AS}{self._new_run or NOTHING}")
+        elif info.status == RunStatus.DAMAGED:
+            raise CorruptJournal(UNREADABLE, run=info.run)
+        tags = (*info.tags, f"{REPAIRED_AS}{self._new_run}") if self._new_run else info.tags
         damaged = RunStatus.DAMAGED.value
         facts = dataclasses.replace(info, status=damaged, owner="", queue="", due_at=None, tags=tags)
         try:
@@ -279,6 +281,8 @@ class _RunRepair:
         if self._new_run:
             self._done.append(f"run {self._new_run!r} has what is intact, and can be resumed")
         self._done.append("it stays as it is, with the status damaged")
+        if report.intact is None:
+            raise CorruptJournal(UNREADABLE, run=info.run)
 
     def _renew_snapshot(self, check: RunCheck, seq: int) -> None:
         """Write a snapshot again: it is only a cache while the journal reaches back."""

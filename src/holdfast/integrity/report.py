@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from holdfast.errors import HoldfastError, problem_of
 from holdfast.journal.checkpoint_ids import Checkpoint
 from holdfast.views.plain import View, iso
 
@@ -22,8 +23,7 @@ class Part(StrEnum):
     STORE = "store"
 
 
-NOTHING = "-"
-"""The name of the repaired run where nothing of a damaged run can be read."""
+UNREADABLE = "nothing of it can be read; restore it from a backup, or delete it"
 
 Progress = Callable[[int, int, str], None]
 """Is called with how many runs were checked, of how many, and which is next."""
@@ -83,6 +83,11 @@ class RunReport(View):
         return not self.damages
 
     @property
+    def is_unreadable(self) -> bool:
+        """Return whether nothing of the journal can be read."""
+        return self.needs_new_run and self.intact is None
+
+    @property
     def needs_new_run(self) -> bool:
         """Return whether only a new run can have what is intact: a part of the journal is lost, or out of reach."""
         return any(damage.part in (Part.JOURNAL, Part.STORE) for damage in self.damages)
@@ -90,21 +95,19 @@ class RunReport(View):
     @property
     def is_repairable(self) -> bool:
         """Return whether a repair would do something about the damage."""
-        return not (self.is_fine or self.repaired_as) and (not self.needs_new_run or self.intact is not None)
+        return not (self.is_fine or self.repaired_as) and not self.is_unreadable
 
     @property
     def remedy(self) -> str | None:
         """Return what can be done about the damage."""
         if self.is_fine:
             return None
-        if self.repaired_as == NOTHING:
-            return "nothing of it can be read; restore a backup, or delete it"
         if self.repaired_as:
             return f"run {self.repaired_as!r} has what could be read of it; delete this one when you miss nothing"
         if not self.needs_new_run:
             return "nothing of the run is lost: a repair restores it"
         if self.intact is None:
-            return "nothing of it can be read; restore a backup"
+            return UNREADABLE
         kept = "all of it" if self.intact.end >= self.head else f"what it had up to entry {self.intact.end}"
         return f"a repair writes a new run with {kept}"
 
@@ -149,7 +152,7 @@ class StoreReport(View):
 class Repair(View):
     """What was done about one run, in sentences. `new_run` has what was intact, if its journal was damaged.
 
-    `refused` says why nothing could be done.
+    `error` is why it is not repaired, and `refused` its text.
     """
 
     JSON = "run_id=run new_run_id=new_run done refused"
@@ -157,7 +160,11 @@ class Repair(View):
     run: str
     done: tuple[str, ...] = ()
     new_run: str | None = None
-    refused: str | None = None
+    error: HoldfastError | None = None
+
+    @property
+    def refused(self) -> str | None:
+        return None if self.error is None else problem_of(self.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,4 +178,4 @@ class StoreRepair(View):
 
     @property
     def did_nothing(self) -> bool:
-        return not self.medium and not self.runs
+        return not self.medium and not any(run.done for run in self.runs)

@@ -438,7 +438,8 @@ def _print_report(session: Session, report: StoreReport, done: StoreRepair | Non
 
 
 def _print_damaged(run: RunReport) -> None:
-    print_label(*(("repaired", PLAIN) if run.repaired_as else ("damaged", RED)))
+    label = "repaired" if run.repaired_as else "unreadable" if run.is_unreadable else "damaged"
+    print_label(label, PLAIN if run.repaired_as else RED)
     click.echo(f" run {one_line(run.run)} (workflow {one_line(run.workflow)}, {one_line(run.status)})")
     for damage in run.damages:
         click.echo(f"  {one_line(str(damage), _LONGEST)}")
