@@ -41,11 +41,11 @@ from holdfast.journal.writer import Writer
 from holdfast.state import standard_types as budget
 from holdfast.values import START, RunStatus
 from holdfast.workflows.workflow import load_workflow
-from tests.capsules.test_foreign import INNOCENT, paused_run, stranger, with_config
-from tests.cli.calling import call, start, until
+from tests.capsules.test_untrusted_runs import INNOCENT, paused_run, stranger, with_config
+from tests.cli.processes import call, start, until
 from tests.engine.test_policies import RecordingStore
 from tests.graphs import Log, chain
-from tests.integrity.damaging import damage_entry, sql
+from tests.integrity.damage import damage_entry, sql
 
 SOURCE = Path(holdfast.__file__).parent
 _GROUPED = (
@@ -65,14 +65,14 @@ CURES: dict[tuple[str, str], Cure] = {}
 """By the module of a message and the call or command that it names: a story in which that is followed."""
 
 ELSEWHERE = {
-    ("engine/loop.py", "resume"): "tests/engine/test_starved.py: it takes a process without memory",
+    ("engine/loop.py", "resume"): "tests/engine/test_exhaustion.py: it takes a process without memory",
     ("engine/waves.py", "settle"): "tests/engine/test_resume.py",
     ("engine/waves.py", "set_max_iterations"): "below",
     ("engine/graph_changes.py", "resume"): "below: a step that was renamed",
     ("engine/time_travel/rerun.py", "reuse"): "tests/engine/time_travel: after pruning",
     ("errors.py", "plan"): "tests/engine/test_resume_plan.py",
     ("integrity/repair.py", "holdfast store fsck"): "no advice: it is who wrote a record",
-    ("views/plain.py", "holdfast show"): "tests/cli/test_look.py: it takes a lower limit of memory",
+    ("views/plain.py", "holdfast show"): "tests/cli/test_runs.py: it takes a lower limit of memory",
 }
 """Ways out that are taken by other tests, which need more than a folder for it."""
 

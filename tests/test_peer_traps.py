@@ -47,7 +47,7 @@ from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, raise_crash
-from tests.crash.running import ROOT, SOURCE, python
+from tests.crash.programs import ROOT, SOURCE, python
 
 
 class Chat(TypedDict, total=False):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from holdfast import CapsuleInvalid, open_store
 from holdfast.capsules import import_run
-from tests.capsules.making import exported
-from tests.stores.carrying import growing
+from tests.capsules.samples import exported
+from tests.stores.copied_runs import growing
 
 
 def large_capsule(folder: Path, steps: int = 60) -> Path:

@@ -26,8 +26,8 @@ from holdfast.stores.base import Store
 from holdfast.views.plain import ViewCodec
 from holdfast.views.runs import run_view
 from holdfast.views.timeline import timeline
-from tests.capsules.making import exported, forged
-from tests.capsules.test_strangers import body, started
+from tests.capsules.samples import exported, forged
+from tests.capsules.test_hostile_capsules import body, started
 from tests.processes import unmeasured
 
 MEGABYTE = 1_000_000

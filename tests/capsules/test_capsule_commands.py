@@ -13,10 +13,10 @@ import pytest
 from holdfast import open_store
 from holdfast.capsules import exports as exporting
 from holdfast.capsules.signing import LockedSink
-from tests.capsules.making import forged
-from tests.capsules.test_strangers import body, started
-from tests.cli.calling import PROGRAM, Session
-from tests.cli.looking import Call, caller
+from tests.capsules.samples import forged
+from tests.capsules.test_hostile_capsules import body, started
+from tests.cli.in_process import Call, caller
+from tests.cli.processes import PROGRAM, Session
 
 FLOW = """
 workflow: {name: report, hooks: {on_complete: "echo finished"}}

@@ -22,9 +22,9 @@ from holdfast.state.codec import Codec
 from holdfast.state.encryption import Seal
 from holdfast.state.ops import advance, make_op
 from holdfast.stores.base import Append, Message, Snapshot, Store
-from tests.capsules.making import exported, forged, sections
+from tests.capsules.samples import exported, forged, sections
 from tests.capsules.test_damage import parts_of
-from tests.capsules.test_strangers import MEGABYTE, body, bomb, started
+from tests.capsules.test_hostile_capsules import MEGABYTE, body, bomb, started
 from tests.graphs import chain
 
 SEALED = b"\xff" + b"x" * 60

@@ -13,7 +13,7 @@ from holdfast import CapsuleInvalid, open_store
 from holdfast.capsules import import_run, inspect_capsule, make_key_pair
 from holdfast.capsules.format import HEAD, MAGIC, Kind, Writer
 from tests.capsules.flips import large_capsule, random_places, unnoticed
-from tests.capsules.making import exported, forged, sections
+from tests.capsules.samples import exported, forged, sections
 from tests.graphs import chain
 
 

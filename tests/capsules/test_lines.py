@@ -11,9 +11,9 @@ from holdfast import CodecError, open_store
 from holdfast.capsules.format import lines_of
 from holdfast.journal.copying import prune_run
 from holdfast.journal.journal import Journal
-from tests.capsules.making import driven, varied
+from tests.capsules.samples import driven, varied
 from tests.graphs import one
-from tests.stores.carrying import growing
+from tests.stores.copied_runs import growing
 
 
 def test_every_record_is_a_line() -> None:

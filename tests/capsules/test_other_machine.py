@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import call, environment, ran, start, until, write
+from tests.cli.processes import call, environment, ran, start, until, write
 
 LONG = """
 workflow: {name: long}

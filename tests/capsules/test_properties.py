@@ -15,7 +15,7 @@ from holdfast.journal.encoding import Track, encode_run
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import Store
-from tests.capsules.making import driven, exported, varied
+from tests.capsules.samples import driven, exported, varied
 
 WORK = st.fixed_dictionaries(
     {

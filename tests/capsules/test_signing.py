@@ -17,7 +17,7 @@ from holdfast.capsules.format import Writer as SectionWriter
 from holdfast.capsules.signing import Signer, fingerprint, trusted_in, verify
 from holdfast.stores.base import RunInfo, Store
 from holdfast.stores.memory import MemoryStore
-from tests.capsules.making import exported, forged, sections
+from tests.capsules.samples import exported, forged, sections
 from tests.capsules.test_damage import parts_of
 from tests.graphs import chain
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import App, CheckpointPolicy, ExecutionError, RunStatus, StateGraph
 from holdfast.engine.resume import ResumeKeywords
-from tests.checkpoints.making import Calls
+from tests.checkpoints.samples import Calls
 from tests.graphs import chain, fan
 
 

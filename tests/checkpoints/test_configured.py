@@ -31,7 +31,7 @@ from holdfast.checkpoints import (
 )
 from holdfast.events import register_observer
 from holdfast.stores import register_store
-from tests.checkpoints.making import Calls, Flaky, FullDisk
+from tests.checkpoints.samples import Calls, Flaky, FullDisk
 from tests.graphs import Heard
 
 

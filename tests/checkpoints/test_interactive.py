@@ -10,7 +10,7 @@ import pytest
 from holdfast import START, ExecutionError, HoldfastError, RunConflict, RunFinished, RunStatus, StateGraph
 from holdfast.checkpoints import CheckpointStore, PauseMetadata, pause_workflow, resume_workflow
 from holdfast.state import WorkflowState
-from tests.checkpoints.making import Calls, Flaky
+from tests.checkpoints.samples import Calls, Flaky
 from tests.graphs import chain, fan
 
 

@@ -31,7 +31,7 @@ from holdfast.state import WorkflowState
 from holdfast.stores.base import Entry, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, raise_crash
-from tests.checkpoints.making import Calls, Flaky, FullDisk, age
+from tests.checkpoints.samples import Calls, Flaky, FullDisk, age
 from tests.graphs import Heard, Log, chain, fan
 
 

@@ -14,7 +14,7 @@ from holdfast import CheckpointNotFound, HoldfastError, RunExists, State, StoreE
 from holdfast.checkpoints import CheckpointStore
 from holdfast.stores import get_store, register_store
 from holdfast.stores.base import Store
-from tests.checkpoints.making import Calls, Flaky, age
+from tests.checkpoints.samples import Calls, Flaky, age
 from tests.graphs import chain
 
 

@@ -18,7 +18,7 @@ from holdfast import open_store
 from holdfast.cli.commands.checkpoints import carry_out, planned
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Append, Store
-from tests.cli.looking import SOURCE, Call, abandon, caller, three_runs
+from tests.cli.in_process import SOURCE, Call, abandon, caller, three_runs
 from tests.graphs import chain, one
 
 

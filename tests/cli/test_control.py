@@ -12,7 +12,7 @@ from holdfast import StateGraph, open_store
 from holdfast.engine.commands.control import post
 from holdfast.engine.commands.inbox import ANSWER, RunCommand
 from holdfast.journal.provenance import me
-from tests.cli.calling import ASKING, call, start, wait_for, write
+from tests.cli.processes import ASKING, call, start, wait_for, write
 
 RESTING = """
 workflow: {name: resting}

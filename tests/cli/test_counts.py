@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import call, write
+from tests.cli.processes import call, write
 
 ITEMS = """
 workflow: {name: items}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.calling import ASKING, SLOW, Session, call, start, wait_for, write
+from tests.cli.processes import ASKING, SLOW, Session, call, start, wait_for, write
 
 
 def test_a_run_is_deleted_after_confirmation(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from holdfast import open_store
 from holdfast.cli.commands import doctor as store_health
 from holdfast.cli.commands.doctor import sync_seconds
 from holdfast.stores.base import SCHEMA_VERSION
-from tests.cli.looking import SOURCE, Call, abandon, caller
+from tests.cli.in_process import SOURCE, Call, abandon, caller
 from tests.graphs import chain
 
 

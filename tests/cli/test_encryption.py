@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import open_store
 from holdfast.engine.commands.inbox import ANSWER, RunCommand, write_message
-from tests.cli.looking import Call, caller
+from tests.cli.in_process import Call, caller
 
 KEY = "6b" * 32
 FLOW = """workflow: {name: asking}

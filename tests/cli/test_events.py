@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import open_store
-from tests.cli.looking import SOURCE, Call, abandon, asks, caller, command, three_runs
+from tests.cli.in_process import SOURCE, Call, abandon, asks, caller, command, three_runs
 from tests.graphs import chain
 
 

@@ -14,8 +14,8 @@ import pytest
 from holdfast import START, StateGraph, open_store
 from holdfast.cli.display.lines import WorkerLines
 from holdfast.fleet.worker import WorkerEvent
-from tests.cli.calling import ASKING, CHAIN, SLOW, call, ran, start, until, write
-from tests.cli.looking import Call, caller
+from tests.cli.in_process import Call, caller
+from tests.cli.processes import ASKING, CHAIN, SLOW, call, ran, start, until, write
 from tests.postgres import PostgresServer
 
 TAGGED = """

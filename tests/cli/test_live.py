@@ -12,7 +12,7 @@ from rich.console import Console
 from holdfast import Event
 from holdfast.cli.display.live import LiveView
 from holdfast.cli.display.progress import Progress
-from tests.cli.calling import CHAIN, SLOW, Session, ran, until, write
+from tests.cli.processes import CHAIN, SLOW, Session, ran, until, write
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 

@@ -23,7 +23,7 @@ from holdfast.cli.errors import exit_code, message, report
 from holdfast.cli.main import ENTRIES, Entry, commands, main
 from holdfast.workflows.errors import InputInvalid
 from holdfast.workflows.secrets import SecretError
-from tests.cli.calling import PROGRAM, call
+from tests.cli.processes import PROGRAM, call
 
 HEAVY = ("rich", "yaml", "jinja2", "pydantic", "pydantic_ai", "httpx", "apsw", "asyncio", "logging")
 

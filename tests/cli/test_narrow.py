@@ -10,7 +10,7 @@ from rich.console import Console
 
 from holdfast.cli.display.live import LiveView
 from holdfast.cli.display.progress import DONE, Progress
-from tests.cli.calling import ASKING, Session, call, write
+from tests.cli.processes import ASKING, Session, call, write
 
 
 @pytest.mark.parametrize(("columns", "shown"), [("200", "NEXT"), ("80", "STATUS"), ("50", "STATUS")])

@@ -23,7 +23,7 @@ from holdfast.cli.display.outlines import dot, outline_text
 from holdfast.cli.main import main
 from holdfast.cli.output import Gate, visible
 from holdfast.graph.drawing import mermaid
-from tests.cli.looking import caller
+from tests.cli.in_process import caller
 
 CLI = Path(__file__).parents[2] / "src/holdfast/cli"
 OBEYED = re.compile(

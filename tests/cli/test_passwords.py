@@ -14,8 +14,8 @@ from holdfast.cli.store_option import chosen_url
 from holdfast.errors import StoreError
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import Codec
-from tests.cli.calling import ASKING, CHAIN, write
-from tests.cli.looking import Call, caller
+from tests.cli.in_process import Call, caller
+from tests.cli.processes import ASKING, CHAIN, write
 from tests.postgres import PostgresServer
 
 PASSWORD = "SECRETPW"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.agents.llm_server import LlmServer, rate_limit, reply
-from tests.cli import calling
+from tests.cli import processes
 
 
 class Called(NamedTuple):
@@ -24,7 +24,7 @@ class Called(NamedTuple):
 
 
 def call(*words: str, cwd: Path, env: dict[str, str] | None = None) -> Called:
-    done = calling.call(cwd, *words, env=calling.environment(**(env or {})))
+    done = processes.call(cwd, *words, env=processes.environment(**(env or {})))
     return Called(done.returncode, done.stdout, done.stderr)
 
 

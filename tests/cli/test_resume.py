@@ -11,7 +11,7 @@ from holdfast import END, START, StateGraph, open_store
 from holdfast.cli.commands import run as resume_module
 from holdfast.engine.settings import ON_CHANGE
 from holdfast.graph.graph import IF_INTERRUPTED
-from tests.cli.calling import ASKING, CHAIN, SLOW, call, ran, start, until, wait_for, write
+from tests.cli.processes import ASKING, CHAIN, SLOW, call, ran, start, until, wait_for, write
 
 TWO = """
 workflow: {name: two}

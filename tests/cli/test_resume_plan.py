@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import call
+from tests.cli.processes import call
 
 INNER = """
 workflow: {name: inner}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import open_store
-from tests.cli.calling import (
+from tests.cli.processes import (
     ASKING,
     CHAIN,
     PROGRAM,

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.engine.commands.inbox import POLL
-from tests.cli.calling import ran, start, until, wait_for, write
+from tests.cli.processes import ran, start, until, wait_for, write
 from tests.graphs import chain
 
 FLOW = """

@@ -16,9 +16,9 @@ from holdfast.cli.command_lines import command_line
 from holdfast.cli.main import ENTRIES, commands
 from holdfast.cli.store_option import absolute_url, chosen_url, default_url, exists, same_store, store_place
 from holdfast.stores.base import SCHEMA_VERSION
-from tests.cli.calling import ASKING, Session, call, pasted, ran, start, until, write
-from tests.cli.looking import Call, caller, three_runs
-from tests.stores.carrying import asking, contents, drive, let_go_once_asked
+from tests.cli.in_process import Call, caller, three_runs
+from tests.cli.processes import ASKING, Session, call, pasted, ran, start, until, write
+from tests.stores.copied_runs import asking, contents, drive, let_go_once_asked
 
 
 @pytest.fixture(name="call")

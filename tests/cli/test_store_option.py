@@ -17,7 +17,7 @@ from holdfast.cli.store_option import (
     open_existing,
     same_store,
 )
-from tests.cli.calling import CHAIN, call, write
+from tests.cli.processes import CHAIN, call, write
 
 
 def test_what_is_given_wins_then_the_environment_then_the_file() -> None:

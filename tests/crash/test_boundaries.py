@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.testing.wrapped_store import POINTS
-from tests.crash.running import harness
+from tests.crash.programs import harness
 
 WORKFLOWS = {
     "chain": 5,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import ENTRIES
-from tests.cli.looking import caller, three_runs
+from tests.cli.in_process import caller, three_runs
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference" / "cli"

@@ -34,7 +34,7 @@ from holdfast.engine.once import StopSignal
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
-from tests.crash.running import ROOT, SOURCE
+from tests.crash.programs import ROOT, SOURCE
 from tests.graphs import one
 
 RACES = 50

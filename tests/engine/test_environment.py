@@ -25,7 +25,7 @@ from holdfast.views.timeline import (
     read_environment,
     timeline,
 )
-from tests.cli.calling import CHAIN, call, environment, write
+from tests.cli.processes import CHAIN, call, environment, write
 from tests.graphs import chain
 
 SOURCE = Path(__file__).parents[2] / "src"

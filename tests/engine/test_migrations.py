@@ -24,7 +24,7 @@ from holdfast.journal.records import Migrated
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, raise_crash
-from tests.engine.planned import plan_and_resume
+from tests.engine.plan_checks import plan_and_resume
 
 OLD = {"docs": list, "topic": str, "big": str}
 NEW = {"papers": list, "topic": str, "big": str, "count": int}

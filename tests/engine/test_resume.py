@@ -40,7 +40,7 @@ from holdfast.state.codec import Codec
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, raise_crash
 from holdfast.testing.wrapped_store import Point
-from tests.crash.running import python
+from tests.crash.programs import python
 
 
 class Work(TypedDict, total=False):

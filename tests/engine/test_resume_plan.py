@@ -25,7 +25,7 @@ from holdfast.journal.copying import prune_run
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, raise_crash
-from tests.engine.planned import plan_and_resume
+from tests.engine.plan_checks import plan_and_resume
 from tests.graphs import Log, chain, says
 
 

@@ -46,7 +46,7 @@ def claim(store: PostgresStore, limit: int = 100, *queues: str) -> list[str]:
 
 def race(url: str, tries: int, most: int) -> list[str]:
     """What two processes claimed, each trying so many times at once with the other."""
-    command = [sys.executable, "-m", "tests.fleet.claiming", url, str(tries), str(most)]
+    command = [sys.executable, "-m", "tests.fleet.claim_race", url, str(tries), str(most)]
     processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in "ab"
     ]

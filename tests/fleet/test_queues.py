@@ -11,7 +11,7 @@ import pytest
 from holdfast import open_store
 from holdfast.fleet.queues import Limit, Limits, QueueLine, held_back, is_postgres, queue_lines
 from holdfast.stores.base import Store
-from tests.stores.making import create
+from tests.stores.journals import create
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

@@ -12,7 +12,7 @@ import pytest
 from holdfast import RunConflict, open_store
 from holdfast.fleet import Worker, WorkerEvent
 from holdfast.stores.base import Store
-from tests.fleet.restoring import STEPS, build, last_of
+from tests.fleet.restored_chain import STEPS, build, last_of
 from tests.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +100,7 @@ def test_a_driver_of_before_cannot_write_onto_what_others_wrote_since(store: Sto
     def lose_and_take_over() -> None:
         before = last_of(store, "r1")
         backup.restore()
-        taker = [sys.executable, "-m", "tests.fleet.restoring", store.url, "r1", str(before)]
+        taker = [sys.executable, "-m", "tests.fleet.restored_chain", store.url, "r1", str(before)]
         subprocess.run(taker, cwd=ROOT, check=True)
         assert last_of(store, "r1") == before
 

@@ -12,7 +12,7 @@ from holdfast.state.ops import Op
 from tests.fuzz.choices import Choices
 from tests.fuzz.making import value
 from tests.fuzz.trying import CORPUS
-from tests.journal.recorded import KINDS, history
+from tests.journal.histories import KINDS, history
 
 ROOT = Path(__file__).parents[2]
 LARGEST = 1400

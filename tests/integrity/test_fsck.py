@@ -8,10 +8,10 @@ import pytest
 
 from holdfast import open_store
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.cli.calling import Session
-from tests.cli.looking import Call, caller
+from tests.cli.in_process import Call, caller
+from tests.cli.processes import Session
 from tests.graphs import chain
-from tests.integrity.damaging import damage_entry, sql
+from tests.integrity.damage import damage_entry, sql
 
 URL = "sqlite:///runs.db"
 

@@ -46,7 +46,7 @@ from holdfast.journal.run_state import (
 )
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op, make_op
-from tests.journal.recorded import KINDS, History, history
+from tests.journal.histories import KINDS, History, history
 
 CODEC = Codec()
 FAULT = Fault("ValueError", "bad")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.proof.running import proof
+from tests.proof.programs import proof
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.invariants import Line
 from tests.proof.power.disk import moments
 from tests.proof.power.images import MODELS, images
 from tests.proof.power.recording import Happening, Heard, Made, Moved, Recording, Sized, Synced, Wrote
-from tests.proof.running import proof
+from tests.proof.programs import proof
 
 ROOT, FILE, FRESH = 1, 2, 3
 OLD, NEW = b"o" * 700, b"n" * 700

@@ -11,7 +11,7 @@ from holdfast.stores import open_store
 from holdfast.stores.base import Store
 from holdfast.testing.contract import LeasesContract, NamespacesContract, StoreContract, WatchedContract
 from tests.postgres import DEBIAN, PostgresServer, debian_programs, running
-from tests.stores.making import create, seqs
+from tests.stores.journals import create, seqs
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ from holdfast.state.encryption import Seal
 from holdfast.stores.base import Append, Conflict, Entry, Message, RunInfo, Store
 from holdfast.testing import Crash
 from tests.graphs import chain
-from tests.stores.carrying import (
+from tests.stores.copied_runs import (
     Lives,
     Mortal,
     asking,

@@ -13,7 +13,7 @@ from holdfast.errors import CorruptJournal, StoreError
 from holdfast.stores.base import Append, Conflict
 from holdfast.stores.files import disk, run_folder
 from holdfast.stores.files.store import FileStore
-from tests.stores.making import (
+from tests.stores.journals import (
     add,
     create,
     entry,

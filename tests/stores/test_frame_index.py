@@ -12,7 +12,7 @@ from holdfast import CorruptJournal, open_store
 from holdfast.stores.base import Append, Snapshot, Store
 from holdfast.stores.files import frames
 from holdfast.stores.files.run_folder import INDEX
-from tests.stores.making import create, entry, info, seqs
+from tests.stores.journals import create, entry, info, seqs
 
 LENGTH = 600
 

@@ -14,7 +14,7 @@ from holdfast.stores.base import Store, namespace_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.namespaces import in_namespace
 from tests.graphs import chain, one
-from tests.stores.making import create, seqs
+from tests.stores.journals import create, seqs
 
 
 @pytest.fixture(autouse=True)

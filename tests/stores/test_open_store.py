@@ -14,7 +14,7 @@ from holdfast.stores import get_store, open_store, register_store
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.namespaces import shown_url
-from tests.stores.making import SOURCE, create, seqs
+from tests.stores.journals import SOURCE, create, seqs
 
 
 @pytest.fixture(autouse=True)

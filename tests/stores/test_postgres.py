@@ -29,7 +29,7 @@ from holdfast.stores.postgres import writing as appending
 from holdfast.stores.postgres.address import read_address
 from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import LossyWay, PostgresServer, open_folder
-from tests.stores.making import (
+from tests.stores.journals import (
     SOURCE,
     add,
     create,

@@ -21,7 +21,7 @@ from holdfast.stores.base import SCHEMA_VERSION
 from holdfast.stores.postgres.embedded import EmbeddedServer, Programs
 from holdfast.stores.postgres.schema import stored_version
 from tests.postgres import open_folder
-from tests.stores.making import add, create, finish, seqs, start
+from tests.stores.journals import add, create, finish, seqs, start
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from holdfast.stores.base import Append, namespace_of
 from holdfast.stores.postgres.notifications import Topics
 from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import PostgresServer
-from tests.stores.making import add, create, entry, info, seqs, snapshot
+from tests.stores.journals import add, create, entry, info, seqs, snapshot
 
 TABLES = ("run", "entry", "snapshot", "inbox", "lease", "queue", "schedule", "member", "topic_key")
 VIEWS = ("runs", "steps", "checkpoints", "workflow_checkpoints")

@@ -19,7 +19,7 @@ from holdfast.stores.postgres.connection import Connection, Server
 from holdfast.stores.postgres.store import PostgresStore
 from tests.graphs import chain
 from tests.postgres import PostgresServer
-from tests.stores.making import create, finish, seqs, start
+from tests.stores.journals import create, finish, seqs, start
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from holdfast.stores.base import SCHEMA_VERSION, Append, Conflict
 from holdfast.stores.sqlite import connection as sqlite_file
 from holdfast.stores.sqlite.connection import APPLICATION_ID
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.stores.making import (
+from tests.stores.journals import (
     add,
     create,
     entry,

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import ExecutionError
 from holdfast.cli.display.plans import plan_rows
-from tests.engine.planned import plan_and_resume
+from tests.engine.plan_checks import plan_and_resume
 from tests.workflows.workshop import Workshop
 
 

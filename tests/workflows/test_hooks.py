@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.looking import Call, caller
+from tests.cli.in_process import Call, caller
 
 FLOW = """\
 workflow:

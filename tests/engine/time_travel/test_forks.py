@@ -42,7 +42,7 @@ from holdfast.stores.base import RunInfo, Store
 from holdfast.stores.files.store import FileStore
 from holdfast.stores.maintenance import Measured
 from holdfast.stores.memory import MemoryStore
-from tests.cli.looking import asks, boom
+from tests.cli.in_process import asks, boom
 from tests.graphs import Log, chain, says
 
 

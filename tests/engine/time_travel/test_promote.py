@@ -13,8 +13,8 @@ from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
 from holdfast.testing import Crash, CrashingStore, raise_crash
 from holdfast.views.runs import run_view
-from tests.cli import calling
-from tests.cli.looking import Call, asks, boom, caller
+from tests.cli import processes
+from tests.cli.in_process import Call, asks, boom, caller
 from tests.graphs import chain
 
 
@@ -204,7 +204,7 @@ def test_a_crash_leaves_a_run_as_it_was_or_as_it_was_to_be(what: str, point: Any
 def test_the_commands(sqlite_url: str, call: Call, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "open").touch()
-    calling.write(tmp_path, "chain.yaml", calling.CHAIN)
+    processes.write(tmp_path, "chain.yaml", processes.CHAIN)
     assert call("run", "chain.yaml", "--run-id", "r", "--store", sqlite_url, "--quiet").code == 0
     url = ("--store", sqlite_url)
 
@@ -215,10 +215,10 @@ def test_the_commands(sqlite_url: str, call: Call, tmp_path: Any, monkeypatch: p
     other = told.lines[0].split()[1]
     assert call("resume", other, "--quiet", *url).code == 0
     assert call("show", other, "--output", *url).json == {"result": "through", "count": 7}
-    ran = calling.ran(tmp_path)
+    ran = processes.ran(tmp_path)
 
     assert call("fork", "r@first", "--run", "--json", *url).json["status"] == "completed"
-    assert calling.ran(tmp_path) == [*ran, "second", "gated"]
+    assert processes.ran(tmp_path) == [*ran, "second", "gated"]
     quietly = call("fork", "r@second", "--run", "--no-interactive", "--quiet", *url)
     assert quietly.code == 0 and json.loads(quietly.out) == {"result": "through", "count": 2}
 
@@ -268,11 +268,11 @@ def test_a_resume_from_a_moment_begins_a_fork(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "open").touch()
-    calling.write(tmp_path, "chain.yaml", calling.CHAIN)
+    processes.write(tmp_path, "chain.yaml", processes.CHAIN)
     url = ("--store", sqlite_url)
     call("run", "chain.yaml", "--run-id", "r", "--quiet", *url)
 
     assert call("resume", "r@second", "--json", *url).json["status"] == "completed"
-    assert calling.ran(tmp_path) == ["first", "second", "gated", "gated"]
+    assert processes.ran(tmp_path) == ["first", "second", "gated", "gated"]
     refused = call("resume", "r@0", *url)
     assert refused.code == 2 and "holdfast fork r@0 --run --store" in refused.err and "--run" in refused.err

@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from holdfast import END, START, App, CommandRefused, HoldfastError, Send, StateGraph, open_store
 from holdfast.journal import writer
 from holdfast.journal.copying import delete_run, prune_run
-from tests.engine.time_travel.mirrored import Mirrored
+from tests.engine.time_travel.mirror_store import Mirrored
 from tests.graphs import Log, says
 
 NODES = "abcde"

@@ -22,7 +22,7 @@ from holdfast.errors import AnswerRejected, CannotRerun, StateInvalid
 from holdfast.journal.copying import prune_run
 from holdfast.stores.base import Store
 from holdfast.testing import Crash, CrashingStore, raise_crash
-from tests.engine.time_travel.repeated import DIAMOND, Bench, Facts
+from tests.engine.time_travel.versioned_graphs import DIAMOND, Bench, Facts
 from tests.graphs import Heard
 
 

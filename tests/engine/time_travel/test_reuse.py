@@ -27,7 +27,7 @@ from holdfast.errors import CannotReuse, StateInvalid
 from holdfast.journal.copying import delete_run, prune_run
 from holdfast.stores.base import Append, Store
 from holdfast.testing import Crash, CrashingStore, raise_crash
-from tests.engine.time_travel.repeated import DIAMOND, Bench, Facts
+from tests.engine.time_travel.versioned_graphs import DIAMOND, Bench, Facts
 from tests.graphs import Heard
 
 

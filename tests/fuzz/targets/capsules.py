@@ -22,12 +22,12 @@ from holdfast.stores.base import Store
 from holdfast.views.plain import CODEC
 from holdfast.views.runs import run_list, run_view
 from holdfast.views.timeline import timeline
-from tests.capsules.making import forged
+from tests.capsules.samples import forged
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.mutating import Mutator
 from tests.fuzz.target import MEGABYTE, Check, Target, Wrong, own_folder
 from tests.fuzz.trying import CORPUS
-from tests.journal.recorded import history
+from tests.journal.histories import history
 
 MOST = 64 * MEGABYTE
 

@@ -12,7 +12,7 @@ from holdfast.workflows.language.templates import compile_template
 from holdfast.workflows.scripts import safe_script
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import Check, Target, Wrong, own_folder
-from tests.workflows.test_shell_words import PIECES
+from tests.workflows.test_scripts import PIECES
 
 VALUE = "'; echo PWNED; \"; echo PWNED; `echo PWNED`; $(echo PWNED >&2)\necho PWNED\n)"
 MORE_PIECES = (
