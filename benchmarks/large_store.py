@@ -75,7 +75,7 @@ class Herd:
 
     def prune(self) -> Callable[[], object]:
         info = self.some_run(left_over=False)
-        marks = self.store.marks(info.run)
+        marks = self.store.checkpoints(info.run)
         ident = checkpoint_id(info.key, marks[len(marks) // 2].seq)
         return lambda: self.checkpoints.delete(ident)
 

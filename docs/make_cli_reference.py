@@ -47,12 +47,12 @@ from holdfast.views.family import Branch, Family, Member
 from holdfast.views.history import History, KeyChange, Point
 from holdfast.views.plain import View
 from holdfast.views.run_view import (
+    AnnotationView,
     FaultView,
     Items,
     NoteView,
     Owner,
     PauseView,
-    RemarkView,
     RunLine,
     RunView,
     StepView,
@@ -85,8 +85,8 @@ SAID = (
     "the document",
     "run_id, command, applied, status, tags; applied is false if it is still to be written down",
 )
-REMARKED = ("if nothing is said", "run_id, tags, remarks")
-REMARKS = [("each of remarks", keys(RemarkView)), ("each of notes", keys(NoteView))]
+ANNOTATED = ("if nothing is said", "run_id, tags, annotations")
+ANNOTATIONS = [("each of annotations", keys(AnnotationView)), ("each of notes", keys(NoteView))]
 
 JSON: dict[str, list[tuple[str, str]]] = {
     "run": ENDING,
@@ -155,7 +155,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("each of refusals", "command, reason, by"),
         ("facts", "host, platform, python, holdfast, packages, git; and what was added"),
         ("git", "commit, branch, dirty"),
-        *REMARKS,
+        *ANNOTATIONS,
         ("with --step", "that step alone, and its whole output and result"),
     ],
     "runs status": [
@@ -173,8 +173,8 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("total of one run, inherited", "calls, input_tokens, output_tokens, cost, unpriced"),
         ("kept, saved, reused", keys(Portion)),
     ],
-    "runs tag": [SAID, REMARKED, *REMARKS],
-    "runs note": [SAID, REMARKED, *REMARKS],
+    "runs tag": [SAID, ANNOTATED, *ANNOTATIONS],
+    "runs note": [SAID, ANNOTATED, *ANNOTATIONS],
     "checkpoints keep": [SAID],
     "store fsck": [
         ("the document", f"{keys(StoreReport.as_json)}, repair"),

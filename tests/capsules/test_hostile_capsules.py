@@ -277,7 +277,7 @@ def test_a_checkpoint_that_nobody_could_list_is_refused(tmp_path: Path) -> None:
         ormsgpack.packb([1, "ab", [], ""]),
         ormsgpack.packb(7),
     ):
-        with pytest.raises(CapsuleInvalid, match="damaged mark"):
+        with pytest.raises(CapsuleInvalid, match="damaged facts"):
             inspect_capsule(forged(tmp_path / "marked", [begun], marks=[mark]))
 
 

@@ -50,7 +50,7 @@ def test_a_pruned_run_begins_with_its_state(tmp_path: Path) -> None:
     store = open_store("memory://")
     growing(store, 10).invoke({}, run_id="r")
     journal = Journal(store)
-    prune_run(journal, journal.info("r"), store.marks("r")[3].seq)
+    prune_run(journal, journal.info("r"), store.checkpoints("r")[3].seq)
 
     _, first, *_ = [json.loads(line) for line in lines_of(journal, "r")]
 

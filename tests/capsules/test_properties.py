@@ -70,7 +70,7 @@ def done(app: App, run: str, deed: str) -> str:
             case "promote":
                 app.promote(app.fork(run))
             case "prune":
-                marks = app.store.marks(run)
+                marks = app.store.checkpoints(run)
                 journal = app._settings.journal
                 prune_run(journal, journal.info(run), marks[len(marks) // 2].seq)
     except (HoldfastError, IndexError):

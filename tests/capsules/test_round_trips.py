@@ -161,7 +161,7 @@ def test_a_pruned_run_travels_with_the_snapshot_at_its_horizon(
     source: Store, store: Store, tmp_path: Path
 ) -> None:
     growing(source, 60).invoke({}, run_id="r")
-    horizon = source.marks("r")[20].seq
+    horizon = source.checkpoints("r")[20].seq
     prune_run(Journal(source), facts(source, "r"), horizon)
     path = exported(source, "r", tmp_path)
 
@@ -338,7 +338,7 @@ def test_a_sealed_fork_needs_the_key_to_leave_its_parent(source: Store, tmp_path
 
 def test_a_sealed_and_pruned_run_travels_without_the_key(source: Store, tmp_path: Path, key: str) -> None:
     asking(source, encryption_key=key).invoke({"n": 1}, run_id="r")
-    prune_run(Journal(source, Seal.from_text(key)), facts(source, "r"), source.marks("r")[0].seq)
+    prune_run(Journal(source, Seal.from_text(key)), facts(source, "r"), source.checkpoints("r")[0].seq)
     path, target = exported(source, "r", tmp_path), open_store("memory://")
 
     import_run(target, path)
@@ -409,8 +409,13 @@ def test_a_capsule_is_read_as_a_store_and_never_written(source: Store, tmp_path:
         assert isinstance(capsule, Store) and capsule.runs(workflow="growing", status=["completed"]) == [info]
         for wrong in ({"run": "x"}, {"key": b"x"}, {"prefix": "x"}, {"before": 0.0}, {"parent": b"x"}):
             assert capsule.runs(**wrong) == []
-        assert capsule.marks("r", before=3, limit=1) == source.marks("r", before=3, limit=1)
-        assert [capsule.marks("x"), list(capsule.read("x")), capsule.inbox("x"), capsule.snapshot("x")] == [
+        assert capsule.checkpoints("r", before=3, limit=1) == source.checkpoints("r", before=3, limit=1)
+        assert [
+            capsule.checkpoints("x"),
+            list(capsule.read("x")),
+            capsule.inbox("x"),
+            capsule.snapshot("x"),
+        ] == [
             [],
             [],
             [],
@@ -475,13 +480,13 @@ def test_tags_that_were_removed_do_not_come_back(source: Store, store: Store, tm
     assert exported(store, "r", tmp_path, "again").read_bytes() == path.read_bytes()
 
 
-def remark(text: str) -> bytes:
+def annotation(text: str) -> bytes:
     said = {"at": 0, "text": text, "add": [], "remove": [], "keep": None}
     return write_message(RunCommand("annotate", annotation=said))
 
 
 def notes(store: Store) -> list[str]:
-    return [note.text for said in run_view(Journal(store), "r").remarks for note in said.notes]
+    return [note.text for said in run_view(Journal(store), "r").annotations for note in said.notes]
 
 
 @pytest.mark.parametrize("way", ["capsule", "copy"])
@@ -499,15 +504,15 @@ def test_messages_that_wait_in_the_target_are_kept(
     app = asking(source)
     app.invoke({"n": 1}, run_id="r")
     carry()
-    store.post("r", remark("of the target"))
+    store.post("r", annotation("of the target"))
     app.note("r", "of the source")
-    source.post("r", remark("waits in the source"))
+    source.post("r", annotation("waits in the source"))
     carry()
     carry()
 
     assert [message.body for message in store.inbox("r")][1:] == [
-        remark("waits in the source"),
-        remark("of the target"),
+        annotation("waits in the source"),
+        annotation("of the target"),
     ]
     app.note("r", "the last")
     carry()

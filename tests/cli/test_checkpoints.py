@@ -29,7 +29,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, sq
 
 
 def marks(store: Store) -> dict[str, int]:
-    return {info.run: len(store.marks(info.run)) for info in store.runs()}
+    return {info.run: len(store.checkpoints(info.run)) for info in store.runs()}
 
 
 class Later:
@@ -195,7 +195,7 @@ def test_a_driven_run_is_never_touched(sqlite_url: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     running = subprocess.Popen([sys.executable, program, sqlite_url, str(go)], env=environment)
     try:
-        while not (tmp_path / "runs.db").exists() or len(open_store(sqlite_url).marks("r")) < 2:
+        while not (tmp_path / "runs.db").exists() or len(open_store(sqlite_url).checkpoints("r")) < 2:
             assert running.poll() is None
             time.sleep(0.02)
         store = open_store(sqlite_url)
@@ -217,7 +217,7 @@ def test_a_driven_run_is_never_touched(sqlite_url: str, tmp_path: Path) -> None:
             text=True,
         )
         assert cleared.returncode == 0 and "is being executed and stays" in cleared.stderr
-        assert cleared.stdout.strip() == "removed nothing" and len(store.marks("r")) == 2
+        assert cleared.stdout.strip() == "removed nothing" and len(store.checkpoints("r")) == 2
     finally:
         go.touch()
         assert running.wait(timeout=60) == 0

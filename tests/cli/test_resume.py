@@ -53,10 +53,10 @@ def test_a_run_is_found_by_whatever_names_it(failed: Path, target: list[str]) ->
 
 def test_a_checkpoint_begins_a_run_of_its_own(failed: Path) -> None:
     store = open_store(f"sqlite:///{failed / '.holdfast' / 'runs.db'}")
-    from holdfast.journal.checkpoint_ids import read_mark
+    from holdfast.journal.checkpoint_ids import decode_checkpoint
 
     info = store.runs(run="r1")[0]
-    oldest = read_mark(info.key, store.marks("r1")[-1], "r1").id
+    oldest = decode_checkpoint(info.key, store.checkpoints("r1")[-1], "r1").id
     store.close()
 
     by_target = call(failed, "resume", oldest, "--json")

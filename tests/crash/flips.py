@@ -34,7 +34,7 @@ from holdfast import HoldfastError, open_store
 from holdfast.engine.commands.inbox import RunCommand, open_message, write_message
 from holdfast.integrity import check_store
 from holdfast.journal import writer
-from holdfast.journal.checkpoint_ids import read_mark
+from holdfast.journal.checkpoint_ids import decode_checkpoint
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import Store
@@ -79,7 +79,7 @@ def fill(store: Store, steps: int = 3) -> None:
         store.post("asked", write_message(RunCommand("answer", pause="p", value=b"\x01\x05", by="ada")))
         long.invoke({"n": 3}, run_id="pruned")
         journal = Journal(store)
-        horizon = store.marks("pruned")[1].seq
+        horizon = store.checkpoints("pruned")[1].seq
         loaded = journal.load(journal.info("pruned"), CODEC, horizon)
         store.prune("pruned", journal.make_snapshot(loaded, CODEC))
     finally:
@@ -108,7 +108,7 @@ def seen(store: Store, *, all_checkpoints: bool = False) -> dict[str, Any]:
         ask(f"inbox of {run}", _inbox, journal, run)
         marks: list[Any] = []
         with contextlib.suppress(HoldfastError):
-            marks = store.marks(run)
+            marks = store.checkpoints(run)
         for mark in marks if all_checkpoints else marks[:: max(1, len(marks) // LOOKED_AT)]:
             ask(f"checkpoint {mark.seq} of {run}", _checkpoint, journal, info, mark)
     return found
@@ -136,7 +136,7 @@ def _view(journal: Journal, run: str) -> Any:
 
 
 def _checkpoint(journal: Journal, info: Any, mark: Any) -> Any:
-    found = read_mark(info.key, mark, info.run)
+    found = decode_checkpoint(info.key, mark, info.run)
     return (
         found.id,
         found.wave,

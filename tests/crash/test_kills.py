@@ -148,7 +148,7 @@ def test_a_crashed_store_commits_nothing_more_but_can_be_read() -> None:
     with pytest.raises(Crash):
         app.resume("r")
     assert [entry.seq for entry in store.read("r")] == [1, 2]
-    assert len(store.marks("r")) == 1
+    assert len(store.checkpoints("r")) == 1
     assert store.snapshot("r") is None
     assert store.inbox("r") == [] and store.post("r", b"x") == 1
     assert store.delete("r") and store.runs() == []

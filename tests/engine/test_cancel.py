@@ -367,7 +367,7 @@ async def test_a_step_that_was_left_behind_stores_nothing_more(sqlite_url: str) 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    head = store.marks("r", limit=1)[0].seq
+    head = store.checkpoints("r", limit=1)[0].seq
     may_note.set()
     await asyncio.to_thread(until, lambda: refused)
 

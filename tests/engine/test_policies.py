@@ -380,7 +380,7 @@ def wait_for_janitor() -> None:
 
 
 def counted(store: Store) -> dict[str, int]:
-    return {info.run: len(store.marks(info.run)) for info in store.runs()}
+    return {info.run: len(store.checkpoints(info.run)) for info in store.runs()}
 
 
 def test_without_a_retention_nothing_is_ever_deleted(memory: Store) -> None:

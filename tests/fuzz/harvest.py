@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from holdfast.journal.checkpoint_ids import read_mark
+from holdfast.journal.checkpoint_ids import decode_checkpoint
 from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.state.ops import Op
 from tests.fuzz.choices import Choices
@@ -59,9 +59,9 @@ def marks() -> Iterator[bytes]:
     """Marks as they are stored."""
     for kind in ("simple", "nested", "rolled_back"):
         told = history(kind)
-        for mark in told.store.marks(told.info.run)[:2]:
-            read_mark(told.info.key, mark, told.info.run)
-            yield b"\0" + mark.mark
+        for mark in told.store.checkpoints(told.info.run)[:2]:
+            decode_checkpoint(told.info.key, mark, told.info.run)
+            yield b"\0" + mark.facts
 
 
 def codec() -> Iterator[bytes]:

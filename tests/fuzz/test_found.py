@@ -104,10 +104,10 @@ def test_no_number_leads_from_one_run_into_the_next(store: Store) -> None:
     app = chain("a", "b").compile(store)
     for run in ("one", "two", "three"):
         app.invoke({"n": 1}, run_id=run)
-    whole = [mark.seq for mark in store.marks("one")]
+    whole = [mark.seq for mark in store.checkpoints("one")]
 
     for number in (2**32, 2**32 + 2, 2**33, 2**56, 2**62):
-        assert [mark.seq for mark in store.marks("one", number)] == whole
+        assert [mark.seq for mark in store.checkpoints("one", number)] == whole
         assert list(store.read("one", number)) == []
         assert [entry.seq for entry in store.read("one", 0, number)] == [
             entry.seq for entry in store.read("one")

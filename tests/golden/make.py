@@ -107,7 +107,7 @@ def _snapshots_soon() -> None:
 
 def _prune(store: Any, run: str) -> None:
     journal, codec = Journal(store), Codec()
-    horizon = store.marks(run)[2].seq
+    horizon = store.checkpoints(run)[2].seq
     loaded = journal.load(journal.info(run), codec, horizon)
     assert store.prune(run, journal.make_snapshot(loaded, codec)) > 0
 

@@ -49,7 +49,7 @@ def test_a_whole_store_is_fine(store: Store) -> None:
     store.post("asked", write_message(RunCommand("pause", by="ada")))
     made(store, "pruned")
     journal = Journal(store)
-    loaded = journal.load(journal.info("pruned"), Codec(), store.marks("pruned")[1].seq)
+    loaded = journal.load(journal.info("pruned"), Codec(), store.checkpoints("pruned")[1].seq)
     assert store.prune("pruned", journal.make_snapshot(loaded, Codec())) > 0
 
     report = check_store(store)
@@ -193,13 +193,13 @@ def test_a_mark_that_disagrees_with_the_journal_is_found_where_it_is_listed_and_
     assert entry.mark is not None
     for place in range(len(entry.mark)):
         entries[1] = entry._replace(mark=flipped(entry.mark, place))
-        with pytest.raises(HoldfastError, match="damaged mark"):
+        with pytest.raises(HoldfastError, match="damaged facts"):
             app.checkpoints("r")
         assert problems(memory)
     for other in ({"seq": 3}, {"at": entry.at + 1}):
         place = {"seq": 2, "at": entry.at, **other}
         entries[1] = entry._replace(mark=moved_mark(entry.mark, key, **place))
-        with pytest.raises(HoldfastError, match="damaged mark"):
+        with pytest.raises(HoldfastError, match="damaged facts"):
             app.checkpoints("r")
 
 

@@ -71,4 +71,4 @@ def test_pruning_by_count_leaves_what_cannot_be_read_and_goes_on(memory: Store) 
     app.invoke({"n": 1}, run_id="t")
 
     assert prune_workflow(Journal(memory), "graph", Retention(max_checkpoints=1)) > 0
-    assert "r" in {info.run for info in memory.runs()} and len(memory.marks("r")) > 1
+    assert "r" in {info.run for info in memory.runs()} and len(memory.checkpoints("r")) > 1

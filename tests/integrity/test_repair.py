@@ -85,7 +85,7 @@ def test_the_journal_of_a_repaired_run_says_where_it_comes_from(memory: Store) -
     repair_run(memory, "r")
 
     loaded = Journal(memory).load(memory.runs(run="r-repaired")[0], Codec())
-    (note,) = loaded.run.remarks[0].notes
+    (note,) = loaded.run.annotations[0].notes
     assert note[1:] == ("holdfast store fsck", "repaired from run 'r', up to entry 3 of 5")
     assert loaded.run.fault is not None and loaded.run.fault.type == "Repaired"
 

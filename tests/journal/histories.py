@@ -189,7 +189,7 @@ def spending(store: Store) -> None:
     graph.compile(store, facts={"team": "blue"}).invoke({}, run_id="r")
 
 
-def remarked(store: Store) -> None:
+def annotated(store: Store) -> None:
     app = chain("a", "b", "c").compile(store)
     app.invoke({"n": 1}, run_id="r")
     app.tag("r", "good", "odd", by="ann")
@@ -255,7 +255,7 @@ KINDS: dict[str, Callable[[Store], None]] = {
         reusing,
         spending,
         migrated,
-        remarked,
+        annotated,
         confirmed,
     )
 }

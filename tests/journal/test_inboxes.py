@@ -13,7 +13,7 @@ from holdfast.engine.commands.control import changes_of
 from holdfast.engine.commands.inbox import RunCommand, write_message
 from holdfast.journal.commit import Inboxes
 from holdfast.state.codec import Codec
-from holdfast.stores.base import Mark, Message, Store
+from holdfast.stores.base import Message, Store, StoredCheckpoint
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.contract.writing import create
 from holdfast.testing.wrapped_store import WrappedStore
@@ -28,7 +28,7 @@ class Counting(WrappedStore):
         self.threads: set[str] = set()
         self.trouble: Exception | None = None
 
-    def newest_marks(self, runs: Any) -> dict[str, Mark]:
+    def newest_checkpoints(self, runs: Any) -> dict[str, StoredCheckpoint]:
         return {}
 
     def inboxes(self, after: Any) -> dict[str, list[Message]]:

@@ -35,17 +35,17 @@ from holdfast import (
 from holdfast.journal import writer as writer_module
 from holdfast.journal.checkpoint_ids import (
     checkpoint_id,
+    decode_checkpoint,
     is_checkpoint_id,
     locate_checkpoint,
     new_run_key,
-    read_mark,
 )
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import GraphChanged, RunStarted, StateEdited, Target
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.state.ops import make_op
-from holdfast.stores.base import Append, Conflict, Entry, Mark, RunInfo, Snapshot, Store
+from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot, Store, StoredCheckpoint
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.graphs import chain, one
@@ -626,9 +626,9 @@ def test_a_checkpoint_of_another_run_is_not_this_ones(memory: Store) -> None:
 def test_a_damaged_mark_is_located() -> None:
     for bad in (b"", b"\xc1", b"\x93\x01\x02\x03", b"\x01"):
         with pytest.raises(
-            CorruptJournal, match="the checkpoint at 3 of run 'r' has a damaged mark"
+            CorruptJournal, match="the checkpoint at 3 of run 'r' has damaged facts"
         ) as caught:
-            read_mark(b"12345678", Mark(3, 1.0, bad, 9), "r")
+            decode_checkpoint(b"12345678", StoredCheckpoint(3, 1.0, bad, 9), "r")
         assert (caught.value.run, caught.value.seq) == ("r", 3)
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Unpack
 
-from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunFilter, RunInfo, Snapshot
+from holdfast.stores.base import (
+    Append,
+    Conflict,
+    Entry,
+    Message,
+    RunFilter,
+    RunInfo,
+    Snapshot,
+    StoredCheckpoint,
+)
 from tests.simulator.process import Process
 from tests.simulator.server import Server
 from tests.simulator.world import World
@@ -37,10 +46,12 @@ class Connection:
         self._world.reply(self._process, "read")
         return found
 
-    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
-        self._world.call(self._process, "marks")
-        found = self._server.marks(run, before, limit)
-        self._world.reply(self._process, "marks")
+    def checkpoints(
+        self, run: str, before: int | None = None, limit: int | None = None
+    ) -> list[StoredCheckpoint]:
+        self._world.call(self._process, "checkpoints")
+        found = self._server.checkpoints(run, before, limit)
+        self._world.reply(self._process, "checkpoints")
         return found
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:

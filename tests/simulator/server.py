@@ -11,11 +11,11 @@ from holdfast.stores.base import (
     Append,
     Conflict,
     Entry,
-    Mark,
     Message,
     RunFilter,
     RunInfo,
     Snapshot,
+    StoredCheckpoint,
     check_number,
     select,
 )
@@ -118,11 +118,11 @@ class Server:
         found = kept.entries[max(0, after - kept.first + 1) :]
         return iter(found if upto is None else [entry for entry in found if entry.seq <= upto])
 
-    def marks(self, run: str, before: int | None, limit: int | None) -> list[Mark]:
-        """As `Store.marks`."""
+    def checkpoints(self, run: str, before: int | None, limit: int | None) -> list[StoredCheckpoint]:
+        """As `Store.checkpoints`."""
         kept = self.kept.get(run)
         found = [
-            Mark(entry.seq, entry.at, entry.mark, len(entry.body))
+            StoredCheckpoint.of(entry)
             for entry in (reversed(kept.entries) if kept else ())
             if entry.mark is not None and (before is None or entry.seq < before)
         ]

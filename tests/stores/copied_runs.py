@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast import END, START, App, StateGraph
 from holdfast.engine.commands.inbox import POLL
-from holdfast.stores.base import Append, Conflict, Entry, Mark, Message, RunInfo, Snapshot, Store
+from holdfast.stores.base import Append, Conflict, Entry, Message, RunInfo, Snapshot, Store, StoredCheckpoint
 from holdfast.testing import Crash
 from tests.graphs import chain
 from tests.processes import unmeasured
@@ -109,7 +109,9 @@ def growing(store: Store | str, steps: int, **options: Any) -> App:
     return graph.compile(store, **options)
 
 
-def contents(store: Store, run: str) -> tuple[list[Entry], list[Snapshot], list[Mark], list[bytes]]:
+def contents(
+    store: Store, run: str
+) -> tuple[list[Entry], list[Snapshot], list[StoredCheckpoint], list[bytes]]:
     """All of a run but its facts."""
     snapshots: list[Snapshot] = []
     upto: int | None = None
@@ -118,7 +120,7 @@ def contents(store: Store, run: str) -> tuple[list[Entry], list[Snapshot], list[
         upto = found.seq - 1
     messages = store.inbox(run)
     assert [message.number for message in messages] == list(range(1, len(messages) + 1))
-    return list(store.read(run)), snapshots, store.marks(run), [message.body for message in messages]
+    return list(store.read(run)), snapshots, store.checkpoints(run), [message.body for message in messages]
 
 
 def claimable(store: Store, run: str) -> bool:
@@ -166,8 +168,10 @@ class Mortal:
     def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
         return self.inner.read(run, after, upto)
 
-    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
-        return self.inner.marks(run, before, limit)
+    def checkpoints(
+        self, run: str, before: int | None = None, limit: int | None = None
+    ) -> list[StoredCheckpoint]:
+        return self.inner.checkpoints(run, before, limit)
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
         return self.inner.snapshot(run, upto)

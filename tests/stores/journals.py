@@ -61,7 +61,7 @@ while len(store.runs()) < 3:
 won = []
 for seq in range(1, rounds):
     assert add(store, name, seq) is None
-    head = store.marks("contested", limit=1)[0].seq
+    head = store.checkpoints("contested", limit=1)[0].seq
     if add(store, "contested", head) is None:
         won.append(head + 1)
 store.close()

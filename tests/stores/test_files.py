@@ -76,7 +76,7 @@ def test_an_append_torn_at_any_byte_is_as_if_it_never_was(folder: Path, store: F
         for each in (store, FileStore(folder)):
             assert seqs(each) == [1, 2]
             assert each.runs()[0].status == "running"
-            assert each.marks("r")[0].seq == 2
+            assert each.checkpoints("r")[0].seq == 2
         assert store.commit([Append("r", 2, [entry(3, b"again")], durable=False)]) == [None]
         assert [each.body for each in FileStore(folder).read("r", 2)] == [b"again"]
 

@@ -49,7 +49,7 @@ def test_a_store_neither_lists_nor_reads_the_runs_of_another_namespace(url: str)
     ]
     for store in (stores[0], stores[2]):
         assert seqs(store, "of-a") == [] and store.runs(run="same") == []
-        assert store.marks("of-a") == [] and not store.delete("of-a")
+        assert store.checkpoints("of-a") == [] and not store.delete("of-a")
         with pytest.raises(StoreError, match="no run"):
             store.post("of-a", b"hello")
     create(stores[2], "same", upto=2)

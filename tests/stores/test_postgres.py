@@ -335,7 +335,7 @@ def test_every_verb_survives_a_restart(store: PostgresStore, postgres_server: Po
     store.post("r", b"one")
     verbs: list[Callable[[], object]] = [
         lambda: seqs(store),
-        lambda: store.marks("r"),
+        lambda: store.checkpoints("r"),
         lambda: store.snapshot("r"),
         lambda: store.runs(),
         lambda: store.inbox("r"),

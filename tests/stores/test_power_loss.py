@@ -165,7 +165,7 @@ def test_snapshots_that_a_prune_did_not_come_to_remove_are_no_damage(tmp_path: P
     app.invoke({"n": 1}, run_id="r")
     snapshots = tmp_path / "runs" / "r" / "snapshots"
     journal = Journal(store)
-    for mark in reversed(store.marks("r")):
+    for mark in reversed(store.checkpoints("r")):
         if snapshots.exists():
             kept = {path.name: path.read_bytes() for path in snapshots.iterdir()}
         prune_run(journal, journal.info("r"), mark.seq)

@@ -404,7 +404,7 @@ def test_reading_does_not_wait_for_a_writer(path: Path, store: SqliteStore) -> N
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE; DELETE FROM entries")
 
-    assert seqs(store) == [1] and store.marks("r") and store.runs(), (
+    assert seqs(store) == [1] and store.checkpoints("r") and store.runs(), (
         "whoever waits is told that it stayed locked"
     )
 
@@ -468,7 +468,7 @@ def test_deleting_lets_space_be_used_again(path: Path, store: SqliteStore) -> No
     assert max(fill(f"run {number}") for number in range(5)) <= first + 5
 
 
-def test_the_newest_marks_of_a_long_run_are_listed_without_reading_the_run(
+def test_the_newest_checkpoints_of_a_long_run_are_listed_without_reading_the_run(
     path: Path, store: SqliteStore
 ) -> None:
     create(store)
@@ -480,9 +480,9 @@ def test_the_newest_marks_of_a_long_run_are_listed_without_reading_the_run(
         taken = []
         assert store._reader is not None
         store._reader.set_progress_handler(lambda: bool(taken.append(1)), 10)  # type: ignore[func-returns-value]
-        store.marks("r", limit=limit)
+        store.checkpoints("r", limit=limit)
         return len(taken)
 
-    marks = store.marks("r", limit=50)
+    marks = store.checkpoints("r", limit=50)
     assert len(marks) == 50 and marks[0].seq == 10_000
     assert 0 < steps(50) < steps(None) / 5

@@ -63,7 +63,7 @@ def test_a_completed_run_shows_its_steps_inputs_and_output(store: Store) -> None
     assert view.output == {"n": 3, "log": ["a", "b"]}
     assert view.steps[1].output == {"log": ["b"]} and view.steps[1].preview() == '{"log": ["b"]}'
     assert view.steps[0].started_at is not None and view.steps[0].ended_at is not None
-    assert view.checkpoints == len(store.marks("r")) and view.size > 0
+    assert view.checkpoints == len(store.checkpoints("r")) and view.size > 0
     assert view.checkpoint_id == CheckpointStore(store).load("r").checkpoint_id  # type: ignore[union-attr]
     assert view.workflow_file is None and view.tags == () and view.fault is None and view.pauses == ()
 
@@ -319,7 +319,8 @@ def test_everything_a_view_says_is_json(store: Store) -> None:
         "run_id", "workflow", "status", "dead", "started_at", "updated_at", "wave", "next", "owner", "workflow_file",
         "tags", "parent", "provenance", "inputs", "output", "steps", "steps_done", "items_done", "seconds", "pauses",
         "ledger",
-        "checkpoints", "checkpoint_id", "bytes", "commands_refused", "refusals", "facts", "remarks", "error", "state",
+        "checkpoints", "checkpoint_id", "bytes", "commands_refused", "refusals", "facts", "annotations", "error",
+        "state",
         "queue", "priority", "due_at",
     }  # fmt: skip
     assert data["workflow_file"] == {"path": "f.yaml", "digest": "d" * 64} and data["tags"] == ["x"]

@@ -28,7 +28,7 @@ from holdfast.capsules.format import (
 )
 from holdfast.capsules.signing import Unlocked, verify
 from holdfast.errors import CapsuleInvalid, CapsuleLocked, CorruptJournal, StoreError, problem_of
-from holdfast.journal.checkpoint_ids import read_mark
+from holdfast.journal.checkpoint_ids import decode_checkpoint
 from holdfast.journal.journal import break_at, genesis, is_whole, misplaced
 from holdfast.journal.records import Forked
 from holdfast.journal.run_state import RunState
@@ -38,11 +38,11 @@ from holdfast.stores.base import (
     Append,
     Conflict,
     Entry,
-    Mark,
     Message,
     RunFilter,
     RunInfo,
     Snapshot,
+    StoredCheckpoint,
     select,
 )
 from holdfast.values import RunStatus
@@ -373,9 +373,9 @@ class Capsule:
 
     def _check_mark(self, entry: Entry) -> None:
         """Refuse the mark of a checkpoint that those who list checkpoints could not read."""
-        mark = Mark(entry.seq, entry.at, entry.mark or b"", len(entry.body))
+        mark = StoredCheckpoint.of(entry)
         try:
-            read_mark(self.facts.key, mark, self.facts.run)
+            decode_checkpoint(self.facts.key, mark, self.facts.run)
         except CorruptJournal as error:
             raise CapsuleInvalid(problem_of(error)) from None
 
@@ -430,13 +430,15 @@ class Capsule:
         for seq in range(max(after + 1, self.facts.first), last + 1):
             yield self._entry(seq)
 
-    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+    def checkpoints(
+        self, run: str, before: int | None = None, limit: int | None = None
+    ) -> list[StoredCheckpoint]:
         """As any store."""
         if run != self.facts.run:
             return []
         wanted = [seq for seq in reversed(self._marked) if before is None or seq < before][:limit]
         entries = map(self._entry, wanted)
-        return [Mark(entry.seq, entry.at, entry.mark or b"", len(entry.body)) for entry in entries]
+        return [StoredCheckpoint.of(entry) for entry in entries]
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
         """As any store."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from holdfast.errors import CapsuleInvalid, CodecError, Remedy
 from holdfast.graph.drawing import is_outline
 from holdfast.journal import records
-from holdfast.journal.checkpoint_ids import read_mark
+from holdfast.journal.checkpoint_ids import decode_checkpoint
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Record
 from holdfast.journal.run_state import RunState
@@ -22,7 +22,7 @@ from holdfast.journal.sealing import is_sealed
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
 from holdfast.state.standard_types import MOST_MEMORY
-from holdfast.stores.base import Entry, Mark, RunInfo
+from holdfast.stores.base import Entry, RunInfo, StoredCheckpoint
 from holdfast.values import RunStatus
 from holdfast.views.plain import ViewCodec, iso, plain, read_or_unread, when
 
@@ -235,7 +235,7 @@ def _at(entry: Entry, kind: str) -> dict[str, Any]:
 
 
 def _checkpoint(info: RunInfo, entry: Entry) -> dict[str, Any]:
-    found = read_mark(info.key, Mark(entry.seq, entry.at, entry.mark or b"", len(entry.body)), info.run)
+    found = decode_checkpoint(info.key, StoredCheckpoint.of(entry), info.run)
     facts = {"checkpoint_id": found.id, "wave": found.wave, "nodes": found.nodes, "next": found.next}
     facts_shown: dict[str, Any] = plain({**facts, "frame": found.frame, "bytes": found.size})
     return _at(entry, "Checkpoint") | facts_shown

@@ -314,7 +314,7 @@ class CheckpointStore:
         if found is None:
             return
         info, seq = found
-        newer = [mark.seq for mark in self.store.marks(info.run) if seq is not None and mark.seq > seq]
+        newer = [each.seq for each in self.store.checkpoints(info.run) if seq is not None and each.seq > seq]
         if not newer:
             delete_run(self._journal, info.run)
         else:
@@ -338,7 +338,7 @@ class CheckpointStore:
 
     def latest(self, workflow: str) -> CheckpointData | None:
         """The newest checkpoint of a workflow."""
-        newest = [(marks[0].at, info, marks[0].seq) for info, marks in self._marked(workflow)]
+        newest = [(stored[0].at, info, stored[0].seq) for info, stored in self._marked(workflow)]
         if not newest:
             return None
         _, info, seq = max(newest, key=lambda item: item[0])
@@ -389,11 +389,11 @@ class CheckpointStore:
 
     def _marked(self, workflow: str | None = None) -> Any:
         for info in self.store.runs(workflow=workflow):
-            if marks := self.store.marks(info.run):
-                yield info, marks
+            if stored := self.store.checkpoints(info.run):
+                yield info, stored
 
     def _expire(self, max_age: dt.timedelta, *, keep_successful: bool) -> int:
-        counts = {info.run: len(marks) for info, marks in self._marked()}
+        counts = {info.run: len(stored) for info, stored in self._marked()}
         expire_runs(self.store, max_age, keep_successful=keep_successful)
         return sum(count for run, count in counts.items() if not self.store.runs(run=run))
 

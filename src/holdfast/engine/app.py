@@ -15,7 +15,7 @@ from holdfast.engine.settings import Outcome, Pause, one_of, public_pauses
 from holdfast.engine.time_travel.app_methods import TimeTravel
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event
-from holdfast.journal.checkpoint_ids import Checkpoint, read_mark
+from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint
 from holdfast.state.state import State
 from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
@@ -421,7 +421,9 @@ class App(TimeTravel):
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """Return a run's checkpoints, oldest first."""
         info = self._settings.journal.info(run_id)
-        return [read_mark(info.key, mark, run_id) for mark in reversed(self.store.marks(run_id))]
+        return [
+            decode_checkpoint(info.key, stored, run_id) for stored in reversed(self.store.checkpoints(run_id))
+        ]
 
     def pauses(self, run_id: str) -> tuple[Pause, ...]:
         """Return what a run waits for."""

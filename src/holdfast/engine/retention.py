@@ -15,7 +15,7 @@ from holdfast.journal.copying import delete_run, held_back, needed_by, prune_run
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import TolerantCodec
 from holdfast.state.encryption import Seal
-from holdfast.stores.base import Mark, RunInfo, Store
+from holdfast.stores.base import RunInfo, Store, StoredCheckpoint
 from holdfast.threads import locked, start
 from holdfast.values import RunStatus
 
@@ -34,7 +34,7 @@ def kept_checkpoints(journal: Journal, info: RunInfo) -> set[int]:
 
 def _kept(journal: Journal, info: RunInfo) -> set[int]:
     run = journal.load(info, TolerantCodec()).run
-    return {seq for seq, remark in run.remarks.items() if remark.keep}
+    return {seq for seq, annotation in run.annotations.items() if annotation.keep}
 
 
 def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int:
@@ -43,20 +43,23 @@ def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int
     if keep is None:
         return 0
     runs = [info for info in journal.store.runs(workflow=workflow) if info.status != RunStatus.DAMAGED]
-    marks = {info.run: journal.store.marks(info.run) for info in runs}
+    checkpoints = {info.run: journal.store.checkpoints(info.run) for info in runs}
     if retention.per == "run":
-        kept = {run: found[:keep] for run, found in marks.items()}
+        kept = {run: found[:keep] for run, found in checkpoints.items()}
     else:
         newest = sorted(
-            ((mark.at, mark.seq, run) for run, found in marks.items() for mark in found), reverse=True
+            ((each.at, each.seq, run) for run, found in checkpoints.items() for each in found),
+            reverse=True,
         )[:keep]
         chosen = {(run, seq) for _, seq, run in newest}
-        kept = {run: [mark for mark in found if (run, mark.seq) in chosen] for run, found in marks.items()}
+        kept = {
+            run: [each for each in found if (run, each.seq) in chosen] for run, found in checkpoints.items()
+        }
     good = last_successful(journal.store, workflow) if retention.keep_successful else []
     staying = {info.run for info in good}
     dropped = 0
     for info in runs:
-        found = marks[info.run]
+        found = checkpoints[info.run]
         resumable = info.status != RunStatus.COMPLETED
         wanted = kept[info.run] or (found[:1] if resumable or info.run in staying else [])
         if wanted and wanted[-1] is found[-1]:
@@ -67,8 +70,8 @@ def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int
             logger.warning("run %s is left alone: %s", info.run, error)
             continue
         if held:
-            staying_seqs = held.union(mark.seq for mark in wanted)
-            wanted = [mark for mark in found if mark.seq in staying_seqs]
+            staying_seqs = held.union(each.seq for each in wanted)
+            wanted = [each for each in found if each.seq in staying_seqs]
         if wanted:
             dropped += _prune_run(journal, info, found, wanted[-1].seq)
         elif not resumable and found and not needed_by(journal, info):
@@ -77,10 +80,10 @@ def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int
     return dropped
 
 
-def _prune_run(journal: Journal, info: RunInfo, marks: list[Mark], horizon: int) -> int:
+def _prune_run(journal: Journal, info: RunInfo, checkpoints: list[StoredCheckpoint], horizon: int) -> int:
     """Keep a run's journal from the checkpoint at `horizon` on."""
     horizon = held_back(journal, info, horizon)
-    older = sum(mark.seq < horizon for mark in marks)
+    older = sum(each.seq < horizon for each in checkpoints)
     if older:
         prune_run(journal, info, horizon)
     return older
@@ -132,8 +135,8 @@ def _has_yet_to_run(info: RunInfo) -> bool:
 
 def _last_touched(store: Store, info: RunInfo) -> float:
     """Return when a run last advanced. The facts of one whose owner died are as old as its start."""
-    newest = store.marks(info.run, limit=1) if info.status == RunStatus.RUNNING else []
-    return max([info.updated_at, *(mark.at for mark in newest)])
+    newest = store.checkpoints(info.run, limit=1) if info.status == RunStatus.RUNNING else []
+    return max([info.updated_at, *(each.at for each in newest)])
 
 
 def apply_retention(journal: Journal, workflow: str, retention: Retention) -> int:

@@ -317,7 +317,7 @@ class Runner:
         policy, run = execution.settings.policy, execution.run
         unwanted = status == RunStatus.COMPLETED and policy.preserve == "none"
         unwanted = unwanted or (status == RunStatus.FAILED and policy.on_failure == "rollback")
-        if not unwanted or any(remark.keep for remark in run.remarks.values()):
+        if not unwanted or any(annotation.keep for annotation in run.annotations.values()):
             return
         from holdfast.journal.copying import delete_run, needed_by
 

@@ -302,8 +302,8 @@ class Worker:
 
     def _is_new(self, run: str) -> bool:
         """Return whether nothing of a run is done yet."""
-        marks = self._store.marks(run, limit=2)
-        return len(marks) < 2
+        checkpoints = self._store.checkpoints(run, limit=2)
+        return len(checkpoints) < 2
 
     async def _announce(self, known: Known, claim: Claim, status: str, error: str) -> None:
         if known.announcer is not None:

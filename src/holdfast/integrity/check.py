@@ -10,16 +10,16 @@ from holdfast.engine.commands.inbox import UNREADABLE, open_message
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError, Remedy, RunNotFound, problem_of
 from holdfast.integrity.comparison import Corrected, corrected, difference, missing_tags
 from holdfast.integrity.report import Damage, Part, Progress, RunReport, StoreReport, Stretch
-from holdfast.journal.checkpoint_ids import Checkpoint, read_mark
+from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint
 from holdfast.journal.encoding import Track, decode_run
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, break_at, genesis, is_whole, misplaced
-from holdfast.journal.records import Remarked
+from holdfast.journal.records import RunAnnotated
 from holdfast.journal.run_state import RunState
 from holdfast.journal.sealing import CHAIN_BYTES, has_sealed, is_sealed
 from holdfast.state.codec import TolerantCodec
 from holdfast.state.encryption import Seal
-from holdfast.stores.base import Entry, Mark, Message, RunInfo, Snapshot, Store
+from holdfast.stores.base import Entry, Message, RunInfo, Snapshot, Store, StoredCheckpoint
 from holdfast.stores.integrity import Found, Inspector, Observed, changed_meanwhile, inspecting, repaired_as
 from holdfast.values import RunStatus
 
@@ -268,7 +268,7 @@ class RunCheck:
         try:
             for record in self.journal.records(self.info, entry, fold.track, self.codec):
                 apply(fold.run, record, entry.at)
-                if isinstance(record, Remarked) and not record.at:
+                if isinstance(record, RunAnnotated) and not record.at:
                     self.removed.update(record.remove)
         except HoldfastError as error:
             raise _Damaged(f"entry {entry.seq} cannot be read: {problem_of(error)}") from None
@@ -312,7 +312,7 @@ class RunCheck:
 
     def _check_mark(self, fold: Fold, entry: Entry, mark: bytes) -> None:
         try:
-            found = read_mark(self.info.key, Mark(entry.seq, entry.at, mark, len(entry.body)), self.info.run)
+            found = decode_checkpoint(self.info.key, StoredCheckpoint.of(entry), self.info.run)
         except HoldfastError as error:
             self._report(Part.CHECKPOINT, problem_of(error), entry.seq)
             return
@@ -385,7 +385,7 @@ class RunCheck:
                     self._report(
                         Part.STORE, f"it is read as another run than its journal tells ({what})", best.end
                     )
-            listed = [mark.seq for mark in self.journal.store.marks(run, best.end + 1)]
+            listed = [each.seq for each in self.journal.store.checkpoints(run, best.end + 1)]
             if listed != [seq for seq in reversed(self.marks) if seq <= best.end]:
                 self._report(Part.STORE, "its checkpoints are not listed as they are stored")
         except HoldfastError as error:

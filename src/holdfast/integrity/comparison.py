@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.runner import tags_of
 from holdfast.errors import CodecError, HoldfastError
-from holdfast.journal.run_state import Frame, Remark, RunState, Step
+from holdfast.journal.run_state import Annotation, Frame, RunState, Step
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
 from holdfast.stores.base import RunInfo
@@ -131,7 +131,7 @@ def missing_tags(info: RunInfo, run: RunState) -> list[str]:
 
 
 def _given(run: RunState) -> tuple[str, ...]:
-    return (run.remarks.get(0) or Remark()).tags
+    return (run.annotations.get(0) or Annotation()).tags
 
 
 def _begun_with(run: RunState, codec: Codec) -> tuple[str, ...] | None:

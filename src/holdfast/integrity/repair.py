@@ -18,7 +18,7 @@ from holdfast.journal.checkpoint_ids import encode_mark, moved_mark, new_run_key
 from holdfast.journal.copying import add_snapshot
 from holdfast.journal.encoding import Track, decode_run
 from holdfast.journal.journal import Journal, Loaded, genesis, link
-from holdfast.journal.records import Fault, Remarked, RunEnded
+from holdfast.journal.records import Fault, RunAnnotated, RunEnded
 from holdfast.journal.run_state import DONE
 from holdfast.journal.sealing import is_sealed
 from holdfast.journal.writer import Writer
@@ -106,7 +106,7 @@ class NewRun:
         run, status = loaded.run, RunStatus(loaded.run.status)
         why = f"repaired from run {self._info.run!r}, {self._what()}"
         writer = Writer(self._journal, loaded, self._codec, durable=True)
-        writer.record(Remarked(0, why, by=_BY))
+        writer.record(RunAnnotated(0, why, by=_BY))
         if status in (RunStatus.RUNNING, RunStatus.QUEUED):
             status = RunStatus.INTERRUPTED
             writer.record(RunEnded(status, Fault("Repaired", why)))

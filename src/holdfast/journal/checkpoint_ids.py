@@ -1,4 +1,4 @@
-"""Checkpoints: their ids, and the marks that stores list them by."""
+"""Checkpoints: their ids, and the marks beside their entries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zlib import crc32
 import ormsgpack
 
 from holdfast.errors import CheckpointNotFound, CorruptJournal
-from holdfast.stores.base import Mark
+from holdfast.stores.base import StoredCheckpoint
 
 _LOW = (1 << 56) - 1
 _FACTOR = 0x9E3779B97F4A7
@@ -114,29 +114,28 @@ def times_reset(mark: bytes) -> int:
     return int(ormsgpack.unpackb(mark[: -_SUM.size])[4])
 
 
-def read_mark(key: bytes, mark: Mark, run: str) -> Checkpoint:
-    """Return the checkpoint of a mark that a store lists."""
+def decode_checkpoint(key: bytes, stored: StoredCheckpoint, run: str) -> Checkpoint:
+    """Return a checkpoint that a store lists."""
     try:
-        wave, nodes, next_, frame = _facts(key, mark)
-        at = dt.datetime.fromtimestamp(mark.at, dt.UTC)
+        wave, nodes, next_, frame = _facts(key, stored)
+        at = dt.datetime.fromtimestamp(stored.at, dt.UTC)
     except (ValueError, TypeError, OverflowError, OSError, struct.error):
         raise CorruptJournal(
-            f"the checkpoint at {mark.seq} of run {run!r} has a damaged mark", run=run, seq=mark.seq
+            f"the checkpoint at {stored.seq} of run {run!r} has damaged facts", run=run, seq=stored.seq
         ) from None
-    return Checkpoint(
-        checkpoint_id(key, mark.seq), mark.seq, wave, tuple(nodes), tuple(next_), at, mark.size, frame
-    )
+    ident = checkpoint_id(key, stored.seq)
+    return Checkpoint(ident, stored.seq, wave, tuple(nodes), tuple(next_), at, stored.size, frame)
 
 
-def _facts(key: bytes, mark: Mark) -> tuple[int, list[str], list[str], str]:
-    """Return what a mark says; raise `ValueError` or `TypeError` if it is not what was written."""
-    if mark.mark != moved_mark(mark.mark, key, mark.seq, mark.at):
+def _facts(key: bytes, stored: StoredCheckpoint) -> tuple[int, list[str], list[str], str]:
+    """Return the facts of a checkpoint; raise `ValueError` or `TypeError` if they are not what was written."""
+    if stored.facts != moved_mark(stored.facts, key, stored.seq, stored.at):
         raise ValueError("its checksum does not match")
-    wave, nodes, next_, frame, resets = ormsgpack.unpackb(mark.mark[: -_SUM.size])
+    wave, nodes, next_, frame, resets = ormsgpack.unpackb(stored.facts[: -_SUM.size])
     if type(wave) is not int or type(resets) is not int or type(frame) is not str:
-        raise TypeError("it has other parts than a mark")
+        raise TypeError("it has other parts than a checkpoint")
     if not (_are_texts(nodes) and _are_texts(next_)):
-        raise TypeError("it has other parts than a mark")
+        raise TypeError("it has other parts than a checkpoint")
     return wave, nodes, next_, frame
 
 

@@ -24,13 +24,13 @@ from holdfast.stores.base import (
     PAGE_ENTRIES,
     Append,
     Entry,
-    Mark,
     Message,
     Readable,
     RunFilter,
     RunInfo,
     Snapshot,
     Store,
+    StoredCheckpoint,
     namespace_of,
 )
 from holdfast.values import RunStatus
@@ -67,9 +67,11 @@ class Resealed:
         """Do as the store does."""
         return self._inner.runs(**wanted)
 
-    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+    def checkpoints(
+        self, run: str, before: int | None = None, limit: int | None = None
+    ) -> list[StoredCheckpoint]:
         """Do as the store does."""
-        return self._inner.marks(run, before, limit)
+        return self._inner.checkpoints(run, before, limit)
 
     def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
         """Yield the entries of the run, each checked against its predecessor."""
@@ -165,7 +167,7 @@ def seen_from(source: Store, target: Store, info: RunInfo, seal: Seal | None) ->
 
 def last_entry(store: Readable, run: str) -> Entry | None:
     """Return the newest entry of a run."""
-    newest = store.marks(run, limit=1)
+    newest = store.checkpoints(run, limit=1)
     last = None
     for entry in store.read(run, newest[0].seq - 1 if newest else 0):
         last = entry
@@ -406,8 +408,8 @@ def held_back(journal: Journal, info: RunInfo, horizon: int) -> int:
     needed = min(_needs(journal, info).values(), default=horizon)
     if needed >= horizon:
         return horizon
-    marks = journal.store.marks(info.run, needed + 1, 1)
-    return marks[0].seq if marks else 0
+    checkpoints = journal.store.checkpoints(info.run, needed + 1, 1)
+    return checkpoints[0].seq if checkpoints else 0
 
 
 def needed_by(journal: Journal, info: RunInfo) -> list[str]:

@@ -26,10 +26,10 @@ from holdfast.journal.run_state import (
     STILL_IN_DOUBT,
     WAITING,
     WHOLE,
+    Annotation,
     Frame,
     Pause,
     Refusal,
-    Remark,
     RunState,
     Spending,
     Step,
@@ -124,13 +124,13 @@ def _describe(run: RunState, record: records.Described, at: float) -> None:
     run.facts = record.facts
 
 
-@folds(records.Remarked)
-def _remark(run: RunState, record: records.Remarked, at: float) -> None:
-    known = run.remarks.get(record.at) or Remark()
+@folds(records.RunAnnotated)
+def _annotate(run: RunState, record: records.RunAnnotated, at: float) -> None:
+    known = run.annotations.get(record.at) or Annotation()
     notes = (*known.notes, (at, record.by, record.text)) if record.text else known.notes
     tags = [*(tag for tag in known.tags if tag not in record.remove), *record.add]
     keep = known.keep if record.keep is None else record.keep
-    run.remarks[record.at] = Remark(notes, tuple(dict.fromkeys(tags)), keep)
+    run.annotations[record.at] = Annotation(notes, tuple(dict.fromkeys(tags)), keep)
 
 
 @folds(records.Migrated)
@@ -196,7 +196,7 @@ def _fork(run: RunState, record: records.Forked, at: float) -> None:
     )
     run.config = record.config or run.config
     run.saved_seq = run.inbox_seen = run.refused = run.generation = 0
-    run.refusals, run.remarks, run.facts, run.reuse = [], {}, b"", None
+    run.refusals, run.annotations, run.facts, run.reuse = [], {}, b"", None
     run.inherited, run.inherited_seconds = dict(run.spending), run.seconds
     run.resets = 0
     forget_notes(run, record.forget)

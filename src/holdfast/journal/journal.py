@@ -211,7 +211,7 @@ class Journal:
 
     def _is_sealed(self, run: str) -> bool:
         """Return whether the newest checkpoint of a run, or how it began, is sealed."""
-        newest = self.store.marks(run, limit=1)
+        newest = self.store.checkpoints(run, limit=1)
         after = newest[0].seq - 1 if newest else 0
         entry = next(iter(self.store.read(run, after, after + 1)), None)
         return entry is not None and is_sealed(entry.body)

@@ -337,7 +337,7 @@ class Described(NamedTuple):
 
 
 @record(22)
-class Remarked(NamedTuple):
+class RunAnnotated(NamedTuple):
     """Somebody said something of the checkpoint at entry `at`, or, with 0, of the run.
 
     `keep`, if it is said, is whether retention leaves that checkpoint alone.
@@ -440,7 +440,7 @@ Record = (
     | Migrated
     | Spent
     | Described
-    | Remarked
+    | RunAnnotated
     | Steered
     | GraphChanged
     | Commanded

@@ -168,7 +168,7 @@ class Spending(NamedTuple):
     unpriced: int = 0
 
 
-class Remark(NamedTuple):
+class Annotation(NamedTuple):
     """What people said of a run or a checkpoint. A note is when, by whom, and what."""
 
     notes: tuple[tuple[float, Text, Text], ...] = ()
@@ -212,7 +212,7 @@ class RunState:
     """How many of its seconds the steps took that were finished before the fork."""
     facts: bytes = b""
     """The environment of the last execution, encoded."""
-    remarks: dict[int, Remark] = field(default_factory=dict)
+    annotations: dict[int, Annotation] = field(default_factory=dict)
     """By the entry of the checkpoint, 0 for the run as a whole."""
     reuse: Reusing | None = None
     generation: int = 0
@@ -312,7 +312,7 @@ def copy_run(run: RunState) -> RunState:
         refusals=list(run.refusals),
         spending=dict(run.spending),
         inherited=dict(run.inherited),
-        remarks=dict(run.remarks),
+        annotations=dict(run.annotations),
     )
 
 

@@ -89,13 +89,18 @@ class Append(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class StoredCheckpoint:
     """One checkpoint as listed: its position, time, plain facts and the size of its entry's body."""
 
     seq: int
     at: float
-    mark: bytes
+    facts: bytes
     size: int
+
+    @classmethod
+    def of(cls, entry: Entry) -> StoredCheckpoint:
+        """Return the checkpoint that an entry ends in."""
+        return cls(entry.seq, entry.at, entry.mark or b"", len(entry.body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,9 @@ class Readable(Protocol):
     url: str
 
     def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]: ...
-    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]: ...
+    def checkpoints(
+        self, run: str, before: int | None = None, limit: int | None = None
+    ) -> list[StoredCheckpoint]: ...
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None: ...
     def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]: ...
     def inbox(self, run: str, after: int = 0) -> list[Message]: ...
@@ -169,7 +176,9 @@ class Store(Protocol):
         """
         ...
 
-    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+    def checkpoints(
+        self, run: str, before: int | None = None, limit: int | None = None
+    ) -> list[StoredCheckpoint]:
         """Return the run's checkpoints, newest first, with `seq < before`, at most `limit`."""
         ...
 
@@ -263,7 +272,7 @@ class Watched(Protocol):
 class Overview(Protocol):
     """Answers about many runs in one round trip."""
 
-    def newest_marks(self, runs: Sequence[str]) -> dict[str, Mark]:
+    def newest_checkpoints(self, runs: Sequence[str]) -> dict[str, StoredCheckpoint]:
         """Return the newest checkpoint of each of these runs that has one."""
         ...
 
@@ -272,12 +281,12 @@ class Overview(Protocol):
         ...
 
 
-def newest_marks(store: Store, runs: Sequence[str]) -> dict[str, Mark]:
+def newest_checkpoints(store: Store, runs: Sequence[str]) -> dict[str, StoredCheckpoint]:
     """Return the newest checkpoint of each of these runs that has one."""
     if isinstance(store, Overview):
-        return store.newest_marks(runs)
-    found = {run: store.marks(run, limit=1) for run in runs}
-    return {run: marks[0] for run, marks in found.items() if marks}
+        return store.newest_checkpoints(runs)
+    found = {run: store.checkpoints(run, limit=1) for run in runs}
+    return {run: stored[0] for run, stored in found.items() if stored}
 
 
 def inboxes(store: Store, after: Mapping[str, int]) -> dict[str, list[Message]]:

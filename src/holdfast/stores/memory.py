@@ -17,11 +17,11 @@ from holdfast.stores.base import (
     BaseStore,
     Conflict,
     Entry,
-    Mark,
     Message,
     RunFilter,
     RunInfo,
     Snapshot,
+    StoredCheckpoint,
     check,
     check_number,
     has_other_forks,
@@ -77,14 +77,12 @@ class MemoryStore(BaseStore):
         found = self._find(run)
         return (found.between(after, last) if found else []), False
 
-    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+    def checkpoints(
+        self, run: str, before: int | None = None, limit: int | None = None
+    ) -> list[StoredCheckpoint]:
         found = self._find(run)
         entries = found.between(0, None if before is None else before - 1) if found else []
-        marked = (
-            Mark(entry.seq, entry.at, entry.mark, len(entry.body))
-            for entry in reversed(entries)
-            if entry.mark is not None
-        )
+        marked = (StoredCheckpoint.of(entry) for entry in reversed(entries) if entry.mark is not None)
         return list(islice(marked, limit))
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:

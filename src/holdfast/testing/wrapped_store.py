@@ -15,11 +15,11 @@ from holdfast.stores.base import (
     Append,
     Conflict,
     Entry,
-    Mark,
     Message,
     RunInfo,
     Snapshot,
     Store,
+    StoredCheckpoint,
     namespace_of,
 )
 
@@ -37,8 +37,10 @@ class WrappedStore:
     def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
         return self.inner.read(run, after, upto)
 
-    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
-        return self.inner.marks(run, before, limit)
+    def checkpoints(
+        self, run: str, before: int | None = None, limit: int | None = None
+    ) -> list[StoredCheckpoint]:
+        return self.inner.checkpoints(run, before, limit)
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
         return self.inner.snapshot(run, upto)

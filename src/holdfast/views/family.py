@@ -9,7 +9,7 @@ from itertools import islice
 from typing import ClassVar
 
 from holdfast.errors import HoldfastError, problem_of
-from holdfast.journal.checkpoint_ids import checkpoint_id, read_mark
+from holdfast.journal.checkpoint_ids import checkpoint_id, decode_checkpoint
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import RunState, Spending
 from holdfast.stores.base import RunInfo, Store
@@ -38,10 +38,10 @@ class Branch(View):
         """Return the branch at an entry of a run, with its newest checkpoint, if the run is still stored."""
         if not journal.store.runs(key=info.key):
             return cls(info.run, seq, is_there=False)
-        marks = journal.store.marks(info.run, seq + 1, 1)
-        if not marks:
+        stored = journal.store.checkpoints(info.run, seq + 1, 1)
+        if not stored:
             return cls(info.run, seq)
-        point = read_mark(info.key, marks[0], info.run)
+        point = decode_checkpoint(info.key, stored[0], info.run)
         return cls(info.run, seq, checkpoint_id(info.key, point.seq), point.run_wave, point.nodes)
 
 

@@ -11,7 +11,8 @@ from typing import ClassVar, overload
 
 from holdfast.errors import CorruptJournal
 from holdfast.graph.graph import base_name
-from holdfast.journal.checkpoint_ids import Checkpoint, read_mark
+from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint
+from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, genesis, verified_entries
 from holdfast.journal.records import (
     Commanded,
@@ -23,10 +24,10 @@ from holdfast.journal.records import (
     Migrated,
     Paused,
     Record,
-    Remarked,
     Reset,
     Resumed,
     Reusing,
+    RunAnnotated,
     RunEnded,
     RunStarted,
     Spent,
@@ -37,10 +38,10 @@ from holdfast.journal.records import (
     StepFinished,
     WaveFinished,
 )
-from holdfast.journal.run_state import Remark, Spending, frame_of
+from holdfast.journal.run_state import Annotation, RunState, Spending, frame_of
 from holdfast.journal.sealing import is_sealed
 from holdfast.state.ops import Op
-from holdfast.stores.base import Entry, Mark, RunInfo, Store
+from holdfast.stores.base import Entry, RunInfo, Store, StoredCheckpoint
 from holdfast.values import RunStatus
 from holdfast.views.charges import NOTHING, spending_of, total
 from holdfast.views.plain import CODEC, View, ViewCodec
@@ -64,7 +65,7 @@ _SHOWN = (
     GraphChanged,
     Migrated,
     Paused,
-    Remarked,
+    RunAnnotated,
     Reset,
     Reusing,
     StateEdited,
@@ -73,7 +74,7 @@ _SHOWN = (
 """The records that are always put in words."""
 
 
-_NO_REMARK = Remark()
+_NO_ANNOTATION = Annotation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +214,7 @@ class Point(Happened):
 
     JSON: ClassVar[str] = (
         "checkpoint_id=id seq wave kind frame nodes next created_at seconds failed_attempts failed_seconds "
-        "bytes=size *spending changes events tags notes keep=remark.keep"
+        "bytes=size *spending changes events tags notes keep=annotation.keep"
     )
 
     id: str
@@ -228,18 +229,18 @@ class Point(Happened):
     next: tuple[str, ...]
     """The nodes that were about to run."""
     created_at: dt.datetime
-    remark: Remark = _NO_REMARK
+    annotation: Annotation = _NO_ANNOTATION
     """What people said of it."""
 
     @property
     def tags(self) -> tuple[str, ...]:
         """The words that people tagged it with."""
-        return self.remark.tags
+        return self.annotation.tags
 
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes that people wrote to it."""
-        return tuple(text for _, _, text in self.remark.notes)
+        return tuple(text for _, _, text in self.annotation.notes)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, happened: Happened) -> Point:
@@ -290,28 +291,31 @@ def history(journal: Journal, info: RunInfo, limit: int | None = None, before: i
     together, so that no entry before the page is needed.
     """
     store = journal.store
-    marks = store.marks(info.run, before, None if limit is None else limit + 1)
-    after = marks[limit].seq if limit is not None and len(marks) > limit else 0
-    upto = None if before is None else marks[0].seq if marks else 0
-    stretch, points, remarks = _Stretch(info.run), list[Point](), dict[int, Remark]()
+    stored = store.checkpoints(info.run, before, None if limit is None else limit + 1)
+    after = stored[limit].seq if limit is not None and len(stored) > limit else 0
+    upto = None if before is None else stored[0].seq if stored else 0
+    stretch, points, annotated = _Stretch(info.run), list[Point](), RunState()
     for entry in _entries(store, info, after, upto) if upto != 0 else ():
         for record in journal.skimmed(info, entry, CODEC):
             stretch.take(record)
-            if isinstance(record, Remarked):
-                remarks[record.at] = _remarked(remarks.get(record.at), record, entry.at)
+            if isinstance(record, RunAnnotated):
+                apply(annotated, record, entry.at)
         stretch.size += len(entry.body)
         if entry.mark is not None:
-            mark = Mark(entry.seq, entry.at, entry.mark, len(entry.body))
-            points.append(Point.of(read_mark(info.key, mark, info.run), stretch.happened()))
+            mark = StoredCheckpoint.of(entry)
+            points.append(Point.of(decode_checkpoint(info.key, mark, info.run), stretch.happened()))
             stretch = _Stretch(info.run)
     if before is not None and points:
-        remarks = journal.load(info, CODEC).run.remarks
+        annotated = journal.load(info, CODEC).run
     shown = points[::-1][:limit]
     return History(
         info.run,
         info.workflow,
         info.status,
-        tuple(dataclasses.replace(each, remark=remarks.get(each.seq, each.remark)) for each in shown),
+        tuple(
+            dataclasses.replace(each, annotation=annotated.annotations.get(each.seq, each.annotation))
+            for each in shown
+        ),
         bool(after) or len(points) > len(shown),
         stretch.happened(),
     )
@@ -330,13 +334,6 @@ def _entries(store: Store, info: RunInfo, after: int, upto: int | None) -> Itera
         return verified_entries(itertools.chain([first], entries), info.run, 0, chain, False)
     later = verified_entries(entries, info.run, first.seq, first.chain, is_sealed(first.body))
     return itertools.chain([first], later)
-
-
-def _remarked(known: Remark | None, record: Remarked, at: float) -> Remark:
-    known = known or Remark()
-    notes = (*known.notes, (at, record.by, record.text)) if record.text else known.notes
-    tags = [*(tag for tag in known.tags if tag not in record.remove), *record.add]
-    return Remark(notes, tuple(dict.fromkeys(tags)), known.keep if record.keep is None else record.keep)
 
 
 def steps_text(nodes: Sequence[str]) -> str:

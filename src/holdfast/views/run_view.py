@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from holdfast.errors import CodecError
 from holdfast.journal.checkpoint_ids import checkpoint_id
 from holdfast.journal.provenance import Provenance
-from holdfast.journal.run_state import DONE, SLEEP, Refusal, Remark, RunState, Spending, Step
+from holdfast.journal.run_state import DONE, SLEEP, Annotation, Refusal, RunState, Spending, Step
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
 from holdfast.state.state import State, origin_of, state_view
@@ -391,7 +391,7 @@ class NoteView(View):
 
 
 @dataclass(frozen=True, slots=True)
-class RemarkView(View):
+class AnnotationView(View):
     """The notes and tags of one checkpoint, or, without one, of the run."""
 
     seq: int
@@ -402,17 +402,17 @@ class RemarkView(View):
     notes: tuple[NoteView, ...]
 
 
-def remark_views(info: RunInfo, run: RunState) -> tuple[RemarkView, ...]:
+def annotation_views(info: RunInfo, run: RunState) -> tuple[AnnotationView, ...]:
     """Return the notes and tags of a run, then of its checkpoints in their order."""
-    return tuple(remark_at(info, run, seq) for seq in sorted(run.remarks))
+    return tuple(annotation_at(info, run, seq) for seq in sorted(run.annotations))
 
 
-def remark_at(info: RunInfo, run: RunState, seq: int) -> RemarkView:
+def annotation_at(info: RunInfo, run: RunState, seq: int) -> AnnotationView:
     """Return the notes and tags of the checkpoint at an entry, or, with 0, of the run."""
-    remark = run.remarks.get(seq) or Remark()
-    notes = tuple(NoteView(when(at), by, text) for at, by, text in remark.notes)
+    annotation = run.annotations.get(seq) or Annotation()
+    notes = tuple(NoteView(when(at), by, text) for at, by, text in annotation.notes)
     ident = checkpoint_id(info.key, seq) if seq else None
-    return RemarkView(seq, ident, remark.tags if seq else info.tags, remark.keep, notes)
+    return AnnotationView(seq, ident, annotation.tags if seq else info.tags, annotation.keep, notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,7 +483,7 @@ class RunView(View):
     JSON: ClassVar[str] = (
         "*line owner=line.owner workflow_file=file parent=fork provenance=foreign inputs! output! steps steps_done "
         "items_done=done.items seconds pauses ledger checkpoints checkpoint_id bytes=size commands_refused "
-        "refusals=refused facts! remarks error=fault"
+        "refusals=refused facts! annotations error=fault"
     )
 
     line: RunLine
@@ -515,7 +515,7 @@ class RunView(View):
     """The last of them, each with its reason."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Its last environment: host, platform, python, holdfast, packages, git, and what was added."""
-    remarks: tuple[RemarkView, ...] = ()
+    annotations: tuple[AnnotationView, ...] = ()
     """The notes and tags of it and of its checkpoints."""
     provenance: Provenance | None = None
     """Where it came from, and who confirmed it, if it came from outside."""

@@ -12,9 +12,9 @@ from holdfast.graph.graph import base_name
 from holdfast.journal.checkpoint_ids import (
     Checkpoint,
     checkpoint_id,
+    decode_checkpoint,
     is_checkpoint_id,
     locate_checkpoint,
-    read_mark,
 )
 from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import Provenance
@@ -22,7 +22,7 @@ from holdfast.journal.records import RunStarted
 from holdfast.journal.run_state import Pause, RunState
 from holdfast.state.ops import Op, advance
 from holdfast.state.state import State, state_view
-from holdfast.stores.base import Mark, RunInfo, newest_marks
+from holdfast.stores.base import RunInfo, StoredCheckpoint, newest_checkpoints
 from holdfast.values import RunStatus
 from holdfast.views.charges import total
 from holdfast.views.plain import Unread, ViewCodec, read_or_unread, when
@@ -34,10 +34,10 @@ from holdfast.views.run_view import (
     RunLine,
     RunView,
     StepView,
+    annotation_views,
     counted,
     groups_of,
     mark_shared_names,
-    remark_views,
 )
 from holdfast.views.tally import Tallies, step_views
 from holdfast.views.timeline import read_environment
@@ -63,11 +63,13 @@ def run_list(
         every = journal.store.runs(workflow=workflow, status=status)
         found = [info for info in every if queue in (None, info.queue) and (tag is None or tag in info.tags)]
         found = found[:limit]
-    marks = newest_marks(journal.store, [info.run for info in found if info.status != RunStatus.DAMAGED])
+    stored = newest_checkpoints(
+        journal.store, [info.run for info in found if info.status != RunStatus.DAMAGED]
+    )
     asked_once = None if is_alive is None else functools.cache(is_alive)
     looked_after = [(info, *_looked_after(journal, info, asked_once)) for info in found]
     return [
-        _line(now, marks.get(info.run), alive) if now is info else run_line(journal, now, is_alive)
+        _line(now, stored.get(info.run), alive) if now is info else run_line(journal, now, is_alive)
         for info, now, alive in looked_after
     ]
 
@@ -75,13 +77,15 @@ def run_list(
 def run_line(journal: Journal, info: RunInfo, is_alive: IsAlive | None = None) -> RunLine:
     """Return one run as a line of a list."""
     info, alive = _looked_after(journal, info, is_alive)
-    marks = journal.store.marks(info.run, limit=1) if info.status != RunStatus.DAMAGED else []
-    return _line(info, marks[0] if marks else None, alive)
+    stored = journal.store.checkpoints(info.run, limit=1) if info.status != RunStatus.DAMAGED else []
+    return _line(info, stored[0] if stored else None, alive)
 
 
-def _line(info: RunInfo, mark: Mark | None, alive: bool | None) -> RunLine:
+def _line(info: RunInfo, stored: StoredCheckpoint | None, alive: bool | None) -> RunLine:
     try:
-        return _readable_line(info, None if mark is None else read_mark(info.key, mark, info.run), alive)
+        return _readable_line(
+            info, None if stored is None else decode_checkpoint(info.key, stored, info.run), alive
+        )
     except (ValueError, OverflowError, OSError) as error:
         text = f"the facts of run {info.run!r} are damaged ({error})"
         raise CorruptJournal(text, run=info.run) from None
@@ -131,7 +135,7 @@ def find_checkpoint_info(journal: Journal, ident: str) -> tuple[RunInfo, int]:
     """Return the run and the entry of a checkpoint; raise `CheckpointNotFound` if it is not stored."""
     key, seq = locate_checkpoint(ident)
     for info in journal.store.runs(key=key):
-        if any(mark.seq == seq for mark in journal.store.marks(info.run, before=seq + 1, limit=1)):
+        if any(stored.seq == seq for stored in journal.store.checkpoints(info.run, before=seq + 1, limit=1)):
             return info, seq
     raise CheckpointNotFound(
         f"checkpoint not found: {ident} (in {journal.store.url})", remedies=Remedy("list_checkpoints")
@@ -191,7 +195,7 @@ def run_view(
         commands_refused=run.refused,
         refusals=tuple(run.refusals),
         facts=facts,
-        remarks=remark_views(info, run),
+        annotations=annotation_views(info, run),
         provenance=Provenance.of(info),
         codec=codec,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from holdfast.errors import CodecError, CorruptJournal
-from holdfast.journal.checkpoint_ids import read_mark
+from holdfast.journal.checkpoint_ids import decode_checkpoint
 from holdfast.journal.encoding import Track
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, break_at, genesis
@@ -27,10 +27,10 @@ from holdfast.journal.records import (
     OnceStarted,
     Paused,
     Record,
-    Remarked,
     Reset,
     Resumed,
     Reusing,
+    RunAnnotated,
     RunEnded,
     RunStarted,
     Spent,
@@ -46,7 +46,7 @@ from holdfast.journal.run_state import ABOUT_DOUBTS, RunState
 from holdfast.journal.sealing import is_sealed
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
-from holdfast.stores.base import Entry, Mark
+from holdfast.stores.base import Entry, StoredCheckpoint
 from holdfast.values import START, RunStatus, readable_step
 from holdfast.views.plain import CODEC, TOO_BIG_TO_PREVIEW, View, ViewCodec, iso, plain, preview_raw, when
 
@@ -211,8 +211,8 @@ class Timeline:
         return events
 
     def _checkpoint(self, entry: Entry) -> TimelineEvent:
-        mark = Mark(entry.seq, entry.at, entry.mark or b"", len(entry.body))
-        found = read_mark(self._info.key, mark, self._info.run)
+        mark = StoredCheckpoint.of(entry)
+        found = decode_checkpoint(self._info.key, mark, self._info.run)
         text = f"checkpoint {found.id}, next: {', '.join(found.next) or 'nothing'}"
         data = {"checkpoint_id": found.id, **_fields(found, "wave", "nodes", "next", "size")}
         return TimelineEvent(entry.seq, found.created_at, "checkpoint.save", "", text, data)
@@ -342,8 +342,8 @@ def _tell_intervention(record: Any, codec: Codec, run_id: str) -> Telling:
             whose = f"state of {record.frame}" if record.frame else "state"
             versions = f"{record.since or '(none)'} to {record.until or '(none)'}"
             return "state.migrate", "", f"{whose} migrated from version {versions}", data
-        case Remarked():
-            return _tell_remark(record)
+        case RunAnnotated():
+            return _tell_annotation(record)
         case GraphChanged():
             data = {"remap": dict(record.remap), "by": record.by}
             return "graph.changed", "", f"the workflow changed{by}", data
@@ -357,13 +357,13 @@ def _tell_intervention(record: Any, codec: Codec, run_id: str) -> Telling:
     raise AssertionError(record)
 
 
-def _tell_remark(record: Remarked) -> Telling:
+def _tell_annotation(record: RunAnnotated) -> Telling:
     what = [f"note: {record.text}"] if record.text else []
     what += [f"tagged {tag}" for tag in record.add] + [f"no longer tagged {tag}" for tag in record.remove]
     if record.keep is not None:
         what.append("kept for good" if record.keep else "no longer kept for good")
     where = f"checkpoint at entry {record.at}" if record.at else "run"
-    return "run.remark", "", f"{where}{_by(record)}: {'; '.join(what)}", record._asdict()
+    return "run.annotate", "", f"{where}{_by(record)}: {'; '.join(what)}", record._asdict()
 
 
 def _tell_plan(record: Steered, codec: Codec) -> Telling:

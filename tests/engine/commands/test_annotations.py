@@ -29,7 +29,7 @@ from holdfast.engine.commands.handlers import tags_after
 from holdfast.engine.retention import apply_retention, expire_runs, janitor
 from holdfast.engine.submission import requeue
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import Remarked
+from holdfast.journal.records import RunAnnotated
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Append, Snapshot, Store
@@ -69,11 +69,11 @@ def test_notes_are_kept_with_who_wrote_them(store: Store) -> None:
     app.note("r@1", "here it\nbegan", by="bob")
     app.tag("r@1", "start")
 
-    whole, first = run_view(app._settings.journal, "r").remarks
+    whole, first = run_view(app._settings.journal, "r").annotations
     assert [(note.by, note.text) for note in whole.notes] == [("ann", "well done")]
     assert first.checkpoint_id == app.checkpoints("r")[0].id and first.tags == ("start",)
     assert [(note.by, note.text) for note in first.notes] == [("bob", "here it\nbegan")]
-    told = [moment.text for moment in timeline(app._settings.journal, "r") if moment.type == "run.remark"]
+    told = [moment.text for moment in timeline(app._settings.journal, "r") if moment.type == "run.annotate"]
     assert told[0] == "run by ann: note: well done" and len(told) == 3
 
 
@@ -83,7 +83,7 @@ def test_a_checkpoint_is_meant_by_its_id_too(store: Store) -> None:
     app.tag("r", "mid", checkpoint=point.id)
     app.tag(point.id, "again")
 
-    (said,) = run_view(app._settings.journal, "r").remarks
+    (said,) = run_view(app._settings.journal, "r").annotations
     assert (said.seq, said.tags) == (point.seq, ("mid", "again"))
 
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_meant_is_refused() -> None:
         app.tag("r", ["good"])  # type: ignore[arg-type]
     with pytest.raises(CheckpointNotFound):
         app.keep("r@9")
-    assert not run_view(app._settings.journal, "r").remarks
+    assert not run_view(app._settings.journal, "r").annotations
 
 
 def test_bytes_that_are_no_text_are_taken_as_what_they_are() -> None:
@@ -122,7 +122,7 @@ def test_bytes_that_are_no_text_are_taken_as_what_they_are() -> None:
     with pytest.raises(CommandRefused, match="no step"):
         control.send(app._settings.journal, "r", control.skip("\udcff"))
 
-    (said,) = run_view(app._settings.journal, "r").remarks
+    (said,) = run_view(app._settings.journal, "r").annotations
     assert [(note.by, note.text) for note in said.notes] == [("b\\udcff", "caf\\udce9")]
 
 
@@ -148,7 +148,7 @@ def test_tags_that_two_add_at_the_same_moment_are_both_kept(change: str) -> None
     first.invoke({}, run_id="r")
 
     def theirs() -> None:
-        journal, said = Journal(store), Remarked(0, "", ("theirs",))
+        journal, said = Journal(store), RunAnnotated(0, "", ("theirs",))
         writer = Writer(journal, journal.load(journal.info("r"), Codec()), Codec(), durable=True)
         writer.record(said)
         writer.set_info(tags_after(writer.info, said))
@@ -192,7 +192,7 @@ def test_whoever_drives_a_run_writes_it_down(store: Store) -> None:
     assert (info.status, info.tags) == ("completed", ("live",))
 
 
-def test_a_remark_to_a_paused_run_of_the_fleet_leaves_it_paused(store: Store) -> None:
+def test_an_annotation_of_a_paused_run_of_the_fleet_leaves_it_paused(store: Store) -> None:
     graph = StateGraph(dict)
     graph.add_node("ask", lambda state, ctx: {"a": ctx.ask("well?")})
     graph.set_entry_point("ask")
@@ -205,7 +205,7 @@ def test_a_remark_to_a_paused_run_of_the_fleet_leaves_it_paused(store: Store) ->
     assert app._settings.journal.info("r").status == RunStatus.PAUSED
 
 
-def test_what_came_too_late_for_a_completed_run_is_refused_with_the_next_remark() -> None:
+def test_what_came_too_late_for_a_completed_run_is_refused_with_the_next_annotation() -> None:
     app = finished("memory://")
     from holdfast.engine.commands.control import post
     from holdfast.engine.commands.inbox import EDIT, RunCommand
@@ -329,8 +329,8 @@ def test_the_commands_tag_note_and_keep(tmp_path: Path) -> None:
     assert len(listed) == 1 and listed[0]["tags"] == ["good"]
     shown = call(tmp_path, "show", "chain").stdout
     assert "tags" in shown and "good" in shown and "from here" in shown and "kept" in shown
-    remarks = json.loads(call(tmp_path, "show", "chain", "--json").stdout)["remarks"]
-    assert [said["keep"] for said in remarks] == [False, True]
+    annotations = json.loads(call(tmp_path, "show", "chain", "--json").stdout)["annotations"]
+    assert [said["keep"] for said in annotations] == [False, True]
 
     for words in (
         ("checkpoints", "keep", "chain@77"),

@@ -8,14 +8,20 @@ import pytest
 
 from holdfast import END, START, CheckpointNotFound, CorruptJournal, ExecutionError, RunNotFound, StateGraph
 from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
-from holdfast.journal.checkpoint_ids import encode_mark, moved_mark, read_mark, sealed_mark, times_reset
-from holdfast.stores.base import Mark, Store
+from holdfast.journal.checkpoint_ids import (
+    decode_checkpoint,
+    encode_mark,
+    moved_mark,
+    sealed_mark,
+    times_reset,
+)
+from holdfast.stores.base import Store, StoredCheckpoint
 from tests.cli.in_process import boom
 from tests.graphs import Log, chain, says
 
 
 def seqs(store: Store, run: str) -> list[int]:
-    return [mark.seq for mark in reversed(store.marks(run))]
+    return [mark.seq for mark in reversed(store.checkpoints(run))]
 
 
 def test_a_run_a_workflow_and_a_checkpoint_are_moments(store: Store) -> None:
@@ -105,7 +111,7 @@ def test_a_wave_is_meant_as_the_run_last_came_to_it(store: Store) -> None:
 
     app = chain(*"abcde", nodes={name: node(name) for name in "abcde"}, name="w").compile(store)
     app.invoke(run_id="r")
-    never = [mark.mark for mark in store.marks("r")]
+    never = [mark.facts for mark in store.checkpoints("r")]
     version = "2"
     app.rollback("r", 1)
     assert app.state_at("r", 3)["log"] == ["a1", "b1", "c1"], "it has not been there again"
@@ -120,11 +126,11 @@ def test_a_wave_is_meant_as_the_run_last_came_to_it(store: Store) -> None:
     ]
     fork = app.fork("r", 3)
     assert app.get_state(fork)["log"] == ["a1", "b2", "c2"]
-    counts = [times_reset(mark.mark) for mark in reversed(store.marks("r"))]
-    assert counts == [0] * 5 + [1] * 5 and [mark.mark for mark in store.marks("r")][5:] == never
-    assert [times_reset(mark.mark) for mark in store.marks(fork)] == [0], "a fork was never taken back"
+    counts = [times_reset(mark.facts) for mark in reversed(store.checkpoints("r"))]
+    assert counts == [0] * 5 + [1] * 5 and [mark.facts for mark in store.checkpoints("r")][5:] == never
+    assert [times_reset(mark.facts) for mark in store.checkpoints(fork)] == [0], "a fork was never taken back"
     app.rollback("r", 2)
-    assert times_reset(store.marks("r", None, 1)[0].mark) == 2
+    assert times_reset(store.checkpoints("r", None, 1)[0].facts) == 2
 
 
 def test_a_wave_is_meant_as_it_ended_whatever_was_saved_after_it(memory: Store) -> None:
@@ -146,10 +152,13 @@ def test_how_often_a_run_was_reset_is_sealed_with_its_marks() -> None:
     key, plain = b"k" * 8, encode_mark(3, ["a"], ["b"], "")
     mark = sealed_mark(plain, key, 7, 1.5, 2)
 
-    assert read_mark(key, Mark(7, 1.5, mark, 0), "r").wave == 3 and times_reset(mark) == 2
+    assert decode_checkpoint(key, StoredCheckpoint(7, 1.5, mark, 0), "r").wave == 3 and times_reset(mark) == 2
     moved = moved_mark(mark, b"o" * 8, 8, 2.5)
-    assert times_reset(moved) == 2 and read_mark(b"o" * 8, Mark(8, 2.5, moved, 0), "r").wave == 3
+    assert (
+        times_reset(moved) == 2
+        and decode_checkpoint(b"o" * 8, StoredCheckpoint(8, 2.5, moved, 0), "r").wave == 3
+    )
     for place in range(len(mark)):
         damaged = mark[:place] + bytes([mark[place] ^ 1]) + mark[place + 1 :]
         with pytest.raises(CorruptJournal):
-            read_mark(key, Mark(7, 1.5, damaged, 0), "r")
+            decode_checkpoint(key, StoredCheckpoint(7, 1.5, damaged, 0), "r")

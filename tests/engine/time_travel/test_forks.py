@@ -410,7 +410,7 @@ def hammer(store: Store, destroy: Callable[[Journal, str], object], rounds: int)
 def test_a_fork_that_was_begun_while_its_parent_went_is_readable(store: Store, how: str) -> None:
     def prune(journal: Journal, run: str) -> None:
         info = journal.info(run)
-        prune_run(journal, info, journal.store.marks(run, limit=1)[0].seq)
+        prune_run(journal, info, journal.store.checkpoints(run, limit=1)[0].seq)
 
     forks = hammer(store, delete_run if how == "delete" else prune, 12)
 
@@ -446,10 +446,10 @@ def test_file_journals_are_read_from_the_middle(tmp_path: Path) -> None:
         for after, upto in ((0, 1), (63, 66), (64, 64), (127, 140), (250, None), (299, 500)):
             wanted = [entry for entry in every if after < entry.seq and (upto is None or entry.seq <= upto)]
             assert list(fresh.read("r", after, upto)) == wanted
-        marks = [mark.seq for mark in fresh.marks("r")]
+        marks = [mark.seq for mark in fresh.checkpoints("r")]
         assert marks == sorted(marks, reverse=True) and len(marks) == 300
         for before in (2, 3, 64, 65, 66, 129, 300, 900):
-            assert [mark.seq for mark in fresh.marks("r", before, 5)] == [
+            assert [mark.seq for mark in fresh.checkpoints("r", before, 5)] == [
                 seq for seq in marks if seq < before
             ][:5]
 
@@ -480,7 +480,7 @@ def test_a_fork_that_comes_after_the_look_for_forks_stops_the_deletion() -> None
 
 
 def _prune_to_the_end(journal: Journal) -> None:
-    prune_run(journal, journal.info("parent"), journal.store.marks("parent", limit=1)[0].seq)
+    prune_run(journal, journal.info("parent"), journal.store.checkpoints("parent", limit=1)[0].seq)
 
 
 DELETER = """

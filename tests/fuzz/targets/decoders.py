@@ -12,10 +12,10 @@ from holdfast.engine.commands.inbox import UNREADABLE, RunCommand, checksummed, 
 from holdfast.errors import CapsuleInvalid, CheckpointNotFound, CodecError, CorruptJournal, StoreError
 from holdfast.journal.checkpoint_ids import (
     checkpoint_id,
+    decode_checkpoint,
     encode_mark,
     is_checkpoint_id,
     locate_checkpoint,
-    read_mark,
     sealed_mark,
     times_reset,
 )
@@ -23,7 +23,7 @@ from holdfast.journal.encoding import Track, decode_records, decode_run, encode_
 from holdfast.state.codec import DELTA, STORED, ZSTD, Codec, TolerantCodec, pack, unpack
 from holdfast.state.encryption import Seal
 from holdfast.state.types import Types
-from holdfast.stores.base import Entry, Mark, RunInfo
+from holdfast.stores.base import Entry, RunInfo, StoredCheckpoint
 from holdfast.stores.files import frames
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.making import packed
@@ -191,9 +191,9 @@ def marks() -> Check:
         choices = Choices(data)
         way = choices.below(3)
         if way == 0:
-            mark = Mark(300, at, choices.rest(), 1)
-            found = read_mark(RUN_KEY, mark, "r")
-            return f"a mark, {times_reset(mark.mark) > 0}, {found.wave > 0}"
+            mark = StoredCheckpoint(300, at, choices.rest(), 1)
+            found = decode_checkpoint(RUN_KEY, mark, "r")
+            return f"a mark, {times_reset(mark.facts) > 0}, {found.wave > 0}"
         good = choices.of(whole)
         body, place, bits, seq = (
             bytearray(good),
@@ -204,7 +204,7 @@ def marks() -> Check:
         body[place] ^= bits
         if way == 2:
             del body[choices.below(len(body)) :]
-        found = read_mark(RUN_KEY, Mark(seq, at, bytes(body), 1), "r")
+        found = decode_checkpoint(RUN_KEY, StoredCheckpoint(seq, at, bytes(body), 1), "r")
         # Another way to write the same number is no change that anybody sees.
         told = (found.wave, list(found.nodes), list(found.next), found.frame, times_reset(bytes(body)))
         if seq != 300 or told != (7, nodes, ["next"], "outer#1", times_reset(good)):

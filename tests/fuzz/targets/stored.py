@@ -296,7 +296,7 @@ def verbs() -> Check:
             case 0:
                 return [*store.read(run, one or 0, other)]
             case 1:
-                return store.marks(run, one, limit)
+                return store.checkpoints(run, one, limit)
             case 2:
                 return store.snapshot(run, one)
             case 3:

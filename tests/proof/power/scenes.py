@@ -50,7 +50,7 @@ def keep_house(site: Site) -> None:
     driver.app.answer(RUN, "yes")
     driver.go_on()
     journal = Journal(store)
-    prune_run(journal, journal.info(RUN), store.marks(RUN)[0].seq)
+    prune_run(journal, journal.info(RUN), store.checkpoints(RUN)[0].seq)
     store.delete("gone")
 
 

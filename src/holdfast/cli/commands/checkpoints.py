@@ -33,20 +33,20 @@ from holdfast.engine.retention import kept_checkpoints, last_successful
 from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.errors import CheckpointNotFound, RunNotFound
 from holdfast.graph.graph import base_name
-from holdfast.journal.checkpoint_ids import Checkpoint, read_mark
+from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint
 from holdfast.journal.copying import delete_run, held_back, needed_by, prune_run
 from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import me
 from holdfast.state.state import state_view
-from holdfast.stores.base import Mark, RunInfo
+from holdfast.stores.base import RunInfo, StoredCheckpoint
 from holdfast.values import RunStatus
 from holdfast.views.plain import CODEC, View, ViewCodec, plain
-from holdfast.views.run_view import remark_at, remark_views
+from holdfast.views.run_view import annotation_at, annotation_views
 from holdfast.views.runs import find_checkpoint_info
 
 if TYPE_CHECKING:
     from holdfast.stores.base import Store
-    from holdfast.views.run_view import RemarkView
+    from holdfast.views.run_view import AnnotationView
 
 TIMEOUT = 1.0
 """How many seconds to wait until the process that executes the run has recorded an annotation."""
@@ -57,23 +57,23 @@ class CheckpointView(View):
     """A checkpoint of a run."""
 
     JSON: ClassVar[str] = (
-        "checkpoint_id=mark.id run_id seq=mark.seq wave=mark.run_wave nodes=mark.nodes next=mark.next "
-        "created_at=mark.created_at bytes=mark.size"
+        "checkpoint_id=saved.id run_id seq=saved.seq wave=saved.run_wave nodes=saved.nodes next=saved.next "
+        "created_at=saved.created_at bytes=saved.size"
     )
 
     run_id: str
-    mark: Checkpoint
+    saved: Checkpoint
 
     @property
     def wave(self) -> str:
         """The number of the wave; empty for none."""
-        return "" if self.mark.run_wave is None else str(self.mark.run_wave)
+        return "" if self.saved.run_wave is None else str(self.saved.run_wave)
 
     def row(self) -> list[str]:
         """Return the cells of a table."""
-        mark = self.mark
-        steps = [_steps(mark.nodes), _steps(mark.next)]
-        return [mark.id, self.run_id, self.wave, *steps, local_time(mark.created_at), str(mark.size)]
+        saved = self.saved
+        steps = [_steps(saved.nodes), _steps(saved.next)]
+        return [saved.id, self.run_id, self.wave, *steps, local_time(saved.created_at), str(saved.size)]
 
 
 def _steps(nodes: tuple[str, ...]) -> str:
@@ -129,12 +129,12 @@ def _found(session: Session, run: str | None, workflow: str | None, limit: int) 
     infos = [session.run(run)] if run is not None else _last_updated(session.store, workflow, limit)
     of_runs = [
         [
-            CheckpointView(info.run, read_mark(info.key, mark, info.run))
-            for mark in session.store.marks(info.run, limit=limit)
+            CheckpointView(info.run, decode_checkpoint(info.key, each, info.run))
+            for each in session.store.checkpoints(info.run, limit=limit)
         ]
         for info in infos
     ]
-    merged = heapq.merge(*of_runs, key=lambda found: (found.mark.created_at, found.mark.seq), reverse=True)
+    merged = heapq.merge(*of_runs, key=lambda found: (found.saved.created_at, found.saved.seq), reverse=True)
     return list(itertools.islice(merged, limit))
 
 
@@ -157,24 +157,24 @@ def show(session: Session, checkpoint: str) -> None:
     """
     info, seq = _named(session, checkpoint)
     store, journal, codec = session.store, session.journal, ViewCodec()
-    mark = read_mark(info.key, store.marks(info.run, before=seq + 1, limit=1)[0], info.run)
-    point, run = CheckpointView(info.run, mark), journal.load(info, codec, seq).run
-    state = plain(state_view(run.root.cells, codec, info.run, mark.id, run.root.last_node, run.updated_at))
-    resume = command_line("resume", mark.id, store=store.url)
-    said = remark_at(info, journal.load(info, CODEC).run, seq)
+    saved = decode_checkpoint(info.key, store.checkpoints(info.run, before=seq + 1, limit=1)[0], info.run)
+    point, run = CheckpointView(info.run, saved), journal.load(info, codec, seq).run
+    state = plain(state_view(run.root.cells, codec, info.run, saved.id, run.root.last_node, run.updated_at))
+    resume = command_line("resume", saved.id, store=store.url)
+    said = annotation_at(info, journal.load(info, CODEC).run, seq)
     if session.as_json:
         facts = {**point.as_json(), "workflow": info.workflow, "state": state, "resume": resume}
         print_json({**facts, "tags": said.tags, "keep": said.keep, "notes": said.notes})
         return
     print_facts(
         [
-            ("checkpoint", mark.id),
+            ("checkpoint", saved.id),
             ("run", info.run),
             ("workflow", info.workflow),
-            ("saved", local_time(mark.created_at)),
+            ("saved", local_time(saved.created_at)),
             ("wave", point.wave),
-            ("after", _steps(mark.nodes)),
-            ("next", _steps(mark.next)),
+            ("after", _steps(saved.nodes)),
+            ("next", _steps(saved.next)),
             ("tags", ", ".join(said.tags)),
             ("kept", "for good" if said.keep else ""),
             *(("note", one_line(note.text, 500)) for note in said.notes),
@@ -286,10 +286,10 @@ def _annotate(session: Session, target: str, name: str, done: str, by: str | Non
 
 def _print_annotations(session: Session, target: str, what: str) -> None:
     found = session.checkpoint(target)
-    every = remark_views(found.info, session.journal.load(found.info, CODEC).run)
+    every = annotation_views(found.info, session.journal.load(found.info, CODEC).run)
     chosen = [said for said in every if found.seq in (None, said.seq)]
     if session.as_json:
-        print_json({"run_id": found.info.run, "tags": found.info.tags, "remarks": chosen})
+        print_json({"run_id": found.info.run, "tags": found.info.tags, "annotations": chosen})
         return
     if what == "tags" and found.seq is None:
         click.echo(one_line(", ".join(found.info.tags) or "no tags", 500))
@@ -301,14 +301,14 @@ def _print_annotations(session: Session, target: str, what: str) -> None:
         click.echo(f"no {what}")
 
 
-def _tag_lines(said: RemarkView) -> list[str]:
+def _tag_lines(said: AnnotationView) -> list[str]:
     if not said.seq or not (said.tags or said.keep):
         return []
     words = [*said.tags, *(["kept"] if said.keep else [])]
     return [one_line(f"{said.checkpoint_id}: {', '.join(words)}", 500)]
 
 
-def _note_lines(said: RemarkView) -> list[str]:
+def _note_lines(said: AnnotationView) -> list[str]:
     lines = []
     for written in said.notes:
         by = f" by {one_line(written.by)}" if written.by else ""
@@ -375,7 +375,9 @@ def clear(session: Session, workflow: str, yes: bool) -> None:
     executed = [info for info in runs if has_owner(store, info)]
     for info in executed:
         click.echo(f"run {one_line(info.run)} is being executed and stays", err=True)
-    going = [Removal(info, len(_marks(session.journal, info)), True) for info in runs if info not in executed]
+    going = [
+        Removal(info, len(_stored(session.journal, info)), True) for info in runs if info not in executed
+    ]
     _remove(session, going, False, yes)
 
 
@@ -434,15 +436,15 @@ def planned(
     runs = journal.store.runs(workflow=workflow, before=before if keep is None else None)
     for name in dict.fromkeys(info.workflow for info in runs):
         of_name = [info for info in runs if info.workflow == name]
-        marks = {info.run: _marks(journal, info) for info in of_name}
+        stored = {info.run: _stored(journal, info) for info in of_name}
         last_good = {info.run for info in last_successful(journal.store, name)}
-        kept = _newest(marks, keep)
+        kept = _newest(stored, keep)
         for info in of_name:
             if has_owner(journal.store, info):
                 continue
-            removal = _removal(info, marks[info.run], kept, before, info.run in last_good)
+            removal = _removal(info, stored[info.run], kept, before, info.run in last_good)
             if removal is not None:
-                removal = _without_kept(journal, removal, marks[info.run])
+                removal = _without_kept(journal, removal, stored[info.run])
             found += [removal] if removal else []
     going = {removal.info.run for removal in found if removal.whole}
     return [
@@ -452,43 +454,49 @@ def planned(
     ]
 
 
-def _newest(marks: dict[str, list[Mark]], keep: int | None) -> set[tuple[str, int]] | None:
+def _newest(stored: dict[str, list[StoredCheckpoint]], keep: int | None) -> set[tuple[str, int]] | None:
     if keep is None:
         return None
-    every = sorted(((mark.at, mark.seq, run) for run, found in marks.items() for mark in found), reverse=True)
+    every = sorted(
+        ((each.at, each.seq, run) for run, found in stored.items() for each in found), reverse=True
+    )
     return {(run, seq) for _, seq, run in every[:keep]}
 
 
 def _removal(
-    info: RunInfo, marks: list[Mark], kept: set[tuple[str, int]] | None, before: float | None, last_good: bool
+    info: RunInfo,
+    stored: list[StoredCheckpoint],
+    kept: set[tuple[str, int]] | None,
+    before: float | None,
+    last_good: bool,
 ) -> Removal | None:
-    updated = max([info.updated_at, *(mark.at for mark in marks[:1])])
+    updated = max([info.updated_at, *(each.at for each in stored[:1])])
     if before is not None and updated < before and not last_good:
-        return Removal(info, len(marks), True)
-    if kept is None or not marks:
+        return Removal(info, len(stored), True)
+    if kept is None or not stored:
         return None
-    staying = [mark for mark in marks if (info.run, mark.seq) in kept]
+    staying = [each for each in stored if (info.run, each.seq) in kept]
     if not staying and info.status == RunStatus.COMPLETED and not last_good:
-        return Removal(info, len(marks), True)
-    horizon = (staying or marks[:1])[-1].seq
-    older = sum(mark.seq < horizon for mark in marks)
+        return Removal(info, len(stored), True)
+    horizon = (staying or stored[:1])[-1].seq
+    older = sum(each.seq < horizon for each in stored)
     return Removal(info, older, False, horizon) if older else None
 
 
-def _without_kept(journal: Journal, removal: Removal, marks: list[Mark]) -> Removal | None:
+def _without_kept(journal: Journal, removal: Removal, stored: list[StoredCheckpoint]) -> Removal | None:
     """Return what may go of a run of which checkpoints are kept for good."""
     held = kept_checkpoints(journal, removal.info)
     if not held and removal.whole:
         return removal
     horizon = min([*held, *([removal.horizon] if removal.horizon else [])])
     horizon = held_back(journal, removal.info, horizon)
-    older = sum(mark.seq < horizon for mark in marks)
+    older = sum(each.seq < horizon for each in stored)
     return Removal(removal.info, older, False, horizon) if older else None
 
 
-def _marks(journal: Journal, info: RunInfo) -> list[Mark]:
+def _stored(journal: Journal, info: RunInfo) -> list[StoredCheckpoint]:
     """Return the checkpoints of a run; none if its journal is damaged."""
-    return [] if info.status == RunStatus.DAMAGED else journal.store.marks(info.run)
+    return [] if info.status == RunStatus.DAMAGED else journal.store.checkpoints(info.run)
 
 
 def carry_out(journal: Journal, removals: Iterable[Removal]) -> list[Removal]:

@@ -159,8 +159,8 @@ def _change(change: KeyChange) -> str:
 
 def _notes(point: Point) -> list[str]:
     said = [f"tags: {', '.join(point.tags)}"] if point.tags else []
-    said += [f"note{f' by {by}' if by else ''}: {text}" for _, by, text in point.remark.notes]
-    said += ["kept for good"] if point.remark.keep else []
+    said += [f"note{f' by {by}' if by else ''}: {text}" for _, by, text in point.annotation.notes]
+    said += ["kept for good"] if point.annotation.keep else []
     return [*said, *point.events]
 
 

@@ -28,7 +28,7 @@ from holdfast.views.plain import plain, preview, size_text
 from holdfast.views.timeline import commit_text, host_text, packages_text
 
 if TYPE_CHECKING:
-    from holdfast.views.run_view import Items, PauseView, RemarkView, RunLine, RunView, StepView
+    from holdfast.views.run_view import AnnotationView, Items, PauseView, RunLine, RunView, StepView
 
 
 def status_text(line: RunLine) -> str:
@@ -41,8 +41,8 @@ def status_text(line: RunLine) -> str:
 def print_run(view: RunView, url: str, held: str | None = None) -> None:
     """Print all about a run; `held` is why workers do not resume it, if they do not."""
     print_facts([*_facts(view, url), ("held", one_line(held or "", 500))])
-    for said in view.remarks:
-        _print_remark(said)
+    for said in view.annotations:
+        _print_annotation(said)
     if view.steps:
         click.echo()
         print_table(("step", "status", "visits", "time", "output"), map(_row, view.steps))
@@ -69,7 +69,7 @@ def _print_next_command(view: RunView, url: str, held: str | None) -> None:
         click.echo(f"\nresume with: {resume_line(view.run_id, url, line.queue, is_of_program=of_program)}")
 
 
-def _print_remark(said: RemarkView) -> None:
+def _print_annotation(said: AnnotationView) -> None:
     """Print the notes to a run or a checkpoint, and the tags of a checkpoint; those of a run are among its facts."""
     where = f"checkpoint {said.checkpoint_id}" if said.checkpoint_id else "run"
     if said.checkpoint_id and said.tags:
@@ -105,7 +105,7 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("forked from", f"{view.parent[0]} at entry {view.parent[1]}" if view.parent else ""),
         ("came from", _provenance(view)),
         ("tags", ", ".join(view.tags)),
-        ("kept", ", ".join(said.checkpoint_id or "" for said in view.remarks if said.keep)),
+        ("kept", ", ".join(said.checkpoint_id or "" for said in view.annotations if said.keep)),
         ("executed on", host_text(view.facts)),
         ("code", commit_text(view.facts)),
         ("with", packages_text(view.facts)),

@@ -37,7 +37,7 @@ from holdfast.engine.time_travel.checkpoints import Place, Position, checkpoint_
 from holdfast.errors import CheckpointNotFound, CommandRefused, HoldfastError, RunConflict
 from holdfast.graph.graph import Graph, Send
 from holdfast.journal.journal import Journal, Loaded
-from holdfast.journal.records import Commanded, Record, Remarked, RunEnded
+from holdfast.journal.records import Commanded, Record, RunAnnotated, RunEnded
 from holdfast.journal.run_state import DONE, REFUSALS, RunState
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec, TolerantCodec
@@ -315,7 +315,7 @@ def apply_inbox(journal: Journal, loaded: Loaded, codec: Codec, graph: Graph | N
             logger.info("run %s: %r is refused: %s", name, command.kind, refused)
         for record in found:
             writer.record(record)
-            info = tags_after(info, record) if isinstance(record, Remarked) else info
+            info = tags_after(info, record) if isinstance(record, RunAnnotated) else info
         if command.kind == EDIT and not refused:
             subject.warn_of_chosen_route()
         writer.record(Commanded(message.number, command.kind, refused, command.by, command.reason))

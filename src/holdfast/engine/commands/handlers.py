@@ -43,7 +43,7 @@ from holdfast.journal.records import (
     GraphChanged,
     Ops,
     Record,
-    Remarked,
+    RunAnnotated,
     StateEdited,
     Steered,
     StepFinished,
@@ -92,7 +92,7 @@ def apply_command(saving: Saving, graph: Graph, command: RunCommand) -> str:
             update = {op.key: op.value for op in record.ops}
             saving.say("node.complete", saving.run.step(record.step).node, **facts, update=update)
         saving.record(record)
-        if isinstance(record, Remarked):
+        if isinstance(record, RunAnnotated):
             saving.writer.set_info(tags_after(saving.writer.info, record))
     if command.kind == EDIT:
         subject.warn_of_chosen_route()
@@ -543,10 +543,10 @@ def _annotate(subject: Subject, command: RunCommand) -> list[Record]:
     except CommandRefused as error:
         raise Refused(problem_of(error)) from None
     add, remove = tuple(checked["add"]), tuple(checked["remove"])
-    return [Remarked(checked["at"], checked["text"], add, remove, checked["keep"], command.by)]
+    return [RunAnnotated(checked["at"], checked["text"], add, remove, checked["keep"], command.by)]
 
 
-def tags_after(info: RunInfo, record: Remarked) -> RunInfo:
+def tags_after(info: RunInfo, record: RunAnnotated) -> RunInfo:
     """Return a run's facts after an annotation: one of the run as a whole changes its tags."""
     if record.at or not (record.add or record.remove):
         return info

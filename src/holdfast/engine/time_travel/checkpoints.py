@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from holdfast.engine.resume import find_checkpoint, find_run
 from holdfast.errors import CheckpointNotFound, Remedy, RunFinished, StateInvalid
 from holdfast.graph.graph import base_name
-from holdfast.journal.checkpoint_ids import Checkpoint, is_checkpoint_id, read_mark, times_reset
-from holdfast.stores.base import Mark, RunInfo, Store
+from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint, is_checkpoint_id, times_reset
+from holdfast.stores.base import RunInfo, Store, StoredCheckpoint
 from holdfast.suggestions import suggestion
 
 _PAGE = 500
@@ -50,13 +50,13 @@ def parted(target: str) -> tuple[str, str, str]:
 def checkpoint_at(store: Store, position: Position) -> Checkpoint | None:
     """Return the checkpoint at a position, or the newest before it; `None` where there is none."""
     before = None if position.seq is None else position.seq + 1
-    found = store.marks(position.info.run, before, 1)
-    return read_mark(position.info.key, found[0], position.info.run) if found else None
+    found = store.checkpoints(position.info.run, before, 1)
+    return decode_checkpoint(position.info.key, found[0], position.info.run) if found else None
 
 
 def checkpoints_back(store: Store, info: RunInfo, before: int | None = None) -> Iterator[Checkpoint]:
     """Yield the checkpoints of a run, newest first, read page by page."""
-    return (_read(info, mark) for mark in _marks_back(store, info, before))
+    return (_read(info, stored) for stored in _checkpoints_back(store, info, before))
 
 
 def _run(store: Store, target: str) -> tuple[RunInfo, int | None]:
@@ -71,7 +71,7 @@ def _place(store: Store, info: RunInfo, place: str) -> int:
         return _after_wave(store, info, _number(place))
     if place.startswith("-") and place[1:].isdecimal():
         back = _number(place[1:])
-        found = store.marks(info.run, None, back + 1)
+        found = store.checkpoints(info.run, None, back + 1)
         if len(found) <= back:
             raise CheckpointNotFound(
                 f"run {info.run!r} has no checkpoint {back} before its newest; it has {len(found)}"
@@ -86,7 +86,7 @@ def _number(digits: str) -> int:
 
 
 def _after_wave(store: Store, info: RunInfo, wave: int) -> int:
-    newest = store.marks(info.run, None, 1)
+    newest = store.checkpoints(info.run, None, 1)
     found = _searched(store, info, wave, newest[0]) if newest else None
     found = found or _walked(store, info, wave)
     if found is not None:
@@ -106,9 +106,9 @@ def _is_wave(point: Checkpoint, wave: int) -> bool:
     return point.wave == wave and not point.frame
 
 
-def _searched(store: Store, info: RunInfo, wave: int, newest: Mark) -> int | None:
+def _searched(store: Store, info: RunInfo, wave: int, newest: StoredCheckpoint) -> int | None:
     """The checkpoint that a wave ended with, found by halving; `None` where the waves do not simply count up."""
-    if _read(info, newest).wave < wave or times_reset(newest.mark):
+    if _read(info, newest).wave < wave or times_reset(newest.facts):
         return None
     low, high = 0, newest.seq
     # Where each step is alone in its wave, and each wave is saved, nothing has to be searched for.
@@ -117,7 +117,7 @@ def _searched(store: Store, info: RunInfo, wave: int, newest: Mark) -> int | Non
             low, high = _halved(store, info, wave, guess, low, high)
     while high - low > 1:
         low, high = _halved(store, info, wave, (low + high) // 2, low, high)
-    before, found = store.marks(info.run, low + 1, 1), store.marks(info.run, high + 1, 1)
+    before, found = store.checkpoints(info.run, low + 1, 1), store.checkpoints(info.run, high + 1, 1)
     if not found or (before and _read(info, before[0]).frame):
         return None
     return found[0].seq if _is_wave(_read(info, found[0]), wave) else None
@@ -125,7 +125,7 @@ def _searched(store: Store, info: RunInfo, wave: int, newest: Mark) -> int | Non
 
 def _halved(store: Store, info: RunInfo, wave: int, middle: int, low: int, high: int) -> tuple[int, int]:
     """Entries between which a wave ended, as the checkpoint at or before the one in the middle tells."""
-    found = store.marks(info.run, middle + 1, 1)
+    found = store.checkpoints(info.run, middle + 1, 1)
     if found and _read(info, found[0]).wave >= wave:
         return low, found[0].seq
     return middle, high
@@ -133,26 +133,28 @@ def _halved(store: Store, info: RunInfo, wave: int, middle: int, low: int, high:
 
 def _walked(store: Store, info: RunInfo, wave: int) -> int | None:
     """The checkpoint that a wave ended with, the last time that the run came to its end."""
-    found: Mark | None = None
-    for mark in _marks_back(store, info):
-        point = _read(info, mark)
+    found: StoredCheckpoint | None = None
+    for stored in _checkpoints_back(store, info):
+        point = _read(info, stored)
         if point.frame:
             continue
-        if found is not None and (point.wave != wave or times_reset(mark.mark) != times_reset(found.mark)):
+        if found is not None and (
+            point.wave != wave or times_reset(stored.facts) != times_reset(found.facts)
+        ):
             break
         if point.wave == wave:
-            found = mark
+            found = stored
     return None if found is None else found.seq
 
 
-def _marks_back(store: Store, info: RunInfo, before: int | None = None) -> Iterator[Mark]:
-    while page := store.marks(info.run, before, _PAGE):
+def _checkpoints_back(store: Store, info: RunInfo, before: int | None = None) -> Iterator[StoredCheckpoint]:
+    while page := store.checkpoints(info.run, before, _PAGE):
         yield from page
         before = page[-1].seq
 
 
-def _read(info: RunInfo, mark: Mark) -> Checkpoint:
-    return read_mark(info.key, mark, info.run)
+def _read(info: RunInfo, stored: StoredCheckpoint) -> Checkpoint:
+    return decode_checkpoint(info.key, stored, info.run)
 
 
 def _after_node(store: Store, info: RunInfo, place: str) -> int:

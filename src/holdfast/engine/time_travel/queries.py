@@ -73,7 +73,7 @@ def _pair(store: Store, one: str, other: str | None) -> tuple[Position, Position
     if other is not None:
         return position, find_position(store, other)
     info = position.info
-    found = store.marks(info.run, None if position.seq is None else position.seq + 1, 2)
+    found = store.checkpoints(info.run, None if position.seq is None else position.seq + 1, 2)
     if len(found) == 2:
         return Position(info, found[1].seq), Position(info, found[0].seq)
     try:

@@ -266,8 +266,8 @@ class _Planner:
     def _entry_before(self, first: FinishedStep) -> tuple[RunInfo, int]:
         """Return the newest checkpoint before a step finished, or else the entry that its run began with."""
         journal, info, before = self._settings.journal, first.info, first.seq
-        while marks := journal.store.marks(info.run, before, 1):
-            before = marks[0].seq
+        while checkpoints := journal.store.checkpoints(info.run, before, 1):
+            before = checkpoints[0].seq
             if self._past.counts(info.key, before):
                 return info, before
         entry = next(iter(journal.store.read(info.run)), None)

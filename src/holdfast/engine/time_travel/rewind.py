@@ -141,8 +141,8 @@ def _started(access: Access, info: RunInfo) -> RunStarted:
 
 def _mark_at(journal: Journal, loaded: Loaded) -> bytes | None:
     """Return the mark of the checkpoint that a run is loaded at, if it is one."""
-    found = journal.store.marks(loaded.info.run, loaded.seq + 1, 1)
-    return mark_facts(found[0].mark) if found and found[0].seq == loaded.seq else None
+    found = journal.store.checkpoints(loaded.info.run, loaded.seq + 1, 1)
+    return mark_facts(found[0].facts) if found and found[0].seq == loaded.seq else None
 
 
 def fork_run(

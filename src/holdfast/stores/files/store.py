@@ -28,11 +28,11 @@ from holdfast.stores.base import (
     BaseStore,
     Conflict,
     Entry,
-    Mark,
     Message,
     RunFilter,
     RunInfo,
     Snapshot,
+    StoredCheckpoint,
     check,
     check_number,
     has_other_forks,
@@ -118,8 +118,10 @@ class FileStore(BaseStore):
     def _page(self, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
         return self._ask(run, lambda folder: _page(folder, after, last)) or ([], False)
 
-    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
-        return self._ask(run, lambda folder: list(islice(_marks(folder, before), limit))) or []
+    def checkpoints(
+        self, run: str, before: int | None = None, limit: int | None = None
+    ) -> list[StoredCheckpoint]:
+        return self._ask(run, lambda folder: list(islice(_checkpoints(folder, before), limit))) or []
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
         return self._ask(run, lambda folder: folder.snapshot(upto))
@@ -341,10 +343,10 @@ def _page(folder: RunFolder, after: int, last: int) -> tuple[list[Entry], bool]:
     return entries, False
 
 
-def _marks(folder: RunFolder, before: int | None) -> Iterator[Mark]:
+def _checkpoints(folder: RunFolder, before: int | None) -> Iterator[StoredCheckpoint]:
     head = folder.state.head if folder.state else 0
     last = head if before is None else min(before - 1, head)
     for frame in folder.frames_back(last):
         for entry in reversed(folder.entries(frame)):
             if entry.mark is not None and entry.seq <= last:
-                yield Mark(entry.seq, entry.at, entry.mark, len(entry.body))
+                yield StoredCheckpoint.of(entry)

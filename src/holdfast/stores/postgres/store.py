@@ -22,11 +22,11 @@ from holdfast.stores.base import (
     BaseStore,
     Conflict,
     Entry,
-    Mark,
     Message,
     RunFilter,
     RunInfo,
     Snapshot,
+    StoredCheckpoint,
     check,
     end_of_prefix,
     no_inbox,
@@ -175,15 +175,17 @@ class PostgresStore(BaseStore):
         is_full = len(entries) == PAGE_ENTRIES or sum(len(entry.body) for entry in entries) >= PAGE_BYTES
         return entries, is_full, rows[0][0] if rows else 0
 
-    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+    def checkpoints(
+        self, run: str, before: int | None = None, limit: int | None = None
+    ) -> list[StoredCheckpoint]:
         most = None if limit is None else Int8(limit)
         rows = self._rows(_MARKS, run=to_column(run), before=Int8(within(before)), limit=most)
-        return [Mark(*row) for row in rows]
+        return [StoredCheckpoint(*row) for row in rows]
 
-    def newest_marks(self, runs: Sequence[str]) -> dict[str, Mark]:
+    def newest_checkpoints(self, runs: Sequence[str]) -> dict[str, StoredCheckpoint]:
         """Return the newest checkpoint of each of these runs that has one, in one round trip."""
         rows = self._rows(_NEWEST, runs=[to_column(run) for run in runs]) if runs else []
-        return {from_column(row[0]): Mark(*row[1:]) for row in rows}
+        return {from_column(row[0]): StoredCheckpoint(*row[1:]) for row in rows}
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
         rows = self._rows(_SNAPSHOT, run=to_column(run), upto=Int8(within(upto)))

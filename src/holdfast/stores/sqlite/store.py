@@ -23,11 +23,11 @@ from holdfast.stores.base import (
     BaseStore,
     Conflict,
     Entry,
-    Mark,
     Message,
     RunFilter,
     RunInfo,
     Snapshot,
+    StoredCheckpoint,
     check,
     end_of_prefix,
     no_inbox,
@@ -35,7 +35,15 @@ from holdfast.stores.base import (
 )
 from holdfast.stores.namespaces import check_namespace, file_of, own_url
 from holdfast.stores.sqlite.connection import Hold, StepLimit, connect, connect_held, failure, is_lost
-from holdfast.stores.sqlite.writing import FACTS, Writer, entry_of, facts_of, mark_of, message_of, snapshot_of
+from holdfast.stores.sqlite.writing import (
+    FACTS,
+    Writer,
+    checkpoint_of,
+    entry_of,
+    facts_of,
+    message_of,
+    snapshot_of,
+)
 from holdfast.threads import locked
 
 if TYPE_CHECKING:
@@ -133,9 +141,11 @@ class SqliteStore(BaseStore):
     def _page(self, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
         return self._ask(lambda connection: _page(connection, run, after, last))
 
-    def marks(self, run: str, before: int | None = None, limit: int | None = None) -> list[Mark]:
+    def checkpoints(
+        self, run: str, before: int | None = None, limit: int | None = None
+    ) -> list[StoredCheckpoint]:
         rows = self._rows(_MARKS, (run, within(before), -1 if limit is None else within(limit)))
-        return [mark_of(row, run) for row in rows]
+        return [checkpoint_of(row, run) for row in rows]
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
         rows = self._rows(_SNAPSHOT, (run, within(upto)))

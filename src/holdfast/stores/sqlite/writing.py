@@ -16,10 +16,10 @@ from holdfast.stores.base import (
     Append,
     Conflict,
     Entry,
-    Mark,
     Message,
     RunInfo,
     Snapshot,
+    StoredCheckpoint,
     check_number,
 )
 from holdfast.stores.sqlite.connection import roll_back
@@ -38,11 +38,11 @@ def entry_of(row: Row, run: str) -> Entry:
     raise _damaged(f"entry {seq}", run, seq)
 
 
-def mark_of(row: Row, run: str) -> Mark:
-    """Return the mark of a row with seq, at, mark and size."""
+def checkpoint_of(row: Row, run: str) -> StoredCheckpoint:
+    """Return the checkpoint of a row with seq, at, mark and size."""
     seq, at, mark, size = row
     if type(at) is float and type(mark) is bytes and type(size) is int:
-        return Mark(seq, at, mark, size)
+        return StoredCheckpoint(seq, at, mark, size)
     raise _damaged(f"the checkpoint at {seq}", run, seq)
 
 

@@ -13,7 +13,16 @@ import pytest
 from holdfast import clock
 from holdfast.errors import StoreError
 from holdfast.stores import base
-from holdfast.stores.base import Append, Conflict, Leases, Mark, Store, Watched, namespace_of, newest_marks
+from holdfast.stores.base import (
+    Append,
+    Conflict,
+    Leases,
+    Store,
+    StoredCheckpoint,
+    Watched,
+    namespace_of,
+    newest_checkpoints,
+)
 from holdfast.testing.contract.writing import Opening, Reopen, add, create, entry, info, seqs, snapshot
 
 
@@ -72,11 +81,19 @@ class Reading(Opening):
         store.commit([Append("r", 0, [entry(1), entry(2, mark=None), entry(3, b"12345")], info("r"))])
         create(store, "s", upto=4)
 
-        assert store.marks("r") == [Mark(3, 3.0, b"mark", 5), Mark(1, 1.0, b"mark", 6)]
-        assert [mark.seq for mark in store.marks("s", limit=2)] == [4, 3]
-        assert [mark.seq for mark in store.marks("s", before=3)] == [2, 1]
-        assert [mark.seq for mark in store.marks("s", before=4, limit=1)] == [3]
-        assert store.marks("s", limit=0) == store.marks("s", before=1) == store.marks("unknown") == []
+        assert store.checkpoints("r") == [
+            StoredCheckpoint(3, 3.0, b"mark", 5),
+            StoredCheckpoint(1, 1.0, b"mark", 6),
+        ]
+        assert [mark.seq for mark in store.checkpoints("s", limit=2)] == [4, 3]
+        assert [mark.seq for mark in store.checkpoints("s", before=3)] == [2, 1]
+        assert [mark.seq for mark in store.checkpoints("s", before=4, limit=1)] == [3]
+        assert (
+            store.checkpoints("s", limit=0)
+            == store.checkpoints("s", before=1)
+            == store.checkpoints("unknown")
+            == []
+        )
 
     def test_the_nearest_snapshot_is_found(self, store: Store) -> None:
         """`snapshot(run, upto)` is the newest one at or before `upto`, or `None`."""
@@ -128,9 +145,12 @@ class Reading(Opening):
         create(store, "b")
         store.commit([Append("unmarked", 0, [entry(1, mark=None)], info("unmarked"))])
 
-        assert newest_marks(store, []) == {} == newest_marks(store, ["unmarked", "nobody"])
-        found = newest_marks(store, ["a", "unmarked", "b", "nobody"])
-        assert found == {"a": Mark(4, 4.0, b"newest", len(b"body 4")), "b": store.marks("b")[0]}
+        assert newest_checkpoints(store, []) == {} == newest_checkpoints(store, ["unmarked", "nobody"])
+        found = newest_checkpoints(store, ["a", "unmarked", "b", "nobody"])
+        assert found == {
+            "a": StoredCheckpoint(4, 4.0, b"newest", len(b"body 4")),
+            "b": store.checkpoints("b")[0],
+        }
 
     def test_runs_are_found_by_how_their_ids_begin(self, store: Store) -> None:
         """`prefix` compares code points: no wildcards, no folding of case, and the zero character and the last
@@ -445,7 +465,7 @@ class NamespacesContract(Opening):
         """No verb reaches a run of another namespace."""
         create(store, "theirs", upto=2)
         assert beside.runs() == [] and seqs(beside, "theirs") == []
-        assert beside.marks("theirs") == [] and beside.snapshot("theirs") is None
+        assert beside.checkpoints("theirs") == [] and beside.snapshot("theirs") is None
         conflict = add(beside, "theirs", 2)
         assert conflict is not None and conflict.head is None
         assert not beside.delete("theirs") and beside.prune("theirs", snapshot(2)) == 0

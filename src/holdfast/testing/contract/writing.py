@@ -293,7 +293,7 @@ class Appending(Opening):
         assert [each.body == big for each in later.read("r")] == [True, True]
         kept = later.snapshot("r")
         assert kept is not None and kept.body == big
-        assert later.marks("r", limit=1)[0].size == len(big)
+        assert later.checkpoints("r", limit=1)[0].size == len(big)
 
 
 # What goes and what stays: pruning, deleting, messages, closing.
@@ -315,7 +315,7 @@ class Keeping(Opening):
             assert seqs(each) == [4, 5, 6]
             assert each.snapshot("r", 3) is None
             assert each.snapshot("r", 4) == snapshot(4) and each.snapshot("r") == snapshot(5)
-            assert [mark.seq for mark in each.marks("r")] == [6, 5, 4]
+            assert [mark.seq for mark in each.checkpoints("r")] == [6, 5, 4]
             assert each.runs()[0].status == "paused"
         assert add(store, "r", 6) is None
         assert isinstance(add(store, "r", 3), Conflict)
@@ -372,7 +372,7 @@ class Keeping(Opening):
         assert conflict is not None and conflict.head is None
         for each in (store, reopen()):
             assert [each.run for each in each.runs()] == ["s"]
-            assert not (seqs(each) or each.marks("r") or each.inbox("r"))
+            assert not (seqs(each) or each.checkpoints("r") or each.inbox("r"))
             assert each.snapshot("r") is None
 
     def test_a_run_that_others_were_forked_from_goes_only_with_all_forks_known(
@@ -484,7 +484,7 @@ class Keeping(Opening):
         calls: list[Callable[[], object]] = [
             lambda: add(store, "r", 1),
             lambda: store.read("r"),
-            lambda: store.marks("r"),
+            lambda: store.checkpoints("r"),
             lambda: store.snapshot("r"),
             lambda: store.runs(),
             lambda: store.prune("r", snapshot(1)),
